@@ -1,0 +1,1 @@
+"""Energy-optimal training schedules for small machines, as an ONNX graph rewrite."""

@@ -1,0 +1,39 @@
+"""Errors that poet-onnx raises: one base class, each with the exit code its kind has on the command line."""
+
+from __future__ import annotations
+
+
+class PoetError(Exception):
+    """Base of every error that poet-onnx raises on purpose; `str(error)` is one complete sentence."""
+
+    exit_code = 2
+
+
+class InputError(PoetError):
+    """A file, option or model that cannot be used: says what, where, the number with its unit, and what to try."""
+
+
+class CheckFailed(PoetError):
+    """A check of ours did not hold: the result must not be trusted."""
+
+    exit_code = 1
+
+
+class InfeasibleError(PoetError):
+    """No plan exists for the given budget and deadline.
+
+    Attributes:
+        smallest_budget_bytes: the smallest transient budget found to work, or None where no budget does.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, smallest_budget_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.smallest_budget_bytes = smallest_budget_bytes
+
+
+class LimitReachedError(PoetError):
+    """A time limit or an interruption came before any plan was found."""
+
+    exit_code = 4

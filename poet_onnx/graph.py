@@ -1,0 +1,109 @@
+"""The training graph: nodes, tensors, sizes and what lives where; extracted from an ONNX model."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+AttributeValue: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]"
+
+
+class Phase(str, enum.Enum):
+    """The part of a training step that a node belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the graph.
+
+    Attributes:
+        name: its name in the model.
+        dtype: ONNX element type name, such as "FLOAT".
+        shape: dimensions.
+        size_bytes: bytes of its elements.
+        storage: name of the tensor whose buffer holds it: its own name, unless it is a view or written in place.
+        resident: a graph input or an initializer, alive through the whole step.
+        is_output: a graph output, alive from its production to the end of the step.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    storage: str
+    resident: bool
+    is_output: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the graph.
+
+    Attributes:
+        name: unique, never empty.
+        op_type, domain: the operator.
+        inputs, outputs: tensor names in the operator's order, "" where an optional one is absent.
+        attributes: the operator's numbers, strings and lists of them by name; tensors and graphs are left out.
+        phase: part of the step.
+        recomputable: running it again gives the same bits and changes no state.
+        view: its outputs share its first input's buffer: no bytes, no work.
+        updates: resident tensors that it writes in place.
+        inplace: (input index, output index) pairs of which the runtime lets the output take a dying input's buffer.
+        after: names of nodes that must run before it although no tensor says so (a buffer's readers and writers).
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, AttributeValue]
+    phase: Phase
+    recomputable: bool
+    view: bool = False
+    updates: tuple[str, ...] = ()
+    inplace: tuple[tuple[int, int], ...] = ()
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrainingGraph:
+    """A training graph with every size known; nodes in file order.
+
+    Attributes:
+        name: of the model's graph.
+        nodes: in file order.
+        tensors: by name; every name in `nodes` except "" is there.
+        inputs, outputs: graph inputs and graph outputs, in the model's order.
+        fingerprint: SHA-256 over everything a plan depends on, as hex.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    tensors: Mapping[str, Tensor]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    fingerprint: str
+
+    @property
+    def resident_bytes(self) -> int:
+        """Return the bytes of all graph inputs and initializers."""
+        return sum(tensor.size_bytes for tensor in self.tensors.values() if tensor.resident)
+
+    def reads(self, node: Node) -> tuple[str, ...]:
+        """Return the transient values that a node reads: storages that some node produces, each once, in input order."""
+        return self._storages(node.inputs)
+
+    def writes(self, node: Node) -> tuple[str, ...]:
+        """Return the transient values that a node produces; empty for a view."""
+        return () if node.view else self._storages(node.outputs)
+
+    def _storages(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        storages = (self.tensors[name].storage for name in names if name)
+        return tuple(dict.fromkeys(s for s in storages if not self.tensors[s].resident))

@@ -1,0 +1,107 @@
+"""The plan: which step runs when. The value that the scheduler makes, the simulator checks and the passes carry out."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Action(str, enum.Enum):
+    """What one step of a plan does."""
+
+    COMPUTE = "compute"
+    PAGE_OUT_START = "page_out_start"
+    PAGE_OUT_END = "page_out_end"
+    PAGE_IN_START = "page_in_start"
+    PAGE_IN_END = "page_in_end"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: run a node (its original, or its k-th recompute), or one half of a transfer of a tensor.
+
+    Attributes:
+        action: what is done.
+        subject: a node's name for COMPUTE, the name of a tensor that owns its storage for a transfer.
+        copy: 0 for the original node, k >= 1 for its k-th recompute; always 0 for a transfer.
+    """
+
+    action: Action
+    subject: str
+    copy: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What was proven about a plan's energy, and by whom.
+
+    Attributes:
+        status: "optimal" (within the asked gap), "time_limit", "interrupted" or "not_needed" (nothing to decide).
+        objective_joules: energy of the plan for one step, as simulated.
+        bound_joules: no plan of the class named in `covers` spends less.
+        gap: (objective - bound) / objective.
+        overhead_gap: the same gap over the energy above the compute-only energy.
+        covers: the class of plans the bound is a bound of, in words.
+        solver: name and version.
+        seed, threads: what makes the solve repeatable.
+        solve_seconds: wall time of ordering and solving.
+    """
+
+    status: str
+    objective_joules: float
+    bound_joules: float
+    gap: float
+    overhead_gap: float
+    covers: str
+    solver: str
+    seed: int
+    threads: int
+    solve_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the simulator says of one training step; bytes are tensor bytes as the runtime's allocator counts them."""
+
+    resident_bytes: int
+    transient_peak_bytes: int
+    energy_joules: float
+    seconds: float
+    compute_seconds: float
+    stall_seconds: float
+    page_out_bytes: int
+    page_in_bytes: int
+    recomputed_nodes: int
+
+    @property
+    def step_peak_bytes(self) -> int:
+        """Return resident bytes plus the largest transient."""
+        return self.resident_bytes + self.transient_peak_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A schedule of one training step of one graph.
+
+    Every node that is not a view runs once with copy 0; nodes may run again with copies 1, 2, ...; views follow the
+    value they look at. A read sees the newest version of a value (its last Compute or PageInStart before the read),
+    and a version is freed after its last read. A transfer's two halves are separate steps; where they are adjacent,
+    the transfer is synchronous.
+
+    Attributes:
+        fingerprint: of the TrainingGraph the plan was made for.
+        device: name of the device profile.
+        budget_bytes: bound on the transient peak, or None if none was asked for.
+        deadline_seconds: bound on the predicted step time, or None.
+        steps: in execution order.
+        prediction: the simulator's figures for these steps.
+        certificate: what is proven.
+    """
+
+    fingerprint: str
+    device: str
+    budget_bytes: int | None
+    deadline_seconds: float | None
+    steps: tuple[Step, ...]
+    prediction: Prediction
+    certificate: Certificate
