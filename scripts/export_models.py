@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Export training models: torch modules with random weights -> ONNX Runtime training artifacts.
+
+python scripts/export_models.py resnet18 vgg16 --batch 1 -o DIR
+writes DIR/<name>/{training_model.onnx,eval_model.onnx,optimizer_model.onnx,checkpoint}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from models import RECIPES, Recipe
+
+OPSET = 15
+"""At 17 LayerNormalization comes without the saved outputs that ONNX Runtime's gradient builder needs."""
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hide what the exporters print, native code included; show it if they fail."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = os.dup(1), os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        except BaseException:
+            log.seek(0)
+            os.write(saved[1], log.read())
+            raise
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for target, source in enumerate(saved, start=1):
+                os.dup2(source, target)
+                os.close(source)
+
+
+def export(recipe: Recipe, directory: Path, *, batch: int = 1, loss: str | None = None, seed: int = 0) -> None:
+    """Write the training artifacts of a model into an existing directory."""
+    import onnx
+    import torch
+    from onnxruntime.training import artifacts
+
+    torch.manual_seed(seed)
+    module = recipe.build().train()
+    example = recipe.inputs(batch)
+    buffer = io.BytesIO()
+    torch.onnx.export(
+        module,
+        tuple(example.values()),
+        buffer,
+        dynamo=False,
+        training=torch.onnx.TrainingMode.TRAINING,
+        do_constant_folding=False,
+        opset_version=OPSET,
+        input_names=list(example),
+        output_names=["output"],
+    )
+    artifacts.generate_artifacts(
+        onnx.load_model_from_string(buffer.getvalue()),
+        requires_grad=[name for name, parameter in module.named_parameters() if parameter.requires_grad],
+        frozen_params=[name for name, parameter in module.named_parameters() if not parameter.requires_grad],
+        loss=artifacts.LossType[loss or recipe.loss],
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=str(directory),
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Export the named models and say where they are."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=sorted(RECIPES), help=", ".join(sorted(RECIPES)))
+    parser.add_argument("--batch", type=int, default=1, help="batch size (default 1)")
+    parser.add_argument(
+        "--loss", help="CrossEntropyLoss, MSELoss, BCEWithLogitsLoss or L1Loss (default: the model's own)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights (default 0)")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where <name>/ directories go")
+    options = parser.parse_args(arguments)
+    if options.batch < 1:
+        parser.error(f"--batch must be at least 1, not {options.batch}")
+    for name in options.names:
+        directory: Path = options.output / name
+        directory.mkdir(parents=True, exist_ok=True)
+        start = time.monotonic()
+        with quiet():
+            export(RECIPES[name], directory, batch=options.batch, loss=options.loss, seed=options.seed)
+        print(f"{directory / 'training_model.onnx'} ({time.monotonic() - start:.0f} s)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,306 @@
+"""Training models for examples, tests and benchmarks: torch modules with random weights, nothing downloaded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to build and export a model.
+
+    Attributes:
+        build: makes the module.
+        inputs: example inputs by name, for a batch size.
+        loss: the name of an `onnxruntime.training.artifacts.LossType`.
+    """
+
+    build: Callable[[], nn.Module]
+    inputs: Callable[[int], dict[str, Tensor]]
+    loss: str = "CrossEntropyLoss"
+
+
+def images(size: int, batch: int) -> dict[str, Tensor]:
+    """Return a batch of square RGB images of `size` pixels."""
+    return {"input": torch.randn(batch, 3, size, size)}
+
+
+def tokens(length: int, vocabulary: int, batch: int) -> dict[str, Tensor]:
+    """Return a batch of token sequences and their attention mask."""
+    return {
+        "input_ids": torch.randint(vocabulary, (batch, length)),
+        "attention_mask": torch.ones(batch, length, dtype=torch.int64),
+    }
+
+
+def features(size: int, batch: int) -> dict[str, Tensor]:
+    """Return a batch of feature vectors."""
+    return {"input": torch.randn(batch, size)}
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut (He et al. 2015)."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.shortcut = _shortcut(channels, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut (He et al. 2015)."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(4 * width)
+        self.shortcut = _shortcut(channels, 4 * width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.norm1(self.conv1(x)))
+        y = torch.relu(self.norm2(self.conv2(y)))
+        return torch.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
+
+
+def _shortcut(channels: int, width: int, stride: int) -> nn.Module:
+    if stride == 1 and channels == width:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+
+def resnet18(classes: int = 10) -> nn.Module:
+    """Return ResNet-18 in its CIFAR form: a 3x3 stem and no pooling before the blocks."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    channels = 64
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [BasicBlock(channels, width, stride), BasicBlock(width, width, 1)]
+        channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+def resnet50(classes: int = 1000) -> nn.Module:
+    """Return ResNet-50 for 224x224 images."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    layers.append(nn.MaxPool2d(3, 2, 1))
+    channels = 64
+    for width, stride, depth in ((64, 1, 3), (128, 2, 4), (256, 2, 6), (512, 2, 3)):
+        for index in range(depth):
+            layers.append(Bottleneck(channels, width, stride if index == 0 else 1))
+            channels = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+def vgg16(classes: int, size: int) -> nn.Module:
+    """Return VGG-16: one linear layer as head at 32 pixels, the original three with Dropout above (Simonyan et al. 2014)."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(depth):
+            layers += [nn.Conv2d(channels, width, 3, 1, 1), nn.ReLU()]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    layers.append(nn.Flatten())
+    if size <= 32:
+        return nn.Sequential(*layers, nn.Linear(512, classes))
+    layers += [nn.Linear(512 * (size // 32) ** 2, 4096), nn.ReLU(), nn.Dropout(0.5)]
+    layers += [nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4096, classes)]
+    return nn.Sequential(*layers)
+
+
+class InvertedResidual(nn.Module):
+    """Expansion, depthwise convolution and projection beside an identity (Sandler et al. 2018)."""
+
+    def __init__(self, channels: int, width: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        hidden = channels * expansion
+        self.residual = stride == 1 and channels == width
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, hidden, 1, bias=False),
+            nn.BatchNorm2d(hidden),
+            nn.ReLU6(),
+            nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False),
+            nn.BatchNorm2d(hidden),
+            nn.ReLU6(),
+            nn.Conv2d(hidden, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return x + y if self.residual else y
+
+
+def mobilenet(classes: int = 10) -> nn.Module:
+    """Return a small MobileNetV2: depthwise convolutions, ReLU6 and inverted residuals."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU6()]
+    channels = 16
+    for width, stride in ((16, 1), (24, 2), (24, 1), (32, 2), (32, 1), (64, 2), (64, 1)):
+        layers.append(InvertedResidual(channels, width, stride, expansion=4))
+        channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+class UNet(nn.Module):
+    """An encoder and a decoder joined by skips across the whole net (Ronneberger et al. 2015); a class for each pixel."""
+
+    def __init__(self, classes: int = 4, widths: tuple[int, ...] = (16, 32, 64)) -> None:
+        super().__init__()
+        channels = (3, *widths)
+        self.down = nn.ModuleList(self._pair(a, b) for a, b in zip(channels, widths, strict=False))
+        self.middle = self._pair(widths[-1], 2 * widths[-1])
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * width, width, 2, 2) for width in reversed(widths))
+        self.merge = nn.ModuleList(self._pair(2 * width, width) for width in reversed(widths))
+        self.head = nn.Conv2d(widths[0], classes, 1)
+
+    @staticmethod
+    def _pair(channels: int, width: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(channels, width, 3, 1, 1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, 1, 1),
+            nn.LeakyReLU(0.1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        skips = []
+        for stage in self.down:
+            x = stage(x)
+            skips.append(x)
+            x = functional.max_pool2d(x, 2)
+        x = self.middle(x)
+        for up, merge, skip in zip(self.up, self.merge, reversed(skips), strict=True):
+            x = merge(torch.cat((up(x), skip), 1))
+        out: Tensor = self.head(x)
+        return out
+
+
+class DenseLayer(nn.Module):
+    """A bottleneck whose output is concatenated to its input (Huang et al. 2016)."""
+
+    def __init__(self, channels: int, growth: int) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = nn.BatchNorm2d(channels), nn.Conv2d(channels, 4 * growth, 1, bias=False)
+        self.norm2, self.conv2 = nn.BatchNorm2d(4 * growth), nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv1(torch.relu(self.norm1(x)))
+        return torch.cat((x, self.conv2(torch.relu(self.norm2(y)))), 1)
+
+
+def densenet(classes: int = 10, growth: int = 12) -> nn.Module:
+    """Return a small DenseNet with average-pooling transitions."""
+    channels = 2 * growth
+    layers: list[nn.Module] = [nn.Conv2d(3, channels, 3, 1, 1, bias=False)]
+    for block, depth in enumerate((3, 3, 3)):
+        if block:
+            layers += [nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, channels // 2, 1), nn.AvgPool2d(2)]
+            channels //= 2
+        for _ in range(depth):
+            layers.append(DenseLayer(channels, growth))
+            channels += growth
+    layers += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(channels, classes))
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with an additive mask (Vaswani et al. 2017)."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.size = heads, width // heads
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.output = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], x.shape[1], self.heads, self.size).transpose(1, 2)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        scores = self._split(self.query(x)) @ self._split(self.key(x)).transpose(-1, -2) / self.size**0.5
+        weights = self.dropout(torch.softmax(scores + mask, -1))
+        y = (weights @ self._split(self.value(x))).transpose(1, 2).reshape(x.shape)
+        out: Tensor = self.output(y)
+        return out
+
+
+class EncoderLayer(nn.Module):
+    """Attention and a feed-forward layer, each with a shortcut and normalised after it, as in BERT."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention, self.norm1 = Attention(width, heads, dropout), nn.LayerNorm(width)
+        self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm2, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.norm1(x + self.dropout(self.attention(x, mask)))
+        y: Tensor = self.norm2(x + self.dropout(self.contract(functional.gelu(self.expand(x)))))
+        return y
+
+
+class Bert(nn.Module):
+    """BERT with a classification head on its first token (Devlin et al. 2018)."""
+
+    def __init__(self, depth: int, width: int, heads: int, vocabulary: int, dropout: float, classes: int = 2) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(512, width)
+        self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
+        self.layers = nn.ModuleList(EncoderLayer(width, heads, dropout) for _ in range(depth))
+        self.pool, self.head = nn.Linear(width, width), nn.Linear(width, classes)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        places = torch.arange(input_ids.shape[1], device=input_ids.device)
+        mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * -10000.0
+        x = self.dropout(self.norm(self.token(input_ids) + self.position(places)))
+        for layer in self.layers:
+            x = layer(x, mask)
+        out: Tensor = self.head(self.dropout(torch.tanh(self.pool(x[:, 0]))))
+        return out
+
+
+def _bert(
+    depth: int, width: int, heads: int, vocabulary: int = 30522, dropout: float = 0.0, length: int = 128
+) -> Recipe:
+    build = functools.partial(Bert, depth, width, heads, vocabulary, dropout)
+    return Recipe(build, functools.partial(tokens, length, vocabulary))
+
+
+def mlp(outputs: int) -> nn.Module:
+    """Return a small perceptron with the activations that nets use."""
+    layers: list[nn.Module] = [nn.Linear(32, 64), nn.Sigmoid(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 48)]
+    return nn.Sequential(*layers, nn.LeakyReLU(0.2), nn.Linear(48, outputs))
+
+
+RECIPES: dict[str, Recipe] = {
+    "resnet18": Recipe(resnet18, functools.partial(images, 32)),
+    "resnet50": Recipe(resnet50, functools.partial(images, 224)),
+    "vgg16": Recipe(functools.partial(vgg16, 10, 32), functools.partial(images, 32)),
+    "vgg16-224": Recipe(functools.partial(vgg16, 1000, 224), functools.partial(images, 224)),
+    "bert-2": _bert(2, 128, 2),
+    "bert-base": _bert(12, 768, 12),
+    "transformer": _bert(2, 64, 4, vocabulary=1000, dropout=0.1, length=32),
+    "mobilenet": Recipe(mobilenet, functools.partial(images, 32)),
+    "unet": Recipe(UNet, functools.partial(images, 32)),
+    "densenet": Recipe(densenet, functools.partial(images, 32)),
+    "mlp-mse": Recipe(functools.partial(mlp, 8), functools.partial(features, 32), loss="MSELoss"),
+    "mlp-bce": Recipe(functools.partial(mlp, 1), functools.partial(features, 32), loss="BCEWithLogitsLoss"),
+    "mlp-l1": Recipe(functools.partial(mlp, 8), functools.partial(features, 32), loss="L1Loss"),
+}

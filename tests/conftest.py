@@ -1,0 +1,62 @@
+"""Shared fixtures: real training models, exported once into a cache and used by every later run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "scripts" / "export_models.py"
+
+
+def _cache_directory() -> Path:
+    """Return the cache of models made by these scripts and these versions of the exporters."""
+    digest = hashlib.sha256()
+    for source in (SCRIPT, SCRIPT.with_name("models.py")):
+        digest.update(source.read_bytes())
+    for package in ("torch", "onnx", "onnxruntime-training"):
+        digest.update(f"{package}=={version(package)}".encode())
+    return ROOT / ".cache" / "models" / digest.hexdigest()[:16]
+
+
+def _export(name: str, arguments: list[str], target: Path) -> None:
+    """Export into a directory beside the target and rename it: parallel test processes may do so at the same time."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        command = [sys.executable, str(SCRIPT), name, *arguments, "-o", scratch]
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            os.rename(Path(scratch, name), target)
+        except OSError:
+            if not target.is_dir():  # it is there if another process was quicker
+                raise
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Callable[..., Path]:
+    """Return a function: name, batch and loss of a model of scripts/models.py -> path of its training_model.onnx.
+
+    The directory also holds eval_model.onnx, optimizer_model.onnx and checkpoint. It is shared: do not write there.
+    """
+    cache = _cache_directory()
+    if cache.parent.is_dir():
+        for stale in cache.parent.iterdir():
+            if stale != cache:
+                shutil.rmtree(stale, ignore_errors=True)
+
+    def path(name: str, *, batch: int = 1, loss: str | None = None) -> Path:
+        target = cache / "-".join([name, f"b{batch}", *([loss] if loss else [])])
+        if not target.is_dir():
+            _export(name, ["--batch", str(batch), *(["--loss", loss] if loss else [])], target)
+        return target / "training_model.onnx"
+
+    return path
