@@ -1,0 +1,355 @@
+"""The simulator: replays a plan step by step and says what it costs, or why it cannot run.
+
+It is the gate that every plan passes before anybody sees it, so it shares no formula with the scheduler: it follows
+versions of values through the list of steps, as the runtime's allocator will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from poet_onnx.errors import CheckFailed
+from poet_onnx.graph import Node
+from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.problem import ScheduleProblem
+
+TOKEN_BYTES = 8
+"""Bytes of the int64 token or ticket that ties the halves of a transfer together."""
+
+
+@dataclass(eq=False)
+class Version:
+    """One life of a value: the buffer it occupies from `born` to `dies`, both indices of steps."""
+
+    value: str
+    size_bytes: int
+    born: int
+    dies: int
+    ready: bool = True
+    kept: bool = False
+    inherits: Version | None = None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A plan replayed.
+
+    Attributes:
+        prediction: the figures of the whole step.
+        step_bytes: transient bytes while each step runs.
+        peak_step: index of the step with the largest of them.
+        live_at_peak: (value, bytes) of what is alive there, largest first; workspace and tokens are not in it.
+    """
+
+    prediction: Prediction
+    step_bytes: tuple[int, ...]
+    peak_step: int
+    live_at_peak: tuple[tuple[str, int], ...]
+
+
+@dataclass
+class _Lives:
+    """Versions of every value, found in one walk over the steps."""
+
+    current: dict[str, Version] = field(default_factory=dict)
+    versions: list[Version] = field(default_factory=list)
+    tokens: list[Version] = field(default_factory=list)
+    runs: dict[str, list[int]] = field(default_factory=dict)
+    stored: dict[str, Version] = field(default_factory=dict)
+    leaving: dict[str, tuple[Version, Version]] = field(default_factory=dict)
+    arriving: dict[str, Version] = field(default_factory=dict)
+
+
+def simulate(problem: ScheduleProblem, steps: Sequence[Step]) -> Prediction:
+    """Replay steps and return what one training step costs.
+
+    Raises:
+        CheckFailed: if the steps are not a valid plan of the problem's graph, exceed its budget or miss its deadline.
+    """
+    return replay(problem, steps).prediction
+
+
+def replay(problem: ScheduleProblem, steps: Sequence[Step]) -> Replay:
+    """Replay steps and return the memory of every one of them.
+
+    Raises:
+        CheckFailed: as `simulate`.
+    """
+    lives = _follow(problem, steps)
+    _check_runs(problem, lives.runs)
+    step_bytes, live_at_peak = _memory(problem, steps, lives)
+    peak_step = max(range(len(steps)), key=step_bytes.__getitem__, default=0)
+    seconds, compute_seconds, joules = _time_and_energy(problem, steps)
+    graph = problem.graph
+    moved = {
+        action: sum(graph.tensors[step.subject].size_bytes for step in steps if step.action is action)
+        for action in (Action.PAGE_OUT_START, Action.PAGE_IN_START)
+    }
+    prediction = Prediction(
+        resident_bytes=graph.resident_bytes,
+        transient_peak_bytes=step_bytes[peak_step] if steps else 0,
+        energy_joules=joules,
+        seconds=seconds,
+        compute_seconds=compute_seconds,
+        stall_seconds=seconds - compute_seconds,
+        page_out_bytes=moved[Action.PAGE_OUT_START],
+        page_in_bytes=moved[Action.PAGE_IN_START],
+        recomputed_nodes=sum(1 for step in steps if step.action is Action.COMPUTE and step.copy),
+    )
+    _check_limits(problem, prediction, steps[peak_step] if steps else None)
+    return Replay(prediction, tuple(step_bytes), peak_step, live_at_peak)
+
+
+def _check_limits(problem: ScheduleProblem, prediction: Prediction, peak: Step | None) -> None:
+    budget, deadline = problem.budget_bytes, problem.deadline_seconds
+    if budget is not None and prediction.transient_peak_bytes > budget:
+        raise CheckFailed(
+            f"The plan needs {prediction.transient_peak_bytes:,} bytes at {peak} but the budget is {budget:,} bytes."
+        )
+    if deadline is not None and prediction.seconds > deadline * (1 + 1e-9):
+        raise CheckFailed(f"The plan takes {prediction.seconds:.6f} s but the deadline is {deadline:.6f} s.")
+
+
+def _follow(problem: ScheduleProblem, steps: Sequence[Step]) -> _Lives:
+    """Find the versions of every value, and refuse a step that reads what is not there."""
+    graph = problem.graph
+    nodes = {node.name: node for node in graph.nodes if not node.view}
+    outputs = {graph.tensors[name].storage for name in graph.outputs}
+    lives = _Lives()
+    for index, step in enumerate(steps):
+        if step.action is Action.COMPUTE:
+            node = nodes.get(step.subject)
+            if node is None:
+                raise CheckFailed(f"Step {index} runs node '{step.subject}', which the graph does not have.")
+            _compute(problem, lives, node, step, index, outputs)
+        else:
+            tensor = graph.tensors.get(step.subject)
+            if tensor is None or tensor.resident or tensor.storage != tensor.name:
+                raise CheckFailed(f"Step {index} moves '{step.subject}', which is no transient value of the graph.")
+            if not problem.paging:
+                raise CheckFailed(f"Step {index} moves '{step.subject}' although paging is not allowed.")
+            _TRANSFERS[step.action](lives, step.subject, index, tensor.size_bytes)
+    for version in lives.versions:
+        if version.kept:
+            version.dies = len(steps) - 1
+    if lives.leaving or lives.arriving:
+        raise CheckFailed(
+            f"The transfer of '{next(iter(lives.leaving or lives.arriving))}' is started but never ended."
+        )
+    return lives
+
+
+def _compute(problem: ScheduleProblem, lives: _Lives, node: Node, step: Step, index: int, outputs: set[str]) -> None:
+    runs = lives.runs.setdefault(node.name, [])
+    if step.copy != len(runs):
+        raise CheckFailed(f"Step {index} runs copy {step.copy} of node '{node.name}', but copy {len(runs)} is next.")
+    if step.copy and not (problem.recompute and node.recomputable):
+        raise CheckFailed(f"Step {index} recomputes node '{node.name}', which must run once only.")
+    runs.append(index)
+    for value in problem.graph.reads(node):
+        _read(lives, value, index, f"node '{node.name}'")
+    for value in problem.graph.writes(node):
+        if value in lives.leaving or value in lives.arriving:
+            raise CheckFailed(f"Step {index} makes '{value}' anew while a transfer of it is under way.")
+        kept = value in outputs and step.copy == 0
+        version = Version(value, problem.graph.tensors[value].size_bytes, index, index, kept=kept)
+        lives.current[value] = version
+        lives.versions.append(version)
+
+
+def _read(lives: _Lives, value: str, index: int, reader: str) -> Version:
+    version = lives.current.get(value)
+    if version is None or not version.ready:
+        raise CheckFailed(f"Step {index}: {reader} reads '{value}', which is not in memory.")
+    version.dies = index
+    return version
+
+
+def _page_out_start(lives: _Lives, value: str, index: int, _: int) -> None:
+    if value in lives.leaving:
+        raise CheckFailed(f"Step {index} pages out '{value}' while it is being paged out.")
+    version = _read(lives, value, index, "a page-out")
+    token = Version(value, TOKEN_BYTES, index, index)
+    lives.tokens.append(token)
+    lives.leaving[value] = (version, token)
+
+
+def _page_out_end(lives: _Lives, value: str, index: int, _: int) -> None:
+    if value not in lives.leaving:
+        raise CheckFailed(f"Step {index} ends a page-out of '{value}' that was not started.")
+    version, token = lives.leaving.pop(value)
+    version.dies = max(version.dies, index)
+    synchronous = token.born == index - 1
+    if synchronous:
+        # One PageOut node stands for both halves: its only token is the one it leaves behind.
+        lives.tokens.remove(token)
+    token.dies = index
+    stored = Version(value, TOKEN_BYTES, index, index)
+    lives.tokens.append(stored)
+    lives.stored[value] = stored
+
+
+def _page_in_start(lives: _Lives, value: str, index: int, size_bytes: int) -> None:
+    if value not in lives.stored:
+        raise CheckFailed(f"Step {index} pages in '{value}', which is not in storage.")
+    if value in lives.arriving:
+        raise CheckFailed(f"Step {index} pages in '{value}' while it is being paged in.")
+    lives.stored[value].dies = index
+    version = Version(value, size_bytes, index, index, ready=False)
+    ticket = Version(value, TOKEN_BYTES, index, index)
+    lives.tokens.append(ticket)
+    lives.versions.append(version)
+    lives.current[value] = version
+    lives.arriving[value] = ticket
+
+
+def _page_in_end(lives: _Lives, value: str, index: int, _: int) -> None:
+    if value not in lives.arriving:
+        raise CheckFailed(f"Step {index} ends a page-in of '{value}' that was not started.")
+    ticket = lives.arriving.pop(value)
+    if ticket.born == index - 1:
+        lives.tokens.remove(ticket)
+    ticket.dies = index
+    version = lives.current[value]
+    version.ready = True
+    version.dies = index
+
+
+_TRANSFERS = {
+    Action.PAGE_OUT_START: _page_out_start,
+    Action.PAGE_OUT_END: _page_out_end,
+    Action.PAGE_IN_START: _page_in_start,
+    Action.PAGE_IN_END: _page_in_end,
+}
+
+
+def _check_runs(problem: ScheduleProblem, runs: dict[str, list[int]]) -> None:
+    """Refuse plans that leave a node out or break an order that no tensor shows."""
+    graph = problem.graph
+    updaters: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        for resident in node.updates:
+            updaters.setdefault(resident, []).append(node.name)
+    for node in graph.nodes:
+        if node.view:
+            continue
+        if node.name not in runs:
+            raise CheckFailed(f"The plan never runs node '{node.name}'.")
+        original, *copies = runs[node.name]
+        for earlier in node.after:
+            if runs[earlier][0] > original:
+                raise CheckFailed(f"The plan runs node '{node.name}' before '{earlier}', which it must follow.")
+        for resident in (graph.tensors[name].storage for name in node.inputs if name) if copies else ():
+            for updater in updaters.get(resident, ()):
+                updated = runs[updater][0]
+                if updater != node.name and any((copy > updated) != (original > updated) for copy in copies):
+                    raise CheckFailed(
+                        f"The plan recomputes node '{node.name}' after '{updater}' has changed '{resident}'."
+                    )
+
+
+def _memory(
+    problem: ScheduleProblem, steps: Sequence[Step], lives: _Lives
+) -> tuple[list[int], tuple[tuple[str, int], ...]]:
+    """Return the bytes alive during each step, and what they are at the peak."""
+    nodes = {node.name: node for node in problem.graph.nodes}
+    born: dict[int, list[Version]] = {}
+    dying: dict[int, list[Version]] = {}
+    for version in lives.versions:
+        born.setdefault(version.born, []).append(version)
+        dying.setdefault(version.dies, []).append(version)
+    tokens = _token_bytes(lives.tokens, len(steps))
+    alive: dict[int, Version] = {}
+    level, peak, step_bytes = 0, -1, []
+    at_peak: tuple[Version, ...] = ()
+    for index, step in enumerate(steps):
+        made = born.get(index, [])
+        workspace = 0
+        if step.action is Action.COMPUTE:
+            node = nodes[step.subject]
+            workspace = problem.costs.nodes[node.name].workspace_bytes
+            _inherit(problem, node, made, dying.get(index, []))
+        level += sum(version.size_bytes for version in made if version.inherits is None)
+        alive.update((id(version), version) for version in made)
+        step_bytes.append(level + workspace + tokens[index])
+        if step_bytes[-1] > peak:
+            peak, at_peak = step_bytes[-1], tuple(alive.values())
+        heirs = {id(version.inherits) for version in made if version.inherits is not None}
+        for version in dying.get(index, []):
+            del alive[id(version)]
+            if id(version) not in heirs:
+                level -= version.size_bytes
+    largest = sorted(((version.value, version.size_bytes) for version in at_peak), key=lambda item: -item[1])
+    return step_bytes, tuple(largest)
+
+
+def _token_bytes(tokens: Sequence[Version], count: int) -> list[int]:
+    """Return the bytes of tokens alive at each of `count` steps."""
+    change = [0] * (count + 1)
+    for token in tokens:
+        change[token.born] += token.size_bytes
+        change[token.dies + 1] -= token.size_bytes
+    level, levels = 0, []
+    for delta in change[:count]:
+        level += delta
+        levels.append(level)
+    return levels
+
+
+def _inherit(problem: ScheduleProblem, node: Node, made: Sequence[Version], dying: Sequence[Version]) -> None:
+    """Let outputs take over the buffers of inputs that die here, as the runtime's memory planner does.
+
+    The rule is ONNX Runtime's (`FindReusableInput` in allocation_planner.cc): the kernel permits it, nothing else
+    will read the input's buffer, both have the same shape and element type, and the caller does not own the buffer.
+    """
+    if not node.inplace or not made:
+        return
+    tensors = problem.graph.tensors
+    free = {version.value: version for version in dying if not version.kept and version not in made}
+    outputs = {version.value: version for version in made}
+    reads = [tensors[name].storage for name in node.inputs if name]
+    for output_index, name in enumerate(node.outputs):
+        heir = outputs.get(name)
+        if heir is None or tensors[name].is_output:
+            continue
+        for source, target in node.inplace:
+            if target != output_index or source >= len(node.inputs) or not node.inputs[source]:
+                continue
+            tensor = tensors[node.inputs[source]]
+            same = tensor.shape == tensors[name].shape and tensor.dtype == tensors[name].dtype
+            if same and reads.count(tensor.storage) == 1 and tensor.storage in free:
+                heir.inherits = free.pop(tensor.storage)
+                break
+
+
+def _time_and_energy(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[float, float, float]:
+    """Return seconds of the step, seconds of its compute, and joules; transfers queue on one channel."""
+    costs = problem.costs
+    views = [costs.nodes[node.name] for node in problem.graph.nodes if node.view]
+    clock = compute = sum(cost.seconds for cost in views)
+    joules = sum(cost.joules for cost in views)
+    channel = 0.0
+    finish: dict[str, float] = {}
+    for step in steps:
+        if step.action is Action.COMPUTE:
+            cost = costs.nodes[step.subject]
+            clock += cost.seconds
+            compute += cost.seconds
+            joules += cost.joules
+        elif step.action in (Action.PAGE_OUT_START, Action.PAGE_IN_START):
+            table = costs.page_out if step.action is Action.PAGE_OUT_START else costs.page_in
+            transfer = table.get(step.subject)
+            if transfer is None:
+                raise CheckFailed(
+                    f"The plan moves '{step.subject}', but device '{costs.device}' has no storage for it."
+                )
+            channel = max(clock, channel) + transfer.seconds
+            joules += transfer.joules
+            if costs.asynchronous:
+                finish[step.subject] = channel
+            else:
+                clock = channel
+        else:
+            clock = max(clock, finish.pop(step.subject, clock))
+    return clock, compute, joules + costs.idle_watts * clock
