@@ -1,0 +1,121 @@
+"""The report of a rewrite: what was asked, what is predicted and what is proven, as one validated JSON value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+
+from poet_onnx.errors import InputError
+from poet_onnx.plan import Prediction
+
+SCHEMA_VERSION: Literal[1] = 1
+
+
+class _Value(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Figures(_Value):
+    """What one training step of one version of the graph needs, as the simulator predicts it.
+
+    Attributes:
+        nodes: nodes of the graph, inserted ones included.
+        resident_bytes: parameters, gradient buffers and batch.
+        transient_peak_bytes: the most that everything else takes at one moment.
+        step_peak_bytes: the sum of both.
+        energy_joules: compute and transfers, modelled or measured as the report's `energy_origin` says.
+        seconds: predicted wall time.
+        page_out_bytes, page_in_bytes: moved to and from storage.
+        recomputed_nodes: nodes that run again.
+    """
+
+    nodes: int = pydantic.Field(ge=0)
+    resident_bytes: int = pydantic.Field(ge=0)
+    transient_peak_bytes: int = pydantic.Field(ge=0)
+    step_peak_bytes: int = pydantic.Field(ge=0)
+    energy_joules: float = pydantic.Field(ge=0)
+    seconds: float = pydantic.Field(ge=0)
+    page_out_bytes: int = pydantic.Field(ge=0)
+    page_in_bytes: int = pydantic.Field(ge=0)
+    recomputed_nodes: int = pydantic.Field(ge=0)
+
+    @pydantic.model_validator(mode="after")
+    def _adds_up(self) -> Figures:
+        if self.step_peak_bytes != self.resident_bytes + self.transient_peak_bytes:
+            raise ValueError("step_peak_bytes is not resident_bytes plus transient_peak_bytes")
+        return self
+
+    @classmethod
+    def of(cls, prediction: Prediction, nodes: int) -> Figures:
+        """Make the figures of a simulator's prediction for a graph of so many nodes."""
+        return cls(
+            nodes=nodes,
+            resident_bytes=prediction.resident_bytes,
+            transient_peak_bytes=prediction.transient_peak_bytes,
+            step_peak_bytes=prediction.step_peak_bytes,
+            energy_joules=prediction.energy_joules,
+            seconds=prediction.seconds,
+            page_out_bytes=prediction.page_out_bytes,
+            page_in_bytes=prediction.page_in_bytes,
+            recomputed_nodes=prediction.recomputed_nodes,
+        )
+
+
+class Report(Figures):
+    """What a rewrite did. The figures at the top level are the rewritten graph's.
+
+    Attributes:
+        schema_version: of this JSON.
+        model: the file that was read, or the graph's name.
+        output: the file that was written, or None.
+        fingerprint: of the training graph.
+        device, method: what was planned for, and how.
+        energy_origin: where joules come from: "modelled", "measured", or "mixed" if only some nodes were measured.
+        budget_bytes: the budget as bytes of what `budget_kind` names: "ram" bounds the step peak, "activation" the
+            transient peak.
+        deadline_seconds: the bound on predicted step time, or None.
+        status, objective_joules, bound_joules, gap, overhead_gap, covers, solver, seed, solve_seconds: the plan's
+            certificate, see `poet_onnx.plan.Certificate`.
+        original: the graph as given.
+        ordered: the graph after memory-aware ordering alone.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    model: str
+    output: str | None
+    fingerprint: str
+    device: str
+    method: str
+    energy_origin: Literal["modelled", "measured", "mixed"]
+    budget_bytes: int | None = pydantic.Field(ge=0)
+    budget_kind: Literal["ram", "activation"]
+    deadline_seconds: float | None = pydantic.Field(gt=0)
+    status: Literal["optimal", "time_limit", "interrupted", "not_needed"]
+    objective_joules: float = pydantic.Field(ge=0)
+    bound_joules: float = pydantic.Field(ge=0)
+    gap: float = pydantic.Field(ge=0)
+    overhead_gap: float = pydantic.Field(ge=0)
+    covers: str
+    solver: str
+    seed: int
+    solve_seconds: float = pydantic.Field(ge=0)
+    original: Figures
+    ordered: Figures
+
+
+def load_report(path: Path) -> Report:
+    """Read a report that `poet-onnx rewrite --report-out` wrote.
+
+    Raises:
+        InputError: the file cannot be read or is not such a report.
+    """
+    try:
+        return Report.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"Cannot read the report {path}: {error.strerror}.") from error
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(f"{path} is not a report of this version of poet-onnx: {where}: {first['msg']}.") from error

@@ -1,0 +1,99 @@
+# Shared by scripts/quickstart and scripts/test: virtual environments, progress lines. Sourced, never run.
+# shellcheck shell=bash
+
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
+unset PYTHONPATH PYTHONHOME # a stray one would put other packages before ours
+
+# say TEXT...: a progress line with the seconds since the start.
+say() { printf '[%4d s] %s\n' "$SECONDS" "$*"; }
+
+# fail TEXT...: one sentence on stderr, then exit 2.
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 2
+}
+
+# find_python: set PYTHON to a Python 3.11 that can make virtual environments (onnxruntime-training has no later wheel).
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3 python; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+            "$candidate" -c 'import ensurepip, venv' 2>/dev/null ||
+                fail "$candidate cannot make virtual environments; install its venv package (apt-get install python3.11-venv)."
+            PYTHON=$candidate
+            return
+        fi
+    done
+    fail "Python 3.11 is needed and was not found (apt-get install python3.11 python3.11-venv, or set PYTHON to its path)."
+}
+
+# require_compiler: stop unless there is a C++ compiler for the custom operators.
+require_compiler() {
+    command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
+        fail "a C++ compiler is needed and was not found (apt-get install g++, or set CXX to its path)."
+}
+
+# fingerprint TEXT FILE...: print a hash of the text, this checkout's place and the files.
+fingerprint() {
+    local text=$1
+    shift
+    { printf '%s\n%s\n' "$text" "$ROOT" && cat -- "$@"; } | sha256sum | cut -d ' ' -f 1
+}
+
+# make_environment FOLDER: make the virtual environment of Python 3.11 at FOLDER unless a working one of this checkout is there.
+make_environment() {
+    local folder=$1
+    if [ -e "$folder" ] && [ "$(cat "$folder/poet-made-for" 2>/dev/null)" = "$ROOT" ] &&
+        "$folder/bin/python" -c 'import pip, sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+        return
+    fi
+    if [ -e "$folder" ] && [ ! -e "$folder/poet-made-for" ]; then
+        fail "$folder exists and was not made by these scripts; move it away and run this again."
+    fi
+    find_python
+    say "making a virtual environment in $folder"
+    "$PYTHON" -m venv --clear "$folder"
+    printf '%s' "$ROOT" >"$folder/poet-made-for"
+}
+
+# install FOLDER ARGUMENTS...: pip install into FOLDER's environment; progress bars on a terminal, errors alone elsewhere.
+install() {
+    local python=$1/bin/python quiet=--quiet
+    shift
+    if [ -t 1 ]; then quiet=--progress-bar=on; fi
+    "$python" -m pip install "$quiet" "$@" || fail "pip could not install $*; its own message is above."
+}
+
+# training_environment: set VENV to the environment with onnxruntime-training, torch and the project, up to date.
+training_environment() {
+    VENV=$ROOT/.venv
+    require_compiler
+    local hash sources
+    mapfile -t sources < <(cd "$ROOT" && printf '%s\n' pyproject.toml CMakeLists.txt scripts/environment.sh && find ops/ -type f \( -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.hpp' \) | LC_ALL=C sort)
+    hash=$(cd "$ROOT" && fingerprint "training" "${sources[@]}")
+    make_environment "$VENV"
+    if [ "$(cat "$VENV/poet-installed" 2>/dev/null)" != "$hash" ]; then
+        rm -f "$VENV/poet-installed"
+        say "installing torch (about 200 MB)"
+        install "$VENV" torch==2.13.0 # spelled exactly so: any other spelling may pull in gigabytes of CUDA
+        say "building the custom operators, installing poet-onnx and what it needs"
+        install "$VENV" --editable "$ROOT[training,dev]"
+        printf '%s' "$hash" >"$VENV/poet-installed"
+    fi
+    export PATH=$VENV/bin:$PATH
+}
+
+# stock_environment: set STOCK_PYTHON to the interpreter of an environment with the stock onnxruntime, up to date.
+stock_environment() {
+    local folder=$ROOT/.venv-stock hash
+    hash=$(cd "$ROOT" && fingerprint "stock" pyproject.toml scripts/environment.sh)
+    make_environment "$folder"
+    if [ "$(cat "$folder/poet-installed" 2>/dev/null)" != "$hash" ]; then
+        rm -f "$folder/poet-installed"
+        say "installing the stock onnxruntime beside it"
+        install "$folder" onnxruntime numpy onnx
+        printf '%s' "$hash" >"$folder/poet-installed"
+    fi
+    STOCK_PYTHON=$folder/bin/python
+}
