@@ -157,6 +157,20 @@ def mobilenet(classes: int = 10) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
+class Upscale(nn.Module):
+    """A sub-pixel convolution: four channels become a square of four pixels (Shi et al. 2016)."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, 4 * width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        batch, channels, height, width = x.shape
+        x = x.view(batch, channels // 4, 2, 2, height, width).permute(0, 1, 4, 2, 5, 3)
+        return x.reshape(batch, channels // 4, 2 * height, 2 * width)
+
+
 class UNet(nn.Module):
     """An encoder and a decoder joined by skips across the whole net (Ronneberger et al. 2015); a class for each pixel."""
 
@@ -165,7 +179,7 @@ class UNet(nn.Module):
         channels = (3, *widths)
         self.down = nn.ModuleList(self._pair(a, b) for a, b in zip(channels, widths, strict=False))
         self.middle = self._pair(widths[-1], 2 * widths[-1])
-        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * width, width, 2, 2) for width in reversed(widths))
+        self.up = nn.ModuleList(Upscale(2 * width, width) for width in reversed(widths))
         self.merge = nn.ModuleList(self._pair(2 * width, width) for width in reversed(widths))
         self.head = nn.Conv2d(widths[0], classes, 1)
 
@@ -189,7 +203,7 @@ class UNet(nn.Module):
         for up, merge, skip in zip(self.up, self.merge, reversed(skips), strict=True):
             x = merge(torch.cat((up(x), skip), 1))
         out: Tensor = self.head(x)
-        return out
+        return out.permute(0, 2, 3, 1).flatten(0, 2)  # a row of scores for each pixel
 
 
 class DenseLayer(nn.Module):
