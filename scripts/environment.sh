@@ -41,6 +41,11 @@ fingerprint() {
     { printf '%s\n%s\n' "$text" "$ROOT" && cat -- "$@"; } | sha256sum | cut -d ' ' -f 1
 }
 
+# cxx_sources: list the C++ sources, relative to the root.
+cxx_sources() {
+    (cd "$ROOT" && find ops/ tests/ -type f \( -name '*.cpp' -o -name '*.h' \) | LC_ALL=C sort)
+}
+
 # make_environment FOLDER: make the virtual environment of Python 3.11 at FOLDER unless a working one of this checkout is there.
 make_environment() {
     local folder=$1
@@ -70,7 +75,7 @@ training_environment() {
     VENV=$ROOT/.venv
     require_compiler
     local hash sources
-    mapfile -t sources < <(cd "$ROOT" && printf '%s\n' pyproject.toml CMakeLists.txt scripts/environment.sh && find ops/ -type f \( -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.hpp' \) | LC_ALL=C sort)
+    mapfile -t sources < <(cd "$ROOT" && printf '%s\n' pyproject.toml scripts/environment.sh ops/CMakeLists.txt && cxx_sources)
     hash=$(cd "$ROOT" && fingerprint "training" "${sources[@]}")
     make_environment "$VENV"
     if [ "$(cat "$VENV/poet-installed" 2>/dev/null)" != "$hash" ]; then
@@ -92,7 +97,7 @@ stock_environment() {
     if [ "$(cat "$folder/poet-installed" 2>/dev/null)" != "$hash" ]; then
         rm -f "$folder/poet-installed"
         say "installing the stock onnxruntime beside it"
-        install "$folder" onnxruntime numpy onnx
+        install "$folder" "onnxruntime==1.31.*" numpy onnx
         printf '%s' "$hash" >"$folder/poet-installed"
     fi
     STOCK_PYTHON=$folder/bin/python

@@ -65,7 +65,7 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
 
 def stage(module: str) -> int | None:
     """Return the stage of a module named below `poet_onnx`, None for the package itself."""
-    top = module.split(".")[0]
+    top = module.split(".", maxsplit=1)[0]
     return next((index for index, names in enumerate(STAGES) if top in names), None)
 
 
@@ -96,7 +96,12 @@ def test_passes_know_neither_solver_nor_simulator(module: str) -> None:
 
 @pytest.mark.parametrize(
     ("library", "homes"),
-    [("pyscipopt", {"scheduling"}), ("onnxruntime", {"runtime", "verify", "profiler"}), ("click", {"cli"}), ("rich", {"cli"})],
+    [
+        ("pyscipopt", {"scheduling"}),
+        ("onnxruntime", {"runtime", "verify", "profiler"}),
+        ("click", {"cli"}),
+        ("rich", {"cli"}),
+    ],
 )
 def test_each_outside_library_has_its_places(library: str, homes: set[str]) -> None:
     users = {
