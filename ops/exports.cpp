@@ -1,0 +1,39 @@
+// Functions for the Python face (poet_onnx/runtime.py, through ctypes): the allocation tracker. None of them throws.
+#include <algorithm>
+#include <new>
+
+#include "allocation_tracker.h"
+
+#define POET_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Bytes of live blocks that ONNX Runtime allocated since this library was registered with it.
+POET_EXPORT int64_t poet_current_bytes() { return poet::allocations::current_bytes(); }
+
+// Most that poet_current_bytes was since the last poet_reset_peak.
+POET_EXPORT int64_t poet_peak_bytes() { return poet::allocations::peak_bytes(); }
+
+POET_EXPORT void poet_reset_peak() { poet::allocations::reset_peak(); }
+
+POET_EXPORT int64_t poet_allocation_count() { return poet::allocations::allocation_count(); }
+
+// Starts a log of at most `capacity` events (0: ends it). Returns 0, or 1 where the memory for it is missing.
+POET_EXPORT int poet_start_events(uint64_t capacity) {
+  try {
+    poet::allocations::start_events(capacity);
+    return 0;
+  } catch (const std::exception&) {
+    return 1;
+  }
+}
+
+// Copies the first `capacity` logged events, +bytes or -bytes, to `out` and returns how many there are; `dropped` gets the
+// number of events that the log had no room for. -1 where the memory for the copy is missing.
+POET_EXPORT int64_t poet_events(int64_t* out, uint64_t capacity, uint64_t* dropped) {
+  try {
+    const auto events = poet::allocations::events(dropped);
+    std::copy_n(events.begin(), std::min<uint64_t>(capacity, events.size()), out);
+    return static_cast<int64_t>(events.size());
+  } catch (const std::exception&) {
+    return -1;
+  }
+}

@@ -1,0 +1,93 @@
+// What the operators of domain `poet` share: their description for ONNX Runtime, and typed access to inputs and outputs.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ort_api.h"
+#include "tensor_layout.h"
+
+namespace poet {
+
+// One operator's run-time object. ONNX Runtime makes one per node and session and may run it from several threads.
+class Context;
+class Kernel {
+ public:
+  Kernel() = default;
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+  virtual ~Kernel() = default;
+  virtual void compute(Context& context) = 0;  // throws Error
+};
+
+// The node a kernel is made for.
+class NodeInfo {
+ public:
+  NodeInfo(const Api& api, const OrtKernelInfo* raw, std::string page_directory)
+      : api_(api), raw_(raw), page_directory_(std::move(page_directory)) {}
+
+  const Api& api() const { return api_; }
+  const std::string& page_directory() const { return page_directory_; }
+  std::string name() const;
+  int64_t require_int(const char* attribute) const;
+  Shape require_shape(const char* attribute) const;
+  // The bytes of an input where its shape is known before the first run; false where it is not.
+  bool static_input_bytes(size_t index, uint64_t* bytes) const;
+
+ private:
+  const Api& api_;
+  const OrtKernelInfo* raw_;
+  std::string page_directory_;
+};
+
+struct Tensor {
+  const OrtValue* value;
+  void* data;
+  TensorLayout layout;
+};
+
+// One call of a kernel.
+class Context {
+ public:
+  Context(const Api& api, OrtKernelContext* raw) : api_(api), raw_(raw) {}
+
+  Tensor input(size_t index) const;
+  int64_t input_token(size_t index) const;  // the single int64 of a token or ticket
+  void* output(size_t index, const Shape& shape);
+  void output_token(size_t index, int64_t token);
+  // Writes input `index` to output 0, which ONNX Runtime lets share its buffer: a copy only where it could not.
+  void forward(const Tensor& input);
+  // True where ONNX Runtime's plain CPU allocator owns the tensor's buffer, not an arena that hands out parts of a block.
+  bool has_own_block(const OrtValue* value) const;
+  bool has_own_block(const Tensor& tensor) const { return has_own_block(tensor.value); }
+  const OrtValue* output_value(size_t index, const Shape& shape);
+
+ private:
+  const Api& api_;
+  OrtKernelContext* raw_;
+};
+
+// What is the same in every session; instances are constants, one per operator.
+struct OpDefinition {
+  const char* name;
+  size_t output_count;
+  bool output_is_int64[2];
+  bool shares_input;  // output 0 may share input 0's buffer
+  std::unique_ptr<Kernel> (*create)(const NodeInfo&);
+  void (*infer)(const Api&, const OrtShapeInferContext*);
+};
+
+extern const OpDefinition kGate;
+extern const OpDefinition kPageOut;
+extern const OpDefinition kPageIn;
+extern const OpDefinition kPageOutStart;
+extern const OpDefinition kPageOutEnd;
+extern const OpDefinition kPageInStart;
+extern const OpDefinition kPageInEnd;
+
+// Shape inference: the output is what input 0 is / is of these attributes' type and shape / is one int64.
+void infer_from_input(const Api& api, const OrtShapeInferContext* context);
+void infer_from_attributes(const Api& api, const OrtShapeInferContext* context);
+void infer_token(const Api& api, const OrtShapeInferContext* context, size_t output);
+
+}  // namespace poet
