@@ -1,0 +1,288 @@
+"""The layout of a rewritten graph: its nodes in order, each with the versions of the values that it reads and makes.
+
+Rules:
+    L1. Nodes stand in the order of the plan's steps. Copy 0 of a node is the model's own node, under its own name.
+    L2. A view is repeated for every version that somebody reads through it, right before the first such reader; the
+        view of an original version keeps its names. A view that nobody reads is left out.
+    L3. A recomputed node is called `<node>/recompute_<k>`, and so are its outputs.
+    L4. A recomputed node that reads original versions only gets one of them through a Gate: its inputs then differ from
+        the original's, so nothing can merge the two, and it cannot run before the Gate's trigger. Gates of one value
+        form a chain, so that no two of them are equal either.
+    L5. A trigger is the newest of the versions alive across that place: reading it there lengthens no life.
+    L6. A recomputed node never writes state: what it would update in place is replaced by one scratch tensor of the
+        same shape, made right before it (a Neg of the gated state: its numbers do not matter, as batch statistics do
+        not depend on running ones) and dead right after it.
+    L7. A page-out whose two halves are adjacent is one PageOut node, otherwise PageOutStart and PageOutEnd; likewise
+        PageIn, or PageInStart and PageInEnd. Each value has one slot, numbered by first use.
+    L8. Every page-in of a stored value consumes the token of its page-out; where two of them have the same trigger, the
+        later one gets the token through a Gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from poet_onnx.errors import CheckFailed
+from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.passes.versions import Version, follow
+from poet_onnx.plan import Action, Step
+
+DOMAIN = "poet"
+"""Operator domain of gates and transfers."""
+
+TOKEN = ""
+"""Stands in `Placed.like` for an int64 tensor of one element: a token or a ticket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A node of the rewritten graph.
+
+    Attributes:
+        name: of the node.
+        op_type, domain: the operator; of an original node or of a copy, those of `source`.
+        inputs, outputs: names of values, "" where absent.
+        like: for every output the graph's tensor that it has the type and shape of, or `TOKEN`.
+        source: name of the graph's node that it is, or repeats; "" for gates, scratch and transfers.
+        slot: of a transfer, which slot of the page file; None otherwise.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    like: tuple[str, ...]
+    source: str = ""
+    slot: int | None = None
+
+
+def lay_out(graph: TrainingGraph, steps: Sequence[Step]) -> tuple[Placed, ...]:
+    """Return the nodes that carry out a list of steps.
+
+    Raises:
+        CheckFailed: if the steps cannot be carried out on this graph.
+    """
+    return tuple(_Layout(graph, steps).build())
+
+
+class _Names:
+    """Hands out names that the graph does not use yet, always the same one for the same request."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._given: dict[tuple[str, str], str] = {}
+
+    def of(self, base: str, suffix: str) -> str:
+        if not suffix or not base:
+            return base
+        if (base, suffix) not in self._given:
+            name = base + suffix
+            while name in self._taken:
+                name += "_"
+            self._taken.add(name)
+            self._given[base, suffix] = name
+        return self._given[base, suffix]
+
+
+@dataclass
+class _Stored:
+    """A page-out in progress or done: its slot, its newest token and the triggers of the page-ins that used it."""
+
+    slot: int
+    token: str
+    complete: bool
+    triggers: set[str] = field(default_factory=set)
+
+
+class _Layout:
+    def __init__(self, graph: TrainingGraph, steps: Sequence[Step]) -> None:
+        self._graph = graph
+        self._steps = steps
+        self._nodes = {node.name: node for node in graph.nodes}
+        self._producer = {name: node for node in graph.nodes for name in node.outputs if name}
+        self._lives = follow(graph, steps)
+        self._values = _Names(graph.tensors)
+        self._node_names = _Names(self._nodes)
+        self._placed: list[Placed] = []
+        self._views: dict[str, dict[str, int]] = {}
+        self._gates: dict[str, list[str]] = {}
+        self._slots: dict[str, int] = {}
+        self._page_outs: dict[str, int] = {}
+        self._stored: dict[str, _Stored] = {}
+        self._newest: dict[str, Version] = {}
+
+    def build(self) -> list[Placed]:
+        for index, step in enumerate(self._steps):
+            if step.action is Action.COMPUTE:
+                self._compute(index, step)
+            elif step.action is Action.PAGE_OUT_START:
+                self._page_out_start(index, step.subject)
+            elif step.action is Action.PAGE_OUT_END:
+                self._page_out_end(index, step.subject)
+            elif step.action is Action.PAGE_IN_START:
+                self._page_in_start(index, step.subject)
+            else:
+                self._page_in_end(index, step.subject)
+            self._newest.update(self._lives.writes[index])
+        self._output_views()
+        return self._placed
+
+    def _name(self, tensor: str, version: Version) -> str:
+        return self._values.of(tensor, version.suffix)
+
+    def _compute(self, index: int, step: Step) -> None:
+        node = self._nodes[step.subject]
+        versions = self._lives.reads[index]
+        inputs = [self._reference(name, versions) for name in node.inputs]
+        suffix = f"/recompute_{step.copy}" if step.copy else ""
+        if step.copy:
+            self._gate_input(index, step, node, inputs)
+            self._replace_state(step, node, inputs)
+        outputs = tuple(self._values.of(name, suffix) for name in node.outputs)
+        name = self._node_names.of(node.name, suffix)
+        if step.copy and name != node.name + suffix:
+            raise CheckFailed(f"The model already has a node named '{node.name}{suffix}'; rename that node.")
+        self._placed.append(
+            Placed(name, node.op_type, node.domain, tuple(inputs), outputs, node.outputs, source=node.name)
+        )
+
+    def _reference(self, name: str, versions: Mapping[str, Version]) -> str:
+        """Return the name under which a tensor is read, placing the views that lead to it (L2)."""
+        if not name:
+            return ""
+        storage = self._graph.tensors[name].storage
+        producer = self._producer.get(name)
+        version = versions.get(storage) or self._newest.get(storage)
+        if producer is not None and producer.view:
+            self._place_view(producer, version, versions)
+        return name if version is None else self._name(name, version)
+
+    def _place_view(self, view: Node, version: Version | None, versions: Mapping[str, Version]) -> None:
+        suffix = version.suffix if version is not None else ""
+        done = self._views.setdefault(view.name, {})
+        if suffix in done:
+            return
+        inputs = tuple(self._reference(name, versions) for name in view.inputs)
+        copies = sum(1 for placed in done if placed)
+        done[suffix] = copies + 1
+        name = self._node_names.of(view.name, f"/view_{copies + 1}" if suffix else "")
+        outputs = tuple(self._values.of(output, suffix) for output in view.outputs)
+        self._placed.append(Placed(name, view.op_type, view.domain, inputs, outputs, view.outputs, source=view.name))
+
+    def _output_views(self) -> None:
+        """Place the views that are graph outputs and that nobody read before (L2, V4)."""
+        for name in self._graph.outputs:
+            producer = self._producer.get(name)
+            if producer is None or not producer.view:
+                continue
+            storage = self._graph.tensors[name].storage
+            originals = {version.value: version for version in self._lives.versions if not version.suffix}
+            self._place_view(producer, originals.get(storage), originals)
+
+    def _gate_input(self, index: int, step: Step, node: Node, inputs: list[str]) -> None:
+        """Send one input of a recomputed node through a Gate where all of them are originals (L4, L5)."""
+        versions = self._lives.reads[index]
+        if any(version.suffix for version in versions.values()):
+            return
+        present = [place for place, name in enumerate(node.inputs) if name]
+        transient = [place for place in present if self._graph.tensors[node.inputs[place]].storage in versions]
+        place = next(iter(transient + present), None)
+        if place is None:
+            return
+        storage = self._graph.tensors[node.inputs[place]].storage
+        own = [versions[storage]] if storage in versions else []
+        gate = self._node_names.of(node.name, f"/gate_{step.copy}")
+        inputs[place] = self._gate(gate, inputs[place], node.inputs[place], self._trigger(index, own))
+
+    def _gate(self, node_name: str, value: str, like: str, trigger: str | None) -> str:
+        """Place a Gate and return its output; gates of one value form a chain (L4)."""
+        chain = self._gates.setdefault(value, [value])
+        output = self._values.of(value, f"/gate_{len(chain)}")
+        inputs = (chain[-1],) if trigger is None else (chain[-1], trigger)
+        self._placed.append(Placed(node_name, "Gate", DOMAIN, inputs, (output,), (like,)))
+        chain.append(output)
+        return output
+
+    def _trigger(self, index: int, other_than: Iterable[Version] = ()) -> str | None:
+        version = self._lives.newest_live(index, other_than)
+        return None if version is None else self._name(version.value, version)
+
+    def _replace_state(self, step: Step, node: Node, inputs: list[str]) -> None:
+        """Give a recomputed node scratch tensors for the state it would update (L6)."""
+        tensors = self._graph.tensors
+        read = [name for name, own in zip(inputs, node.inputs, strict=True) if own and own not in node.updates]
+        trigger = next(iter(read), None)
+        scratch: dict[tuple[str, tuple[int, ...]], str] = {}
+        for place, name in enumerate(node.inputs):
+            if name not in node.updates:
+                continue
+            kind = (tensors[name].dtype, tensors[name].shape)
+            if kind not in scratch:
+                number = f"{step.copy}_{len(scratch)}" if scratch else f"{step.copy}"
+                gated = self._gate(self._node_names.of(node.name, f"/state_gate_{number}"), name, name, trigger)
+                output = self._values.of(gated, "/scratch")
+                scratch_name = self._node_names.of(node.name, f"/scratch_{number}")
+                self._placed.append(Placed(scratch_name, "Neg", "", (gated,), (output,), (name,)))
+                scratch[kind] = output
+            inputs[place] = scratch[kind]
+
+    def _synchronous(self, index: int, end: Action) -> bool:
+        follower = self._steps[index + 1] if index + 1 < len(self._steps) else None
+        return follower is not None and follower.action is end and follower.subject == self._steps[index].subject
+
+    def _transfer(self, op_type: str, name: str, inputs: Sequence[str], outputs: Mapping[str, str], slot: int) -> None:
+        placed = Placed(name, op_type, DOMAIN, tuple(inputs), tuple(outputs), tuple(outputs.values()), slot=slot)
+        self._placed.append(placed)
+
+    def _page_out_start(self, index: int, value: str) -> None:
+        slot = self._slots.setdefault(value, len(self._slots))
+        number = self._page_outs[value] = self._page_outs.get(value, 0) + 1
+        source = self._name(value, self._lives.reads[index][value])
+        synchronous = self._synchronous(index, Action.PAGE_OUT_END)
+        op_type, word = ("PageOut", "page_out") if synchronous else ("PageOutStart", "page_out_start")
+        token = self._values.of(value, f"/token_{number}" if synchronous else f"/started_{number}")
+        self._transfer(op_type, self._node_names.of(value, f"/{word}_{number}"), [source], {token: TOKEN}, slot)
+        self._stored[value] = _Stored(slot, token, complete=synchronous)
+
+    def _page_out_end(self, index: int, value: str) -> None:
+        if self._synchronous(index - 1, Action.PAGE_OUT_END) and self._steps[index - 1].action is Action.PAGE_OUT_START:
+            return
+        number = self._page_outs[value]
+        stored = self._stored[value]
+        source = self._name(value, self._lives.reads[index][value])
+        token = self._values.of(value, f"/token_{number}")
+        name = self._node_names.of(value, f"/page_out_end_{number}")
+        self._transfer("PageOutEnd", name, [stored.token, source], {token: TOKEN}, stored.slot)
+        stored.token, stored.complete = token, True
+
+    def _page_in_start(self, index: int, value: str) -> None:
+        stored = self._stored.get(value)
+        if stored is None or not stored.complete:
+            raise CheckFailed(f"Step {index} of the plan pages in '{value}', which is not in storage then.")
+        version = self._lives.writes[index][value]
+        number = version.suffix.rpartition("_")[2]
+        trigger = self._trigger(index)
+        token = stored.token
+        if (trigger or "") in stored.triggers:
+            token = self._gate(self._node_names.of(value, f"/token_gate_{number}"), token, TOKEN, trigger)
+        stored.triggers.add(trigger or "")
+        inputs = [token] if trigger is None else [token, trigger]
+        result = self._name(value, version)
+        if self._synchronous(index, Action.PAGE_IN_END):
+            name = self._node_names.of(value, f"/page_in_{number}")
+            self._transfer("PageIn", name, inputs, {result: value}, stored.slot)
+            return
+        raw, ticket = self._values.of(result, "/raw"), self._values.of(result, "/ticket")
+        name = self._node_names.of(value, f"/page_in_start_{number}")
+        self._transfer("PageInStart", name, inputs, {raw: value, ticket: TOKEN}, stored.slot)
+
+    def _page_in_end(self, index: int, value: str) -> None:
+        if self._steps[index - 1].action is Action.PAGE_IN_START and self._synchronous(index - 1, Action.PAGE_IN_END):
+            return
+        version = self._lives.reads[index][value]
+        result = self._name(value, version)
+        raw, ticket = self._values.of(result, "/raw"), self._values.of(result, "/ticket")
+        name = self._node_names.of(value, f"/page_in_end_{version.suffix.rpartition('_')[2]}")
+        self._transfer("PageInEnd", name, [raw, ticket], {result: value}, self._slots[value])

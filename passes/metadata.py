@@ -1,0 +1,62 @@
+"""Metadata: write the plan and what is promised of it into the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from poet_onnx.errors import CheckFailed
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.plan import Plan
+from poet_onnx.plan_json import from_json, to_json
+
+VERSION_KEY, PLAN_KEY, DEVICE_KEY = "poet.version", "poet.plan", "poet.device"
+FINGERPRINT_KEY, CERTIFICATE_KEY, DIMS_KEY = "poet.source_fingerprint", "poet.certificate", "poet.dims"
+FIGURES = ("resident_bytes", "transient_peak_bytes", "step_peak_bytes", "energy_joules", "seconds")
+"""Predicted figures that are written one by one, each as `poet.<figure>`."""
+
+
+class WriteMetadata(InPlacePass):
+    """Write a plan, its device, its predicted figures and its certificate into `metadata_props`.
+
+    Rules:
+        M1. Every key begins with `poet.`; the model's other metadata stay as they are.
+        M2. `poet.plan` holds the whole plan, readable with the original model alone; it is the same text for the same
+            plan.
+        M3. `poet.version` is the version of poet-onnx that wrote the model: whoever finds it knows that the model is
+            rewritten.
+
+    Requires nothing; ensures that the plan reads back as it was.
+    """
+
+    def __init__(self, graph: TrainingGraph, plan: Plan, *, version: str, dims: dict[str, int] | None = None) -> None:
+        super().__init__()
+        self._graph = graph
+        self._plan = plan
+        self._version = version
+        self._dims = dims or {}
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Write all of it."""
+        plan = self._plan
+        written = {
+            VERSION_KEY: self._version,
+            PLAN_KEY: to_json(plan, self._graph),
+            DEVICE_KEY: plan.device,
+            FINGERPRINT_KEY: plan.fingerprint,
+            CERTIFICATE_KEY: json.dumps(dataclasses.asdict(plan.certificate)),
+        }
+        written |= {f"poet.{figure}": str(getattr(plan.prediction, figure)) for figure in FIGURES}
+        if self._dims:
+            written[DIMS_KEY] = json.dumps(self._dims, sort_keys=True)
+        modified = any(model.metadata_props.get(key) != text for key, text in written.items())
+        model.metadata_props.update(written)
+        return PassResult(model, modified)
+
+    def ensures(self, model: ir.Model) -> None:
+        """Check that the plan reads back."""
+        if from_json(model.metadata_props[PLAN_KEY], self._graph) != self._plan:
+            raise CheckFailed("The plan that was written into the model does not read back as it was.")
