@@ -29,7 +29,7 @@ _CONSISTENCY = 0.02
 
 
 class _Sourced(BaseModel):
-    """A table of numbers: in TOML each is `{ value = ..., source = "..." }`; here `sources` stands beside the numbers."""
+    """A table of numbers: in TOML each is `{ value = ..., source = "..." }`; here `sources` stands beside them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 

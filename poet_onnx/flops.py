@@ -45,11 +45,8 @@ _PER_OUTPUT_ELEMENT = _by_operator(
     (20, "GeluGrad FastGeluGrad BiasGeluGrad_dX BiasFastGeluGrad_dX QuickGeluGrad Pow"),
 )
 _PER_INPUT_ELEMENT = _by_operator(
-    (
-        1,
-        "ReduceSum ReduceMean ReduceMax ReduceMin ReduceSumTraining ReduceAllL2 InPlaceAccumulator InPlaceAccumulatorV2",
-    ),
-    (1, "GlobalAveragePool GlobalMaxPool CumSum ArgMax ArgMin TopK"),
+    (1, "ReduceSum ReduceMean ReduceMax ReduceMin ReduceSumTraining ReduceAllL2"),
+    (1, "InPlaceAccumulator InPlaceAccumulatorV2 GlobalAveragePool GlobalMaxPool CumSum ArgMax ArgMin TopK"),
     (2, "ReduceL1 ReduceL2 ReduceSumSquare ReduceProd"),
     (6, "BatchNormalization BatchNormInternal InstanceNormalization GroupNormalization"),
     (6, "LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization"),
@@ -58,9 +55,9 @@ _PER_INPUT_ELEMENT = _by_operator(
     (12, "ReduceLogSumExp ReduceLogSum"),
     (14, "SoftmaxCrossEntropyLoss SoftmaxCrossEntropyLossInternal NegativeLogLikelihoodLoss"),
 )
-_MOVES_WHAT_IT_WRITES = frozenset(
-    "Gather GatherElements GatherND Slice Split SplitTraining Expand Tile Concat ConcatTraining Transpose Pad "
-    "DepthToSpace SpaceToDepth Identity Reshape Flatten Squeeze Unsqueeze".split()
+_MOVES_WHAT_IT_WRITES = _by_operator(
+    (0, "Gather GatherElements GatherND Slice Split SplitTraining Expand Tile Concat ConcatTraining Transpose Pad"),
+    (0, "DepthToSpace SpaceToDepth Identity Reshape Flatten Squeeze Unsqueeze"),
 )
 _WRITES_ONLY = frozenset(("ConstantOfShape", "ZeroGradient", "Shape", "Size", "Range", "EyeLike", "RandomUniform"))
 
