@@ -1,0 +1,119 @@
+"""Budgets and deadlines as people write them: "256MiB", "75%", "250ms", "1.3x"."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from dataclasses import dataclass
+from typing import SupportsIndex
+
+from poet_onnx.errors import InputError
+
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)\s*")
+_BYTE_UNITS = {"": 1, "b": 1} | {
+    f"{prefix}{unit}": base**power
+    for unit, base in (("b", 1000), ("ib", 1024))
+    for power, prefix in enumerate("kmgt", start=1)
+}
+_TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
+_MOST_BYTES = 2**50
+_MOST_SECONDS = 1e7
+_MOST_SHARE = 10.0
+_MOST_FACTOR = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A bound on memory: so many bytes, or a share of a peak that is known later; one of the two is None."""
+
+    size_bytes: int | None = None
+    share: float | None = None
+
+    def in_bytes(self, whole_bytes: int) -> int:
+        """Return the bound in bytes, where `whole_bytes` is what a share is a share of."""
+        return int(self.share * whole_bytes) if self.share is not None else self.size_bytes or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A bound on the time of a step: seconds, or a factor of a time that is known later; one of the two is None."""
+
+    seconds: float | None = None
+    factor: float | None = None
+
+    def in_seconds(self, compute_seconds: float) -> float:
+        """Return the bound in seconds, where `compute_seconds` is what a factor is a factor of."""
+        return self.factor * compute_seconds if self.factor is not None else self.seconds or 0.0
+
+
+def parse_budget(value: SupportsIndex | str, *, name: str, share_of: str | None = None) -> Budget:
+    """Read a number of bytes: an int, or text with a unit of 1000 (kB, MB, GB, TB) or 1024 (KiB, MiB, GiB, TiB).
+
+    Args:
+        value: what was given.
+        name: of the option or argument, for error messages.
+        share_of: what a percentage would be a share of; None where percentages make no sense.
+
+    Raises:
+        InputError: if it is no such number, not positive, or beyond all machines.
+    """
+    if not isinstance(value, str):
+        return Budget(_whole_bytes(value, name))
+    number, unit = _split(value, name, "bytes such as 256MiB" + (" or a percentage such as 75%" if share_of else ""))
+    if unit == "%":
+        if share_of is None:
+            raise InputError(f"{name} {value!r} cannot be a percentage; give bytes, such as 256MiB.")
+        _check_range(number / 100, _MOST_SHARE, f"{name} {value!r}", f"above 0% and at most {_MOST_SHARE:.0%}")
+        return Budget(share=number / 100)
+    factor = _BYTE_UNITS.get(unit.lower())
+    if factor is None:
+        raise InputError(f"{name} {value!r} has the unknown unit {unit!r}; use B, kB, MB, GB, KiB, MiB or GiB.")
+    _check_range(number * factor, _MOST_BYTES, f"{name} {value!r}", "at least 1 byte and at most 1 PiB", least=1)
+    return Budget(int(number * factor))
+
+
+def parse_deadline(value: float | str, *, name: str) -> Deadline:
+    """Read a time: seconds as a number, or text with a unit (us, ms, s, min) or a factor of the compute time (1.3x).
+
+    Raises:
+        InputError: if it is no such number, not positive, or absurdly long.
+    """
+    if isinstance(value, str):
+        number, unit = _split(value, name, "a time such as 250ms or 0.25s, or a factor such as 1.3x")
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{name} {value!r} is no time; give seconds, or text such as 250ms or 1.3x.")
+    else:
+        number, unit = float(value), "s"
+    if unit.lower() == "x":
+        _check_range(number, _MOST_FACTOR, f"{name} {value!r}", f"above 0x and at most {_MOST_FACTOR:.0f}x")
+        return Deadline(factor=number)
+    factor = _TIME_UNITS.get(unit.lower())
+    if factor is None:
+        raise InputError(f"{name} {value!r} has the unknown unit {unit!r}; use us, ms, s, min or x.")
+    _check_range(number * factor, _MOST_SECONDS, f"{name} {value!r}", f"above 0 s and at most {_MOST_SECONDS:.0f} s")
+    return Deadline(seconds=number * factor)
+
+
+def _split(text: str, name: str, wanted: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise InputError(f"{name} {text!r} is not understood; give {wanted}.")
+    return float(match[1]), match[2]
+
+
+def _whole_bytes(value: SupportsIndex, name: str) -> int:
+    if isinstance(value, bool):
+        raise InputError(f"{name} {value!r} is no number of bytes; give one, or text such as 256MiB.")
+    try:
+        size_bytes = operator.index(value)
+    except TypeError as error:
+        raise InputError(f"{name} {value!r} is no whole number of bytes; give one, or text such as 256MiB.") from error
+    _check_range(size_bytes, _MOST_BYTES, f"{name} {value!r}", "at least 1 byte and at most 1 PiB", least=1)
+    return size_bytes
+
+
+def _check_range(number: float, most: float, what: str, wanted: str, least: float | None = None) -> None:
+    low = number <= 0 if least is None else number < least
+    if math.isnan(number) or low or number > most:
+        raise InputError(f"{what} is out of range: it must be {wanted}.")
