@@ -1,0 +1,8 @@
+"""From an ONNX file to a TrainingGraph: loading, what is refused, phases, views, state and order of access."""
+
+from __future__ import annotations
+
+from poet_onnx.extract.build import extract
+from poet_onnx.extract.load import check_structure, load_model
+
+__all__ = ["check_structure", "extract", "load_model"]

@@ -1,0 +1,8 @@
+"""Shapes and element types of every tensor, and the values of small constants that shapes depend on."""
+
+from __future__ import annotations
+
+from poet_onnx.shapes.inference import Inferred, fixed_dims, infer
+from poet_onnx.shapes.types import TensorType
+
+__all__ = ["Inferred", "TensorType", "fixed_dims", "infer"]
