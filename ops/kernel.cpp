@@ -160,6 +160,7 @@ void infer_from_attributes(const Api& api, const OrtShapeInferContext* context) 
   api.check(api.read_op_attribute(attribute, kAttributeInt, &dtype, sizeof dtype, &bytes));
   if (!api.succeeded(api.infer_get_attribute(context, "shape", &attribute)) || attribute == nullptr)
     throw Error("the integer list attribute 'shape' is missing");
+  bytes = 0;
   // The first call fails where the list is not empty, and says its size.
   api.succeeded(api.read_op_attribute(attribute, kAttributeInts, nullptr, 0, &bytes));
   Shape shape(bytes / sizeof(int64_t));

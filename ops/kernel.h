@@ -9,8 +9,9 @@
 
 namespace poet {
 
-// One operator's run-time object. ONNX Runtime makes one per node and session and may run it from several threads.
 class Context;
+
+// One operator's run-time object. ONNX Runtime makes one per node and session and may run it from several threads.
 class Kernel {
  public:
   Kernel() = default;
@@ -59,7 +60,6 @@ class Context {
   void forward(const Tensor& input);
   // True where ONNX Runtime's plain CPU allocator owns the tensor's buffer, not an arena that hands out parts of a block.
   bool has_own_block(const OrtValue* value) const;
-  bool has_own_block(const Tensor& tensor) const { return has_own_block(tensor.value); }
   const OrtValue* output_value(size_t index, const Shape& shape);
 
  private:

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "allocation_tracker.h"
+#include "fork.h"
 #include "kernel.h"
 
 namespace poet {
@@ -139,8 +140,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const std::string& dire
   if (set == nullptr) {
     auto made = std::make_unique<OpSet>(table);
     made->page_directory = directory;
-    for (const OpDefinition* definition :
-         {&kGate})
+    for (const OpDefinition* definition : {&kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd})
       made->ops.push_back(make_op(*definition, *made));
     api.check(api.create_custom_op_domain(kDomain, &made->domain));
     for (const Op& op : made->ops) api.check(api.custom_op_domain_add(made->domain, &op));
@@ -161,6 +161,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   }
   const Api api(table);
   return guarded(api, [&] {
+    fork_depth();  // installs the handlers before the first lock is taken
     const OpSet& set = op_set(table, api, page_directory_of(api, options));
     allocations::track_module(reinterpret_cast<const void*>(base->GetApi));
     api.check(api.add_custom_op_domain(options, set.domain));

@@ -73,7 +73,7 @@ def installed_runtime() -> InstalledRuntime:
     if len(found) > 1:
         names = " and ".join(f"{runtime.distribution} {runtime.version}" for runtime in found)
         raise InputError(
-            f"{names} are both installed and overwrite each other's files: make a new environment with only one of them."
+            f"{names} are both installed and overwrite each other's files: make a new environment with one of them."
         )
     return found[0]
 

@@ -1,0 +1,139 @@
+#include "page.h"
+
+#include "handle_table.h"
+
+namespace poet {
+namespace {
+
+HandleTable<Page>& table() {
+  static auto* const instance = new HandleTable<Page>;
+  return *instance;
+}
+
+std::string describe(const TensorLayout& layout) {
+  return "element type " + std::to_string(layout.dtype) + ", shape " + to_string(layout.shape) + ", " +
+         std::to_string(layout.bytes) + " bytes";
+}
+
+}  // namespace
+
+std::shared_ptr<Page> Page::make(std::shared_ptr<PageStore> store, int64_t slot) {
+  auto page = std::make_shared<Page>(std::move(store), slot);
+  page->index_ = table().add(page);
+  return page;
+}
+
+std::shared_ptr<Page> Page::find(int64_t token) {
+  auto page = table().find(token);
+  if (page == nullptr)
+    throw Error("token " + std::to_string(token) +
+                " names no page: it is not the output of a page-out node of a session that is alive in this process");
+  return page;
+}
+
+void Page::remove() noexcept { table().remove(index_); }
+
+Page::~Page() {
+  if (store_->is_inherited()) return;
+  store_->queue().cancel(transfer_);
+  if (capacity_bytes_ != 0) store_->give_back(offset_, capacity_bytes_);
+}
+
+void Page::reserve(uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (bytes <= capacity_bytes_) return;
+  if (capacity_bytes_ != 0) {
+    store_->give_back(offset_, capacity_bytes_);
+    capacity_bytes_ = 0;
+  }
+  offset_ = store_->take(bytes);
+  capacity_bytes_ = bytes;
+}
+
+// Ends the last write's token and makes a new one. The caller holds `writer_`.
+int64_t Page::begin(TensorLayout layout) {
+  store_->require_own();
+  store_->queue().cancel(transfer_);  // left over by a run that was aborted
+  const uint64_t bytes = layout.bytes;
+  int64_t token = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    token = token_ = table().make_handle(index_);
+    is_complete_ = false;
+    layout_ = std::move(layout);
+  }
+  reserve(bytes);
+  transfer_.state.store(TransferState::kIdle, std::memory_order_relaxed);
+  transfer_.file = &store_->file();
+  transfer_.is_write = true;
+  transfer_.bytes = bytes;
+  transfer_.offset = offset_;
+  transfer_.result = IoResult{};
+  return token;
+}
+
+int64_t Page::write(const void* data, TensorLayout layout) {
+  const std::lock_guard<std::mutex> writer(writer_);
+  const int64_t token = begin(std::move(layout));
+  transfer_.data = const_cast<void*>(data);
+  if (transfer_.bytes != 0) store_->queue().run(transfer_);
+  transfer_.check();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_complete_ = true;
+  return token;
+}
+
+int64_t Page::start_write(const void* data, TensorLayout layout, bool is_watched) {
+  const std::lock_guard<std::mutex> writer(writer_);
+  const int64_t token = begin(std::move(layout));
+  transfer_.data = const_cast<void*>(data);
+  if (transfer_.bytes == 0) return token;
+  if (is_watched)
+    store_->queue().submit(transfer_);
+  else
+    store_->queue().run(transfer_);
+  return token;
+}
+
+void Page::end_write(int64_t token, const void* data) {
+  store_->require_own();
+  require_current(token);
+  store_->queue().wait(transfer_);
+  const std::lock_guard<std::mutex> writer(writer_);
+  require_current(token);  // no other run may have used the transfer meanwhile
+  if (transfer_.bytes != 0 && transfer_.data != data)
+    throw Error("the tensor to end paging out is not the one that was started for slot " + std::to_string(slot_));
+  transfer_.check();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_complete_ = true;
+}
+
+void Page::require_current(int64_t token) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (token != token_)
+    throw Error("token " + std::to_string(token) + " is stale: slot " + std::to_string(slot_) +
+                " has been written again since (by a later or concurrent run of its session)");
+}
+
+uint64_t Page::offset_for(int64_t token, int64_t slot, const TensorLayout& layout) const {
+  store_->require_own();
+  require_current(token);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_complete_)
+    throw Error("slot " + std::to_string(slot_) + " cannot be read: its page-out failed or has not ended");
+  if (slot != slot_)
+    throw Error("the token is of slot " + std::to_string(slot_) + ", but the node declares slot " +
+                std::to_string(slot));
+  if (layout.dtype != layout_.dtype || layout.shape != layout_.shape)
+    throw Error("slot " + std::to_string(slot_) + " holds " + describe(layout_) + ", but the node declares " +
+                describe(layout));
+  return offset_;
+}
+
+void Page::require_unchanged(int64_t token) const { require_current(token); }
+
+void Page::lock_for_fork() { table().lock_for_fork(); }
+
+void Page::unlock_after_fork() { table().unlock_after_fork(); }
+
+}  // namespace poet

@@ -1,0 +1,65 @@
+// What one page-out node has put into the page file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "page_store.h"
+#include "tensor_layout.h"
+
+namespace poet {
+
+// A page has a region of the file for as long as its node exists, and in it the tensor of the node's last run. The token
+// that a write returns names the page and that write; it is the only way to read, and it ends with the next write.
+class Page {
+ public:
+  static std::shared_ptr<Page> make(std::shared_ptr<PageStore> store, int64_t slot);
+  // The page that a token names. Throws Error where there is none (any more).
+  static std::shared_ptr<Page> find(int64_t token);
+
+  Page(std::shared_ptr<PageStore> store, int64_t slot) : store_(std::move(store)), slot_(slot) {}
+  Page(const Page&) = delete;
+  Page& operator=(const Page&) = delete;
+  ~Page();
+  void remove() noexcept;  // the node goes away: no token finds the page any more
+
+  void reserve(uint64_t bytes);  // makes room ahead of the first write; throws Error
+
+  // Writes now, and returns the token.
+  int64_t write(const void* data, TensorLayout layout);
+  // Starts a write and returns the token, which is good for reading after end_write. `is_watched`: the release of `data`
+  // is seen by the allocation tracker; where it is not, the write is done before this returns.
+  int64_t start_write(const void* data, TensorLayout layout, bool is_watched);
+  void end_write(int64_t token, const void* data);
+
+  // Where the tensor of a token lies; throws Error unless the page still holds it, in this slot and layout.
+  uint64_t offset_for(int64_t token, int64_t slot, const TensorLayout& layout) const;
+  // After a read: throws Error where the page was written again meanwhile, so that what was read may be mixed.
+  void require_unchanged(int64_t token) const;
+
+  PageStore& store() const { return *store_; }
+
+  static void lock_for_fork();
+  static void unlock_after_fork();
+
+ private:
+  int64_t begin(TensorLayout layout);
+  void require_current(int64_t token) const;
+
+  const std::shared_ptr<PageStore> store_;
+  const int64_t slot_;
+  size_t index_ = 0;  // in the table of pages
+
+  std::mutex writer_;          // held while a write is set up or done by the calling thread
+  mutable std::mutex mutex_;   // guards what follows
+  int64_t token_ = 0;          // of the last write; 0 while there is none
+  bool is_complete_ = false;   // the last write can be read
+  TensorLayout layout_;
+  uint64_t offset_ = 0;
+  uint64_t capacity_bytes_ = 0;  // 0: no region
+
+  Transfer transfer_;  // of start_write
+};
+
+}  // namespace poet

@@ -1,0 +1,156 @@
+// The paging operators. All take one list of inputs: what they work on, then triggers, which only order them.
+//
+//   PageOut(X) -> token                             PageIn(token, trigger...) -> Y
+//   PageOutStart(X) -> token                        PageInStart(token, trigger...) -> (Yraw, ticket)
+//   PageOutEnd(token, X, trigger...) -> token       PageInEnd(Yraw, ticket, trigger...) -> Y, in Yraw's buffer
+//
+// The halves copy nothing: X stays alive as an input of its end, and ONNX Runtime allocates Yraw where the memory plan
+// has it. A transfer runs beside the nodes between its halves only where the release of its buffer can be seen, because
+// an aborted run releases it in mid-transfer: that is a block of its own of ONNX Runtime's plain CPU allocator. Parts of
+// an arena and the caller's arrays are transferred within the start, which is as correct and only slower.
+#include "allocation_tracker.h"
+#include "kernel.h"
+#include "page.h"
+#include "pending_read.h"
+
+namespace poet {
+namespace {
+
+int64_t require_slot(const NodeInfo& node) {
+  const int64_t slot = node.require_int("slot");
+  if (slot < 0) throw Error("the attribute 'slot' is " + std::to_string(slot) + ", but must be 0 or more");
+  return slot;
+}
+
+bool is_watched(const Context& context, const OrtValue* value, const void* data, uint64_t bytes) {
+  return context.has_own_block(value) && allocations::is_tracked(data, bytes);
+}
+
+// The page of a page-out node.
+class OwnPage {
+ public:
+  explicit OwnPage(const NodeInfo& node)
+      : page_(Page::make(PageStore::open(node.page_directory()), require_slot(node))) {
+    // Where the size is known, a full disk is found when the session is made and not in a step.
+    uint64_t bytes = 0;
+    try {
+      if (node.static_input_bytes(0, &bytes)) page_->reserve(bytes);
+    } catch (...) {
+      page_->remove();
+      throw;
+    }
+  }
+  OwnPage(const OwnPage&) = delete;
+  OwnPage& operator=(const OwnPage&) = delete;
+  ~OwnPage() { page_->remove(); }
+  Page* operator->() const { return page_.get(); }
+
+ private:
+  std::shared_ptr<Page> page_;
+};
+
+class PageOut final : public Kernel {
+ public:
+  explicit PageOut(const NodeInfo& node) : page_(node) {}
+  void compute(Context& context) override {
+    Tensor x = context.input(0);
+    context.output_token(0, page_->write(x.data, std::move(x.layout)));
+  }
+
+ private:
+  OwnPage page_;
+};
+
+class PageOutStart final : public Kernel {
+ public:
+  explicit PageOutStart(const NodeInfo& node) : page_(node) {}
+  void compute(Context& context) override {
+    Tensor x = context.input(0);
+    const bool watched = is_watched(context, x.value, x.data, x.layout.bytes);
+    context.output_token(0, page_->start_write(x.data, std::move(x.layout), watched));
+  }
+
+ private:
+  OwnPage page_;
+};
+
+class PageOutEnd final : public Kernel {
+ public:
+  void compute(Context& context) override {
+    const int64_t token = context.input_token(0);
+    Page::find(token)->end_write(token, context.input(1).data);
+    context.output_token(0, token);
+  }
+};
+
+class PageIn final : public Kernel {
+ public:
+  explicit PageIn(const NodeInfo& node)
+      : slot_(require_slot(node)), layout_(make_layout(node.require_int("dtype"), node.require_shape("shape"))) {}
+  void compute(Context& context) override {
+    read_page(context.input_token(0), slot_, layout_, context.output(0, layout_.shape));
+  }
+
+ private:
+  const int64_t slot_;
+  const TensorLayout layout_;
+};
+
+class PageInStart final : public Kernel {
+ public:
+  explicit PageInStart(const NodeInfo& node)
+      : slot_(require_slot(node)),
+        layout_(make_layout(node.require_int("dtype"), node.require_shape("shape"))),
+        read_(PendingRead::make()) {}
+  ~PageInStart() override { read_->remove(); }
+  void compute(Context& context) override {
+    const int64_t token = context.input_token(0);
+    const OrtValue* y = context.output_value(0, layout_.shape);
+    void* data = context.output(0, layout_.shape);
+    const bool watched = is_watched(context, y, data, layout_.bytes);
+    context.output_token(1, read_->start(token, slot_, layout_, data, watched));
+  }
+
+ private:
+  const int64_t slot_;
+  const TensorLayout layout_;
+  const std::shared_ptr<PendingRead> read_;
+};
+
+class PageInEnd final : public Kernel {
+ public:
+  void compute(Context& context) override {
+    const Tensor y = context.input(0);
+    const int64_t ticket = context.input_token(1);
+    PendingRead::find(ticket)->end(ticket, y.data);
+    context.forward(y);
+  }
+};
+
+template <class Made>
+std::unique_ptr<Kernel> create(const NodeInfo& node) {
+  return std::make_unique<Made>(node);
+}
+
+template <class Made>
+std::unique_ptr<Kernel> create_plain(const NodeInfo&) {
+  return std::make_unique<Made>();
+}
+
+void infer_out(const Api& api, const OrtShapeInferContext* context) { infer_token(api, context, 0); }
+
+void infer_in_start(const Api& api, const OrtShapeInferContext* context) {
+  infer_from_attributes(api, context);
+  infer_token(api, context, 1);
+}
+
+}  // namespace
+
+const OpDefinition kPageOut{"PageOut", 1, {true, false}, false, create<PageOut>, infer_out};
+const OpDefinition kPageIn{"PageIn", 1, {false, false}, false, create<PageIn>, infer_from_attributes};
+const OpDefinition kPageOutStart{"PageOutStart", 1, {true, false}, false, create<PageOutStart>, infer_out};
+const OpDefinition kPageOutEnd{"PageOutEnd", 1, {true, false}, false, create_plain<PageOutEnd>, infer_out};
+const OpDefinition kPageInStart{"PageInStart", 2, {false, true}, false, create<PageInStart>, infer_in_start};
+const OpDefinition kPageInEnd{"PageInEnd", 1, {false, false}, true, create_plain<PageInEnd>, infer_from_input};
+
+}  // namespace poet

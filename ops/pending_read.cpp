@@ -1,0 +1,104 @@
+#include "pending_read.h"
+
+#include "handle_table.h"
+
+namespace poet {
+namespace {
+
+HandleTable<PendingRead>& table() {
+  static auto* const instance = new HandleTable<PendingRead>;
+  return *instance;
+}
+
+void prepare(Transfer& transfer, const Page& page, uint64_t offset, uint64_t bytes, void* data) {
+  transfer.state.store(TransferState::kIdle, std::memory_order_relaxed);
+  transfer.file = &page.store().file();
+  transfer.is_write = false;
+  transfer.data = data;
+  transfer.bytes = bytes;
+  transfer.offset = offset;
+  transfer.result = IoResult{};
+}
+
+}  // namespace
+
+void read_page(int64_t token, int64_t slot, const TensorLayout& layout, void* data) {
+  const std::shared_ptr<Page> page = Page::find(token);
+  const uint64_t offset = page->offset_for(token, slot, layout);
+  if (layout.bytes == 0) return;
+  Transfer transfer;
+  prepare(transfer, *page, offset, layout.bytes, data);
+  page->store().queue().run(transfer);
+  transfer.check();
+  page->require_unchanged(token);
+}
+
+std::shared_ptr<PendingRead> PendingRead::make() {
+  auto read = std::make_shared<PendingRead>();
+  read->index_ = table().add(read);
+  return read;
+}
+
+std::shared_ptr<PendingRead> PendingRead::find(int64_t ticket) {
+  auto read = table().find(ticket);
+  if (read == nullptr)
+    throw Error("ticket " + std::to_string(ticket) +
+                " names no page-in: it is not the output of a PageInStart node of a session that is alive in this process");
+  return read;
+}
+
+void PendingRead::remove() noexcept { table().remove(index_); }
+
+PendingRead::~PendingRead() { cancel(); }
+
+void PendingRead::cancel() noexcept {
+  if (page_ != nullptr && !page_->store().is_inherited()) page_->store().queue().cancel(transfer_);
+  page_.reset();
+}
+
+int64_t PendingRead::start(int64_t token, int64_t slot, const TensorLayout& layout, void* data, bool is_watched) {
+  std::shared_ptr<Page> page = Page::find(token);
+  const uint64_t offset = page->offset_for(token, slot, layout);
+  const std::lock_guard<std::mutex> user(user_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  cancel();  // left over by a run that was aborted
+  prepare(transfer_, *page, offset, layout.bytes, data);
+  token_ = token;
+  ticket_ = table().make_handle(index_);
+  page_ = std::move(page);
+  if (layout.bytes == 0) return ticket_;
+  if (is_watched)
+    page_->store().queue().submit(transfer_);
+  else
+    page_->store().queue().run(transfer_);
+  return ticket_;
+}
+
+std::shared_ptr<Page> PendingRead::page_of(int64_t ticket) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (ticket != ticket_ || page_ == nullptr)
+    throw Error("ticket " + std::to_string(ticket) +
+                " is stale: its page-in has ended, or was started again by a later or concurrent run of its session");
+  return page_;
+}
+
+void PendingRead::end(int64_t ticket, const void* data) {
+  // Not under a lock: a concurrent run of the session may start the read again, which ends this wait.
+  const std::shared_ptr<Page> page = page_of(ticket);
+  page->store().require_own();
+  page->store().queue().wait(transfer_);
+  const std::lock_guard<std::mutex> user(user_);
+  page_of(ticket);
+  if (transfer_.bytes != 0 && transfer_.data != data)
+    throw Error("the tensor to end paging in is not the one that was started");
+  transfer_.check();
+  page->require_unchanged(token_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  page_.reset();
+}
+
+void PendingRead::lock_for_fork() { table().lock_for_fork(); }
+
+void PendingRead::unlock_after_fork() { table().unlock_after_fork(); }
+
+}  // namespace poet

@@ -1,0 +1,129 @@
+"""ONNX schemas of the operators of domain `poet`: with them `onnx.checker` and shape inference accept the models."""
+
+from __future__ import annotations
+
+from onnx import TensorProto, TypeProto, defs, helper, shape_inference
+
+__all__ = ["DOMAIN", "VERSION", "register_schemas"]
+
+DOMAIN = "poet"
+VERSION = 1
+
+_Parameter = defs.OpSchema.FormalParameter
+_Attribute = defs.OpSchema.Attribute
+
+_SLOT = _Attribute("slot", defs.OpSchema.AttrType.INT, "Number of the page within the model, 0 or more.", required=True)
+_DTYPE = _Attribute("dtype", defs.OpSchema.AttrType.INT, "Element type, as onnx.TensorProto.DataType.", required=True)
+_SHAPE = _Attribute("shape", defs.OpSchema.AttrType.INTS, "Shape of the tensor that is paged in.", required=True)
+
+_DOCS = {
+    "Gate": "Gate(X, trigger...) -> Y: Y is X, in the same buffer, but not before the triggers have been computed.",
+    "PageOut": "PageOut(X, trigger...) -> token: writes X to the page file.",
+    "PageIn": "PageIn(token, trigger...) -> Y: reads the tensor of a token from the page file.",
+    "PageOutStart": "PageOutStart(X, trigger...) -> token: starts to write X to the page file.",
+    "PageOutEnd": "PageOutEnd(token, X, trigger...) -> token: waits until X is written; now the token can be read.",
+    "PageInStart": "PageInStart(token, trigger...) -> (Yraw, ticket): starts to read a token's tensor into Yraw.",
+    "PageInEnd": "PageInEnd(Yraw, ticket, trigger...) -> Y: waits until Yraw is read; Y is Yraw, in the same buffer.",
+}
+_OUTPUTS = {
+    "Gate": ("Y",),
+    "PageOut": ("token",),
+    "PageIn": ("Y",),
+    "PageOutStart": ("token",),
+    "PageOutEnd": ("token",),
+    "PageInStart": ("Yraw", "ticket"),
+    "PageInEnd": ("Y",),
+}
+# Their elements have no fixed size of whole bytes.
+_REFUSED_TYPES = {
+    "tensor(string)",
+    "tensor(int2)",
+    "tensor(uint2)",
+    "tensor(int4)",
+    "tensor(uint4)",
+    "tensor(float4e2m1)",
+}
+_ATTRIBUTES = {
+    "PageOut": [_SLOT],
+    "PageOutStart": [_SLOT],
+    "PageIn": [_SLOT, _DTYPE, _SHAPE],
+    "PageInStart": [_SLOT, _DTYPE, _SHAPE],
+}
+
+
+def register_schemas() -> None:
+    """Register the operators' schemas with the `onnx` package; calling it again changes nothing."""
+    for name in _DOCS:
+        if not defs.has(name, DOMAIN):
+            defs.register_schema(_schema(name))
+
+
+def _schema(name: str) -> defs.OpSchema:
+    tensor_types = [t for t in defs.get_schema("Identity").type_constraints[0].allowed_type_strs if t[:6] == "tensor"]
+    inputs = [
+        _Parameter(
+            "inputs",
+            "T",
+            "What the operator works on, then triggers, which only order it.",
+            param_option=defs.OpSchema.FormalParameterOption.Variadic,
+            is_homogeneous=False,
+            min_arity=1,
+        )
+    ]
+    outputs = [_Parameter(output, _type_of(output)) for output in _OUTPUTS[name]]
+    constraints = [("T", tensor_types, "Any tensor.")]
+    if outputs[0].type_str == "V":
+        constraints.append(("V", [t for t in tensor_types if t not in _REFUSED_TYPES], "A tensor of whole bytes."))
+    schema = defs.OpSchema(
+        name,
+        DOMAIN,
+        VERSION,
+        _DOCS[name],
+        inputs=inputs,
+        outputs=outputs,
+        type_constraints=constraints,
+        attributes=_ATTRIBUTES.get(name, []),
+    )
+    schema.set_type_and_shape_inference_function(_INFERENCE[name])
+    return schema
+
+
+def _type_of(output: str) -> str:
+    return "tensor(int64)" if output in {"token", "ticket"} else "V"
+
+
+def _infer_first(context: shape_inference.InferenceContext) -> None:
+    """The output is what input 0 is."""
+    known = context.get_input_type(0)
+    if known is not None:
+        context.set_output_type(0, known)
+
+
+def _infer_declared(context: shape_inference.InferenceContext) -> None:
+    """The output is what the attributes say; a second output is a ticket."""
+    dtype = context.get_attribute("dtype")
+    shape = context.get_attribute("shape")
+    if dtype is not None and shape is not None:
+        context.set_output_type(0, _tensor_type(dtype.i, list(shape.ints)))
+    if context.get_num_outputs() > 1:
+        context.set_output_type(1, _tensor_type(TensorProto.INT64, [1]))
+
+
+def _infer_token(context: shape_inference.InferenceContext) -> None:
+    """The output is one int64."""
+    context.set_output_type(0, _tensor_type(TensorProto.INT64, [1]))
+
+
+def _tensor_type(dtype: int, shape: list[int]) -> TypeProto:
+    return helper.make_tensor_type_proto(dtype, shape)
+
+
+_INFERENCE = {
+    "Gate": _infer_first,
+    "PageOut": _infer_token,
+    "PageIn": _infer_declared,
+    "PageOutStart": _infer_token,
+    "PageOutEnd": _infer_token,
+    "PageInStart": _infer_declared,
+    "PageInEnd": _infer_first,
+}
