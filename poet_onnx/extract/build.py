@@ -54,7 +54,8 @@ class _Extraction:
         self.types = inferred.types
         self.inputs = tuple(value.name or "" for value in graph.inputs)
         self.outputs = tuple(value.name or "" for value in graph.outputs)
-        self.resident = dict.fromkeys((*self.inputs, *graph.initializers))
+        used = (name for name, value in graph.initializers.items() if value.uses() or value.is_graph_output())
+        self.resident = dict.fromkeys((*self.inputs, *used))  # ONNX Runtime drops initializers that nothing uses
         self.storage = {name: name for name in self.resident}
         self.drafts = [self._draft(node) for node in graph]
         self.fingerprint = _Fingerprint(inferred)
@@ -126,7 +127,7 @@ class _Extraction:
 
     @staticmethod
     def _writes(draft: _Draft, index: int) -> bool:
-        """Return whether the kernel writes an input: an accumulator always, others where an output shares its buffer."""
+        """Return whether the kernel writes an input: an accumulator always, others if an output shares its buffer."""
         if draft.source.op_type == "InPlaceAccumulatorV2":
             return True
         return any(source == index for source, _ in draft.aliases)
@@ -218,7 +219,7 @@ class _Extraction:
         return not matters & changed
 
     def _inplace(self, draft: _Draft) -> tuple[tuple[int, int], ...]:
-        """Return the in-place pairs the planner can use: same shape and element size, neither resident nor an output."""
+        """Return the in-place pairs the planner can use: same shape and element size, no resident, no graph output."""
         pairs = []
         for source, target in draft.traits.inplace:
             if source >= len(draft.inputs) or target >= len(draft.outputs):
@@ -289,7 +290,7 @@ class _Fingerprint:
             self._add("tensor", tensor.name, tensor.dtype, tensor.shape, tensor.storage, tensor.resident)
         for name in sorted(graph.initializers):
             value = self.values.get(name)
-            if value is not None and value.dtype.kind in "iub":
+            if name in tensors and value is not None and value.dtype.kind in "iub":
                 self._add("value", name, value.tolist())
         return self.digest.hexdigest()
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from poet_onnx.shapes.inference import Inferred, fixed_dims, infer
-from poet_onnx.shapes.types import TensorType
+from poet_onnx.shapes.types import Array, TensorType
 
-__all__ = ["Inferred", "TensorType", "fixed_dims", "infer"]
+__all__ = ["Array", "Inferred", "TensorType", "fixed_dims", "infer"]

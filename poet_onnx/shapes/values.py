@@ -87,6 +87,11 @@ def _cast(site: Site, inputs: list[Array]) -> list[Array]:
     return [inputs[0].astype(ir.DataType(site.attributes["to"]).numpy())]
 
 
+def _expand(site: Site, inputs: list[Array]) -> list[Array]:
+    target = np.broadcast_shapes(inputs[0].shape, tuple(int(n) for n in inputs[1]))
+    return [np.broadcast_to(inputs[0], target).copy()]
+
+
 def _constant_of_shape(site: Site, inputs: list[Array]) -> list[Array]:
     fill = site.attributes.get("value")
     filling = np.zeros(1, np.float32) if fill is None else fill.numpy()
@@ -140,7 +145,7 @@ EVALUATORS: dict[str, Evaluator] = {
     "Unsqueeze": _unsqueeze,
     "Reshape": _reshape,
     "Transpose": lambda site, inputs: [np.transpose(inputs[0], site.attributes.get("perm"))],
-    "Expand": lambda site, inputs: [inputs[0] * np.ones([int(n) for n in inputs[1]], inputs[0].dtype)],
+    "Expand": _expand,
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,
     "ReduceProd": _reduce(np.prod),

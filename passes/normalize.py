@@ -1,0 +1,268 @@
+"""Normalization: shapes and constants folded, random seeds pinned, every node named, every tensor's type written down.
+
+It changes no result: a normalized model computes the same bits, seeds aside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassError, PassResult, PostconditionError, Sequential
+from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
+
+from poet_onnx.errors import PoetError
+from poet_onnx.extract import check_structure, plain_attributes
+from poet_onnx.operators import ONNX_DOMAINS, traits
+from poet_onnx.shapes import Array, TensorType, fixed_dims, infer
+
+MOVES = frozenset(
+    "Identity Cast Reshape Squeeze Unsqueeze Transpose Concat Slice Gather Expand ConstantOfShape Where".split()
+)
+"""Operators whose floating-point outputs are folded too: they move numbers or convert them, and do no arithmetic."""
+
+INTEGER_SEED_BITS = 31
+FLOAT_SEED_BITS = 24
+
+
+class InlineFunctions(InPlacePass):
+    """Put the nodes of the model's functions in the place of their calls, as ONNX Runtime would while loading."""
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Inline all calls."""
+        if not model.functions:
+            return PassResult(model, modified=False)
+        return PassResult(model, modified=InlinePass()(model).modified)
+
+    def ensures(self, model: ir.Model) -> None:
+        """No functions are left."""
+        if model.functions:
+            raise PostconditionError(f"{len(model.functions)} functions are left")
+
+
+class FixDims(InPlacePass):
+    """Give named dynamic dimensions a size, everywhere in the model."""
+
+    def __init__(self, dims: Mapping[str, int]) -> None:
+        super().__init__()
+        self._dims = dict(dims)
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Replace the names by sizes; the names must exist among the graph's inputs.
+
+        Raises:
+            InputError: an unknown name or a size below 1.
+        """
+        fixed_dims(model, self._dims)
+        for value in _values(model.graph):
+            if value.shape is not None:
+                value.shape = ir.Shape([self._size(dim) for dim in value.shape])
+        return PassResult(model, modified=bool(self._dims))
+
+    def _size(self, dim: int | ir.SymbolicDim) -> int | str | None:
+        if isinstance(dim, int):
+            return dim
+        return None if dim.value is None else self._dims.get(dim.value, dim.value)
+
+
+class FoldConstants(InPlacePass):
+    """Turn Constant nodes into initializers, which is how ONNX Runtime holds them."""
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Lift all constants; one that is a graph output stays."""
+        result = LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        return PassResult(model, modified=result.modified)
+
+    def ensures(self, model: ir.Model) -> None:
+        """No Constant node is left inside the graph."""
+        for node in model.graph:
+            if node.op_type == "Constant" and node.domain in ONNX_DOMAINS and not node.outputs[0].is_graph_output():
+                raise PostconditionError(f"constant '{node.outputs[0].name}' was not lifted")
+
+
+class FoldShapes(InPlacePass):
+    """Replace Shape, Size and the small constants computed from them by initializers.
+
+    In the file they would hold on to large tensors for the sake of their dimensions, and ONNX Runtime moves Shape and
+    Size nodes out of the file's order.
+    """
+
+    def requires(self, model: ir.Model) -> None:
+        """The model consists of plain nodes on tensors of numbers."""
+        check_structure(model)
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Fold all nodes whose outputs are small, known and exact."""
+        graph = model.graph
+        values = infer(model).values
+        folded = [node for node in graph if self._foldable(node, values)]
+        touched = dict.fromkeys(value for node in folded for value in node.inputs if value is not None)
+        for node in folded:
+            for output in node.outputs:
+                if output.name and output.uses():
+                    self._replace(graph, output, values[output.name])
+        graph.remove(folded, safe=True)
+        self._sweep(graph, touched, values)
+        return PassResult(model, modified=bool(folded))
+
+    def ensures(self, model: ir.Model) -> None:
+        """No Shape or Size node is left inside the graph."""
+        for node in model.graph:
+            reads_shape = node.op_type in ("Shape", "Size") and node.domain in ONNX_DOMAINS
+            if reads_shape and not node.outputs[0].is_graph_output():
+                raise PostconditionError(f"'{node.outputs[0].name}' was not folded")
+
+    @staticmethod
+    def _foldable(node: ir.Node, values: Mapping[str, Array]) -> bool:
+        if traits(node.domain, node.op_type, plain_attributes(node)).random:
+            return False
+        for output in node.outputs:
+            if not output.name:
+                continue
+            value = values.get(output.name)
+            if value is None or output.is_graph_output():
+                return False
+            if value.dtype.kind not in "iub" and node.op_type not in MOVES:
+                return False
+        return True
+
+    @staticmethod
+    def _replace(graph: ir.Graph, output: ir.Value, value: Array) -> None:
+        name = output.name
+        tensor = ir.tensor(value, name=name)
+        constant = ir.Value(
+            name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(value.shape)
+        )
+        output.replace_all_uses_with(constant)
+        output.name = None
+        graph.register_initializer(constant)
+
+    @staticmethod
+    def _sweep(graph: ir.Graph, touched: Iterable[ir.Value], values: Mapping[str, Array]) -> None:
+        """Remove what only the folded nodes used: initializers, and nodes that computed other known constants."""
+        pending = list(touched)
+        while pending:
+            value = pending.pop()
+            if value.uses() or value.is_graph_output() or value.is_graph_input() or value.name is None:
+                continue
+            if value.is_initializer():
+                graph.initializers.pop(value.name, None)
+                continue
+            node = value.producer()
+            if node is None or node.graph is None or any(output.uses() for output in node.outputs):
+                continue
+            if all(output.name in values for output in node.outputs if output.name):
+                pending += [source for source in node.inputs if source is not None]
+                graph.remove(node, safe=True)
+
+
+class PinSeeds(InPlacePass):
+    """Give every random operator a seed of its own, derived from its name, where it has none."""
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Set the missing `seed` attributes."""
+        random = [node for node in model.graph if traits(node.domain, node.op_type, plain_attributes(node)).random]
+        taken = {node.attributes["seed"].value for node in random if "seed" in node.attributes}
+        without = [node for node in random if "seed" not in node.attributes]
+        for node in without:
+            real = node.op_type.startswith("Random") or node.op_type in ("Multinomial", "Bernoulli")
+            bits = FLOAT_SEED_BITS if real else INTEGER_SEED_BITS
+            digest = hashlib.sha256(f"{node.op_type}:{node.outputs[0].name}".encode()).digest()
+            seed = int.from_bytes(digest[:8], "big") % 2**bits
+            while seed in taken:
+                seed = (seed + 1) % 2**bits
+            taken.add(seed)
+            node.attributes["seed"] = ir.AttrFloat32("seed", float(seed)) if real else ir.AttrInt64("seed", seed)
+        return PassResult(model, modified=bool(without))
+
+
+class NameNodes(InPlacePass):
+    """Give every node a name of its own; names that are unique already stay."""
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Name nodes without a name after their first output, and number the repeated names."""
+        taken = {node.name for node in model.graph if node.name}
+        seen: set[str] = set()
+        renamed = False
+        for node in model.graph:
+            if node.name and node.name not in seen:
+                seen.add(node.name)
+                continue
+            base = node.name or f"{node.op_type}:{next((value.name for value in node.outputs if value.name), '')}"
+            name, number = base, 1
+            while name in taken:
+                number += 1
+                name = f"{base}_{number}"
+            node.name = name
+            taken.add(name)
+            seen.add(name)
+            renamed = True
+        return PassResult(model, modified=renamed)
+
+    def ensures(self, model: ir.Model) -> None:
+        """Every node has a name of its own."""
+        names = [node.name for node in model.graph]
+        if not all(names) or len(set(names)) != len(names):
+            raise PostconditionError("two nodes share a name, or one has none")
+
+
+class WriteShapes(InPlacePass):
+    """Write the element type and the shape of every tensor into the model.
+
+    ONNX Runtime's memory planner lets an output take a dying input's buffer only if the file tells both shapes, and
+    the kernels of pooling gradients read their output's shape from there.
+    """
+
+    def requires(self, model: ir.Model) -> None:
+        """The model consists of plain nodes on tensors of numbers."""
+        check_structure(model)
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Infer and write all types."""
+        types = infer(model).types
+        modified = False
+        for value in _values(model.graph):
+            known = types.get(value.name or "")
+            if known is not None and not _says(value, known):
+                value.type, value.shape = ir.TensorType(known.dtype), ir.Shape(known.shape)
+                modified = True
+        return PassResult(model, modified=modified)
+
+
+class Normalization(Sequential):
+    """A sequence of passes that raises poet-onnx's own errors as they are."""
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Run the passes in order.
+
+        Raises:
+            InputError: the model cannot be scheduled.
+        """
+        try:
+            return super().call(model)
+        except PassError as problem:
+            cause: BaseException | None = problem
+            while cause is not None and not isinstance(cause, PoetError):
+                cause = cause.__cause__
+            raise cause or problem from None
+
+
+def normalize(*, dims: Mapping[str, int] | None = None) -> Normalization:
+    """Return the passes that prepare a model for `poet_onnx.extract.extract`; they keep the order of its nodes.
+
+    Args:
+        dims: sizes of named dynamic dimensions.
+    """
+    fix = [FixDims(dims)] if dims else []
+    return Normalization(InlineFunctions(), *fix, FoldConstants(), FoldShapes(), PinSeeds(), NameNodes(), WriteShapes())
+
+
+def _values(graph: ir.Graph) -> Iterable[ir.Value]:
+    yield from graph.inputs
+    for node in graph:
+        yield from node.outputs
+
+
+def _says(value: ir.Value, known: TensorType) -> bool:
+    return value.dtype == known.dtype and value.shape is not None and tuple(value.shape) == known.shape
