@@ -18,7 +18,20 @@ from poet_onnx.operators import ONNX_DOMAINS, traits
 from poet_onnx.shapes import Array, TensorType, fixed_dims, infer
 
 MOVES = frozenset(
-    "Identity Cast Reshape Squeeze Unsqueeze Transpose Concat Slice Gather Expand ConstantOfShape Where".split()
+    [
+        "Identity",
+        "Cast",
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Concat",
+        "Slice",
+        "Gather",
+        "Expand",
+        "ConstantOfShape",
+        "Where",
+    ]
 )
 """Operators whose floating-point outputs are folded too: they move numbers or convert them, and do no arithmetic."""
 
