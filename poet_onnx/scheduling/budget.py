@@ -1,0 +1,74 @@
+"""The smallest budget that works, for plans that cannot exist and for people who want to know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.candidates import find_candidates
+from poet_onnx.scheduling.formulation import Formulation, formulate
+from poet_onnx.scheduling.instance import Instance, build_instance
+from poet_onnx.scheduling.order import memory_aware_order
+from poet_onnx.scheduling.solver import least_budget
+from poet_onnx.scheduling.starts import greedy_start
+
+SEARCH_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestBudget:
+    """How far the transient peak can be pushed down.
+
+    Attributes:
+        budget_bytes: the smallest budget for which a plan was found.
+        bound_bytes: no plan of this class and order fits in less.
+        node: name of the node that needs the most by itself.
+        node_bytes: its inputs, outputs and workspace.
+    """
+
+    budget_bytes: int
+    bound_bytes: int
+    node: str
+    node_bytes: int
+
+
+def smallest_budget(problem: ScheduleProblem, order: Sequence[str] | None = None) -> SmallestBudget:
+    """Find the smallest transient budget that a plan can keep to, within the problem's deadline if it has one.
+
+    Args:
+        problem: its budget is ignored.
+        order: of the nodes; made if not given.
+    """
+    instance = build_instance(problem, order or memory_aware_order(problem))
+    needs = [instance.smallest_node_bytes(position) for position in range(len(instance.nodes))]
+    worst = max(range(len(needs)), key=needs.__getitem__)
+    peak = max(instance.step_bytes())
+    found, bound = _search(instance, needs[worst], peak)
+    return SmallestBudget(min(found, peak), min(bound, peak), instance.nodes[worst].name, needs[worst])
+
+
+def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, int]:
+    """Return a budget that works and a lower bound on all that do."""
+    budget, bound = low_bytes, low_bytes
+    while budget < peak_bytes:
+        model = _model(instance, budget)
+        bound = max(bound, model.fixed_bytes)
+        if model.fixed_bytes > budget:
+            budget = model.fixed_bytes
+            continue
+        if greedy_start(model) is not None:
+            return budget, bound
+        found, proven, _ = least_budget(model, time_limit_seconds=SEARCH_SECONDS)
+        bound = max(bound, int(min(proven, found)))
+        if found <= budget:
+            return budget, bound
+        budget = max(budget + 1, math.ceil(min(found, peak_bytes) - 0.5))
+    return peak_bytes, bound
+
+
+def _model(instance: Instance, budget_bytes: int) -> Formulation:
+    """Build the model that charges every transfer's time in full, so that all its plans can be carried out."""
+    candidates = find_candidates(instance, budget_bytes)
+    return formulate(candidates, budget_bytes, instance.problem.deadline_seconds, transfer_share=1.0)

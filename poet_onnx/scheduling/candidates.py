@@ -1,0 +1,231 @@
+"""What may be recomputed where: recompute units, managed values, and the events that can happen to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poet_onnx.scheduling.instance import Instance
+
+TINY_FRACTION = 0.005
+"""The smallest values together may take this share of the budget; they stay in RAM and are counted."""
+
+MOST_CANDIDATES = 12_000
+"""Recompute candidates (stage, unit) above which chains of recompute are cut to fewer hops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A chain of nodes that is recomputed as one, its inner values being read by nothing else.
+
+    Attributes:
+        nodes: positions, in order.
+        inputs, outputs: managed values that it reads and leaves.
+        seconds, joules: of all its nodes.
+        extra_bytes: most bytes that its inner values and workspace need beside inputs and outputs.
+    """
+
+    nodes: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    seconds: float
+    joules: float
+    extra_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A stage at which something can happen to a managed value.
+
+    Attributes:
+        stage: position of the stage's node.
+        main: that node reads the value.
+        readers: slots of the stage's recompute candidates that read it, ascending.
+        own: slot of the candidate that makes it, or None.
+    """
+
+    stage: int
+    main: bool
+    readers: tuple[int, ...]
+    own: int | None
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The choices of a schedule.
+
+    Attributes:
+        instance: the ordered problem.
+        units: recompute units, by position of their last node.
+        slots: for each stage, the units that may be recomputed just before its node, in topological order.
+        events: for each managed value, its events in order; values without an entry stay in RAM all their life.
+        last_alive: for each value that is not managed, the last position at which it may be needed.
+        hops: length of the longest chain of units recomputed for one reader.
+    """
+
+    instance: Instance
+    units: tuple[Unit, ...]
+    slots: tuple[tuple[int, ...], ...]
+    events: dict[int, tuple[Event, ...]]
+    last_alive: dict[int, int]
+    hops: int
+
+
+def find_candidates(instance: Instance, budget_bytes: int) -> Candidates:
+    """Collect all choices that the schedule has under a budget."""
+    tiny = _tiny_values(instance, budget_bytes)
+    units = _units(instance, tiny) if instance.problem.recompute else ()
+    hops = len(units)
+    slots = _slots(instance, units, hops)
+    while hops > 2 and sum(map(len, slots)) > MOST_CANDIDATES:
+        hops = min(hops // 2, 24) if hops > 24 else hops - 2
+        slots = _slots(instance, units, hops)
+    events = _events(instance, units, slots, tiny)
+    last_alive = {k: instance.last_use(k) for k in range(len(instance.values)) if k not in events}
+    for stage, stage_slots in enumerate(slots):
+        for unit in stage_slots:
+            for position in units[unit].nodes:
+                for value in instance.reads[position]:
+                    if value in last_alive and instance.producer[value] not in units[unit].nodes:
+                        last_alive[value] = max(last_alive[value], stage)
+    return Candidates(instance, units, slots, events, last_alive, hops)
+
+
+def _tiny_values(instance: Instance, budget_bytes: int) -> frozenset[int]:
+    """Return the smallest values, as many as live together within TINY_FRACTION of the budget."""
+    levels = [0] * (len(instance.nodes) + 1)
+    limit = TINY_FRACTION * min(budget_bytes, max(instance.step_bytes(), default=0))
+    tiny = set()
+    for value in sorted(range(len(instance.values)), key=lambda value: (instance.sizes[value], value)):
+        life = range(instance.producer[value], min(instance.last_use(value), len(instance.nodes) - 1) + 1)
+        if max(levels[position] for position in life) + instance.sizes[value] > limit:
+            break
+        for position in life:
+            levels[position] += instance.sizes[value]
+        tiny.add(value)
+    return frozenset(tiny)
+
+
+def _units(instance: Instance, tiny: frozenset[int]) -> tuple[Unit, ...]:
+    """Fuse recomputable nodes along values that have one reader and are no smaller than what it makes of them.
+
+    Storing such an inner value instead of the chain's result would take as much room and leave more to recompute.
+    """
+    large = [[value for value in values if value not in tiny] for values in instance.writes]
+    joined: dict[int, int] = {}
+    for position, outputs in enumerate(large):
+        if not instance.nodes[position].recomputable or len(outputs) != 1 or outputs[0] in instance.kept:
+            continue
+        uses = instance.uses[outputs[0]]
+        if len(uses) != 1 or not instance.nodes[uses[0]].recomputable or len(large[uses[0]]) != 1:
+            continue
+        result = large[uses[0]][0]
+        if instance.sizes[result] <= instance.sizes[outputs[0]] and result not in instance.kept:
+            joined[position] = uses[0]
+    chains: dict[int, list[int]] = {}
+    for position in range(len(instance.nodes)):
+        last = position
+        while last in joined:
+            last = joined[last]
+        if instance.nodes[position].recomputable and large[last] and not instance.kept & set(instance.writes[last]):
+            chains.setdefault(last, []).append(position)
+    return tuple(_unit(instance, tuple(chains[last]), tuple(large[last]), tiny) for last in sorted(chains))
+
+
+def _unit(instance: Instance, nodes: tuple[int, ...], outputs: tuple[int, ...], tiny: frozenset[int]) -> Unit:
+    members = set(nodes)
+    inner = {value for position in nodes for value in instance.writes[position]} - set(outputs)
+    outside = {value for position in nodes for value in instance.reads[position]} - inner
+    last_use = [-1] * len(instance.values)
+    for value in inner:
+        last_use[value] = max((use for use in instance.uses[value] if use in members), default=instance.producer[value])
+    alive: set[int] = set()
+    most = 0
+    for position in nodes:
+        alive.update(instance.writes[position])
+        level = sum(instance.sizes[value] for value in alive) + instance.workspace[position]
+        most = max(most, level - instance.shared_bytes(position, last_use))
+        alive = {value for value in alive if value in outputs or last_use[value] > position}
+    return Unit(
+        nodes=nodes,
+        inputs=tuple(sorted(value for value in outside if value not in tiny)),
+        outputs=outputs,
+        seconds=sum(instance.seconds[position] for position in nodes),
+        joules=sum(instance.joules[position] for position in nodes),
+        extra_bytes=most - sum(instance.sizes[value] for value in outputs),
+    )
+
+
+def _slots(instance: Instance, units: Sequence[Unit], hops: int) -> tuple[tuple[int, ...], ...]:
+    """Return, for each stage, the units that could serve its node, directly or through at most `hops` others."""
+    made_by = {value: number for number, unit in enumerate(units) for value in unit.outputs}
+    blocked = _blocking_updates(instance)
+    slots: list[tuple[int, ...]] = []
+    for stage in range(len(instance.nodes)):
+        distance: dict[int, int] = {}
+        wave = [made_by[value] for value in instance.reads[stage] if value in made_by]
+        if not any(_idle(instance, value, stage) for unit in wave for value in units[unit].outputs):
+            wave = []
+        for hop in range(hops + 1):
+            fresh = {unit for unit in wave if unit not in distance and units[unit].nodes[-1] < stage}
+            fresh = {unit for unit in fresh if not _blocked(units[unit], stage, blocked)}
+            if not fresh:
+                break
+            distance.update((unit, hop) for unit in fresh)
+            wave = [made_by[value] for unit in sorted(fresh) for value in units[unit].inputs if value in made_by]
+        slots.append(tuple(sorted(distance, key=lambda unit: units[unit].nodes[-1])))
+    return tuple(slots)
+
+
+def _idle(instance: Instance, value: int, stage: int) -> bool:
+    """Return whether a value waits, unread, for at least one whole stage before this one."""
+    earlier = [use for use in instance.uses[value] if use < stage]
+    return max(earlier, default=instance.producer[value]) < stage - 1
+
+
+def _blocking_updates(instance: Instance) -> dict[int, tuple[int, ...]]:
+    """Return, for each node, the positions of other nodes that change a resident tensor it reads."""
+    tensors = instance.problem.graph.tensors
+    changed: dict[str, list[int]] = {}
+    for position, node in enumerate(instance.nodes):
+        for resident in node.updates:
+            changed.setdefault(resident, []).append(position)
+    blocking = {}
+    for position, node in enumerate(instance.nodes):
+        residents = {tensors[name].storage for name in node.inputs if name} & changed.keys()
+        others = {other for resident in residents for other in changed[resident] if other != position}
+        if others:
+            blocking[position] = tuple(sorted(others))
+    return blocking
+
+
+def _blocked(unit: Unit, stage: int, blocking: dict[int, tuple[int, ...]]) -> bool:
+    return any(position < other < stage for position in unit.nodes for other in blocking.get(position, ()))
+
+
+def _events(
+    instance: Instance, units: Sequence[Unit], slots: Sequence[Sequence[int]], tiny: frozenset[int]
+) -> dict[int, tuple[Event, ...]]:
+    readers: dict[int, dict[int, list[int]]] = {}
+    own: dict[int, dict[int, int]] = {}
+    for stage, stage_slots in enumerate(slots):
+        for slot, unit in enumerate(stage_slots):
+            for value in units[unit].inputs:
+                readers.setdefault(value, {}).setdefault(stage, []).append(slot)
+            for value in units[unit].outputs:
+                own.setdefault(value, {})[stage] = slot
+    events: dict[int, tuple[Event, ...]] = {}
+    for value in range(len(instance.values)):
+        if value in tiny or value in instance.kept:
+            continue
+        read_at = readers.get(value, {})
+        uses = set(instance.uses[value])
+        if not read_at and not any(_idle(instance, value, use) for use in uses):
+            continue
+        last = max(uses | read_at.keys())
+        stages = sorted(stage for stage in uses | read_at.keys() | own.get(value, {}).keys() if stage <= last)
+        events[value] = tuple(
+            Event(stage, stage in uses, tuple(read_at.get(stage, ())), own.get(value, {}).get(stage))
+            for stage in stages
+        )
+    return events

@@ -1,0 +1,166 @@
+"""Feasible schedules without a solver: give everything back, then keep in RAM what pays most for its place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poet_onnx.scheduling.formulation import Formulation, Row, Supplies
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A value's wait between two nodes that read it (or its producer and the first): kept in RAM or supplied anew.
+
+    Attributes:
+        value: its number.
+        first, last: indices of the events after the wait's start, up to the one that ends it.
+        length: stages from start to end.
+    """
+
+    value: int
+    first: int
+    last: int
+    length: int
+
+
+def greedy_start(model: Formulation, *, time_limit_seconds: float = 2.0) -> list[float] | None:
+    """Return a feasible assignment of all variables, or None if none was found this way."""
+    gaps = _gaps(model)
+    decisions = _Decisions(model, {gap for gap in gaps if _must_stay(model, gap)})
+    matrix = Matrix(model.memory + [row for row in model.rows if row.low is None], len(model.cost))
+    best = decisions.assignment()
+    if best is None or not matrix.holds(best):
+        return None
+    waiting = [gap for gap in gaps if gap not in decisions.retained]
+    waiting.sort(key=lambda gap: (-_worth(model, gap), gap.value, gap.last))
+    deadline = time.monotonic() + time_limit_seconds
+    batch = max(1, len(waiting) // 8)
+    while waiting and time.monotonic() < deadline:
+        trial = _Decisions(model, decisions.retained | set(waiting[:batch]))
+        x = trial.assignment()
+        if x is not None and matrix.holds(x) and _cost(model, x) <= _cost(model, best):
+            decisions, best = trial, x
+            waiting = waiting[batch:]
+        elif batch > 1:
+            batch = max(1, batch // 2)
+        else:
+            waiting = waiting[1:]
+    return best
+
+
+class Matrix:
+    """Rows of the form terms <= high, evaluated together."""
+
+    def __init__(self, rows: Sequence[Row], variables: int) -> None:
+        self.high: NDArray[np.float64] = np.array([row.high for row in rows], dtype=np.float64)
+        lengths = [len(row.terms) for row in rows]
+        self.row = np.repeat(np.arange(len(rows)), lengths)
+        self.column = np.fromiter((v for row in rows for v in row.terms), dtype=np.int64, count=sum(lengths))
+        self.value = np.fromiter((c for row in rows for c in row.terms.values()), np.float64, count=sum(lengths))
+        self.variables = variables
+
+    def excess(self, x: Sequence[float]) -> float:
+        """Return the largest amount by which a row is exceeded; at most 0 if all hold."""
+        if not len(self.high):
+            return 0.0
+        activity = np.bincount(self.row, self.value * np.asarray(x)[self.column], minlength=len(self.high))
+        return float(np.max(activity - self.high))
+
+    def holds(self, x: Sequence[float]) -> bool:
+        """Return whether every row holds."""
+        return self.excess(x) <= 1e-9 * max(1.0, float(np.max(np.abs(self.high), initial=0.0)))
+
+
+def _cost(model: Formulation, x: Sequence[float]) -> float:
+    return sum(cost * level for cost, level in zip(model.cost, x, strict=True))
+
+
+def _gaps(model: Formulation) -> list[Gap]:
+    gaps = []
+    for value, events in model.candidates.events.items():
+        start, begin = 0, model.candidates.instance.producer[value]
+        for index, event in enumerate(events):
+            if event.main:
+                gaps.append(Gap(value, start, index, event.stage - begin))
+                start, begin = index + 1, event.stage
+    return gaps
+
+
+def _must_stay(model: Formulation, gap: Gap) -> bool:
+    event = model.candidates.events[gap.value][gap.last]
+    return (gap.value, gap.last) not in model.page_in and event.own is None
+
+
+def _worth(model: Formulation, gap: Gap) -> float:
+    """Return joules saved per byte and stage by keeping a value in RAM through a gap."""
+    candidates = model.candidates
+    event = candidates.events[gap.value][gap.last]
+    prices = []
+    if (gap.value, gap.last) in model.page_in:
+        prices.append(model.cost[model.page_in[gap.value, gap.last]] + 0.7 * model.cost[model.page_out[gap.value]])
+    if event.own is not None:
+        prices.append(candidates.units[candidates.slots[event.stage][event.own]].joules)
+    return min(prices, default=0.0) / (candidates.instance.sizes[gap.value] * gap.length)
+
+
+@dataclass(frozen=True)
+class _Decisions:
+    """Which gaps are kept in RAM; the others are ended by a page-in, or by recompute where paging is not possible."""
+
+    model: Formulation
+    retained: set[Gap]
+
+    def assignment(self) -> list[float] | None:
+        """Return values for all variables, or None where a recompute lacks an input that nothing can supply."""
+        kept = {(gap.value, index) for gap in self.retained for index in range(gap.first, gap.last + 1)}
+        recomputed: set[tuple[int, int]] = set()
+        paged_in: set[tuple[int, int]] = set()
+        for gap in _gaps(self.model):
+            if (gap.value, gap.last) in kept:
+                continue
+            if not self._supply(gap.value, gap.last, kept, recomputed, paged_in):
+                return None
+        supplies = Supplies(frozenset(recomputed), frozenset(paged_in))
+        return self.model.complete(self.model.useful(supplies))
+
+    def _supply(
+        self,
+        value: int,
+        index: int,
+        kept: set[tuple[int, int]],
+        recomputed: set[tuple[int, int]],
+        paged_in: set[tuple[int, int]],
+    ) -> bool:
+        """Supply a value at one of its events, recomputing the chain of units behind it as far as is needed."""
+        model, candidates = self.model, self.model.candidates
+        stack = [(value, index)]
+        while stack:
+            value, index = stack.pop()
+            if (value, index) in kept or (value, index) in paged_in:
+                continue
+            event = candidates.events[value][index]
+            if (value, index) in model.page_in:
+                paged_in.add((value, index))
+                continue
+            if event.own is None:
+                previous = candidates.events[value][index - 1] if index else None
+                if previous is None or previous.main:
+                    kept.add((value, index))
+                    continue
+                return False
+            number = candidates.slots[event.stage][event.own]
+            if (event.stage, number) in recomputed:
+                continue
+            recomputed.add((event.stage, number))
+            for needed in candidates.units[number].inputs:
+                stack.append((needed, self._event_at(needed, event.stage)))
+        return True
+
+    def _event_at(self, value: int, stage: int) -> int:
+        events = self.model.candidates.events[value]
+        return next(index for index, event in enumerate(events) if event.stage == stage)

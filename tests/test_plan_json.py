@@ -1,0 +1,65 @@
+"""Plans survive the way to a file and back, and are refused where they do not belong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from random_graphs import random_graph
+
+from poet_onnx.errors import InputError
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.plan import Action, Plan
+from poet_onnx.plan_json import from_json, to_json
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import schedule, smallest_budget
+
+
+def _tight_plan(seed: int) -> tuple[Plan, TrainingGraph]:
+    graph, costs = random_graph(seed, 12)
+    problem = ScheduleProblem(graph, costs)
+    budget = smallest_budget(problem).budget_bytes
+    return schedule(replace(problem, budget_bytes=budget)), graph
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_round_trip(seed: int) -> None:
+    plan, graph = _tight_plan(seed)
+    text = to_json(plan, graph)
+    assert from_json(text, graph) == plan
+    assert len(text) < 3000
+
+
+def test_all_kinds_of_steps_occur() -> None:
+    actions = {step.action for seed in range(8) for step in _tight_plan(seed)[0].steps}
+    assert actions == set(Action)
+
+
+def test_plan_of_another_graph_is_refused() -> None:
+    plan, graph = _tight_plan(1)
+    other, _ = random_graph(2, 12)
+    with pytest.raises(InputError, match="plan again for this model"):
+        from_json(to_json(plan, graph), other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 99}, "schema version 99"),
+        ({"steps": "0-9999"}, "'0-9999'"),
+        ({"steps": "q7"}, "'q7'"),
+        ({"surprise": 1}, "surprise"),
+        ({"budget_bytes": "much"}, "budget_bytes"),
+    ],
+)
+def test_broken_plans_are_refused(change: dict[str, object], message: str) -> None:
+    plan, graph = _tight_plan(1)
+    with pytest.raises(InputError, match=message):
+        from_json(json.dumps({**json.loads(to_json(plan, graph)), **change}), graph)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00\x01", "null"])
+def test_what_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="not a plan"):
+        from_json(text, random_graph(1, 3)[0])

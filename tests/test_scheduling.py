@@ -1,0 +1,167 @@
+"""The scheduler against exhaustive search, against itself and against the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from brute_force import least_energy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_graphs import random_graph
+
+from poet_onnx.errors import InfeasibleError
+from poet_onnx.plan import Action, Plan
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
+from poet_onnx.scheduling.instance import build_instance, file_order
+from poet_onnx.simulate import simulate
+
+METHODS = [(True, True), (True, False), (False, True)]
+
+
+def _problem(seed: int, layers: int, recompute: bool = True, paging: bool = True) -> ScheduleProblem:
+    graph, costs = random_graph(seed, layers)
+    return ScheduleProblem(graph, costs, recompute=recompute, paging=paging)
+
+
+def _peak(problem: ScheduleProblem) -> int:
+    steps = ordered_steps(memory_aware_order(problem))
+    return simulate(problem, steps).transient_peak_bytes
+
+
+def _at(problem: ScheduleProblem, fraction: float) -> ScheduleProblem:
+    """Return the problem with a budget between the smallest that works and the ordered peak."""
+    smallest = smallest_budget(problem).budget_bytes
+    return replace(problem, budget_bytes=int(smallest + (_peak(problem) - smallest) * fraction))
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch off the small allowances of the model, so that it and exhaustive search see the same bytes."""
+    monkeypatch.setattr("poet_onnx.scheduling.candidates.TINY_FRACTION", 0.0)
+    monkeypatch.setattr("poet_onnx.scheduling.formulation.TOKEN_BYTES_EACH", 0)
+    monkeypatch.setattr("poet_onnx.simulate.TOKEN_BYTES", 0)
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize(("recompute", "paging"), METHODS)
+@pytest.mark.parametrize("seed", range(12))
+def test_energy_equals_exhaustive_search(seed: int, recompute: bool, paging: bool) -> None:
+    for fraction in (0.0, 0.3, 0.7):
+        problem = _at(_problem(seed, 2 + seed % 3, recompute, paging), fraction)
+        plan = schedule(problem, gap=0.0)
+        best = least_energy(problem, memory_aware_order(problem))
+        assert plan.prediction.energy_joules == pytest.approx(best, rel=1e-9)
+        assert plan.certificate.bound_joules == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize(("recompute", "paging"), METHODS)
+@pytest.mark.parametrize("seed", range(12))
+def test_no_plan_exists_below_the_smallest_budget(seed: int, recompute: bool, paging: bool) -> None:
+    problem = _problem(seed, 2 + seed % 3, recompute, paging)
+    smallest = smallest_budget(problem)
+    below = replace(problem, budget_bytes=smallest.budget_bytes - 1)
+    assert least_energy(below, memory_aware_order(problem)) is None
+    assert smallest.bound_bytes == smallest.budget_bytes
+    with pytest.raises(InfeasibleError, match=f"{smallest.budget_bytes:,} bytes") as caught:
+        schedule(below)
+    assert caught.value.smallest_budget_bytes == smallest.budget_bytes
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    layers=st.integers(1, 25),
+    method=st.sampled_from(METHODS),
+    fraction=st.floats(0.0, 1.0),
+    slack=st.one_of(st.none(), st.floats(1.0, 2.0)),
+)
+def test_every_plan_keeps_its_promises(
+    seed: int, layers: int, method: tuple[bool, bool], fraction: float, slack: float | None
+) -> None:
+    problem = _at(_problem(seed, layers, *method), fraction)
+    if slack is not None:
+        seconds = sum(cost.seconds for cost in problem.costs.nodes.values())
+        problem = replace(problem, deadline_seconds=seconds * slack)
+    try:
+        plan = schedule(problem, time_limit_seconds=20)
+    except InfeasibleError as error:
+        assert slack is not None, error
+        return
+    _assert_sound(problem, plan)
+
+
+def _assert_sound(problem: ScheduleProblem, plan: Plan) -> None:
+    assert simulate(problem, plan.steps) == plan.prediction
+    assert problem.budget_bytes is not None
+    assert plan.prediction.transient_peak_bytes <= problem.budget_bytes
+    certificate = plan.certificate
+    assert certificate.objective_joules == plan.prediction.energy_joules
+    assert certificate.bound_joules <= certificate.objective_joules
+    if problem.deadline_seconds is not None:
+        assert plan.prediction.seconds <= problem.deadline_seconds * (1 + 1e-9)
+    elif certificate.status == "optimal":
+        assert certificate.gap <= 0.01
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_smaller_budget_never_costs_less(seed: int) -> None:
+    problem = _problem(seed, 14)
+    energies = [
+        schedule(_at(problem, fraction), gap=0.0).prediction.energy_joules for fraction in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
+    assert energies == sorted(energies, reverse=True)
+
+
+def test_asynchronous_plans_hide_transfers_and_stay_within_budget() -> None:
+    hidden = 0
+    for seed in range(20):
+        problem = _at(_problem(seed, 12), 0.5)
+        if not problem.costs.asynchronous:
+            continue
+        plan = schedule(problem)
+        starts = [index for index, step in enumerate(plan.steps) if step.action is Action.PAGE_IN_START]
+        apart = [index for index in starts if plan.steps[index + 1].action is not Action.PAGE_IN_END]
+        hidden += len(apart)
+        moved = sum(
+            problem.costs.page_out[step.subject].seconds
+            if step.action is Action.PAGE_OUT_START
+            else problem.costs.page_in[step.subject].seconds
+            for step in plan.steps
+            if step.action in (Action.PAGE_OUT_START, Action.PAGE_IN_START)
+        )
+        assert plan.prediction.stall_seconds <= moved + 1e-9
+    assert hidden > 0
+
+
+def test_deadline_below_compute_is_infeasible_and_says_what_would_do() -> None:
+    problem = _problem(3, 8)
+    seconds = sum(cost.seconds for cost in problem.costs.nodes.values())
+    with pytest.raises(InfeasibleError, match=f"{seconds:.6g} s"):
+        schedule(replace(problem, deadline_seconds=seconds * 0.9))
+
+
+def test_nothing_to_do_is_said_so() -> None:
+    problem = _problem(4, 8)
+    plan = schedule(replace(problem, budget_bytes=_peak(problem)))
+    assert plan.certificate.status == "not_needed"
+    assert plan.certificate.gap == 0.0
+    assert plan.prediction.recomputed_nodes == plan.prediction.page_out_bytes == 0
+
+
+def test_same_problem_same_plan() -> None:
+    problem = _at(_problem(5, 18), 0.2)
+    first, second = schedule(problem), schedule(problem)
+    assert first.steps == second.steps
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), layers=st.integers(1, 30))
+def test_order_is_never_worse_than_the_file(seed: int, layers: int) -> None:
+    problem = _problem(seed, layers)
+    order = memory_aware_order(problem)
+    ordered = simulate(problem, ordered_steps(order)).transient_peak_bytes
+    assert ordered <= simulate(problem, ordered_steps(file_order(problem.graph))).transient_peak_bytes
+    assert ordered == max(build_instance(problem, order).step_bytes())

@@ -1,0 +1,156 @@
+"""The simulator against plans worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.errors import CheckFailed
+from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.plan import Action, Step
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.simulate import TOKEN_BYTES, replay, simulate
+
+
+def _tensor(name: str, size: int, *, resident: bool = False, output: bool = False, storage: str = "") -> Tensor:
+    return Tensor(name, "FLOAT", (size // 4,), size, storage or name, resident, output)
+
+
+def _node(name: str, reads: tuple[str, ...], writes: tuple[str, ...], **facts: object) -> Node:
+    node = Node(name, "Op", "", reads, writes, {}, Phase.FORWARD, recomputable=True)
+    return replace(node, **facts)  # type: ignore[arg-type]
+
+
+def _problem(*, asynchronous: bool = True) -> ScheduleProblem:
+    """x -> a -> b -> c(reads a, b); sizes 400, 100, 40; workspace of b is 50."""
+    tensors = [_tensor("x", 8, resident=True), _tensor("a", 400), _tensor("b", 100), _tensor("c", 40, output=True)]
+    nodes = (_node("A", ("x",), ("a",)), _node("B", ("a",), ("b",)), _node("C", ("a", "b"), ("c",)))
+    graph = TrainingGraph("toy", nodes, {tensor.name: tensor for tensor in tensors}, ("x",), ("c",), "toy")
+    costs = CostTable(
+        device="toy",
+        nodes={"A": NodeCost(1.0, 2.0, 0), "B": NodeCost(1.0, 3.0, 50), "C": NodeCost(1.0, 4.0, 0)},
+        page_out={name: TransferCost(4.0, 0.5) for name in "abc"},
+        page_in={name: TransferCost(2.0, 0.25) for name in "abc"},
+        asynchronous=asynchronous,
+    )
+    return ScheduleProblem(graph, costs)
+
+
+def _compute(*names: str) -> list[Step]:
+    return [Step(Action.COMPUTE, name) for name in names]
+
+
+def _page(value: str, *actions: Action) -> list[Step]:
+    return [Step(action, value) for action in actions]
+
+
+OUT = (Action.PAGE_OUT_START, Action.PAGE_OUT_END)
+IN = (Action.PAGE_IN_START, Action.PAGE_IN_END)
+
+
+def test_plain_order() -> None:
+    result = replay(_problem(), _compute("A", "B", "C"))
+    assert result.step_bytes == (400, 400 + 100 + 50, 400 + 100 + 40)
+    assert result.prediction.transient_peak_bytes == 550
+    assert result.prediction.energy_joules == 9.0
+    assert result.prediction.seconds == 3.0
+    assert result.prediction.resident_bytes == 8
+    assert result.live_at_peak == (("a", 400), ("b", 100))
+
+
+def test_recompute_frees_a_value_in_between() -> None:
+    steps = [*_compute("A", "B"), Step(Action.COMPUTE, "A", 1), *_compute("C")]
+    prediction = simulate(_problem(), steps)
+    assert prediction.recomputed_nodes == 1
+    assert prediction.energy_joules == 11.0
+
+
+def test_synchronous_paging_stops_the_clock_and_leaves_one_token() -> None:
+    steps = [*_compute("A"), *_page("a", *OUT), *_compute("B"), *_page("a", *IN), *_compute("C")]
+    result = replay(_problem(asynchronous=False), steps)
+    assert result.prediction.seconds == 3.0 + 4.0 + 2.0
+    assert result.prediction.stall_seconds == 6.0
+    assert result.prediction.energy_joules == 9.75
+    assert result.prediction.page_out_bytes == result.prediction.page_in_bytes == 400
+    # The token lives from the page-out to the page-in, which is one node and so needs no ticket.
+    assert result.step_bytes == (400, 400, 400 + TOKEN_BYTES, 550 + TOKEN_BYTES, 500 + TOKEN_BYTES, 500, 540)
+
+
+def test_asynchronous_transfers_hide_behind_compute_and_hold_their_buffers() -> None:
+    start_out, end_out = OUT
+    steps = [
+        *_compute("A"),
+        *_page("a", start_out),
+        *_compute("B"),
+        *_page("a", end_out, *IN),
+        *_compute("C"),
+    ]
+    result = replay(_problem(), steps)
+    assert result.prediction.seconds == 1.0 + 4.0 + 2.0 + 1.0
+    assert result.step_bytes[2] == 550 + TOKEN_BYTES
+
+
+def test_in_place_output_takes_over_a_dying_input() -> None:
+    problem = _problem()
+    nodes = list(problem.graph.nodes)
+    nodes[1] = replace(nodes[1], inplace=((0, 0),))
+    nodes[2] = replace(nodes[2], inputs=("b",))
+    tensors = {**problem.graph.tensors, "b": _tensor("b", 400)}
+    graph = replace(problem.graph, nodes=tuple(nodes), tensors=tensors)
+    assert replay(replace(problem, graph=graph), _compute("A", "B", "C")).step_bytes == (400, 450, 440)
+    # If a later node still reads the input, both buffers exist.
+    nodes[2] = replace(nodes[2], inputs=("a", "b"))
+    graph = replace(graph, nodes=tuple(nodes))
+    assert replay(replace(problem, graph=graph), _compute("A", "B", "C")).step_bytes == (400, 850, 840)
+
+
+def test_graph_outputs_live_to_the_end() -> None:
+    problem = _problem()
+    nodes = (*problem.graph.nodes, _node("D", ("b",), ("d",)))
+    tensors = {**problem.graph.tensors, "d": _tensor("d", 4)}
+    costs = replace(problem.costs, nodes={**problem.costs.nodes, "D": NodeCost(0.0, 0.0, 0)})
+    problem = replace(problem, graph=replace(problem.graph, nodes=nodes, tensors=tensors), costs=costs)
+    assert replay(problem, _compute("A", "B", "C", "D")).step_bytes[-1] == 100 + 40 + 4
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (_compute("A", "C"), "not in memory"),
+        (_compute("A", "B"), "never runs node 'C'"),
+        (_compute("A", "A", "B", "C"), "copy 1 is next"),
+        ([*_compute("A", "B"), *_page("a", *IN), *_compute("C")], "not in storage"),
+        ([*_compute("A"), *_page("a", OUT[0]), *_compute("B", "C")], "never ended"),
+        ([*_compute("A"), *_page("a", *OUT), *_page("a", IN[0]), *_compute("B", "C")], "not in memory"),
+        ([*_compute("A"), *_page("x", *OUT), *_compute("B", "C")], "no transient value"),
+        (_compute("A", "B", "C", "Z"), "does not have"),
+    ],
+)
+def test_invalid_plans_are_refused(steps: list[Step], message: str) -> None:
+    with pytest.raises(CheckFailed, match=message):
+        simulate(_problem(), steps)
+
+
+def test_limits_are_hard() -> None:
+    steps = _compute("A", "B", "C")
+    with pytest.raises(CheckFailed, match="550 bytes"):
+        simulate(replace(_problem(), budget_bytes=549), steps)
+    with pytest.raises(CheckFailed, match="deadline"):
+        simulate(replace(_problem(), deadline_seconds=2.9), steps)
+
+
+def test_recompute_must_not_see_a_changed_resident() -> None:
+    problem = _problem()
+    tensors = {**problem.graph.tensors, "u": _tensor("u", 4)}
+    nodes = (
+        problem.graph.nodes[0],
+        problem.graph.nodes[1],
+        _node("U", ("b",), ("u",), updates=("x",), recomputable=False),
+        problem.graph.nodes[2],
+    )
+    costs = replace(problem.costs, nodes={**problem.costs.nodes, "U": NodeCost(0.0, 0.0, 0)})
+    problem = replace(problem, graph=replace(problem.graph, nodes=nodes, tensors=tensors), costs=costs)
+    with pytest.raises(CheckFailed, match="has changed 'x'"):
+        simulate(problem, [*_compute("A", "B", "U"), Step(Action.COMPUTE, "A", 1), *_compute("C")])
