@@ -62,12 +62,16 @@ make_environment() {
     printf '%s' "$ROOT" >"$folder/poet-made-for"
 }
 
-# install FOLDER ARGUMENTS...: pip install into FOLDER's environment; progress bars on a terminal, errors alone elsewhere.
+# install FOLDER ARGUMENTS...: pip install into FOLDER's environment; progress bars on a terminal, elsewhere silent unless it fails.
 install() {
-    local python=$1/bin/python quiet=--quiet
+    local folder=$1 log=$1/poet-install.log
     shift
-    if [ -t 1 ]; then quiet=--progress-bar=on; fi
-    "$python" -m pip install "$quiet" "$@" || fail "pip could not install $*; its own message is above."
+    if [ -t 1 ]; then
+        "$folder/bin/python" -m pip install "$@" || fail "pip could not install $*; its own message is above."
+    elif ! "$folder/bin/python" -m pip install --progress-bar off "$@" >"$log" 2>&1; then
+        tail -n 60 "$log" >&2
+        fail "pip could not install $*; its own message is above."
+    fi
 }
 
 # training_environment: set VENV to the environment with onnxruntime-training, torch and the project, up to date.

@@ -19,7 +19,7 @@ import rich
 import rich.box
 import rich.table
 
-import poet_onnx
+from poet_onnx.runtime import count_allocations, training_module
 
 LEARNING_RATE = 1e-3
 CLASSES_IN_USE = 4
@@ -57,16 +57,16 @@ def train(artifacts: Path, model: Path, steps: int) -> Training:
     from onnxruntime.training import api
 
     state = api.CheckpointState.load_checkpoint(str(artifacts / "checkpoint"))
-    module = api.Module(str(model), state, None, "cpu", session_options=poet_onnx.session_options())
+    module = training_module(model, state)
     optimizer = api.Optimizer(str(artifacts / "optimizer_model.onnx"), module)
     optimizer.set_learning_rate(LEARNING_RATE)
     module.train()
     losses: list[np.float32] = []
     peaks: list[int] = []
     for images, labels in batches(artifacts / "training_model.onnx", steps):
-        with poet_onnx.count_allocations() as allocations:
+        with count_allocations() as allocations:
             loss = module(images, labels)
-        peaks.append(allocations.peak_bytes)
+        peaks.append(allocations.transient_peak_bytes)
         optimizer.step()
         module.lazy_reset_grad()
         losses.append(np.float32(loss))

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 STAGES = [
-    {"errors"},
+    {"errors", "quantities"},
     {"graph", "operators", "shapes", "extract"},
     {"device"},
     {"costs", "flops", "workspace", "measured"},
@@ -19,9 +19,9 @@ STAGES = [
     {"plan"},
     {"simulate", "plan_json", "scheduling"},
     {"passes"},
-    {"rewrite"},
-    {"ops", "runtime", "verify", "profiler"},
-    {"report"},
+    {"planning", "saving", "rewrite"},
+    {"ops", "feeds", "runtime", "verify", "profiler"},
+    {"report", "inspection"},
     {"cli"},
 ]
 """A module may import its own stage and the stages above its line here, never one below."""
