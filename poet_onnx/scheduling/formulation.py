@@ -227,7 +227,7 @@ def _add_supply_rows(model: Formulation) -> None:
             if following is not None:
                 model.rows.append(Row({**supply, following: -1.0}, low=0.0))
             needed = [model.needed[value, index, place] for place in range(len(readers))]
-            behind = [*needed[1:], following]
+            behind = [*needed[1:], following][: len(needed)]
             for flag, reader, later in zip(needed, readers, behind, strict=True):
                 model.rows.append(Row({flag: 1.0, reader: -1.0}, low=0.0))
                 if later is not None:
