@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poet_onnx.device import DeviceProfile
+from poet_onnx.device import DeviceProfile, StorageProfile
 from poet_onnx.flops import count_work
 from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.measured import MeasuredCosts
 from poet_onnx.workspace import workspace_bytes
 
 
@@ -56,22 +57,47 @@ class CostTable:
     idle_watts: float = 0.0
 
 
-def cost_table(graph: TrainingGraph, device: DeviceProfile) -> CostTable:
-    """Return what every node and every transfer of a graph costs on a device."""
-    nodes = {node.name: _modelled_cost(graph, node, device) for node in graph.nodes}
-    page_out: dict[str, TransferCost] = {}
-    page_in: dict[str, TransferCost] = {}
+def cost_table(graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCosts | None = None) -> CostTable:
+    """Return what every node and every transfer of a graph costs on a device.
+
+    A node takes the larger of its arithmetic at the device's rate and its bytes at memory bandwidth, plus the runtime's
+    overhead; joules are active watts x seconds, unless the profile gives joules per flop. A transfer takes latency plus
+    bytes at the storage's rate; its joules are storage watts x seconds.
+
+    Args:
+        graph: the training graph.
+        device: the profile whose numbers are used.
+        measured: replaces times, workspace, storage rates and, where it was metered, power by what was measured.
+
+    Raises:
+        InputError: `measured` is of another graph, or an operator's workspace is known to neither of them.
+    """
+    if measured is None:
+        nodes = {node.name: _modelled_cost(graph, node, device) for node in graph.nodes}
+    else:
+        measured.check_graph(graph)
+        nodes = {node.name: _measured_cost(node, device, measured) for node in graph.nodes}
     storage = device.storage
-    if storage is not None:
-        for tensor in graph.tensors.values():
-            if tensor.resident or tensor.storage != tensor.name:
-                continue
-            seconds = storage.page_out_latency_seconds + tensor.size_bytes / storage.page_out_bytes_per_second
-            page_out[tensor.name] = TransferCost(seconds, seconds * storage.watts)
-            seconds = storage.page_in_latency_seconds + tensor.size_bytes / storage.page_in_bytes_per_second
-            page_in[tensor.name] = TransferCost(seconds, seconds * storage.watts)
-    asynchronous = storage is not None and storage.asynchronous
-    return CostTable(device.name, nodes, page_out, page_in, asynchronous, device.compute.idle_watts)
+    if storage is None:
+        return CostTable(device.name, nodes, {}, {}, asynchronous=False, idle_watts=device.compute.idle_watts)
+    figures = measured.storage if measured is not None and measured.storage is not None else storage
+    pageable = [t for t in graph.tensors.values() if not t.resident and t.storage == t.name]
+    page_out = {
+        t.name: _transfer(t.size_bytes, figures.page_out_latency_seconds, figures.page_out_bytes_per_second, storage)
+        for t in pageable
+    }
+    page_in = {
+        t.name: _transfer(t.size_bytes, figures.page_in_latency_seconds, figures.page_in_bytes_per_second, storage)
+        for t in pageable
+    }
+    return CostTable(device.name, nodes, page_out, page_in, storage.asynchronous, device.compute.idle_watts)
+
+
+def _transfer(
+    size_bytes: int, latency_seconds: float, bytes_per_second: float, storage: StorageProfile
+) -> TransferCost:
+    seconds = latency_seconds + size_bytes / bytes_per_second
+    return TransferCost(seconds, seconds * storage.watts)
 
 
 def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile) -> NodeCost:
@@ -79,12 +105,22 @@ def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile) -> N
         return NodeCost(0.0, 0.0, 0)
     compute = device.compute
     work = count_work(graph, node)
-    busy = work.matmul_flops / compute.matmul_flops_per_second
-    busy += work.elementwise_flops / compute.elementwise_flops_per_second
-    moving = work.moved_bytes / compute.memory_bytes_per_second if compute.memory_bytes_per_second else 0.0
-    seconds = max(busy, moving) + (compute.node_overhead_seconds or 0.0)
-    if compute.joules_per_flop is None:
-        joules = seconds * compute.active_watts
-    else:
+    arithmetic = work.matmul_flops / compute.matmul_flops_per_second
+    arithmetic += work.elementwise_flops / compute.elementwise_flops_per_second
+    movement = 0.0
+    if compute.memory_bytes_per_second is not None:
+        movement = work.moved_bytes / compute.memory_bytes_per_second
+    seconds = max(arithmetic, movement) + (compute.node_overhead_seconds or 0.0)
+    joules = seconds * compute.active_watts
+    if compute.joules_per_flop is not None:
         joules = (work.matmul_flops + work.elementwise_flops) * compute.joules_per_flop
     return NodeCost(seconds, joules, workspace_bytes(graph, node))
+
+
+def _measured_cost(node: Node, device: DeviceProfile, measured: MeasuredCosts) -> NodeCost:
+    found = measured.nodes.get(node.name)
+    if found is None:  # only a view may be missing: the graph was checked
+        return NodeCost(0.0, 0.0, 0, measured=True)
+    seconds = found.seconds + measured.node_overhead_seconds
+    joules = seconds * (measured.active_watts or device.compute.active_watts)
+    return NodeCost(seconds, joules, 0 if node.view else found.workspace_bytes, measured=True)

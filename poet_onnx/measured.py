@@ -1,0 +1,134 @@
+"""Measured costs: what `poet-onnx profile` found on a machine, as a value that is saved as JSON and planned with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from poet_onnx.device import describe_first_error
+from poet_onnx.errors import InputError
+from poet_onnx.graph import TrainingGraph
+
+SCHEMA_VERSION = 1
+"""Of the JSON form; another version is refused."""
+
+_Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
+_Bytes = Annotated[int, Field(ge=0, le=10**16)]
+_BytesPerSecond = Annotated[float, Field(ge=1.0, le=1e15)]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class NodeMeasurement(_Value):
+    """What running a node once took.
+
+    Attributes:
+        seconds: median time of its kernel.
+        workspace_bytes: bytes that the kernel allocated beside its outputs, counted exactly.
+        output_bytes: bytes of its outputs, as the runtime reported them.
+    """
+
+    seconds: _Seconds
+    workspace_bytes: _Bytes
+    output_bytes: _Bytes
+
+
+class StorageMeasurement(_Value):
+    """What moving bytes between RAM and the page directory took: seconds = latency + bytes / rate, fitted to medians.
+
+    Attributes:
+        page_out_bytes_per_second, page_in_bytes_per_second: write and read rate.
+        page_out_latency_seconds, page_in_latency_seconds: of each transfer.
+        method: "device" waits for the storage itself; "page_cache" is what a machine with RAM to spare sees.
+    """
+
+    page_out_bytes_per_second: _BytesPerSecond
+    page_in_bytes_per_second: _BytesPerSecond
+    page_out_latency_seconds: _Seconds
+    page_in_latency_seconds: _Seconds
+    method: Literal["device", "page_cache"]
+
+
+class MeasuredCosts(_Value):
+    """Costs of one training graph, measured on one machine.
+
+    Attributes:
+        schema_version: of this form.
+        fingerprint: of the TrainingGraph.
+        device: name of the device profile that supplies what was not measured.
+        machine: processor and operating system in words.
+        runtime: name and version of the ONNX Runtime.
+        threads: threads inside an operator.
+        repetitions: steps that were timed, after warm-up.
+        step_seconds: median time of a whole step without any profiling.
+        node_overhead_seconds: what the runtime spends on each node beside its kernel, views included: so much that all
+            nodes together take `step_seconds`.
+        nodes: by node name.
+        storage: the page directory; None if the device has no storage.
+        active_watts: power above idle during the steps, from the machine's own meter; None if none is readable.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    device: str
+    machine: str
+    runtime: str
+    threads: Annotated[int, Field(ge=1, le=1024)]
+    repetitions: Annotated[int, Field(ge=1)]
+    step_seconds: _Seconds
+    node_overhead_seconds: _Seconds
+    nodes: Mapping[str, NodeMeasurement]
+    storage: StorageMeasurement | None = None
+    active_watts: Annotated[float, Field(gt=0.0, le=1e4)] | None = None
+
+    def check_graph(self, graph: TrainingGraph) -> None:
+        """Check that these costs were measured for a graph.
+
+        Raises:
+            InputError: they were measured for another one.
+        """
+        if self.fingerprint != graph.fingerprint:
+            raise InputError(
+                f"The measured costs are of another graph: they have fingerprint {self.fingerprint[:12]}, the model has "
+                f"{graph.fingerprint[:12]}; run `poet-onnx profile` on this model."
+            )
+        missing = [node.name for node in graph.nodes if not node.view and node.name not in self.nodes]
+        if missing:
+            raise InputError(f"The measured costs lack {len(missing)} nodes of the model, the first is {missing[0]!r}.")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the costs as JSON, whole or not at all.
+
+        Raises:
+            InputError: if the file cannot be written.
+        """
+        target = Path(path)
+        scratch = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            scratch.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            scratch.replace(target)
+        except OSError as error:
+            scratch.unlink(missing_ok=True)
+            raise InputError(f"Cannot write measured costs to {target}: {error.strerror or error}.") from error
+
+
+def load_measured(path: str | os.PathLike[str]) -> MeasuredCosts:
+    """Load measured costs from a JSON file.
+
+    Raises:
+        InputError: the file cannot be read, is of another schema version, or holds something that cannot be right.
+    """
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"Cannot read measured costs {path}: {error.strerror or error}.") from error
+    try:
+        return MeasuredCosts.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError(f"Measured costs {path}: {describe_first_error(error)}.") from error
