@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import onnx
 from onnx import helper
@@ -65,3 +66,16 @@ def round_trip_model(mode: str, shape: Sequence[int]) -> bytes:
         helper.make_node("Neg", ["back"], ["y"]),
     ]
     return make_model(nodes, [("x", FLOAT, shape)], [("y", FLOAT, shape)])
+
+
+def page_descriptors(directory: Path) -> list[int]:
+    """Return this process's descriptors of unlinked files that were opened in a directory."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:  # the descriptor of the listing itself
+            continue
+        if target.startswith(f"{directory}/") and target.endswith("(deleted)"):
+            found.append(int(entry.name))
+    return found

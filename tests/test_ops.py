@@ -16,7 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from ops_models import FLOAT, make_model, paging_nodes, poet_node, round_trip_model
+from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, poet_node, round_trip_model
 
 from poet_onnx.errors import InputError
 from poet_onnx.ops import library_path
@@ -62,16 +62,6 @@ def page_in_model(shape: tuple[int, ...], *, slot: int = 3, dtype: int = FLOAT, 
             poet_node("PageInEnd", ["raw", "ticket"], ["y"]),
         ]
     return make_model(nodes, [("token", TensorProto.INT64, [1])], [("y", dtype, shape)])
-
-
-def page_descriptors(directory: Path) -> list[int]:
-    """Return the descriptors of unlinked files that were opened in a directory."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        target = str(entry.readlink()) if entry.is_symlink() else ""
-        if target.startswith(f"{directory}/") and target.endswith("(deleted)"):
-            found.append(int(entry.name))
-    return found
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

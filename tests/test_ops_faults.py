@@ -1,0 +1,271 @@
+"""The paging operators when something goes wrong: full disks, lost pages, aborted runs, forks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, poet_node, round_trip_model
+
+from poet_onnx.ops import library_path
+from poet_onnx.runtime import count_allocations, session_options
+
+MODES = ["sync", "async"]
+LARGE = (1 << 22,)  # 16 MiB: its transfer is under way when the next node fails
+RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
+
+
+def make_session(model: bytes, directory: Path) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model, session_options(page_dir=directory))
+
+
+@contextmanager
+def file_size_limit(limit_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a size: what a full disk or a quota does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def io_threads() -> int:
+    """Return how many I/O threads of the operator library this process has."""
+    return sum((task / "comm").read_text() == "poet-io\n" for task in Path("/proc/self/task").iterdir())
+
+
+def failing_model(mode: str, shape: tuple[int, ...], fail_between: str) -> bytes:
+    """Page a tensor out and in, with a Gather that fails for a bad `index` between the halves of one transfer."""
+    page_out, page_in = 1, 1
+    nodes = [helper.make_node("Neg", ["x"], ["a"])]
+    paging = paging_nodes(mode, "a", "b", dtype=FLOAT, shape=shape)
+    middle = len(paging) // 2
+    fail = helper.make_node("Gather", ["table", "index"], ["picked"])
+    if fail_between == "out":
+        paging.insert(page_out, fail)
+    else:
+        paging.insert(middle + page_in, fail)
+    nodes += [*paging, helper.make_node("Neg", ["b"], ["y"])]
+    table = helper.make_tensor("table", FLOAT, [2], [1.0, 2.0])
+    return make_model(
+        nodes,
+        [("x", FLOAT, shape), ("index", TensorProto.INT64, ())],
+        [("y", FLOAT, shape), ("picked", FLOAT, ())],
+        [table],
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_missing_page_directory_is_named(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = tmp_path / "missing"
+    monkeypatch.setenv("POET_PAGE_DIR", str(missing))
+    with pytest.raises(RuntimeFailure, match=rf"cannot make a page file in {missing}: No such file .*errno 2"):
+        onnxruntime.InferenceSession(round_trip_model(mode, (4,)), session_options())
+    missing.mkdir()
+    session = onnxruntime.InferenceSession(round_trip_model(mode, (4,)), session_options())
+    missing.rmdir()  # the file has no name: the directory may go
+    assert session.run(None, {"x": np.ones(4, np.float32)})[0].tolist() == [1.0] * 4
+
+
+def test_page_directory_that_is_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("POET_PAGE_DIR", str(tmp_path / "file"))
+    with pytest.raises(
+        RuntimeFailure, match=rf"cannot make a page file in {tmp_path}/file: Not a directory .*errno 20"
+    ):
+        onnxruntime.InferenceSession(round_trip_model("sync", (4,)), session_options())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_full_disk_is_found_when_the_session_is_made(tmp_path: Path, mode: str) -> None:
+    model = round_trip_model(mode, (1 << 16,))
+    with (
+        file_size_limit(4096),
+        pytest.raises(
+            RuntimeFailure,
+            match=rf"PageOut.* node '.*': cannot reserve room in the page file in {tmp_path}: "
+            r"File too large \(errno 27\) at offset 0, after 0 of 262144 bytes; free space",
+        ),
+    ):
+        make_session(model, tmp_path)
+    x = np.ones(1 << 16, np.float32)
+    assert make_session(model, tmp_path).run(None, {"x": x})[0].tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_full_disk_in_a_step_fails_the_step_and_no_other(tmp_path: Path, mode: str) -> None:
+    shape = (1 << 16,)
+    session = make_session(round_trip_model(mode, shape), tmp_path)
+    x = np.ones(shape, np.float32)
+    for _ in range(3):
+        with (
+            file_size_limit(8192),
+            pytest.raises(
+                RuntimeFailure,
+                match=rf"cannot write the page file in {tmp_path}: File too large \(errno 27\) at offset 8192, "
+                "after 8192 of 262144 bytes",
+            ),
+        ):
+            session.run(None, {"x": x})
+        assert session.run(None, {"x": x})[0].tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_full_disk_for_a_tensor_of_unknown_size(tmp_path: Path, mode: str) -> None:
+    page_out = paging_nodes(mode, "x", "y", dtype=FLOAT, shape=(1,))[: -1 if mode == "sync" else -2]
+    model = make_model(page_out, [("x", FLOAT, ("n",))], [("y_token", TensorProto.INT64, (1,))])
+    session = make_session(model, tmp_path)
+    for count in (10, 5, 3000, 0, 100_000):
+        with file_size_limit(0):
+            if count in (10, 3000, 100_000):
+                with pytest.raises(RuntimeFailure, match=rf"cannot reserve .* of {-count * 4 // 4096 * -4096} bytes"):
+                    session.run(None, {"x": np.ones(count, np.float32)})
+        session.run(None, {"x": np.ones(count, np.float32)})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_lost_page_is_an_error(tmp_path: Path, mode: str) -> None:
+    shape = (5000,)
+    write = make_model(
+        [poet_node("PageOut", ["x"], ["token"], slot=0)], [("x", FLOAT, shape)], [("token", TensorProto.INT64, (1,))]
+    )
+    read_node = paging_nodes(mode, "", "y", dtype=FLOAT, shape=shape)[1 if mode == "sync" else 2 :]
+    read = make_model(read_node, [("y_token", TensorProto.INT64, (1,))], [("y", FLOAT, shape)])
+    writer, reader = make_session(write, tmp_path), make_session(read, tmp_path)
+    (token,) = writer.run(None, {"x": np.ones(shape, np.float32)})
+    (descriptor,) = page_descriptors(tmp_path)
+    os.truncate(descriptor, 4096)
+    with pytest.raises(
+        RuntimeFailure,
+        match=rf"cannot read the page file in {tmp_path}: unexpected end of file at offset 4096, "
+        "after 4096 of 20000 bytes",
+    ):
+        reader.run(None, {"y_token": token})
+    (token,) = writer.run(None, {"x": np.ones(shape, np.float32)})
+    assert reader.run(None, {"y_token": token})[0].tolist() == [1.0] * 5000
+
+
+@pytest.mark.parametrize("fail_between", ["out", "in"])
+@pytest.mark.parametrize("mode", MODES)
+def test_aborted_runs_leave_nothing_in_flight(tmp_path: Path, mode: str, fail_between: str) -> None:
+    """A run that fails between a start and its end frees the buffers at once; the memory is then used again."""
+    session = make_session(failing_model(mode, LARGE, fail_between), tmp_path)
+    x = np.arange(LARGE[0], dtype=np.float32)
+    good, bad = np.array(0), np.array(9)
+    session.run(None, {"x": x, "index": good})
+    with count_allocations() as memory:
+        level = memory.current_bytes
+        for _ in range(10):
+            with pytest.raises(RuntimeFailure, match="Gather"):
+                session.run(None, {"x": x, "index": bad})
+            assert memory.current_bytes <= level
+            scratch = np.zeros(LARGE, np.float32)  # very likely where the transfer's buffer was
+            y, _ = session.run(None, {"x": x, "index": good})
+            assert y.tobytes() == x.tobytes()
+            assert not scratch.any()
+            del y
+
+
+@pytest.mark.parametrize("fail_between", ["out", "in"])
+def test_aborted_runs_in_an_arena_leave_nothing_in_flight(tmp_path: Path, fail_between: str) -> None:
+    """An arena does not tell when it takes a buffer back: transfers of its memory end within their start."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("poet.page_dir", str(tmp_path))
+    options.register_custom_ops_library(str(library_path()))
+    session = onnxruntime.InferenceSession(failing_model("async", LARGE, fail_between), options)
+    before = io_threads()
+    x = np.arange(LARGE[0], dtype=np.float32)
+    for _ in range(5):
+        with pytest.raises(RuntimeFailure, match="Gather"):
+            session.run(None, {"x": x, "index": np.array(9)})
+        assert session.run(None, {"x": x, "index": np.array(0)})[0].tobytes() == x.tobytes()
+    assert io_threads() == before
+
+
+def test_destruction_with_transfers_in_flight(tmp_path: Path) -> None:
+    for fail_between in ("out", "in"):
+        for _ in range(5):
+            session = make_session(failing_model("async", LARGE, fail_between), tmp_path)
+            with pytest.raises(RuntimeFailure, match="Gather"):
+                session.run(None, {"x": np.zeros(LARGE, np.float32), "index": np.array(9)})
+            assert io_threads() >= 1
+            del session
+
+
+def test_terminated_runs_can_be_repeated(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["a0"])]
+    for i in range(40):
+        nodes += paging_nodes("async", f"a{i}", f"b{i}", dtype=FLOAT, shape=(1 << 20,), slot=i)
+        nodes.append(helper.make_node("Add", [f"b{i}", "x"], [f"a{i + 1}"]))
+    model = make_model(nodes, [("x", FLOAT, (1 << 20,))], [("a40", FLOAT, (1 << 20,))])
+    session = make_session(model, tmp_path)
+    x = np.ones(1 << 20, np.float32)
+    terminated = 0
+    for delay_seconds in (0.0, 0.005, 0.01, 0.02, 0.04):
+        options = onnxruntime.RunOptions()
+        timer = threading.Timer(delay_seconds, lambda o=options: setattr(o, "terminate", True))
+        timer.start()
+        try:
+            session.run(None, {"x": x}, options)
+        except RuntimeFailure as error:
+            assert "terminate" in str(error)  # noqa: PT017
+            terminated += 1
+        timer.join()
+        assert (session.run(None, {"x": x})[0] == 39 * x).all()
+    assert terminated > 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_child_of_a_fork_is_refused_and_can_start_anew(tmp_path: Path, mode: str) -> None:
+    shape = (1 << 16,)
+    model = round_trip_model(mode, shape)
+    session = make_session(model, tmp_path)
+    x = np.ones(shape, np.float32)
+    session.run(None, {"x": x})
+    child = os.fork()
+    if child == 0:  # no assertion may leave this branch
+        outcome = 1
+        try:
+            signal.alarm(60)
+            try:
+                session.run(None, {"x": x})
+            except RuntimeFailure as error:
+                refused = f"belongs to process {os.getppid()}, which forked this one" in str(error)
+                del session
+                fresh = make_session(model, tmp_path)
+                (y,) = fresh.run(None, {"x": x})
+                outcome = 0 if refused and (y == x).all() else 2
+        finally:
+            os._exit(outcome)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for _ in range(3):
+        assert session.run(None, {"x": x})[0].tobytes() == x.tobytes()
+
+
+def test_io_thread_sleeps_while_there_is_nothing_to_do(tmp_path: Path) -> None:
+    session = make_session(round_trip_model("async", (1 << 16,)), tmp_path)
+    session.run(None, {"x": np.ones(1 << 16, np.float32)})
+    (task,) = (t for t in Path("/proc/self/task").iterdir() if (t / "comm").read_text() == "poet-io\n")
+
+    def switches() -> list[str]:
+        return [line for line in (task / "status").read_text().splitlines() if "ctxt_switches" in line]
+
+    time.sleep(0.05)
+    before = switches()
+    time.sleep(0.3)
+    assert switches() == before
+    # Signals are for the application's threads.
+    blocked = next(line for line in (task / "status").read_text().splitlines() if line.startswith("SigBlk"))
+    assert int(blocked.split()[1], 16) >> (signal.SIGINT - 1) & 1 == 1
