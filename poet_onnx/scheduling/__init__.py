@@ -2,7 +2,7 @@
 
 from poet_onnx.scheduling.budget import smallest_budget
 from poet_onnx.scheduling.order import memory_aware_order
+from poet_onnx.scheduling.outcome import Progress
 from poet_onnx.scheduling.planner import ordered_steps, schedule
-from poet_onnx.scheduling.solver import Progress
 
 __all__ = ["Progress", "memory_aware_order", "ordered_steps", "schedule", "smallest_budget"]

@@ -11,7 +11,6 @@ from poet_onnx.scheduling.candidates import find_candidates
 from poet_onnx.scheduling.formulation import Formulation, formulate
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.solver import least_budget
 from poet_onnx.scheduling.starts import greedy_start
 
 SEARCH_SECONDS = 20.0
@@ -51,6 +50,8 @@ def smallest_budget(problem: ScheduleProblem, order: Sequence[str] | None = None
 
 def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, int]:
     """Return a budget that works and a lower bound on all that do."""
+    from poet_onnx.scheduling.solver import least_budget
+
     budget, bound = low_bytes, low_bytes
     while budget < peak_bytes:
         model = _model(instance, budget)

@@ -15,7 +15,7 @@ from poet_onnx.scheduling.formulation import formulate
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.solver import Limits, Outcome, Progress, solve, solver_name
+from poet_onnx.scheduling.outcome import Limits, Outcome, Progress
 from poet_onnx.scheduling.starts import Matrix, greedy_start
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
@@ -84,10 +84,13 @@ def _plan(
 ) -> Plan:
     prediction = simulate(problem, steps)
     energy = prediction.energy_joules
+    solver = "none"
     if outcome is None:
-        status, covers, bound, solver = "not_needed", "all plans: nothing is recomputed or paged", energy, "none"
+        status, covers, bound = "not_needed", "all plans: nothing is recomputed or paged", energy
         base = energy
     else:
+        from poet_onnx.scheduling.solver import solver_name
+
         status, covers, solver = outcome[0].status, outcome[1], solver_name()
         base = _base_joules(problem)
         bound = min(energy, base + outcome[0].bound_joules)
@@ -174,6 +177,9 @@ def _solve_once(
     candidates: Candidates, limits: Limits, share: float, progress: Callable[[Progress], None] | None
 ) -> tuple[Outcome, tuple[Step, ...] | None]:
     """Build and solve one model; tighten its memory rows if rounding made the solver's answer exceed the budget."""
+    # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
+    from poet_onnx.scheduling.solver import solve
+
     problem = candidates.instance.problem
     budget = problem.budget_bytes or 0
     base = _base_joules(problem)

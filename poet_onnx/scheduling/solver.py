@@ -4,53 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 
 from pyscipopt import Eventhdlr, Model, Variable, quicksum
 from pyscipopt.scip import PY_SCIP_EVENTTYPE
 
 from poet_onnx.scheduling.formulation import Formulation, Row
+from poet_onnx.scheduling.outcome import Limits, Outcome, Progress
 
 OBJECTIVE_SCALE = 1e4
 """The base energy in the units that SCIP sees, which keeps its tolerances far below what matters."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a solve has come; energies of the whole step, infinite while unknown."""
-
-    objective_joules: float
-    bound_joules: float
-    gap: float
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When to stop: at both gaps, or at the time limit.
-
-    Attributes:
-        gap: (objective - bound) / objective, energy of the whole step.
-        overhead_gap: the same over the energy above the base.
-        time_limit_seconds: wall time of the solve.
-        seed: of SCIP's random numbers.
-    """
-
-    gap: float
-    overhead_gap: float
-    time_limit_seconds: float
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What SCIP found: values of all variables or None, the proven bound on the overhead, and how it ended."""
-
-    status: str
-    x: tuple[float, ...] | None
-    bound_joules: float
-    nodes: int
 
 
 def solver_name() -> str:

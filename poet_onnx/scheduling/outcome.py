@@ -1,0 +1,42 @@
+"""What goes into a solve and what comes out of it; no solver is needed to speak of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a solve has come; energies of the whole step, infinite while unknown."""
+
+    objective_joules: float
+    bound_joules: float
+    gap: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to stop: at both gaps, or at the time limit.
+
+    Attributes:
+        gap: (objective - bound) / objective, energy of the whole step.
+        overhead_gap: the same over the energy above the base.
+        time_limit_seconds: wall time of the solve.
+        seed: of SCIP's random numbers.
+    """
+
+    gap: float
+    overhead_gap: float
+    time_limit_seconds: float
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What SCIP found: values of all variables or None, the proven bound on the overhead, and how it ended."""
+
+    status: str
+    x: tuple[float, ...] | None
+    bound_joules: float
+    nodes: int
