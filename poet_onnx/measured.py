@@ -13,7 +13,7 @@ from poet_onnx.device import describe_first_error
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 """Of the JSON form; another version is refused."""
 
 _Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
@@ -29,7 +29,7 @@ class NodeMeasurement(_Value):
     """What running a node once took.
 
     Attributes:
-        seconds: median time of its kernel.
+        seconds: median time of its kernel, scaled so that all nodes together take the whole step.
         workspace_bytes: bytes that the kernel allocated beside its outputs, counted exactly.
         output_bytes: bytes of its outputs, as the runtime reported them.
     """
@@ -67,8 +67,7 @@ class MeasuredCosts(_Value):
         threads: threads inside an operator.
         repetitions: steps that were timed, after warm-up.
         step_seconds: median time of a whole step without any profiling.
-        node_overhead_seconds: what the runtime spends on each node beside its kernel, views included: so much that all
-            nodes together take `step_seconds`.
+        node_overhead_seconds: what the runtime spends on each node beside its kernel, views included.
         nodes: by node name.
         storage: the page directory; None if the device has no storage.
         active_watts: power above idle during the steps, from the machine's own meter; None if none is readable.
@@ -95,7 +94,7 @@ class MeasuredCosts(_Value):
         """
         if self.fingerprint != graph.fingerprint:
             raise InputError(
-                f"The measured costs are of another graph: they have fingerprint {self.fingerprint[:12]}, the model has "
+                f"The measured costs are of another graph: they have fingerprint {self.fingerprint[:12]}, it has "
                 f"{graph.fingerprint[:12]}; run `poet-onnx profile` on this model."
             )
         missing = [node.name for node in graph.nodes if not node.view and node.name not in self.nodes]
