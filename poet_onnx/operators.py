@@ -59,6 +59,7 @@ ONNX: dict[str, Traits] = {
 
 MICROSOFT: dict[str, Traits] = {
     "BatchNormInternal": RUNNING_STATISTICS,
+    "Trilu": FIRST_IN_PLACE,
     "InPlaceAccumulatorV2": Traits(aliases=((0, 1),), writes=(0,), update=True),
     "InPlaceAccumulator": Traits(aliases=((0, 0),), writes=(0,), update=True),
     "ZeroGradient": Traits(aliases=((0, 0),), writes=(0,), update=True),
@@ -66,9 +67,7 @@ MICROSOFT: dict[str, Traits] = {
     "AdamOptimizer": Traits(
         aliases=((1, 0), (2, 3), (3, 4), (4, 1), (5, 2), (6, 5)), writes=(1, 2, 3, 4, 5, 6), update=True
     ),
-    **dict.fromkeys(("TrainableDropout", "BitmaskDropout", "BiasDropout", "BitmaskBiasDropout"), RANDOM),
-    **dict.fromkeys(("BiasSoftmaxDropout", "RandomNormalLike"), RANDOM),
-    "PassThrough": VIEW,
+    **dict.fromkeys(("BitmaskDropout", "BiasDropout", "BitmaskBiasDropout", "BiasSoftmaxDropout"), RANDOM),
 }
 """Operators of ONNX Runtime with properties of their own."""
 
