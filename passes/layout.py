@@ -16,6 +16,8 @@ Rules:
         PageIn, or PageInStart and PageInEnd. Each value has one slot, numbered by first use.
     L8. Every page-in of a stored value consumes the token of its page-out; where two of them have the same trigger, the
         later one gets the token through a Gate.
+    L9. What a step makes and nobody reads goes into a Gate right behind it: ONNX Runtime frees a buffer behind its last
+        reader, and one that has no reader only when the whole training step is over.
 """
 
 from __future__ import annotations
@@ -147,6 +149,17 @@ class _Layout:
         self._placed.append(
             Placed(name, node.op_type, node.domain, tuple(inputs), outputs, node.outputs, source=node.name)
         )
+        self._release(index, node.name, step.copy)
+
+    def _release(self, index: int, maker: str, number: int | str) -> None:
+        """Place a reader of what nobody else reads (L9)."""
+        versions = self._lives.writes[index].values()
+        unread = [version for version in versions if version.ready == version.last_read == index]
+        if unread:
+            inputs = tuple(self._name(version.value, version) for version in unread)
+            output = self._values.of(inputs[0], "/released")
+            name = self._node_names.of(maker, f"/release_{number}")
+            self._placed.append(Placed(name, "Gate", DOMAIN, inputs, (output,), (unread[0].value,)))
 
     def _reference(self, name: str, versions: Mapping[str, Version]) -> str:
         """Return the name under which a tensor is read, placing the views that lead to it (L2)."""
@@ -279,10 +292,13 @@ class _Layout:
         self._transfer("PageInStart", name, inputs, {raw: value, ticket: TOKEN}, stored.slot)
 
     def _page_in_end(self, index: int, value: str) -> None:
-        if self._steps[index - 1].action is Action.PAGE_IN_START and self._synchronous(index - 1, Action.PAGE_IN_END):
-            return
         version = self._lives.reads[index][value]
+        if self._steps[index - 1].action is Action.PAGE_IN_START and self._synchronous(index - 1, Action.PAGE_IN_END):
+            self._release(index, value, version.suffix.rpartition("_")[2])
+            return
         result = self._name(value, version)
         raw, ticket = self._values.of(result, "/raw"), self._values.of(result, "/ticket")
-        name = self._node_names.of(value, f"/page_in_end_{version.suffix.rpartition('_')[2]}")
+        number = version.suffix.rpartition("_")[2]
+        name = self._node_names.of(value, f"/page_in_end_{number}")
         self._transfer("PageInEnd", name, [raw, ticket], {result: value}, self._slots[value])
+        self._release(index, value, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -24,20 +25,22 @@ class WriteMetadata(InPlacePass):
 
     Rules:
         M1. Every key begins with `poet.`; the model's other metadata stay as they are.
-        M2. `poet.plan` holds the whole plan, readable with the original model alone; it is the same text for the same
-            plan.
+        M2. `poet.plan` holds the whole plan, readable with the original model alone. Seconds spent on solving are left
+            out (0), so that the same input gives the same bytes.
         M3. `poet.version` is the version of poet-onnx that wrote the model: whoever finds it knows that the model is
             rewritten.
 
     Requires nothing; ensures that the plan reads back as it was.
     """
 
-    def __init__(self, graph: TrainingGraph, plan: Plan, *, version: str, dims: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, graph: TrainingGraph, plan: Plan, *, version: str, dims: Mapping[str, int] | None = None
+    ) -> None:
         super().__init__()
         self._graph = graph
-        self._plan = plan
+        self._plan = dataclasses.replace(plan, certificate=dataclasses.replace(plan.certificate, solve_seconds=0.0))
         self._version = version
-        self._dims = dims or {}
+        self._dims = dict(dims or {})
 
     def call(self, model: ir.Model) -> PassResult:
         """Write all of it."""

@@ -153,7 +153,7 @@ def _make(
 
 
 def _transfer_attributes(graph: TrainingGraph, placed: Placed) -> tuple[ir.Attr, ...]:
-    if placed.slot is None:
+    if placed.slot is None or placed.op_type in ("PageOutEnd", "PageInEnd"):  # tokens and tickets know their slot
         return ()
     attributes = [ir.AttrInt64("slot", placed.slot)]
     if placed.op_type in ("PageIn", "PageInStart"):

@@ -231,6 +231,22 @@ def test_v4_a_graph_output_keeps_its_original_version() -> None:
     assert by_name(layout)["D/recompute_1"].outputs == ("d/recompute_1",)
 
 
+def test_l9_what_nobody_reads_goes_into_a_gate() -> None:
+    masked = graph(
+        node("A", "Relu", "x", "a"),
+        node("B", "MaxPool", "a", "b mask"),
+        node("C", "Relu", "b", "c"),
+        node("D", "Add", "c mask", "d"),
+        outputs="d",
+    )
+    layout = lay_out(masked, steps("A B C B1 D"))
+    assert names(layout)[:4] == ["A", "B", "B/release_0", "C"]
+    assert by_name(layout)["B/release_0"].inputs == ("mask",)
+    assert by_name(layout)["B/release_1"].inputs == ("b/recompute_1",)
+    paged = lay_out(CHAIN, steps("A B >b b> C <b b< D"))
+    assert names(paged)[-2:] == ["b/release_1", "D"]
+
+
 def test_names_that_the_model_already_has_are_avoided() -> None:
     taken = graph(
         node("A", "Relu", "x", "a"), node("B", "Relu", "a", "a/recompute_1"), node("C", "Add", "a a/recompute_1", "c"),

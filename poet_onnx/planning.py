@@ -1,0 +1,229 @@
+"""What a rewrite was asked for, and the plan that answers it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
+
+from poet_onnx.costs import CostTable, cost_table
+from poet_onnx.device import DeviceProfile, load_device
+from poet_onnx.errors import InfeasibleError, InputError
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.plan import Plan, Prediction
+from poet_onnx.plan_json import from_json
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.quantities import Budget, Deadline, parse_budget, parse_deadline
+from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
+from poet_onnx.simulate import simulate
+
+if TYPE_CHECKING:
+    from poet_onnx.measured import MeasuredCosts
+    from poet_onnx.scheduling import Progress
+
+BudgetKind: TypeAlias = Literal["ram", "activation"]
+
+METHODS = ("poet",)
+TARGETS = ("training",)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of a rewrite, read and checked; `poet_onnx.rewrite` says what they mean."""
+
+    device: DeviceProfile
+    budget: Budget | None
+    budget_kind: BudgetKind
+    deadline: Deadline | None
+    measured: MeasuredCosts | None
+    method: str
+    recompute: bool
+    paging: bool
+    gap: float
+    time_limit_seconds: float
+    seed: int
+    plan: Plan | str | None
+    progress: Callable[[Progress], None] | None
+    dims: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and what it is to be compared with.
+
+    Attributes:
+        graph, costs: what was planned.
+        plan: the plan.
+        original: prediction for the nodes in the order of the file.
+        ordered: prediction after memory-aware ordering alone.
+        rewritten: prediction for the plan.
+        budget_bytes: the bound on the step peak or the transient peak, as the request's `budget_kind` says.
+    """
+
+    graph: TrainingGraph
+    costs: CostTable
+    plan: Plan
+    original: Prediction
+    ordered: Prediction
+    rewritten: Prediction
+    budget_bytes: int | None
+
+
+def read_request(
+    *,
+    device: str | os.PathLike[str] | DeviceProfile,
+    ram_budget: SupportsIndex | str | None = None,
+    activation_budget: SupportsIndex | str | None = None,
+    deadline: float | str | None = None,
+    costs: MeasuredCosts | str | os.PathLike[str] | None = None,
+    method: str = "poet",
+    recompute: bool = True,
+    paging: bool = True,
+    gap: float = 0.01,
+    time_limit_seconds: float = 60.0,
+    seed: int = 0,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    dims: Mapping[str, int] | None = None,
+    target: str = "training",
+) -> Request:
+    """Read and check the arguments of a rewrite.
+
+    Raises:
+        InputError: naming the argument that cannot be used, and what can.
+    """
+    for name, chosen, known in (("method", method, METHODS), ("target", target, TARGETS)):
+        if chosen not in known:
+            raise InputError(f"This release has no {name} {chosen!r}; use {' or '.join(map(repr, known))}.")
+    if ram_budget is not None and activation_budget is not None:
+        raise InputError("Give a RAM budget or an activation budget, not both.")
+    for name, number, low, high in (("gap", gap, 0.0, 1.0), ("time limit", time_limit_seconds, 0.0, math.inf)):
+        if not low <= number < high:
+            raise InputError(f"A {name} of {number} is out of range: it must be at least {low:g} and below {high:g}.")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"Seed {seed} is out of range: it must be at least 0 and below 2147483648.")
+    for name, size in (dims or {}).items():
+        if size < 1:
+            raise InputError(f"Dimension {name}={size} is out of range: it must be at least 1.")
+    budget: Budget | None = None
+    if ram_budget is not None:
+        budget = parse_budget(ram_budget, name="RAM budget")
+    elif activation_budget is not None:
+        share_of = "the transient peak after ordering"
+        budget = parse_budget(activation_budget, name="activation budget", share_of=share_of)
+    return Request(
+        device=device if isinstance(device, DeviceProfile) else load_device(os.fspath(device)),
+        budget=budget,
+        budget_kind="ram" if activation_budget is None else "activation",
+        deadline=None if deadline is None else parse_deadline(deadline, name="deadline"),
+        measured=_measured(costs),
+        method=method,
+        recompute=recompute,
+        paging=paging,
+        gap=gap,
+        time_limit_seconds=time_limit_seconds,
+        seed=seed,
+        plan=plan if isinstance(plan, Plan) or plan is None else _read_text(Path(plan), "plan"),
+        progress=progress,
+        dims=dict(dims or {}),
+    )
+
+
+def make_plan(graph: TrainingGraph, request: Request) -> Planned:
+    """Plan a training graph as requested, or check the plan that came with the request.
+
+    Raises:
+        InputError: if the plan that was given is for another graph or device.
+        InfeasibleError: if no plan keeps to the budget and the deadline.
+        LimitReachedError: if the time limit came before any plan was found.
+        CheckFailed: if a plan does not hold in the simulator.
+    """
+    costs = _costs(graph, request)
+    paging = request.paging and bool(costs.page_out)
+    free = ScheduleProblem(graph, costs, recompute=request.recompute, paging=paging)
+    original = simulate(free, ordered_steps([node.name for node in graph.nodes if not node.view]))
+    order = memory_aware_order(free)
+    ordered = simulate(free, ordered_steps(order))
+    bound_bytes = _budget_bytes(request, ordered)
+    transient = bound_bytes
+    if transient is not None and request.budget_kind == "ram":
+        transient -= graph.resident_bytes
+    deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
+    problem = replace(free, budget_bytes=transient, deadline_seconds=deadline)
+    if request.plan is not None:
+        plan = _given_plan(problem, request.plan)
+        rewritten = simulate(replace(problem, recompute=True, paging=True), plan.steps)
+    else:
+        plan = _schedule(problem, request, order)
+        rewritten = plan.prediction
+    return Planned(graph, costs, plan, original, ordered, rewritten, bound_bytes)
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InputError(f"Cannot read the {what} {path}: {reason}.") from error
+
+
+def _measured(costs: MeasuredCosts | str | os.PathLike[str] | None) -> MeasuredCosts | None:
+    if not isinstance(costs, (str, os.PathLike)):
+        return costs
+    from poet_onnx.measured import load_measured
+
+    return load_measured(Path(costs))
+
+
+def _costs(graph: TrainingGraph, request: Request) -> CostTable:
+    return cost_table(graph, request.device, request.measured)
+
+
+def _budget_bytes(request: Request, ordered: Prediction) -> int | None:
+    """Return the bound as it was asked for; a plan that was given has its own."""
+    if request.budget is not None:
+        return request.budget.in_bytes(ordered.transient_peak_bytes)
+    return None if request.plan is not None else request.device.ram_bytes
+
+
+def _given_plan(problem: ScheduleProblem, given: Plan | str) -> Plan:
+    graph, device = problem.graph, problem.costs.device
+    plan = from_json(given, graph) if isinstance(given, str) else given
+    if plan.fingerprint != graph.fingerprint:
+        raise InputError(
+            f"The plan was made for graph {plan.fingerprint[:12]}, this one is {graph.fingerprint[:12]}; "
+            "plan again for this model."
+        )
+    if plan.device != device:
+        raise InputError(f"The plan was made for device '{plan.device}', not for '{device}'; give that device.")
+    return plan
+
+
+def _schedule(problem: ScheduleProblem, request: Request, order: tuple[str, ...]) -> Plan:
+    asked = problem.budget_bytes
+    ram = request.budget_kind == "ram"
+    if asked is not None:
+        # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
+        problem = replace(problem, budget_bytes=max(1, asked))
+    try:
+        return schedule(
+            problem,
+            gap=request.gap,
+            time_limit_seconds=request.time_limit_seconds,
+            seed=request.seed,
+            progress=request.progress,
+            order=order,
+        )
+    except InfeasibleError as error:
+        if not ram or asked is None or error.smallest_budget_bytes is None:
+            raise
+        resident = problem.graph.resident_bytes
+        raise InfeasibleError(
+            f"No plan keeps the step peak to the RAM budget of {asked + resident:,} bytes: parameters, gradient buffers"
+            f" and inputs alone are {resident:,} bytes, and the smallest RAM budget that works is "
+            f"{resident + error.smallest_budget_bytes:,} bytes.",
+            error.smallest_budget_bytes,
+        ) from error

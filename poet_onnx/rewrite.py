@@ -1,0 +1,271 @@
+"""Rewrite a training graph: plan its step for a device and carry the plan out on the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, InvariantError, PassBase, PassError, PassResult, Sequential
+
+from poet_onnx.costs import CostTable
+from poet_onnx.device import DeviceProfile
+from poet_onnx.errors import InputError, PoetError
+from poet_onnx.extract import extract, load_model
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.annotate import AnnotateCosts
+from poet_onnx.passes.layout import DOMAIN
+from poet_onnx.passes.metadata import VERSION_KEY, WriteMetadata
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.passes.order import OrderNodes
+from poet_onnx.passes.paging import InsertPaging
+from poet_onnx.passes.recompute import InsertRecompute
+from poet_onnx.plan import Plan, Prediction
+from poet_onnx.planning import BudgetKind, Planned, Request, make_plan, read_request
+from poet_onnx.saving import save_model
+
+if TYPE_CHECKING:
+    from poet_onnx.measured import MeasuredCosts
+    from poet_onnx.scheduling import Progress
+
+
+@dataclass(frozen=True)
+class RewriteResult:
+    """A rewritten model and what is known about it.
+
+    Attributes:
+        model: the rewritten model.
+        plan: what was carried out, with its certificate.
+        graph: the training graph that was planned: the model as given, after normalization.
+        costs: what the plan's figures are made of.
+        original: what the simulator predicts of the nodes in the order of the file.
+        ordered: the same after memory-aware ordering alone.
+        rewritten: the same of the plan.
+        original_nodes: nodes of the model as given.
+        budget_bytes: the bound on what `budget_kind` names: "ram" bounds resident plus transient bytes, "activation"
+            transient bytes alone.
+        method: how the plan was made.
+    """
+
+    model: ir.Model
+    plan: Plan
+    graph: TrainingGraph
+    costs: CostTable
+    original: Prediction
+    ordered: Prediction
+    rewritten: Prediction
+    original_nodes: int
+    budget_bytes: int | None
+    budget_kind: BudgetKind
+    method: str
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file, whole or not at all; what is external data stays external.
+
+        Raises:
+            InputError: if it cannot be written.
+        """
+        save_model(self.model, path)
+
+
+@dataclass
+class _Progress:
+    """What one run of the passes has found so far; later passes read it when their turn comes."""
+
+    original_nodes: int = 0
+    planned: list[Planned] = field(default_factory=list)
+
+
+class RefuseRewritten(InPlacePass):
+    """Refuse a model that poet-onnx has rewritten already; changes nothing."""
+
+    def __init__(self, progress: _Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Look at the model, and count its nodes."""
+        if VERSION_KEY in model.metadata_props or DOMAIN in model.opset_imports:
+            raise InputError("The model was rewritten by poet-onnx already: give the model that it was made from.")
+        self._progress.original_nodes = len(model.graph)
+        self._progress.planned.clear()
+        return PassResult(model, modified=False)
+
+
+class PlanStep(InPlacePass):
+    """Extract the training graph and plan its step; changes nothing, the passes that follow carry the plan out."""
+
+    def __init__(self, request: Request, progress: _Progress) -> None:
+        super().__init__()
+        self._request = request
+        self._progress = progress
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Plan the step."""
+        graph = extract(model)
+        self._progress.planned.append(make_plan(graph, self._request))
+        return PassResult(model, modified=False)
+
+
+class WithPlan(InPlacePass):
+    """A pass that is made of the plan when its turn comes."""
+
+    def __init__(self, make: Callable[[Planned], PassBase], progress: _Progress) -> None:
+        super().__init__()
+        self._make = make
+        self._progress = progress
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Make the pass and run it."""
+        return self._make(self._progress.planned[-1])(model)
+
+
+def rewrite(
+    model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    *,
+    device: str | os.PathLike[str] | DeviceProfile,
+    ram_budget: SupportsIndex | str | None = None,
+    activation_budget: SupportsIndex | str | None = None,
+    deadline: float | str | None = None,
+    costs: MeasuredCosts | str | os.PathLike[str] | None = None,
+    method: str = "poet",
+    recompute: bool = True,
+    paging: bool = True,
+    gap: float = 0.01,
+    time_limit_seconds: float = 60.0,
+    seed: int = 0,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    dims: Mapping[str, int] | None = None,
+    target: str = "training",
+) -> RewriteResult:
+    """Rewrite a training graph so that its step keeps to a budget on a device, for the least energy.
+
+    The rewritten graph computes the same bits. The model given is not changed.
+
+    Args:
+        model_or_path: the training graph: a file or a model in memory.
+        device: a profile, its name or its TOML file.
+        ram_budget: bound on the step peak: bytes, or text such as "256MiB". Default: the device's RAM.
+        activation_budget: bound on the transient peak instead: bytes, text, or a percentage of the transient peak after
+            ordering, such as "75%".
+        deadline: bound on the predicted time of a step: seconds, or text such as "250ms" or "1.3x" (of the time that
+            computing alone takes). Default none.
+        costs: measured costs, or the file of a profile, in place of modelled ones.
+        method: how to plan; "poet".
+        recompute: whether the plan may run nodes again.
+        paging: whether the plan may move values to storage and back.
+        gap: how close to the least energy the plan must be proven to be.
+        time_limit_seconds: for the solver; the best plan found by then is used.
+        seed: of the solver.
+        plan: a plan made before for this model, or its file: carried out without a solver. Budget and deadline are then
+            the plan's own.
+        progress: called while the solver works.
+        dims: sizes of named dynamic dimensions.
+        target: runtime that will run the model; "training" is onnxruntime-training.
+
+    Raises:
+        InputError: if an argument or the model cannot be used.
+        InfeasibleError: if no plan keeps to the budget and the deadline.
+        LimitReachedError: if the time limit came before any plan was found.
+        CheckFailed: if a check of ours did not hold.
+    """
+    request = read_request(
+        device=device,
+        ram_budget=ram_budget,
+        activation_budget=activation_budget,
+        deadline=deadline,
+        costs=costs,
+        method=method,
+        recompute=recompute,
+        paging=paging,
+        gap=gap,
+        time_limit_seconds=time_limit_seconds,
+        seed=seed,
+        plan=plan,
+        progress=progress,
+        dims=dims,
+        target=target,
+    )
+    model = as_model(model_or_path)
+    found = _Progress()
+    with own_errors():
+        _passes(request, found)(model)
+    planned = found.planned[-1]
+    return RewriteResult(
+        model=model,
+        plan=planned.plan,
+        graph=planned.graph,
+        costs=planned.costs,
+        original=planned.original,
+        ordered=planned.ordered,
+        rewritten=planned.rewritten,
+        original_nodes=found.original_nodes,
+        budget_bytes=planned.budget_bytes,
+        budget_kind=request.budget_kind,
+        method=method,
+    )
+
+
+def pipeline(**options: Any) -> Sequential:
+    """Return the passes of `rewrite` as one `onnx_ir` pass for an export pipeline; it changes the model in place.
+
+    Args:
+        options: the keyword arguments of `rewrite`.
+
+    Raises:
+        InputError: if an option cannot be used. What is wrong with a model is raised when the passes run, as the cause
+            of an `onnx_ir.passes.PassError`.
+    """
+    return _passes(read_request(**options), _Progress())
+
+
+def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir.Model:
+    """Return a model that may be changed: loaded from a file, read from a protobuf message, or copied.
+
+    Raises:
+        InputError: if there is no such file or it is no ONNX model.
+    """
+    if isinstance(model_or_path, ir.Model):
+        return model_or_path.clone()
+    if isinstance(model_or_path, onnx.ModelProto):
+        return ir.from_proto(model_or_path)
+    return load_model(model_or_path)
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise an error of ours that a pass wrapped in one of onnx_ir's as itself."""
+    try:
+        yield
+    except (PassError, InvariantError) as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, PoetError):
+                raise cause from None
+            cause = cause.__cause__
+        raise
+
+
+def _passes(request: Request, progress: _Progress) -> Sequential:
+    def with_plan(make: Callable[[Planned], PassBase]) -> WithPlan:
+        return WithPlan(make, progress)
+
+    def metadata(planned: Planned) -> PassBase:
+        return WriteMetadata(planned.graph, planned.plan, version=version("poet-onnx"), dims=request.dims)
+
+    return Sequential(
+        RefuseRewritten(progress),
+        normalize(dims=request.dims or None),
+        PlanStep(request, progress),
+        with_plan(lambda planned: AnnotateCosts(planned.costs)),
+        with_plan(lambda planned: OrderNodes(planned.graph, planned.plan)),
+        with_plan(lambda planned: InsertRecompute(planned.graph, planned.plan)),
+        with_plan(lambda planned: InsertPaging(planned.graph, planned.plan)),
+        with_plan(metadata),
+    )

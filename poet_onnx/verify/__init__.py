@@ -1,0 +1,8 @@
+"""Verify: run the original and the rewritten model in ONNX Runtime and compare what they do with what was promised."""
+
+from __future__ import annotations
+
+from poet_onnx.verify.report import Difference, OptimizedRun, VerificationReport
+from poet_onnx.verify.verification import verify
+
+__all__ = ["Difference", "OptimizedRun", "VerificationReport", "verify"]

@@ -1,0 +1,112 @@
+"""What a verification found: a frozen value that goes to JSON."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+
+SCHEMA_VERSION: Literal[1] = 1
+
+
+class _Value(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Difference(_Value):
+    """The first element in which a tensor of the two models differs.
+
+    Attributes:
+        step: training step, from 0.
+        tensor: name of an output or of a buffer that is updated in place.
+        element: index of the element; empty for a scalar, or where type or shape differ.
+        original: what the original model computes there.
+        rewritten: what the rewritten model computes there.
+        ulp: units in the last place between two finite floats; None for other types.
+        differing_elements: how many elements of the tensor differ.
+    """
+
+    step: int
+    tensor: str
+    element: tuple[int, ...]
+    original: str
+    rewritten: str
+    ulp: int | None
+    differing_elements: int
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        apart = "" if self.ulp is None else f", {self.ulp} ulp apart"
+        where = f"{self.tensor}[{', '.join(map(str, self.element))}]" if self.element else self.tensor
+        return (
+            f"'{where}' is {self.rewritten} instead of {self.original} in step {self.step}{apart} "
+            f"({self.differing_elements} elements differ)"
+        )
+
+
+class OptimizedRun(_Value):
+    """How the rewritten model behaves under all of the runtime's optimizations, in the runtime's own order.
+
+    Attributes:
+        bits_equal: every output and every updated buffer is the original's, run in the same way.
+        recomputed_nodes_alive: recomputed nodes that ran.
+        lost_nodes: names of recomputed nodes that did not run.
+    """
+
+    bits_equal: bool
+    recomputed_nodes_alive: int
+    lost_nodes: tuple[str, ...]
+
+
+class VerificationReport(_Value):
+    """What a verification found.
+
+    Attributes:
+        schema_version: of this JSON.
+        passed: nothing is wrong.
+        problems: what is wrong, a sentence each.
+        runtime: distribution and version of the ONNX Runtime that ran both models.
+        device: device profile that the plan was made for.
+        fingerprint: of the training graph.
+        steps: consecutive training steps that were compared.
+        threads: inside an operator.
+        seeds_pinned: the original's random operators had no seed and got the rewritten model's for the comparison.
+        outputs_compared: graph outputs, each in every step.
+        buffers_compared: gradient buffers, running statistics and the like that are updated in place, in every step.
+        bytes_compared: in all steps.
+        bits_equal: all of them are equal, byte for byte.
+        differences: the first differing element of each differing tensor, in the first step that has any.
+        executed_nodes: nodes that the runtime ran in a step of the rewritten model.
+        order_exact: it ran them exactly in the order of the file.
+        plan_carried_out: the file's nodes are those that the plan in it asks for.
+        recomputed_nodes: nodes that run again.
+        predicted_transient_peak_bytes: by the plan's simulation.
+        measured_transient_peak_bytes: by the allocator, in a warmed-up session, above its level before the step.
+        original_transient_peak_bytes: the same of the original model.
+        budget_bytes: bound on the transient peak that the plan was made for; None if it has none.
+        optimized: the run under all optimizations, if it was asked for.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    passed: bool
+    problems: tuple[str, ...]
+    runtime: str
+    device: str
+    fingerprint: str
+    steps: int
+    threads: int
+    seeds_pinned: bool
+    outputs_compared: int
+    buffers_compared: int
+    bytes_compared: int
+    bits_equal: bool
+    differences: tuple[Difference, ...]
+    executed_nodes: int
+    order_exact: bool
+    plan_carried_out: bool
+    recomputed_nodes: int
+    predicted_transient_peak_bytes: int
+    measured_transient_peak_bytes: int
+    original_transient_peak_bytes: int
+    budget_bytes: int | None
+    optimized: OptimizedRun | None

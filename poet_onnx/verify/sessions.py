@@ -1,0 +1,174 @@
+"""Run a model in ONNX Runtime, step after step, and see everything it does: outputs, buffers, nodes, bytes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from poet_onnx.errors import CheckFailed
+from poet_onnx.runtime import session_options
+
+if TYPE_CHECKING:
+    from onnxruntime import SessionOptions
+
+Array = npt.NDArray[np.generic]
+
+_LARGE_BYTES = 2**20
+_RUNTIME_ERRORS = (
+    *("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf"),
+    *("ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail"),
+)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How sessions run.
+
+    Attributes:
+        threads: inside an operator.
+        page_dir: directory of the page file; None for the default.
+        optimized: all of the runtime's optimizations and its own order, instead of the file's nodes in its order.
+    """
+
+    threads: int = 1
+    page_dir: str | None = None
+    optimized: bool = False
+
+
+class Session:
+    """A model in ONNX Runtime whose state is fed and read from outside."""
+
+    def __init__(self, model: ir.Model, role: str, state: Iterable[str], conditions: Conditions) -> None:
+        """Load a model.
+
+        Args:
+            model: it is not changed.
+            role: what to call the model in errors.
+            state: names of inputs and initializers that the model updates in place; such initializers become inputs.
+            conditions: how to run it.
+
+        Raises:
+            CheckFailed: if ONNX Runtime refuses the model.
+        """
+        self._runtime: Any = importlib.import_module("onnxruntime")
+        self._role = role
+        self._state = tuple(state)
+        self._folder = tempfile.TemporaryDirectory(prefix="poet-onnx-")
+        options = self._options(conditions)
+        payload, weights = _payload(model, self._state)
+        # An OrtValue made of an array only borrows its memory: the wrapper must live as long as what uses it.
+        self._weights = [self._value(array) for array in weights.values()]
+        options.add_external_initializers(list(weights), self._weights)
+        self._session = self._guard("load", self._runtime.InferenceSession, payload, options)
+        self.outputs = tuple(output.name for output in self._session.get_outputs())
+        self._held: dict[str, Any] = {}
+        self._bound: dict[str, Any] = {}
+
+    def __enter__(self) -> Session:
+        """Enter."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Free the session and its files."""
+        self._session = None
+        self._held, self._bound, self._weights = {}, {}, []
+        self._folder.cleanup()
+
+    def start(self, state: Mapping[str, Array]) -> None:
+        """Set what the model updates in place."""
+        self._held = {name: self._value(state[name]) for name in self._state}
+
+    def prepare(self, feeds: Mapping[str, Array]) -> Any:
+        """Bind the inputs of a step, so that running it allocates nothing but what the step needs."""
+        binding = self._session.io_binding()
+        names = [wanted.name for wanted in self._session.get_inputs()]
+        self._bound = {name: self._held.get(name) or self._value(feeds[name]) for name in names}
+        for name, value in self._bound.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in self.outputs:
+            binding.bind_output(name, "cpu")
+        return binding
+
+    def run(self, binding: Any) -> None:
+        """Run one step.
+
+        Raises:
+            CheckFailed: if it fails in ONNX Runtime.
+        """
+        self._guard("run", self._session.run_with_iobinding, binding)
+
+    def read(self, binding: Any) -> dict[str, Array]:
+        """Return outputs and updated buffers after a step, and let go of the outputs."""
+        arrays = dict(zip(self.outputs, (value.numpy() for value in binding.get_outputs()), strict=True))
+        binding.clear_binding_outputs()
+        return arrays | {name: np.array(value.numpy()) for name, value in self._held.items()}
+
+    def executed_nodes(self) -> tuple[str, ...]:
+        """End profiling and return the names of the nodes that ran since the session was made, in order."""
+        profile = Path(self._session.end_profiling())
+        events = json.loads(profile.read_text(encoding="utf-8"))
+        suffix = "_kernel_time"
+        ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(suffix)]
+        return tuple(event["name"][: -len(suffix)] for event in ran)
+
+    def _options(self, conditions: Conditions) -> SessionOptions:
+        options = session_options(threads=conditions.threads, page_dir=conditions.page_dir)
+        if conditions.optimized:
+            options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+            options.execution_order = self._runtime.ExecutionOrder.DEFAULT
+        options.log_severity_level = 4
+        return options
+
+    def _value(self, array: Array) -> Any:
+        return self._runtime.OrtValue.ortvalue_from_numpy(np.array(array, order="C"), "cpu")
+
+    def _guard(self, verb: str, function: Any, *arguments: Any) -> Any:
+        state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+        try:
+            return function(*arguments)
+        except tuple(getattr(state, name) for name in _RUNTIME_ERRORS if hasattr(state, name)) as error:
+            reason = " ".join(str(error).split())
+            raise CheckFailed(f"ONNX Runtime cannot {verb} the {self._role} model: {reason}") from error
+
+
+class ProfiledSession(Session):
+    """A session that notes which nodes run, and when."""
+
+    def _options(self, conditions: Conditions) -> SessionOptions:
+        options = super()._options(conditions)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(self._folder.name, "profile"))
+        return options
+
+
+def _payload(model: ir.Model, state: Sequence[str]) -> tuple[bytes, dict[str, Array]]:
+    """Return a model as bytes, state made inputs, and the large weights that ONNX Runtime gets by name."""
+    clone = model.clone()
+    values: dict[str, Array] = {}
+    for name in state:
+        value = clone.graph.initializers.pop(name, None)
+        if value is not None and not value.is_graph_input():
+            tensor = value.const_value
+            if tensor is not None:
+                value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+            clone.graph.inputs.append(value)
+        if value is not None:
+            value.const_value = None
+    for name, value in clone.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or (tensor.nbytes < _LARGE_BYTES and not isinstance(tensor, ir.ExternalTensor)):
+            continue
+        values[name] = tensor.numpy()
+        value.const_value = ir.ExternalTensor(
+            *("given-by-name", 0, tensor.nbytes, tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), name=name
+        )
+    return ir.to_proto(clone).SerializeToString(deterministic=True), values

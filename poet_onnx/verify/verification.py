@@ -1,0 +1,289 @@
+"""The checks of a verification, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from poet_onnx.errors import CheckFailed, InputError
+from poet_onnx.extract import extract
+from poet_onnx.feeds import random_feeds
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.layout import lay_out
+from poet_onnx.passes.metadata import DIMS_KEY, PLAN_KEY
+from poet_onnx.passes.normalize import InlineFunctions, PinSeeds, normalize
+from poet_onnx.passes.weave import check_woven
+from poet_onnx.plan import Action, Plan
+from poet_onnx.plan_json import from_json
+from poet_onnx.rewrite import as_model
+from poet_onnx.runtime import count_allocations, installed_runtime
+from poet_onnx.verify.compare import difference
+from poet_onnx.verify.report import Difference, OptimizedRun, VerificationReport
+from poet_onnx.verify.sessions import Conditions, ProfiledSession, Session
+
+PEAK_TOLERANCE = 0.002
+"""Part of the predicted transient peak by which the measured one may differ."""
+
+PEAK_TOLERANCE_BYTES = 64
+"""The same in bytes, for graphs so small that a part of the peak is less than an allocation's rounding."""
+
+SHOWN_DIFFERENCES = 10
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclass
+class _Subject:
+    """What is verified: both models, the graph and the plan, and what the checks have found."""
+
+    original: ir.Model
+    rewritten: ir.Model
+    graph: TrainingGraph
+    plan: Plan
+    state: tuple[str, ...]
+    seeds_pinned: bool
+    conditions: Conditions
+    seed: int
+    problems: list[str] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    bytes_compared: int = 0
+    measured_bytes: int = 0
+    original_bytes: int = 0
+    buffers: int = 0
+
+
+def verify(
+    original: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    rewritten: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    *,
+    feeds: int = 3,
+    threads: int = 1,
+    page_dir: str | os.PathLike[str] | None = None,
+    budget_bytes: int | None = None,
+    optimized: bool = False,
+    seed: int = 0,
+) -> VerificationReport:
+    """Run both models on the same random feeds and check that the rewritten one keeps every promise.
+
+    Compared bit for bit: every output and every buffer that is updated in place, over consecutive training steps that
+    start from the same random contents. Checked besides: the file carries out the plan in it, ONNX Runtime executes
+    exactly the file's order, the allocator's transient peak is the predicted one and within the budget.
+
+    Args:
+        original: the model before the rewrite.
+        rewritten: the model that poet-onnx made of it.
+        feeds: how many random feeds, one training step each.
+        threads: inside an operator; results of several threads are not reproducible for every operator.
+        page_dir: existing directory for the page file.
+        budget_bytes: bound on the transient peak; default the plan's.
+        optimized: also run both under all of the runtime's optimizations, in its own order.
+        seed: of the random feeds.
+
+    Raises:
+        InputError: if the models cannot be verified: not rewritten by poet-onnx, or not from this original.
+    """
+    if feeds < 1:
+        raise InputError(f"{feeds} feeds verify nothing: give 1 or more.")
+    conditions = Conditions(threads=threads, page_dir=None if page_dir is None else os.fspath(page_dir))
+    subject = _subject(as_model(original), as_model(rewritten), conditions, seed)
+    bound = subject.plan.budget_bytes if budget_bytes is None else budget_bytes
+    carried_out = _check_plan(subject)
+    executed, order_exact, optimized_run = 0, False, None
+    try:
+        _check_bits(subject, feeds)
+        _check_peak(subject, bound)
+        executed, order_exact = _check_order(subject)
+        optimized_run = _check_optimized(subject) if optimized else None
+    except CheckFailed as error:
+        subject.problems.append(str(error))
+    runtime = installed_runtime()
+    plan = subject.plan
+    return VerificationReport(
+        passed=not subject.problems,
+        problems=tuple(subject.problems),
+        runtime=f"{runtime.distribution} {runtime.version}",
+        device=plan.device,
+        fingerprint=plan.fingerprint,
+        steps=feeds,
+        threads=threads,
+        seeds_pinned=subject.seeds_pinned,
+        outputs_compared=len(subject.graph.outputs),
+        buffers_compared=len(subject.state),
+        bytes_compared=subject.bytes_compared,
+        bits_equal=subject.bytes_compared > 0 and not subject.differences,
+        differences=tuple(subject.differences[:SHOWN_DIFFERENCES]),
+        executed_nodes=executed,
+        order_exact=order_exact,
+        plan_carried_out=carried_out,
+        recomputed_nodes=plan.prediction.recomputed_nodes,
+        predicted_transient_peak_bytes=plan.prediction.transient_peak_bytes,
+        measured_transient_peak_bytes=subject.measured_bytes,
+        original_transient_peak_bytes=subject.original_bytes,
+        budget_bytes=bound,
+        optimized=optimized_run,
+    )
+
+
+def _subject(original: ir.Model, rewritten: ir.Model, conditions: Conditions, seed: int) -> _Subject:
+    text = rewritten.metadata_props.get(PLAN_KEY)
+    if text is None:
+        raise InputError("The second model holds no plan: give the original and the model that poet-onnx made of it.")
+    if PLAN_KEY in original.metadata_props:
+        raise InputError("The first model was rewritten by poet-onnx: give the model that it was made from.")
+    dims = json.loads(rewritten.metadata_props.get(DIMS_KEY, "null"))
+    normalized = original.clone()
+    normalize(dims=dims)(normalized)
+    graph = extract(normalized)
+    InlineFunctions()(original)
+    seeds_pinned = PinSeeds()(original).modified
+    state = dict.fromkeys(name for node in graph.nodes for name in node.updates)
+    return _Subject(
+        original=original,
+        rewritten=rewritten,
+        graph=graph,
+        plan=from_json(text, graph),
+        state=tuple(state),
+        seeds_pinned=seeds_pinned,
+        conditions=conditions,
+        seed=seed,
+    )
+
+
+def _check_plan(subject: _Subject) -> bool:
+    """Check that the file's nodes are those that the plan in it asks for."""
+    try:
+        check_woven(subject.rewritten, lay_out(subject.graph, subject.plan.steps))
+    except CheckFailed as error:
+        subject.problems.append(f"The file does not carry out the plan in it: {error}")
+        return False
+    return True
+
+
+def _check_bits(subject: _Subject, feeds: int) -> None:
+    """Run both models for some steps, compare everything after each, and note the allocator's peaks."""
+    with contextlib.ExitStack() as stack:
+        counter = stack.enter_context(count_allocations())
+        original = stack.enter_context(_session(subject, subject.original, "original", subject.conditions))
+        rewritten = stack.enter_context(_session(subject, subject.rewritten, "rewritten", subject.conditions))
+        for step in range(max(feeds, 2)):  # the first step warms the sessions up, later ones are measured
+            inputs = _feeds(subject, step)
+            peaks, results = [], []
+            for session in (original, rewritten):
+                binding = session.prepare(inputs)
+                counter.reset_peak()
+                session.run(binding)
+                peaks.append(counter.transient_peak_bytes)
+                results.append(session.read(binding))
+            if step:
+                subject.original_bytes = max(subject.original_bytes, peaks[0])
+                subject.measured_bytes = max(subject.measured_bytes, peaks[1])
+            if step < feeds:
+                _compare(subject, step, *results)
+            if subject.differences:
+                break
+
+
+def _session(
+    subject: _Subject, model: ir.Model, role: str, conditions: Conditions, kind: type[Session] = Session
+) -> Session:
+    session = kind(model, role, subject.state, conditions)
+    session.start(_initial_state(subject))
+    return session
+
+
+def _initial_state(subject: _Subject) -> dict[str, Array]:
+    """Return contents for what the model updates: the initializers' own, random for inputs."""
+    initializers = subject.original.graph.initializers
+    feeds = random_feeds(subject.graph, subject.seed)
+    state = {}
+    for name in subject.state:
+        tensor = initializers[name].const_value if name in initializers else None
+        state[name] = feeds[name] if tensor is None else tensor.numpy()
+    return state
+
+
+def _feeds(subject: _Subject, step: int) -> dict[str, Array]:
+    """Return random inputs of a step; accumulators add to what is there in even steps and start anew in odd ones."""
+    feeds = random_feeds(subject.graph, subject.seed + step)
+    for node in subject.graph.nodes:
+        if node.op_type == "InPlaceAccumulatorV2" and len(node.inputs) > 2 and node.inputs[2] in feeds:
+            feeds[node.inputs[2]] = np.full_like(feeds[node.inputs[2]], step % 2 == 1)
+    return feeds
+
+
+def _compare(subject: _Subject, step: int, original: Mapping[str, Array], rewritten: Mapping[str, Array]) -> None:
+    for name, expected in original.items():
+        found = rewritten.get(name)
+        if found is None:
+            subject.problems.append(f"The rewritten model has no output '{name}'.")
+            continue
+        subject.bytes_compared += expected.nbytes
+        unequal = difference(name, step, expected, found)
+        if unequal is not None:
+            subject.differences.append(unequal)
+    if subject.differences:
+        first, others = subject.differences[0], len(subject.differences) - 1
+        also = f", and {others} more tensors differ" if others else ""
+        subject.problems.append(f"Bits differ: {first}{also}.")
+
+
+def _check_peak(subject: _Subject, budget_bytes: int | None) -> None:
+    measured, predicted = subject.measured_bytes, subject.plan.prediction.transient_peak_bytes
+    if abs(measured - predicted) > max(PEAK_TOLERANCE * predicted, PEAK_TOLERANCE_BYTES):
+        subject.problems.append(
+            f"The measured transient peak is {measured:,} bytes, {measured - predicted:+,} bytes "
+            f"({(measured - predicted) / max(predicted, 1):+.2%}) from the predicted {predicted:,}."
+        )
+    if budget_bytes is not None and measured > budget_bytes:
+        subject.problems.append(
+            f"The measured transient peak of {measured:,} bytes exceeds the budget of {budget_bytes:,} bytes "
+            f"by {measured - budget_bytes:,}."
+        )
+
+
+def _executed(subject: _Subject, conditions: Conditions) -> tuple[tuple[str, ...], dict[str, Array]]:
+    with _session(subject, subject.rewritten, "rewritten", conditions, ProfiledSession) as session:
+        binding = session.prepare(_feeds(subject, 0))
+        session.run(binding)
+        results = session.read(binding)
+        return session.executed_nodes(), results
+
+
+def _check_order(subject: _Subject) -> tuple[int, bool]:
+    """Check that the runtime executes the file's nodes in the file's order; return how many ran."""
+    executed, _ = _executed(subject, subject.conditions)
+    expected = [node.name for node in subject.rewritten.graph]
+    for index, (ran, stands) in enumerate(zip(executed, expected, strict=False)):
+        if ran != stands:
+            subject.problems.append(f"Node {index} to run was '{ran}', but the file has '{stands}' there.")
+            return len(executed), False
+    if len(executed) != len(expected):
+        subject.problems.append(f"{len(executed)} nodes ran, but the file has {len(expected)}.")
+    return len(executed), len(executed) == len(expected)
+
+
+def _check_optimized(subject: _Subject) -> OptimizedRun:
+    """Run both models under all optimizations: bits must be equal and recomputed nodes must run."""
+    conditions = Conditions(subject.conditions.threads, subject.conditions.page_dir, optimized=True)
+    with _session(subject, subject.original, "original", conditions) as session:
+        binding = session.prepare(_feeds(subject, 0))
+        session.run(binding)
+        expected = session.read(binding)
+    executed, found = _executed(subject, conditions)
+    unequal = [name for name in expected if name not in found or difference(name, 0, expected[name], found[name])]
+    copies = [step for step in subject.plan.steps if step.action is Action.COMPUTE and step.copy]
+    names = [f"{step.subject}/recompute_{step.copy}" for step in copies]
+    lost = tuple(name for name in names if name not in executed)
+    if unequal:
+        subject.problems.append(f"Under all optimizations, '{unequal[0]}' and {len(unequal) - 1} more tensors differ.")
+    if lost:
+        subject.problems.append(f"Under all optimizations, {len(lost)} recomputed nodes are lost, such as '{lost[0]}'.")
+    return OptimizedRun(bits_equal=not unequal, recomputed_nodes_alive=len(names) - len(lost), lost_nodes=lost)
