@@ -20,7 +20,7 @@ class NodeCost:
         seconds: wall time.
         joules: energy of that time.
         workspace_bytes: bytes that the kernel allocates beside its outputs and frees before it returns.
-        measured: True if a profile gave the figures, False if the analytic model did.
+        measured: True if a profile gave time and workspace, False if the analytic model did.
     """
 
     seconds: float
@@ -47,6 +47,7 @@ class CostTable:
         page_out, page_in: by name of a transient tensor that owns its storage; both empty if the device has no storage.
         asynchronous: transfers run beside compute; otherwise each one stops it.
         idle_watts: added for every second of the step; 0 where the nodes' joules already hold all of it.
+        energy_measured: the nodes' joules come from a power meter, not from the device profile's watts.
     """
 
     device: str
@@ -55,6 +56,7 @@ class CostTable:
     page_in: Mapping[str, TransferCost]
     asynchronous: bool
     idle_watts: float = 0.0
+    energy_measured: bool = False
 
 
 def cost_table(graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCosts | None = None) -> CostTable:
@@ -77,9 +79,11 @@ def cost_table(graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCo
     else:
         measured.check_graph(graph)
         nodes = {node.name: _measured_cost(node, device, measured) for node in graph.nodes}
+    idle_watts = device.compute.idle_watts
+    energy_measured = measured is not None and measured.active_watts is not None
     storage = device.storage
     if storage is None:
-        return CostTable(device.name, nodes, {}, {}, asynchronous=False, idle_watts=device.compute.idle_watts)
+        return CostTable(device.name, nodes, {}, {}, False, idle_watts, energy_measured)
     figures = measured.storage if measured is not None and measured.storage is not None else storage
     pageable = [t for t in graph.tensors.values() if not t.resident and t.storage == t.name]
     page_out = {
@@ -90,7 +94,7 @@ def cost_table(graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCo
         t.name: _transfer(t.size_bytes, figures.page_in_latency_seconds, figures.page_in_bytes_per_second, storage)
         for t in pageable
     }
-    return CostTable(device.name, nodes, page_out, page_in, storage.asynchronous, device.compute.idle_watts)
+    return CostTable(device.name, nodes, page_out, page_in, storage.asynchronous, idle_watts, energy_measured)
 
 
 def _transfer(

@@ -16,7 +16,7 @@ class Work:
     Attributes:
         matmul_flops: multiplications and additions of matrix products and convolutions.
         elementwise_flops: all other floating-point operations; an exponential counts as 10, a division as 4.
-        moved_bytes: bytes read from inputs and written to outputs, each once.
+        moved_bytes: read from inputs and written to outputs, each once, and the columns of a convolution gradient.
     """
 
     matmul_flops: int
@@ -113,7 +113,18 @@ def _moved_bytes(node: Node, inputs: _Tensors, outputs: _Tensors) -> int:
         return 2 * written
     if node.op_type in ("InPlaceAccumulator", "InPlaceAccumulatorV2"):
         return read + (inputs[0].size_bytes if inputs and inputs[0] else 0)
+    if node.op_type == "ConvGrad":
+        return read + written + _column_bytes(node, inputs, outputs)
     return read + written
+
+
+def _column_bytes(node: Node, inputs: _Tensors, outputs: _Tensors) -> int:
+    # Each of dX and dW writes and reads every image's columns, Cin x kernel x output pixels.
+    d_y, weight = inputs[0], inputs[2]
+    if d_y is None or weight is None:
+        return 0
+    columns = _attribute(node, "group", 1) * math.prod(weight.shape[1:]) * math.prod(d_y.shape[2:]) * d_y.shape[0]
+    return 2 * 4 * columns * sum(1 for tensor in outputs[:2] if tensor)
 
 
 def _attribute(node: Node, name: str, default: int) -> int:

@@ -1,0 +1,153 @@
+"""Device profiles: every number sourced, joules = watts x seconds, mistakes named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from poet_onnx.device import ComputeProfile, DeviceProfile, StorageProfile, device_names, load_device
+from poet_onnx.errors import InputError
+
+GOOD = """
+name = "board"
+description = "a board"
+ram_bytes = { value = 1_048_576, source = "data sheet" }
+
+[compute]
+matmul_flops_per_second = { value = 1.0e9, source = "measured" }
+elementwise_flops_per_second = { value = 1.0e9, source = "measured" }
+active_watts = { value = 2.0, source = "measured" }
+idle_watts = { value = 0.5, source = "measured" }
+"""
+STORAGE = """
+[storage]
+page_out_bytes_per_second = { value = 1.0e6, source = "x" }
+page_in_bytes_per_second = { value = 1.0e6, source = "x" }
+page_out_latency_seconds = { value = 0.0, source = "x" }
+page_in_latency_seconds = { value = 0.0, source = "x" }
+watts = { value = 0.1, source = "x" }
+asynchronous = { value = true, source = "x" }
+capacity_bytes = { value = 1_000_000, source = "x" }
+"""
+
+
+def load_text(folder: Path, text: str) -> DeviceProfile:
+    path = folder / "board.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_device(path)
+
+
+def test_the_built_in_devices() -> None:
+    boards = ("a72", "m0", "m4", "tx2")
+    assert device_names() == tuple(sorted((*boards, *(f"{board}-paper" for board in boards), "host")))
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_every_built_in_number_has_a_source(name: str) -> None:
+    device = load_device(name)
+    assert device.name == name
+    for section in (device, device.compute, device.storage):
+        assert isinstance(section, (DeviceProfile, ComputeProfile, StorageProfile))
+        numbers = {
+            key: value
+            for key, value in section.model_dump(exclude={"sources"}).items()
+            if isinstance(value, (int, float)) and key != "planning_only"
+        }
+        assert numbers
+        for key in numbers:
+            assert len(section.sources[key]) > 10, f"{name}: {key}"
+
+
+@pytest.mark.parametrize("name", [name for name in device_names() if not name.endswith("-paper")])
+def test_our_profiles_let_power_say_the_energy(name: str) -> None:
+    device = load_device(name)
+    assert device.compute.joules_per_flop is None
+    assert device.compute.inconsistency is None
+
+
+def test_the_papers_constants() -> None:
+    a72, m0, m4, tx2 = (load_device(f"{board}-paper") for board in ("a72", "m0", "m4", "tx2"))
+    assert a72.compute.joules_per_flop == pytest.approx(13.53 * 0.6 * 5 / 16283e5, rel=1e-6)
+    assert a72.compute.inconsistency is not None
+    assert m0.compute.joules_per_flop == pytest.approx(0.012 * 0.020 * 3.3 / 2000)
+    assert m4.compute.joules_per_flop == pytest.approx(255.6237 * 0.003328 * 3.3 / 16283e5, rel=1e-6)
+    assert m4.compute.matmul_flops_per_second == pytest.approx(16283e5 / 255.6237, rel=1e-6)
+    assert tx2.compute.active_watts == 0.766
+    assert m0.storage is not None
+    assert (m0.storage.page_in_bytes_per_second, m0.storage.page_in_latency_seconds) == (4_616_510.0, 0.000109)
+    assert a72.storage is not None
+    assert (a72.storage.page_out_bytes_per_second, a72.storage.watts) == (24.5e6, 0.15)
+
+
+def test_microcontrollers_are_for_planning_only() -> None:
+    planning = {name for name in device_names() if load_device(name).planning_only}
+    assert planning == {"m0", "m0-paper", "m4", "m4-paper"}
+
+
+def test_a_profile_of_ones_own(tmp_path: Path) -> None:
+    device = load_text(tmp_path, GOOD)
+    assert (device.name, device.ram_bytes, device.storage) == ("board", 1_048_576, None)
+    assert device.compute.sources["active_watts"] == "measured"
+    with_storage = load_text(tmp_path, GOOD + STORAGE)
+    assert with_storage.storage is not None
+    assert with_storage.storage.asynchronous is True
+    assert DeviceProfile.model_validate_json(with_storage.model_dump_json()) == with_storage
+
+
+def test_profiles_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        load_device("a72").ram_bytes = 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("ram_bytes", "ram_megabytes", r"board\.toml: .*ram_(bytes|megabytes)"),
+        ("1_048_576", "-1", r"ram_bytes: .*greater than or equal to 1024 \(found -1\)"),
+        ("1_048_576", "1.5", r"ram_bytes: .*integer \(found 1\.5\)"),
+        (
+            'value = 2.0, source = "measured"',
+            'value = 0.0, source = "measured"',
+            r"compute\.active_watts: .*\(found 0\.0\)",
+        ),
+        ("value = 2.0", "value = 1e9", r"compute\.active_watts: .*less than or equal to 10000 \(found 1000000000\.0\)"),
+        ("value = 2.0", "value = nan", r"compute\.active_watts: .*finite number"),
+        ("value = 2.0", 'value = "much"', r"compute\.active_watts: .*number \(found 'much'\)"),
+        ('{ value = 2.0, source = "measured" }', "2.0", r"compute: `active_watts` has no source"),
+        ('{ value = 2.0, source = "measured" }', "{ value = 2.0 }", r"compute: `active_watts` must have exactly"),
+        ('{ value = 2.0, source = "measured" }', '{ value = 2.0, source = " " }', r"`active_watts` has no source"),
+        ('idle_watts = { value = 0.5, source = "measured" }', "", r"compute\.idle_watts: field required"),
+        ("[compute]", "[processor]", r"board\.toml: "),
+        ('name = "board"', 'name = ""', r"name: "),
+        ("[compute]", "[compute", r"not valid TOML: .*line 6"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(InputError, match=message):
+        load_text(tmp_path, GOOD.replace(old, new))
+
+
+def test_energy_that_contradicts_power_must_say_so(tmp_path: Path) -> None:
+    per_flop = 'joules_per_flop = { value = 3.0e-9, source = "another measurement" }\n'
+    with pytest.raises(InputError, match=r"is 3 W, but `active_watts` is 2 W: joules must be watts x seconds"):
+        load_text(tmp_path, GOOD + per_flop)
+    reason = 'inconsistency = "two measurements"\n'
+    assert load_text(tmp_path, GOOD + per_flop + reason).compute.inconsistency == "two measurements"
+    with pytest.raises(InputError, match="the numbers agree"):
+        load_text(tmp_path, GOOD + per_flop.replace("3.0e-9", "2.0e-9") + reason)
+    with pytest.raises(InputError, match="which is absent"):
+        load_text(tmp_path, GOOD + reason)
+
+
+def test_unknown_names_and_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'a73'.*a72, a72-paper, host, m0.*\.toml"):
+        load_device("a73")
+    with pytest.raises(InputError, match=r"absent\.toml: No such file"):
+        load_device(tmp_path / "absent.toml")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="not UTF-8"):
+        load_device(str(binary))

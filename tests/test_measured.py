@@ -1,0 +1,106 @@
+"""Measured costs as a file: saved, loaded, refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poet_onnx.errors import InputError
+from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement, load_measured
+
+FINGERPRINT = "0123456789abcdef" * 4
+
+
+def measured(**changes: Any) -> MeasuredCosts:
+    values: dict[str, Any] = {
+        "fingerprint": FINGERPRINT,
+        "device": "host",
+        "machine": "x86_64",
+        "runtime": "onnxruntime-training 1.19.2",
+        "threads": 1,
+        "repetitions": 20,
+        "step_seconds": 0.25,
+        "node_overhead_seconds": 1e-6,
+        "nodes": {"relu": NodeMeasurement(seconds=1e-3, workspace_bytes=16, output_bytes=64)},
+        "storage": StorageMeasurement(
+            page_out_bytes_per_second=1e8,
+            page_in_bytes_per_second=2e8,
+            page_out_latency_seconds=1e-4,
+            page_in_latency_seconds=0.0,
+            method="device",
+        ),
+    }
+    return MeasuredCosts(**(values | changes))
+
+
+def one_node_graph(fingerprint: str = FINGERPRINT, name: str = "relu") -> TrainingGraph:
+    tensors = {
+        "x": Tensor("x", "FLOAT", (16,), 64, "x", True, False),
+        "y": Tensor("y", "FLOAT", (16,), 64, "y", False, True),
+    }
+    node = Node(name, "Relu", "", ("x",), ("y",), {}, Phase.FORWARD, True)
+    return TrainingGraph("one", (node,), tensors, ("x",), ("y",), fingerprint)
+
+
+def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    measured().save(path)
+    assert load_measured(path) == measured()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["costs.json"]
+    document = json.loads(path.read_text())
+    assert document["schema_version"] == 1
+    assert document["nodes"]["relu"] == {"seconds": 1e-3, "workspace_bytes": 16, "output_bytes": 64}
+
+
+def test_costs_of_another_graph_are_refused() -> None:
+    measured().check_graph(one_node_graph())
+    with pytest.raises(InputError, match=r"another graph.*0123456789ab.*ffffffffffff.*poet-onnx profile"):
+        measured().check_graph(one_node_graph("f" * 64))
+    with pytest.raises(InputError, match=r"lack 1 nodes.*'tanh'"):
+        measured().check_graph(one_node_graph(name="tanh"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("schema_version", 2, r"schema_version: .*1.*\(found 2\)"),
+        ("step_seconds", -1.0, r"step_seconds: .*greater than or equal to 0.*\(found -1.0\)"),
+        ("threads", 0, r"threads: .*\(found 0\)"),
+        ("fingerprint", "abc", r"fingerprint: .*\(found 'abc'\)"),
+        (
+            "nodes",
+            {"relu": {"seconds": 1.0, "workspace_bytes": -4, "output_bytes": 4}},
+            r"nodes\.relu\.workspace_bytes: ",
+        ),
+        ("host_name", "secret", r"host_name: "),
+    ],
+)
+def test_what_cannot_be_right_is_named(tmp_path: Path, key: str, value: object, message: str) -> None:
+    path = tmp_path / "costs.json"
+    document = json.loads(measured().model_dump_json())
+    document[key] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match=rf"costs\.json: {message}"):
+        load_measured(path)
+
+
+def test_files_that_are_no_costs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.json: No such file"):
+        load_measured(tmp_path / "absent.json")
+    for text in (b"", b"{", b"[]", b"\xff\x00"):
+        (tmp_path / "costs.json").write_bytes(text)
+        with pytest.raises(InputError, match=r"costs\.json: "):
+            load_measured(tmp_path / "costs.json")
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        measured().save(tmp_path / "absent" / "costs.json")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(InputError, match="Is a directory"):
+        measured().save(tmp_path / "taken")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
