@@ -1,0 +1,153 @@
+"""Costs of real graphs on real profiles: roofline, joules = watts x seconds, transfers, measured costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from poet_onnx.costs import cost_table
+from poet_onnx.device import DeviceProfile, device_names, load_device
+from poet_onnx.errors import InputError
+from poet_onnx.extract import extract, load_model
+from poet_onnx.flops import count_work
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.workspace import workspace_bytes
+
+
+@pytest.fixture(scope="module")
+def graph(model_path: Callable[..., Path]) -> TrainingGraph:
+    model = load_model(model_path("bert-2"))
+    normalize()(model)
+    return extract(model)
+
+
+def storage_of(device: DeviceProfile) -> tuple[float, float, float, float, float]:
+    storage = device.storage
+    assert storage is not None
+    return (
+        storage.page_out_latency_seconds,
+        storage.page_out_bytes_per_second,
+        storage.page_in_latency_seconds,
+        storage.page_in_bytes_per_second,
+        storage.watts,
+    )
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_every_node_and_value_has_a_cost(graph: TrainingGraph, name: str) -> None:
+    device = load_device(name)
+    costs = cost_table(graph, device)
+    assert costs.device == name
+    assert set(costs.nodes) == {node.name for node in graph.nodes}
+    values = {t.name for t in graph.tensors.values() if not t.resident and t.storage == t.name}
+    assert set(costs.page_out) == set(costs.page_in) == values
+    for node in graph.nodes:
+        cost = costs.nodes[node.name]
+        assert not cost.measured
+        if node.view:
+            assert (cost.seconds, cost.joules, cost.workspace_bytes) == (0.0, 0.0, 0)
+            continue
+        assert cost.seconds >= 0.0
+        assert cost.workspace_bytes == workspace_bytes(graph, node)
+        if device.compute.joules_per_flop is None:
+            assert cost.joules == pytest.approx(cost.seconds * device.compute.active_watts)
+
+
+def test_a_node_takes_the_longer_of_arithmetic_and_movement(graph: TrainingGraph) -> None:
+    device = load_device("a72")
+    compute = device.compute
+    costs = cost_table(graph, device)
+    bound_by = set()
+    for node in graph.nodes:
+        work = count_work(graph, node)
+        arithmetic = work.matmul_flops / compute.matmul_flops_per_second
+        arithmetic += work.elementwise_flops / compute.elementwise_flops_per_second
+        movement = work.moved_bytes / (compute.memory_bytes_per_second or 0.0)
+        assert costs.nodes[node.name].seconds == pytest.approx(max(arithmetic, movement))
+        bound_by.add(arithmetic > movement)
+    assert bound_by == {True, False}
+
+
+def test_the_papers_a72_spends_what_its_constants_say(graph: TrainingGraph) -> None:
+    compute = load_device("a72-paper").compute
+    costs = cost_table(graph, load_device("a72-paper"))
+    node = next(node for node in graph.nodes if node.op_type == "Gemm")
+    work = count_work(graph, node)
+    flops = work.matmul_flops + work.elementwise_flops
+    assert costs.nodes[node.name].seconds == pytest.approx(flops / 2e9)
+    assert costs.nodes[node.name].joules == pytest.approx(flops * (compute.joules_per_flop or 0.0))
+
+
+def test_transfers(graph: TrainingGraph) -> None:
+    device = load_device("tx2")
+    costs = cost_table(graph, device)
+    out_latency, out_rate, in_latency, in_rate, watts = storage_of(device)
+    for name, cost in costs.page_out.items():
+        size = graph.tensors[name].size_bytes
+        assert cost.seconds == pytest.approx(out_latency + size / out_rate)
+        assert costs.page_in[name].seconds == pytest.approx(in_latency + size / in_rate)
+        assert (cost.joules, costs.page_in[name].joules) == pytest.approx(
+            (cost.seconds * watts, costs.page_in[name].seconds * watts)
+        )
+    assert costs.asynchronous
+    assert not cost_table(graph, load_device("m4")).asynchronous
+
+
+def test_a_device_without_storage_pages_nothing(graph: TrainingGraph) -> None:
+    costs = cost_table(graph, load_device("a72").model_copy(update={"storage": None}))
+    assert (costs.page_out, costs.page_in, costs.asynchronous) == ({}, {}, False)
+
+
+def measured_costs(graph: TrainingGraph, active_watts: float | None = None) -> MeasuredCosts:
+    return MeasuredCosts(
+        fingerprint=graph.fingerprint,
+        device="host",
+        machine="x86_64",
+        runtime="onnxruntime-training 1.19.2",
+        threads=1,
+        repetitions=1,
+        step_seconds=1.0,
+        node_overhead_seconds=1e-6,
+        nodes={
+            node.name: NodeMeasurement(seconds=index * 1e-6, workspace_bytes=index, output_bytes=4)
+            for index, node in enumerate(graph.nodes)
+        },
+        storage=StorageMeasurement(
+            page_out_bytes_per_second=1e6,
+            page_in_bytes_per_second=2e6,
+            page_out_latency_seconds=0.1,
+            page_in_latency_seconds=0.2,
+            method="device",
+        ),
+        active_watts=active_watts,
+    )
+
+
+@pytest.mark.parametrize("active_watts", [None, 25.0])
+def test_measured_costs_replace_modelled_ones(graph: TrainingGraph, active_watts: float | None) -> None:
+    device = load_device("host")
+    costs = cost_table(graph, device, measured_costs(graph, active_watts))
+    watts = active_watts or device.compute.active_watts
+    for index, node in enumerate(graph.nodes):
+        cost = costs.nodes[node.name]
+        assert cost.measured
+        assert cost.seconds == pytest.approx(index * 1e-6 + 1e-6)
+        assert cost.joules == pytest.approx(cost.seconds * watts)
+        assert cost.workspace_bytes == (0 if node.view else index)
+    assert costs.energy_measured == (active_watts is not None)
+    name, cost_out = next(iter(costs.page_out.items()))
+    size = graph.tensors[name].size_bytes
+    assert cost_out.seconds == pytest.approx(0.1 + size / 1e6)
+    assert costs.page_in[name].seconds == pytest.approx(0.2 + size / 2e6)
+    assert costs.page_in[name].joules == pytest.approx(costs.page_in[name].seconds * storage_of(device)[4])
+
+
+def test_measured_costs_of_another_graph_are_refused(graph: TrainingGraph) -> None:
+    other = dataclasses.replace(graph, fingerprint="0" * 64)
+    with pytest.raises(InputError, match="another graph"):
+        cost_table(other, load_device("host"), measured_costs(graph))
