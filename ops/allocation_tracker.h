@@ -1,9 +1,9 @@
 // Exact bytes of the aligned blocks that one module (ONNX Runtime) has allocated, and a watch on their release.
 //
-// ONNX Runtime's CPU allocator asks for every tensor and workspace by posix_memalign (1.19.2) or the aligned operator new
-// (1.31) and nothing else in it does. Redirecting these imports of its module (elf_patch.h) gives the numbers that a
-// preloaded library would, without one: bytes as requested, and the moment at which a block goes away.
-// Threads may allocate and free at once: the table of live blocks is split into shards with a lock each.
+// ONNX Runtime's CPU allocator asks for every tensor and workspace by posix_memalign (1.19.2) or the aligned operator
+// new (1.31) and nothing else in it does. Redirecting these imports of its module (elf_patch.h) gives the numbers that
+// a preloaded library would, without one: bytes as requested, and the moment at which a block goes away. Threads may
+// allocate and free at once: the table of live blocks is split into shards with a lock each.
 #pragma once
 
 #include <cstddef>

@@ -117,7 +117,7 @@ size_t redirect_imports(const void* address, const Redirection* redirections, si
   size_t redirected = 0;
   for (size_t table = 0; table < 2; ++table) {
     for (size_t i = 0; imports.tables[table] != nullptr && i < imports.lengths[table]; ++i) {
-      const ElfW(Rela)& relocation = imports.tables[table][i];
+      const ElfW(Rela) & relocation = imports.tables[table][i];
       const auto type = static_cast<unsigned>(ELF64_R_TYPE(relocation.r_info));
       if (type != kJumpSlot && type != kGlobalData) continue;
       const char* name = imports.names + imports.symbols[ELF64_R_SYM(relocation.r_info)].st_name;

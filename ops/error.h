@@ -1,4 +1,5 @@
-// The one exception type of the ops library. It never leaves the library: guarded() of ort_api.h makes an OrtStatus of it.
+// The one exception type of the ops library. It never leaves the library: guarded() of ort_api.h makes an OrtStatus of
+// it.
 #pragma once
 
 #include <stdexcept>

@@ -26,8 +26,8 @@ POET_EXPORT int poet_start_events(uint64_t capacity) {
   }
 }
 
-// Copies the first `capacity` logged events, +bytes or -bytes, to `out` and returns how many there are; `dropped` gets the
-// number of events that the log had no room for. -1 where the memory for the copy is missing.
+// Copies the first `capacity` logged events, +bytes or -bytes, to `out` and returns how many there are; `dropped` gets
+// the number of events that the log had no room for. -1 where the memory for the copy is missing.
 POET_EXPORT int64_t poet_events(int64_t* out, uint64_t capacity, uint64_t* dropped) {
   try {
     const auto events = poet::allocations::events(dropped);

@@ -5,7 +5,8 @@
 
 namespace poet {
 
-// How many forks lie between the first process that loaded the library and this one. The first call installs the handlers.
+// How many forks lie between the first process that loaded the library and this one. The first call installs the
+// handlers.
 uint64_t fork_depth();
 
 }  // namespace poet

@@ -91,7 +91,8 @@ void IoQueue::unlink(Transfer& transfer) {
 
 // The caller holds the lock; the transfer may be gone as soon as its state is set.
 void IoQueue::finish(Transfer& transfer, TransferState state) {
-  if (transfer.is_watched) registry().watched.fetch_sub(1, std::memory_order_relaxed);
+  // Release, so that a thread which sees no transfer left may reuse the buffers.
+  if (transfer.is_watched) registry().watched.fetch_sub(1, std::memory_order_release);
   transfer.state.store(state, std::memory_order_release);
   finished_.notify_all();
 }
@@ -199,7 +200,7 @@ void IoQueue::release(const void* data, uint64_t bytes) {
 
 void IoQueue::release_memory(const void* data, uint64_t bytes) {
   Registry& r = registry();
-  if (r.watched.load(std::memory_order_relaxed) == 0) return;
+  if (r.watched.load(std::memory_order_acquire) == 0) return;
   const std::lock_guard<std::mutex> lock(r.mutex);
   for (IoQueue* queue : r.queues) queue->release(data, bytes);
 }

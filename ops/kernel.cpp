@@ -164,8 +164,7 @@ void infer_from_attributes(const Api& api, const OrtShapeInferContext* context) 
   // The first call fails where the list is not empty, and says its size.
   api.succeeded(api.read_op_attribute(attribute, kAttributeInts, nullptr, 0, &bytes));
   Shape shape(bytes / sizeof(int64_t));
-  if (shape.rank() != 0)
-    api.check(api.read_op_attribute(attribute, kAttributeInts, shape.data(), bytes, &bytes));
+  if (shape.rank() != 0) api.check(api.read_op_attribute(attribute, kAttributeInts, shape.data(), bytes, &bytes));
   const TensorLayout layout = make_layout(dtype, shape);
   set_inferred(api, context, 0, layout.dtype, layout.shape);
 }

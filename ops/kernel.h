@@ -1,4 +1,5 @@
-// What the operators of domain `poet` share: their description for ONNX Runtime, and typed access to inputs and outputs.
+// What the operators of domain `poet` share: their description for ONNX Runtime, and typed access to inputs and
+// outputs.
 #pragma once
 
 #include <memory>
@@ -58,7 +59,8 @@ class Context {
   void output_token(size_t index, int64_t token);
   // Writes input `index` to output 0, which ONNX Runtime lets share its buffer: a copy only where it could not.
   void forward(const Tensor& input);
-  // True where ONNX Runtime's plain CPU allocator owns the tensor's buffer, not an arena that hands out parts of a block.
+  // True where ONNX Runtime's plain CPU allocator owns the tensor's buffer, not an arena that hands out parts of a
+  // block.
   bool has_own_block(const OrtValue* value) const;
   const OrtValue* output_value(size_t index, const Shape& shape);
 

@@ -10,8 +10,9 @@
 
 namespace poet {
 
-// A page has a region of the file for as long as its node exists, and in it the tensor of the node's last run. The token
-// that a write returns names the page and that write; it is the only way to read, and it ends with the next write.
+// A page has a region of the file for as long as its node exists, and in it the tensor of the node's last run. The
+// token that a write returns names the page and that write; it is the only way to read, and it ends with the next
+// write.
 class Page {
  public:
   static std::shared_ptr<Page> make(std::shared_ptr<PageStore> store, int64_t slot);
@@ -28,8 +29,8 @@ class Page {
 
   // Writes now, and returns the token.
   int64_t write(const void* data, TensorLayout layout);
-  // Starts a write and returns the token, which is good for reading after end_write. `is_watched`: the release of `data`
-  // is seen by the allocation tracker; where it is not, the write is done before this returns.
+  // Starts a write and returns the token, which is good for reading after end_write. `is_watched`: the release of
+  // `data` is seen by the allocation tracker; where it is not, the write is done before this returns.
   int64_t start_write(const void* data, TensorLayout layout, bool is_watched);
   void end_write(int64_t token, const void* data);
 
@@ -51,10 +52,10 @@ class Page {
   const int64_t slot_;
   size_t index_ = 0;  // in the table of pages
 
-  std::mutex writer_;          // held while a write is set up or done by the calling thread
-  mutable std::mutex mutex_;   // guards what follows
-  int64_t token_ = 0;          // of the last write; 0 while there is none
-  bool is_complete_ = false;   // the last write can be read
+  std::mutex writer_;         // held while a write is set up or done by the calling thread
+  mutable std::mutex mutex_;  // guards what follows
+  int64_t token_ = 0;         // of the last write; 0 while there is none
+  bool is_complete_ = false;  // the last write can be read
   TensorLayout layout_;
   uint64_t offset_ = 0;
   uint64_t capacity_bytes_ = 0;  // 0: no region

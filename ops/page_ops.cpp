@@ -6,8 +6,8 @@
 //
 // The halves copy nothing: X stays alive as an input of its end, and ONNX Runtime allocates Yraw where the memory plan
 // has it. A transfer runs beside the nodes between its halves only where the release of its buffer can be seen, because
-// an aborted run releases it in mid-transfer: that is a block of its own of ONNX Runtime's plain CPU allocator. Parts of
-// an arena and the caller's arrays are transferred within the start, which is as correct and only slower.
+// an aborted run releases it in mid-transfer: that is a block of its own of ONNX Runtime's plain CPU allocator. Parts
+// of an arena and the caller's arrays are transferred within the start, which is as correct and only slower.
 #include "allocation_tracker.h"
 #include "kernel.h"
 #include "page.h"

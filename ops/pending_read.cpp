@@ -42,8 +42,9 @@ std::shared_ptr<PendingRead> PendingRead::make() {
 std::shared_ptr<PendingRead> PendingRead::find(int64_t ticket) {
   auto read = table().find(ticket);
   if (read == nullptr)
-    throw Error("ticket " + std::to_string(ticket) +
-                " names no page-in: it is not the output of a PageInStart node of a session that is alive in this process");
+    throw Error(
+        "ticket " + std::to_string(ticket) +
+        " names no page-in: it is not the output of a PageInStart node of a session that is alive in this process");
   return read;
 }
 

@@ -37,8 +37,8 @@ class PendingRead {
   std::shared_ptr<Page> page_of(int64_t ticket) const;
   void cancel() noexcept;
 
-  size_t index_ = 0;  // in the table of reads
-  std::mutex user_;   // held while a read is set up or ended
+  size_t index_ = 0;          // in the table of reads
+  std::mutex user_;           // held while a read is set up or ended
   mutable std::mutex mutex_;  // guards what follows
   int64_t ticket_ = 0;
   int64_t token_ = 0;

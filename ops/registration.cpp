@@ -1,4 +1,5 @@
-// RegisterCustomOps, the function that ONNX Runtime looks up in a custom-op library, and the OrtCustomOp of each operator.
+// RegisterCustomOps, the function that ONNX Runtime looks up in a custom-op library, and the OrtCustomOp of each
+// operator.
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -130,8 +131,8 @@ std::string page_directory_of(const Api& api, const OrtSessionOptions* options) 
   return "/tmp";
 }
 
-// The operators for a page directory. ONNX Runtime keeps pointers to them for as long as any session lives, which it does
-// not tell, so a set is made once per runtime and directory and kept.
+// The operators for a page directory. ONNX Runtime keeps pointers to them for as long as any session lives, which it
+// does not tell, so a set is made once per runtime and directory and kept.
 const OpSet& op_set(const OrtApi* table, const Api& api, const std::string& directory) {
   static std::mutex mutex;
   static auto* const sets = new std::map<std::pair<const OrtApi*, std::string>, std::unique_ptr<OpSet>>;
@@ -140,7 +141,8 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const std::string& dire
   if (set == nullptr) {
     auto made = std::make_unique<OpSet>(table);
     made->page_directory = directory;
-    for (const OpDefinition* definition : {&kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd})
+    for (const OpDefinition* definition :
+         {&kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd})
       made->ops.push_back(make_op(*definition, *made));
     api.check(api.create_custom_op_domain(kDomain, &made->domain));
     for (const Op& op : made->ops) api.check(api.custom_op_domain_add(made->domain, &op));

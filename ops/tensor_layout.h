@@ -98,8 +98,7 @@ inline TensorLayout make_layout(int64_t dtype, Shape shape) {
   bool overflow = false;
   for (size_t i = 0; i < shape.rank(); ++i) {
     const int64_t dim = shape.data()[i];
-    if (dim < 0)
-      throw Error("dimension " + std::to_string(i) + " of shape " + to_string(shape) + " is negative");
+    if (dim < 0) throw Error("dimension " + std::to_string(i) + " of shape " + to_string(shape) + " is negative");
     empty = empty || dim == 0;
     overflow = overflow || (dim > 0 && bytes > kMaxBytes / static_cast<uint64_t>(dim));
     if (!overflow && dim > 0) bytes *= static_cast<uint64_t>(dim);

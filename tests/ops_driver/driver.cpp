@@ -1,0 +1,420 @@
+// Exercises the page store and the allocation tracker without ONNX Runtime, for the sanitizers: faults of every system
+// call, memory released in mid-transfer, threads, forks. Prints a line per scenario; exits 1 at the first wrong result.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "allocation_tracker.h"
+#include "error.h"
+#include "page.h"
+#include "page_store.h"
+#include "pending_read.h"
+
+#define REQUIRE(condition)                                                         \
+  do {                                                                             \
+    if (!(condition)) {                                                            \
+      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                                \
+    }                                                                              \
+  } while (false)
+
+namespace {
+
+using namespace poet;
+
+constexpr int kFloat = 1;
+
+// ---- system calls that fail on demand ----
+
+enum class Fault { kNone, kInterrupted, kShort, kIoError, kDiskFull, kEndOfFile };
+std::atomic<int> calls_until_fault{-1};  // counts down; the call that finds 0 fails
+std::atomic<Fault> fault{Fault::kNone};
+std::atomic<int> call_delay_microseconds{0};
+
+// What the next call shall do.
+Fault next_fault() {
+  if (const int delay = call_delay_microseconds.load()) usleep(static_cast<useconds_t>(delay));
+  int left = calls_until_fault.load();
+  while (left >= 0 && !calls_until_fault.compare_exchange_weak(left, left - 1)) {
+  }
+  return left == 0 ? fault.load() : Fault::kNone;
+}
+
+int errno_of(Fault kind) { return kind == Fault::kInterrupted ? EINTR : kind == Fault::kIoError ? EIO : ENOSPC; }
+
+template <class Call>
+ssize_t with_fault(size_t bytes, Call&& call) {
+  const Fault kind = next_fault();
+  if (kind == Fault::kNone) return call(bytes);
+  if (kind == Fault::kShort) return call(bytes > 1 ? bytes / 2 : bytes);
+  if (kind == Fault::kEndOfFile) return 0;
+  errno = errno_of(kind);
+  return -1;
+}
+
+const FileCalls kFaultyCalls{
+    [](int fd, void* data, size_t bytes, off_t offset) -> ssize_t {
+      return with_fault(bytes, [&](size_t n) { return pread(fd, data, n, offset); });
+    },
+    [](int fd, const void* data, size_t bytes, off_t offset) -> ssize_t {
+      return with_fault(bytes, [&](size_t n) { return pwrite(fd, data, n, offset); });
+    },
+    [](int fd, int mode, off_t offset, off_t bytes) -> int {
+      const Fault kind = next_fault();
+      if (kind == Fault::kNone || kind == Fault::kShort || kind == Fault::kEndOfFile)
+        return fallocate(fd, mode, offset, bytes);
+      errno = errno_of(kind);
+      return -1;
+    },
+};
+
+// ---- helpers ----
+
+std::string directory;
+
+std::shared_ptr<PageStore> make_store() { return std::make_shared<PageStore>(directory, kFaultyCalls); }
+
+TensorLayout floats(int64_t count) {
+  Shape shape(1);
+  shape.data()[0] = count;
+  return make_layout(kFloat, shape);
+}
+
+// Memory as ONNX Runtime's allocator has it: tracked, and released through the tracker.
+class Block {
+ public:
+  explicit Block(size_t count) : count_(count) {
+    void* block = nullptr;
+    REQUIRE(allocations::replacement_posix_memalign(&block, 64, count * sizeof(float)) == 0);
+    data_ = static_cast<float*>(block);
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block() { release(); }
+  void release() {
+    if (data_ != nullptr) allocations::replacement_free(data_);
+    data_ = nullptr;
+  }
+  void fill(float value) { std::fill(data_, data_ + count_, value); }
+  bool is_all(float value) const {
+    for (size_t i = 0; i < count_; ++i)
+      if (data_[i] != value) return false;
+    return true;
+  }
+  float* data() { return data_; }
+  TensorLayout layout() const { return floats(static_cast<int64_t>(count_)); }
+
+ private:
+  size_t count_;
+  float* data_;
+};
+
+// A page-out node: the page lives as long as it.
+struct Node {
+  explicit Node(const std::shared_ptr<PageStore>& store, int64_t slot) : page(Page::make(store, slot)) {}
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+  ~Node() { page->remove(); }
+  std::shared_ptr<Page> page;
+};
+
+struct ReadNode {
+  ReadNode() : read(PendingRead::make()) {}
+  ReadNode(const ReadNode&) = delete;
+  ReadNode& operator=(const ReadNode&) = delete;
+  ~ReadNode() { read->remove(); }
+  std::shared_ptr<PendingRead> read;
+};
+
+bool fails(const std::function<void()>& body, const char* word) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (std::strstr(error.what(), word) != nullptr) return true;
+    std::fprintf(stderr, "another error: %s\n", error.what());
+  }
+  return false;
+}
+
+int64_t out(Node& node, Block& block, bool asynchronous) {
+  if (!asynchronous) return node.page->write(block.data(), block.layout());
+  const int64_t token = node.page->start_write(block.data(), block.layout(), true);
+  Page::find(token)->end_write(token, block.data());
+  return token;
+}
+
+void in(ReadNode& node, int64_t token, int64_t slot, Block& block, bool asynchronous) {
+  if (!asynchronous) return read_page(token, slot, block.layout(), block.data());
+  const int64_t ticket = node.read->start(token, slot, block.layout(), block.data(), true);
+  PendingRead::find(ticket)->end(ticket, block.data());
+}
+
+// ---- scenarios ----
+
+void regions_never_overlap() {
+  const auto store = make_store();
+  std::mt19937 random(1);
+  std::vector<std::pair<uint64_t, uint64_t>> taken;
+  for (int turn = 0; turn < 20000; ++turn) {
+    if (taken.size() < 40 && random() % 2 == 0) {
+      const uint64_t bytes = 1 + random() % 50000;
+      const uint64_t offset = store->take(bytes);
+      REQUIRE(offset % 4096 == 0);
+      for (const auto& [other, size] : taken) REQUIRE(offset + bytes <= other || other + size <= offset);
+      taken.emplace_back(offset, bytes);
+    } else if (!taken.empty()) {
+      const size_t which = random() % taken.size();
+      store->give_back(taken[which].first, taken[which].second);
+      taken.erase(taken.begin() + static_cast<std::ptrdiff_t>(which));
+    }
+  }
+  for (const auto& [offset, bytes] : taken) store->give_back(offset, bytes);
+  REQUIRE(store->take(1) == 0);
+}
+
+// Every system call of a round trip fails in turn, in every way: the result is right or an Error, and the next is
+// right.
+void every_call_may_fail() {
+  int injected = 0;
+  for (const bool asynchronous : {false, true}) {
+    for (const Fault kind :
+         {Fault::kInterrupted, Fault::kShort, Fault::kIoError, Fault::kDiskFull, Fault::kEndOfFile}) {
+      const bool is_harmless = kind == Fault::kInterrupted || kind == Fault::kShort;
+      for (int nth = 0;; ++nth) {
+        const auto store = make_store();
+        Node writer(store, 2);
+        ReadNode reader;
+        Block source(3000), target(3000);
+        source.fill(static_cast<float>(nth + 1));
+        fault = kind;
+        calls_until_fault = nth;
+        bool succeeded = false;
+        try {
+          in(reader, out(writer, source, asynchronous), 2, target, asynchronous);
+          succeeded = true;
+        } catch (const Error& error) {
+          REQUIRE(std::strstr(error.what(), directory.c_str()) != nullptr);
+          REQUIRE(std::strstr(error.what(), "of 12000 bytes") != nullptr ||
+                  std::strstr(error.what(), "of 12288 bytes") != nullptr);
+        }
+        const bool was_reached = calls_until_fault.load() < 0;
+        calls_until_fault = -1;
+        REQUIRE(!is_harmless || succeeded);
+        if (succeeded) REQUIRE(target.is_all(static_cast<float>(nth + 1)));
+        source.fill(-1);
+        in(reader, out(writer, source, asynchronous), 2, target, asynchronous);
+        REQUIRE(target.is_all(-1));
+        if (!was_reached) break;
+        ++injected;
+      }
+    }
+  }
+  REQUIRE(injected >= 30);
+}
+
+// What ONNX Runtime does when a run is aborted between a start and its end.
+void memory_may_be_released_in_mid_transfer() {
+  const auto store = make_store();
+  Node writer(store, 0);
+  ReadNode reader;
+  Block ballast(1 << 16);
+  ballast.fill(5);
+  Node other(store, 1);
+  const int64_t token = out(other, ballast, false);
+  for (int turn = 0; turn < 60; ++turn) {
+    call_delay_microseconds = turn % 3 == 0 ? 2000 : 0;
+    Block queued_first(1 << 16);
+    Node before(store, 3);
+    if (turn % 2 == 0) before.page->start_write(queued_first.data(), queued_first.layout(), true);
+    Block source(1 << 16);
+    source.fill(1);
+    const int64_t aborted = writer.page->start_write(source.data(), source.layout(), true);
+    Block target(1 << 16);
+    const int64_t ticket = reader.read->start(token, 1, target.layout(), target.data(), true);
+    source.release();
+    target.release();
+    REQUIRE(fails([&] { read_page(aborted, 0, ballast.layout(), ballast.data()); }, "has not ended"));
+    if (turn % 5 == 0) {
+      float* gone = nullptr;
+      try {
+        PendingRead::find(ticket)->end(ticket, gone);
+        REQUIRE(false);
+      } catch (const Error&) {
+      }
+    }
+  }
+  call_delay_microseconds = 0;
+  Block target(1 << 16);
+  in(reader, token, 1, target, true);
+  REQUIRE(target.is_all(5));
+}
+
+void nodes_may_go_away_in_mid_transfer() {
+  for (int turn = 0; turn < 40; ++turn) {
+    call_delay_microseconds = turn % 2 == 0 ? 1000 : 0;
+    const auto store = make_store();
+    Block source(1 << 14), target(1 << 14);
+    source.fill(1);
+    auto writer = std::make_unique<Node>(store, 0);
+    const int64_t token = out(*writer, source, true);
+    auto reader = std::make_unique<ReadNode>();
+    const int64_t ticket = reader->read->start(token, 0, target.layout(), target.data(), true);
+    writer->page->start_write(source.data(), source.layout(), true);
+    if (turn % 4 < 2) {
+      writer.reset();
+      REQUIRE(fails([&] { Page::find(token); }, "names no page"));
+      reader.reset();
+    } else {
+      reader.reset();
+      REQUIRE(fails([&] { PendingRead::find(ticket); }, "names no page-in"));
+      writer.reset();
+    }
+  }
+  call_delay_microseconds = 0;
+}
+
+// Threads with pages of their own share the channel; every tensor comes back.
+void threads_share_a_store() {
+  const auto store = make_store();
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([&store, number] {
+      Node writer(store, number);
+      ReadNode reader;
+      for (int turn = 0; turn < 150; ++turn) {
+        Block source(500 + static_cast<size_t>(turn)), target(500 + static_cast<size_t>(turn));
+        const auto value = static_cast<float>(number * 1000 + turn);
+        source.fill(value);
+        const int64_t token = out(writer, source, turn % 2 == 0);
+        source.release();
+        in(reader, token, number, target, turn % 3 == 0);
+        REQUIRE(target.is_all(value));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+// Concurrent runs of one session use one node: each gets its own tensor or an Error.
+void threads_share_a_node() {
+  const auto store = make_store();
+  Node writer(store, 0);
+  ReadNode reader;
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {
+      for (int turn = 0; turn < 150; ++turn) {
+        Block source(2000), target(2000);
+        const auto value = static_cast<float>(number * 1000 + turn);
+        source.fill(value);
+        try {
+          in(reader, out(writer, source, turn % 2 == 0), 0, target, turn % 3 == 0);
+        } catch (const Error&) {
+          continue;
+        }
+        REQUIRE(target.is_all(value));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+void counters_are_exact_across_threads() {
+  const int64_t level = allocations::current_bytes();
+  const int64_t count = allocations::allocation_count();
+  allocations::reset_peak();
+  allocations::start_events(100000);
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 4; ++number)
+    threads.emplace_back([] {
+      for (size_t turn = 1; turn <= 500; ++turn) Block block(turn);
+    });
+  for (auto& thread : threads) thread.join();
+  uint64_t dropped = 1;
+  const auto events = allocations::events(&dropped);
+  allocations::start_events(0);
+  REQUIRE(dropped == 0 && events.size() == 4000);
+  int64_t sum = 0, peak = 0;
+  for (const int64_t event : events) peak = std::max(peak, sum += event);
+  REQUIRE(sum == 0);
+  REQUIRE(allocations::peak_bytes() == level + peak);
+  REQUIRE(allocations::current_bytes() == level);
+  REQUIRE(allocations::allocation_count() == count + 2000);
+}
+
+void child_of_a_fork_is_refused() {
+  const auto store = PageStore::open(directory);
+  auto writer = std::make_unique<Node>(store, 0);
+  Block source(1 << 12);
+  source.fill(3);
+  const int64_t token = out(*writer, source, true);
+  const pid_t child = fork();
+  if (child == 0) {
+    REQUIRE(fails([&] { out(*writer, source, true); }, "which forked this one"));
+    REQUIRE(fails([&] { read_page(token, 0, source.layout(), source.data()); }, "which forked this one"));
+    writer.reset();
+    Node fresh(PageStore::open(directory), 0);
+    ReadNode reader;
+    Block target(1 << 12);
+    in(reader, out(fresh, source, true), 0, target, true);
+    REQUIRE(target.is_all(3));
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  Block target(1 << 12);
+  read_page(token, 0, target.layout(), target.data());
+  REQUIRE(target.is_all(3));
+}
+
+void layouts_are_checked() {
+  REQUIRE(make_layout(kFloat, Shape(0)).bytes == 4);
+  for (const int64_t dtype : {int64_t{-1}, int64_t{0}, int64_t{8}, int64_t{21}, int64_t{22}, int64_t{1} << 40})
+    REQUIRE(fails([&] { make_layout(dtype, Shape(1)); }, "has no fixed size"));
+  Shape shape(20);
+  std::fill(shape.data(), shape.data() + 20, int64_t{1} << 40);
+  REQUIRE(fails([&] { make_layout(kFloat, shape); }, "2^63 - 1"));
+  shape.data()[19] = 0;
+  REQUIRE(make_layout(kFloat, shape).bytes == 0);
+  shape.data()[0] = -1;
+  REQUIRE(fails([&] { make_layout(kFloat, shape); }, "negative"));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  REQUIRE(argc >= 2);
+  directory = argv[1];
+  const bool with_fork = argc < 3 || std::strcmp(argv[2], "nofork") != 0;
+  const std::pair<const char*, void (*)()> scenarios[] = {
+      {"layouts are checked", layouts_are_checked},
+      {"regions never overlap", regions_never_overlap},
+      {"every call may fail", every_call_may_fail},
+      {"memory may be released in mid-transfer", memory_may_be_released_in_mid_transfer},
+      {"nodes may go away in mid-transfer", nodes_may_go_away_in_mid_transfer},
+      {"threads share a store", threads_share_a_store},
+      {"threads share a node", threads_share_a_node},
+      {"counters are exact across threads", counters_are_exact_across_threads},
+  };
+  for (const auto& [name, scenario] : scenarios) {
+    scenario();
+    std::printf("ok: %s\n", name);
+  }
+  if (with_fork) {
+    child_of_a_fork_is_refused();
+    std::printf("ok: child of a fork is refused\n");
+  }
+  return 0;
+}

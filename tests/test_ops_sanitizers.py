@@ -1,0 +1,59 @@
+"""The page store and the allocation tracker under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+OPS = Path(__file__).resolve().parent.parent / "ops"
+SCENARIOS = 8  # printed by the driver as "ok: ...", and one more where it forks
+
+
+def tool(name: str) -> str:
+    """Return a program of this Python environment, or else of the PATH."""
+    ours = Path(sysconfig.get_path("scripts"), name)
+    found = str(ours) if ours.exists() else shutil.which(name)
+    assert found is not None, f"{name} is missing: pip install poet-onnx[dev]"
+    return found
+
+
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_driver_is_clean(tmp_path: Path, sanitizers: str) -> None:
+    build, pages = tmp_path / "build", tmp_path / "pages"
+    pages.mkdir()
+    configure = [
+        tool("cmake"),
+        "-S",
+        str(OPS),
+        "-B",
+        str(build),
+        "-G",
+        "Ninja",
+        f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+    ]
+    configure += ["-DPOET_DRIVER=ON", f"-DPOET_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=None"]
+    subprocess.run(configure, check=True, capture_output=True, timeout=60)
+    built = subprocess.run(
+        [tool("cmake"), "--build", str(build)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert built.returncode == 0, built.stdout
+    command = [str(build / "poet_ops_driver"), str(pages)]
+    if sanitizers == "thread":  # it does not support threads in the child of a fork
+        command.append("nofork")
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
+    done = _run(command, environment)
+    if "unexpected memory mapping" in done.stderr:  # older ThreadSanitizers need fewer random address bits
+        done = _run(["setarch", os.uname().machine, "-R", *command], environment)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stderr == ""
+    assert done.stdout.count("ok: ") == SCENARIOS + (sanitizers != "thread")
+    assert list(pages.iterdir()) == []
+
+
+def _run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

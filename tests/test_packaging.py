@@ -1,0 +1,84 @@
+"""What pip builds and installs: the source distribution builds, and its wheel holds the library and all data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from poet_onnx.ops import library_path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_python(*arguments: str, cwd: Path = ROOT) -> str:
+    """Run this interpreter and return what it printed; a failure shows both streams."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Build the source distribution, unpack it elsewhere and build a wheel there."""
+    target = tmp_path_factory.mktemp("dist")
+    run_python("-c", f"import scikit_build_core.build as b; b.build_sdist({str(target)!r})")
+    (archive,) = target.glob("poet_onnx-*.tar.gz")
+    with tarfile.open(archive) as sources:
+        sources.extractall(target, filter="data")
+    run_python(
+        *("-m", "pip", "--disable-pip-version-check", "wheel", "--no-build-isolation", "--no-deps", "-w", str(target)),
+        str(target / archive.name.removesuffix(".tar.gz")),
+    )
+    (built,) = target.glob("poet_onnx-*.whl")
+    return zipfile.ZipFile(built)
+
+
+def test_wheel_holds_library_modules_and_data(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    expected = {"poet_onnx/ops/libpoet_ops.so", "poet_onnx/py.typed", "poet_onnx/__init__.py"}
+    for folder in ("poet_onnx", "passes", "ops"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in {".py", ".toml"} and "ops" not in path.relative_to(ROOT / folder).parts[:1]:
+                relative = path.relative_to(ROOT)
+                expected.add(str(relative if folder == "poet_onnx" else Path("poet_onnx", relative)))
+    assert expected <= names
+    assert not [name for name in names if name.endswith((".cpp", ".h", "CMakeLists.txt", ".pyc"))]
+    assert {name.split("/")[0] for name in names} == {"poet_onnx", wheel_folder(wheel)}
+
+
+def test_wheel_serves_every_python_and_has_the_command(wheel: zipfile.ZipFile) -> None:
+    assert "-py3-none-" in Path(str(wheel.filename)).name
+    entry_points = wheel.read(f"{wheel_folder(wheel)}/entry_points.txt").decode()
+    assert "poet-onnx = poet_onnx.cli:main" in entry_points
+    metadata = wheel.read(f"{wheel_folder(wheel)}/METADATA").decode()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra in project["optional-dependencies"]:
+        assert f"Provides-Extra: {extra}\n" in metadata
+    assert "License-File: LICENSE" in metadata
+
+
+def wheel_folder(wheel: zipfile.ZipFile) -> str:
+    """Return the name of the wheel's metadata folder."""
+    (folder,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}
+    return folder
+
+
+def test_library_stays_loaded() -> None:
+    """ONNX Runtime closes the library with its last session; the I/O thread and redirected functions still need it."""
+    script = (
+        "import _ctypes, ctypes, sys; library = ctypes.CDLL(sys.argv[1]); _ctypes.dlclose(library._handle); "
+        "print(open('/proc/self/maps').read().count('libpoet_ops'))"
+    )
+    assert int(run_python("-c", script, str(library_path()))) > 0

@@ -1,0 +1,254 @@
+"""Session options, the allocation counter and the choice of ONNX Runtime."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, round_trip_model
+
+from poet_onnx.errors import InputError
+from poet_onnx.runtime import count_allocations, installed_runtime, session_options, training_module
+
+FLOATS = 1 << 16
+BYTES = 4 * FLOATS
+
+
+def chain_model(length: int) -> bytes:
+    """Negate x `length` times: two tensors are alive at a time."""
+    nodes = [helper.make_node("Neg", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(length)]
+    return make_model(nodes, [("v0", FLOAT, (FLOATS,))], [(f"v{length}", FLOAT, (FLOATS,))])
+
+
+def test_options_run_the_nodes_of_the_file_in_its_order(tmp_path: Path) -> None:
+    """Two branches, written one after the other: each node of the file runs, in place."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a0"], name="a0"),
+        helper.make_node("Abs", ["x"], ["b0"], name="b0"),
+        helper.make_node("Neg", ["a0"], ["a1"], name="a1"),
+        helper.make_node("Neg", ["x"], ["c0"], name="c0"),  # the same as a0
+        helper.make_node("Neg", ["b0"], ["b1"], name="b1"),
+        helper.make_node("Sum", ["a1", "b1", "c0"], ["y"], name="y"),
+    ]
+    options = session_options()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    model = make_model(nodes, [("x", FLOAT, (4,))], [("y", FLOAT, (4,))])
+    session = onnxruntime.InferenceSession(model, options)
+    session.run(None, {"x": np.ones(4, np.float32)})
+    text = Path(session.end_profiling()).read_text()
+    positions = [text.index(f'"{node.name}_kernel_time"') for node in nodes]
+    assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_peak_is_the_liveness_of_the_file_order(threads: int) -> None:
+    session = onnxruntime.InferenceSession(chain_model(6), session_options(threads=threads))
+    x = np.ones(FLOATS, np.float32)
+    session.run(None, {"v0": x})
+    with count_allocations() as memory:
+        for _ in range(3):
+            memory.reset_peak()
+            session.run(None, {"v0": x})
+            assert memory.transient_peak_bytes == 2 * BYTES
+
+
+def test_options_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="0 threads cannot run a session"):
+        session_options(threads=0)
+    with pytest.raises(InputError, match=f"{tmp_path}/none does not exist"):
+        session_options(page_dir=tmp_path / "none")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=f"{tmp_path}/file does not exist or is no directory"):
+        session_options(page_dir=tmp_path / "file")
+    deep = tmp_path
+    for _ in range(6):
+        deep = deep / ("d" * 200)
+    deep.mkdir(parents=True)
+    with pytest.raises(InputError, match="more than 1024 bytes: give a shorter one"):
+        session_options(page_dir=deep)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_unwritable_page_directory_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="cannot be written"):
+        session_options(page_dir=tmp_path)
+
+
+def test_page_directory_comes_from_option_then_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = {name: tmp_path / name for name in ("option", "variable", "temporary")}
+    for folder in folders.values():
+        folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folders["temporary"]))
+    monkeypatch.setenv("POET_PAGE_DIR", str(folders["variable"]))
+    model = round_trip_model("sync", (10,))
+    sessions = [onnxruntime.InferenceSession(model, session_options(page_dir=folders["option"]))]
+    assert [len(page_descriptors(folder)) for folder in folders.values()] == [1, 0, 0]
+    sessions.append(onnxruntime.InferenceSession(model, session_options()))
+    assert [len(page_descriptors(folder)) for folder in folders.values()] == [1, 1, 0]
+    monkeypatch.delenv("POET_PAGE_DIR")
+    sessions.append(onnxruntime.InferenceSession(model, session_options()))
+    assert [len(page_descriptors(folder)) for folder in folders.values()] == [1, 1, 1]
+    for session in sessions:
+        session.run(None, {"x": np.ones(10, np.float32)})
+
+
+def test_counter_sees_existing_and_new_sessions() -> None:
+    old = onnxruntime.InferenceSession(chain_model(2), onnxruntime.SessionOptions())
+    x = np.ones(FLOATS, np.float32)
+    with count_allocations() as memory:
+        before = memory.allocation_count
+        result = old.run(None, {"v0": x})
+        assert memory.peak_bytes >= 2 * BYTES
+        new = onnxruntime.InferenceSession(chain_model(3), session_options())
+        level = memory.current_bytes
+        more = new.run(None, {"v0": x})
+        assert memory.current_bytes == level + BYTES
+        assert memory.allocation_count >= before + 4
+        del more
+        assert memory.current_bytes == level
+    del result
+
+
+def test_counters_nest() -> None:
+    session = onnxruntime.InferenceSession(chain_model(4), session_options())
+    x = np.ones(FLOATS, np.float32)
+    session.run(None, {"v0": x})
+    with count_allocations() as outer:
+        session.run(None, {"v0": x})
+        with count_allocations() as inner:
+            assert inner.transient_peak_bytes == 0
+            keep = session.run(None, {"v0": x})
+            assert inner.transient_peak_bytes == 2 * BYTES
+            inner.reset_peak()
+            assert inner.level_bytes == outer.level_bytes + BYTES
+            session.run(None, {"v0": x})
+            assert inner.transient_peak_bytes == 2 * BYTES
+        assert outer.transient_peak_bytes == 3 * BYTES
+        del keep
+
+
+def test_events_tell_every_allocation() -> None:
+    session = onnxruntime.InferenceSession(chain_model(3), session_options())
+    x = np.ones(FLOATS, np.float32)
+    session.run(None, {"v0": x})
+    with count_allocations() as memory:
+        memory.start_events()
+        session.run(None, {"v0": x})
+        assert memory.events() == [BYTES, BYTES, -BYTES, BYTES, -BYTES, -BYTES]
+        memory.start_events(2)
+        session.run(None, {"v0": x})
+        with pytest.raises(InputError, match="4 events did not fit into the log of 2"):
+            memory.events()
+        for capacity in (0, 1 << 62):
+            with pytest.raises(InputError, match=f"log of {capacity} events cannot be kept"):
+                memory.start_events(capacity)
+
+
+def test_counter_is_exact_with_threads() -> None:
+    sessions = [onnxruntime.InferenceSession(chain_model(20), session_options()) for _ in range(4)]
+    x = np.ones(FLOATS, np.float32)
+    for session in sessions:
+        session.run(None, {"v0": x})
+    with count_allocations() as memory, ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            list(pool.map(lambda session: session.run(None, {"v0": x})[0].sum(), sessions))
+        assert memory.current_bytes == memory.level_bytes
+        assert 2 * BYTES <= memory.transient_peak_bytes <= 8 * BYTES
+
+
+@pytest.mark.parametrize("found", [(), ("onnxruntime", "onnxruntime-training")])
+def test_no_or_two_runtimes_are_one_sentence(monkeypatch: pytest.MonkeyPatch, found: tuple[str, ...]) -> None:
+    def version(name: str) -> str:
+        if name in found:
+            return "1.0"
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    expected = "both installed and overwrite" if found else "No ONNX Runtime is installed: `pip install"
+    with pytest.raises(InputError, match=expected):
+        session_options()
+
+
+def training_artifacts(folder: Path) -> None:
+    """Make ONNX Runtime's training artifacts of y = x w + b."""
+    from onnxruntime.training import artifacts
+
+    rng = np.random.default_rng(0)
+    weights = [
+        onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("w", (8, 4)), ("b", (4,)))
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="gemm")],
+        "forward",
+        [helper.make_tensor_value_info("x", FLOAT, (2, 8))],
+        [helper.make_tensor_value_info("y", FLOAT, (2, 4))],
+        initializer=weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=["w", "b"],
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=str(folder),
+    )
+
+
+@pytest.mark.skipif(not installed_runtime().has_training, reason="needs onnxruntime-training")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_training_module_runs_the_operators(tmp_path: Path) -> None:
+    """A graph with a paged activation trains with onnxruntime.training.api to the same bits."""
+    training_artifacts(tmp_path)
+    from onnxruntime.training.api import CheckpointState
+
+    model = onnx.load(tmp_path / "training_model.onnx")
+    at = next(i for i, node in enumerate(model.graph.node) if node.op_type == "SoftmaxCrossEntropyLoss")
+    logits = model.graph.node[at].input[0]
+    paged = paging_nodes("async", logits, "paged", dtype=FLOAT, shape=(2, 4))
+    model.graph.node[at].input[0] = "paged"
+    for node in reversed(paged):
+        model.graph.node.insert(at, node)
+    model.opset_import.append(helper.make_opsetid("poet", 1))
+    onnx.save(model, tmp_path / "paged.onnx")
+    feeds = [np.ones((2, 8), np.float32), np.array([1, 3])]
+    results = []
+    for name in ("training_model.onnx", "paged.onnx"):
+        state = CheckpointState.load_checkpoint(str(tmp_path / "checkpoint"))
+        module = training_module(tmp_path / name, state, page_dir=tmp_path)
+        module.train()
+        losses = [module(*feeds).tobytes() for _ in range(3)]
+        results.append((losses, np.asarray(state.parameters["w"].grad).tobytes()))
+    assert results[0] == results[1]
+    assert page_descriptors(tmp_path)
+
+
+@pytest.mark.skipif(installed_runtime().has_training, reason="needs an environment without onnxruntime-training")
+def test_training_module_needs_the_training_runtime(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"needs onnxruntime-training, and this environment has onnxruntime 1\."):
+        training_module(tmp_path / "training_model.onnx", None)
+
+
+def test_scalars_and_integers_are_counted_to_the_byte() -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=TensorProto.INT8),
+        helper.make_node("Cast", ["a"], ["y"], to=FLOAT),
+    ]
+    session = onnxruntime.InferenceSession(
+        make_model(nodes, [("x", FLOAT, (5,))], [("y", FLOAT, (5,))]), session_options()
+    )
+    x = np.ones(5, np.float32)
+    session.run(None, {"x": x})
+    with count_allocations() as memory:
+        memory.start_events()
+        session.run(None, {"x": x})
+        assert memory.events()[:2] == [5, 20]
