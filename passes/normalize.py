@@ -15,6 +15,7 @@ from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 from poet_onnx.errors import PoetError
 from poet_onnx.extract import check_structure, plain_attributes
 from poet_onnx.operators import ONNX_DOMAINS, traits
+from poet_onnx.passes.expand import ExpandDivGrad
 from poet_onnx.shapes import Array, TensorType, fixed_dims, infer
 
 MOVES = frozenset(
@@ -268,7 +269,9 @@ def normalize(*, dims: Mapping[str, int] | None = None) -> Normalization:
         dims: sizes of named dynamic dimensions.
     """
     fix = [FixDims(dims)] if dims else []
-    return Normalization(InlineFunctions(), *fix, FoldConstants(), FoldShapes(), PinSeeds(), NameNodes(), WriteShapes())
+    return Normalization(
+        InlineFunctions(), *fix, FoldConstants(), ExpandDivGrad(), FoldShapes(), PinSeeds(), NameNodes(), WriteShapes()
+    )
 
 
 def _values(graph: ir.Graph) -> Iterable[ir.Value]:

@@ -214,6 +214,7 @@ MICROSOFT: dict[str, Rule] = {
     **dict.fromkeys(("QuickGeluGrad", "BiasGeluGrad_dX", "BiasFastGeluGrad_dX"), like(0)),
     **dict.fromkeys(("SoftmaxGrad", "SoftmaxGrad_13", "LogSoftmaxGrad", "LogSoftmaxGrad_13"), like(0)),
     **dict.fromkeys(("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "BiasSoftmax", "Trilu", "Inverse"), like(0)),
+    "DivGrad": like(1, 2),
     # convolution, pooling, normalisation
     "ConvGrad": _conv_grad,
     "ConvTransposeGrad": _conv_transpose_grad,

@@ -1,0 +1,113 @@
+"""Expansion: operators that ONNX Runtime has no kernel for, but a function body, become the nodes of that body.
+
+ONNX Runtime would inline them while it loads the model, and run the new nodes out of the file's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
+
+from poet_onnx.extract import check_structure
+from poet_onnx.shapes import Inferred, TensorType, infer
+from poet_onnx.shapes.runtime_rules import broadcast_gradient_axes
+
+MICROSOFT_DOMAIN = "com.microsoft"
+
+
+class ExpandDivGrad(InPlacePass):
+    """Replace DivGrad(dY, A, B) by divisions, products and sums; a gradient that nothing reads is left out.
+
+    dA = sum(dY / B) and dB = sum(dY * (-A / (B * B))), each summed over the axes that were broadcast: the body that
+    ONNX Runtime gives the operator (orttraining/orttraining/core/graph/training_op_defs.cc), hence the same bits.
+    """
+
+    def requires(self, model: ir.Model) -> None:
+        """The model consists of plain nodes on tensors of numbers."""
+        check_structure(model)
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Expand every DivGrad where it stands."""
+        nodes = [node for node in model.graph if _is_div_grad(node)]
+        if nodes:
+            inferred = infer(model)
+            for node in nodes:
+                _Expansion(model.graph, node, inferred).run()
+        return PassResult(model, modified=bool(nodes))
+
+    def ensures(self, model: ir.Model) -> None:
+        """No DivGrad is left."""
+        if any(_is_div_grad(node) for node in model.graph):
+            raise PostconditionError("a DivGrad is left")
+
+
+def _is_div_grad(node: ir.Node) -> bool:
+    return node.domain == MICROSOFT_DOMAIN and node.op_type == "DivGrad"
+
+
+class _Expansion:
+    def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred) -> None:
+        self.graph = graph
+        self.node = node
+        self.inferred = inferred
+        self.base = node.name or node.outputs[0].name or "DivGrad"
+        self.made: list[ir.Node] = []
+
+    def run(self) -> None:
+        gradient, dividend, divisor = self.node.inputs
+        shapes = [self._type(value).shape for value in (dividend, divisor)]
+        axes = broadcast_gradient_axes(*shapes)
+        outputs = [value for value in self.node.outputs if value.name and (value.uses() or value.is_graph_output())]
+        for index, output in enumerate(self.node.outputs):
+            if output not in outputs:
+                continue
+            if index == 0:
+                part = self._add("Div", gradient, divisor)
+            else:
+                square = self._add("Mul", divisor, divisor)
+                part = self._add("Mul", gradient, self._add("Div", self._add("Neg", dividend), square))
+            self._replace(output, self._reduced(part, axes[index], shapes[index]))
+        self.graph.insert_before(self.node, self.made)
+        self.graph.remove(self.node, safe=True)
+
+    def _type(self, value: ir.Value | None) -> TensorType:
+        return self.inferred.types[(value.name if value is not None else None) or ""]
+
+    def _reduced(self, part: ir.Value, axes: Sequence[int], shape: tuple[int, ...]) -> ir.Value:
+        """Sum over the axes that were broadcast and give the result the operand's shape."""
+        if not axes:
+            return part
+        summed = self._add("ReduceSumTraining", part, self._constant("axes", axes), keepdims=1)
+        return self._add("Reshape", summed, self._constant("shape", shape))
+
+    def _add(self, op_type: str, *inputs: ir.Value | None, **attributes: int) -> ir.Value:
+        name = f"{self.base}/{op_type}_{len(self.made)}"
+        node = ir.Node(
+            MICROSOFT_DOMAIN if op_type == "ReduceSumTraining" else "",
+            op_type,
+            inputs,
+            [ir.AttrInt64(key, value) for key, value in attributes.items()],
+            name=name,
+        )
+        node.outputs[0].name = f"{name}_output"
+        self.made.append(node)
+        return node.outputs[0]
+
+    def _constant(self, what: str, numbers: Sequence[int]) -> ir.Value:
+        name = f"{self.base}/{what}_{len(self.made)}"
+        tensor = ir.tensor(list(numbers), dtype=ir.DataType.INT64, name=name)
+        value = ir.Value(
+            name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape([len(numbers)])
+        )
+        self.graph.register_initializer(value)
+        return value
+
+    def _replace(self, output: ir.Value, new: ir.Value) -> None:
+        """Put a value in the place of an output, under the output's name."""
+        name = output.name
+        output.replace_all_uses_with(new, replace_graph_outputs=True)
+        output.name = None
+        new.name = name
+        new.type, new.shape = output.type, output.shape
