@@ -49,8 +49,25 @@ def quiet() -> Iterator[None]:
                 os.close(source)
 
 
-def export(recipe: Recipe, directory: Path, *, batch: int = 1, loss: str | None = None, seed: int = 0) -> None:
-    """Write the training artifacts of a model into an existing directory."""
+def export(
+    recipe: Recipe,
+    directory: Path,
+    *,
+    batch: int = 1,
+    dynamic: bool = False,
+    loss: str | None = None,
+    seed: int = 0,
+) -> None:
+    """Write the training artifacts of a model into an existing directory.
+
+    Args:
+        recipe: of scripts/models.py.
+        directory: where the four artifacts go.
+        batch: batch size of the example inputs.
+        dynamic: leave the batch size open, as a dimension named "batch".
+        loss: name of an `onnxruntime.training.artifacts.LossType`; default the recipe's.
+        seed: of the random weights.
+    """
     import onnx
     import torch
     from onnxruntime.training import artifacts
@@ -69,6 +86,7 @@ def export(recipe: Recipe, directory: Path, *, batch: int = 1, loss: str | None 
         opset_version=OPSET,
         input_names=list(example),
         output_names=["output"],
+        dynamic_axes={name: {0: "batch"} for name in (*example, "output")} if dynamic else None,
     )
     artifacts.generate_artifacts(
         onnx.load_model_from_string(buffer.getvalue()),
@@ -84,6 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Export the named models and say where they are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", metavar="NAME", choices=sorted(RECIPES), help=", ".join(sorted(RECIPES)))
+    parser.add_argument("--dynamic", action="store_true", help="leave the batch size open, as a dimension named batch")
     parser.add_argument("--batch", type=int, default=1, help="batch size (default 1)")
     parser.add_argument(
         "--loss", help="CrossEntropyLoss, MSELoss, BCEWithLogitsLoss or L1Loss (default: the model's own)"
@@ -98,7 +117,14 @@ def main(arguments: list[str] | None = None) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
         with quiet():
-            export(RECIPES[name], directory, batch=options.batch, loss=options.loss, seed=options.seed)
+            export(
+                RECIPES[name],
+                directory,
+                batch=options.batch,
+                dynamic=options.dynamic,
+                loss=options.loss,
+                seed=options.seed,
+            )
         print(f"{directory / 'training_model.onnx'} ({time.monotonic() - start:.0f} s)")
     return 0
 

@@ -56,6 +56,7 @@ class BasicBlock(nn.Module):
         self.shortcut = _shortcut(channels, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the output."""
         y = torch.relu(self.norm1(self.conv1(x)))
         return torch.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
@@ -74,6 +75,7 @@ class Bottleneck(nn.Module):
         self.shortcut = _shortcut(channels, 4 * width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the output."""
         y = torch.relu(self.norm1(self.conv1(x)))
         y = torch.relu(self.norm2(self.conv2(y)))
         return torch.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
@@ -108,7 +110,7 @@ def resnet50(classes: int = 1000) -> nn.Module:
 
 
 def vgg16(classes: int, size: int) -> nn.Module:
-    """Return VGG-16: one linear layer as head at 32 pixels, the original three with Dropout above (Simonyan et al. 2014)."""
+    """Return VGG-16 (Simonyan et al. 2014): one linear layer as head at 32 pixels, the original three above."""
     layers: list[nn.Module] = []
     channels = 3
     for width, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
@@ -143,6 +145,7 @@ class InvertedResidual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the output."""
         y: Tensor = self.layers(x)
         return x + y if self.residual else y
 
@@ -165,6 +168,7 @@ class Upscale(nn.Module):
         self.conv = nn.Conv2d(channels, 4 * width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the output."""
         x = self.conv(x)
         batch, channels, height, width = x.shape
         x = x.view(batch, channels // 4, 2, 2, height, width).permute(0, 1, 4, 2, 5, 3)
@@ -172,7 +176,7 @@ class Upscale(nn.Module):
 
 
 class UNet(nn.Module):
-    """An encoder and a decoder joined by skips across the whole net (Ronneberger et al. 2015); a class for each pixel."""
+    """An encoder and a decoder joined by skips across the net (Ronneberger et al. 2015); a class for each pixel."""
 
     def __init__(self, classes: int = 4, widths: tuple[int, ...] = (16, 32, 64)) -> None:
         super().__init__()
@@ -194,6 +198,7 @@ class UNet(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the output."""
         skips = []
         for stage in self.down:
             x = stage(x)
@@ -215,6 +220,7 @@ class DenseLayer(nn.Module):
         self.norm2, self.conv2 = nn.BatchNorm2d(4 * growth), nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the output."""
         y = self.conv1(torch.relu(self.norm1(x)))
         return torch.cat((x, self.conv2(torch.relu(self.norm2(y)))), 1)
 
@@ -248,6 +254,7 @@ class Attention(nn.Module):
         return x.view(x.shape[0], x.shape[1], self.heads, self.size).transpose(1, 2)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Compute the output."""
         scores = self._split(self.query(x)) @ self._split(self.key(x)).transpose(-1, -2) / self.size**0.5
         weights = self.dropout(torch.softmax(scores + mask, -1))
         y = (weights @ self._split(self.value(x))).transpose(1, 2).reshape(x.shape)
@@ -265,6 +272,7 @@ class EncoderLayer(nn.Module):
         self.norm2, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Compute the output."""
         x = self.norm1(x + self.dropout(self.attention(x, mask)))
         y: Tensor = self.norm2(x + self.dropout(self.contract(functional.gelu(self.expand(x)))))
         return y
@@ -273,7 +281,9 @@ class EncoderLayer(nn.Module):
 class Bert(nn.Module):
     """BERT with a classification head on its first token (Devlin et al. 2018)."""
 
-    def __init__(self, depth: int, width: int, heads: int, vocabulary: int, dropout: float, classes: int = 2) -> None:
+    def __init__(
+        self, depth: int, width: int, heads: int, *, vocabulary: int, dropout: float, classes: int = 2
+    ) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(512, width)
         self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
@@ -281,6 +291,7 @@ class Bert(nn.Module):
         self.pool, self.head = nn.Linear(width, width), nn.Linear(width, classes)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Compute the output."""
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         mask = (1.0 - attention_mask[:, None, None, :].to(torch.float32)) * -10000.0
         x = self.dropout(self.norm(self.token(input_ids) + self.position(places)))
@@ -291,9 +302,9 @@ class Bert(nn.Module):
 
 
 def _bert(
-    depth: int, width: int, heads: int, vocabulary: int = 30522, dropout: float = 0.0, length: int = 128
+    depth: int, width: int, heads: int, *, vocabulary: int = 30522, dropout: float = 0.0, length: int = 128
 ) -> Recipe:
-    build = functools.partial(Bert, depth, width, heads, vocabulary, dropout)
+    build = functools.partial(Bert, depth, width, heads, vocabulary=vocabulary, dropout=dropout)
     return Recipe(build, functools.partial(tokens, length, vocabulary))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -35,7 +34,7 @@ def _export(name: str, arguments: list[str], target: Path) -> None:
         command = [sys.executable, str(SCRIPT), name, *arguments, "-o", scratch]
         subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
-            os.rename(Path(scratch, name), target)
+            Path(scratch, name).rename(target)
         except OSError:
             if not target.is_dir():  # it is there if another process was quicker
                 raise
@@ -43,7 +42,9 @@ def _export(name: str, arguments: list[str], target: Path) -> None:
 
 @pytest.fixture(scope="session")
 def model_path() -> Callable[..., Path]:
-    """Return a function: name, batch and loss of a model of scripts/models.py -> path of its training_model.onnx.
+    """Return a function: name, batch size and loss of a model of scripts/models.py -> its training_model.onnx.
+
+    With dynamic=True the batch size is left open, as a dimension named "batch".
 
     The directory also holds eval_model.onnx, optimizer_model.onnx and checkpoint. It is shared: do not write there.
     """
@@ -53,10 +54,11 @@ def model_path() -> Callable[..., Path]:
             if stale != cache:
                 shutil.rmtree(stale, ignore_errors=True)
 
-    def path(name: str, *, batch: int = 1, loss: str | None = None) -> Path:
-        target = cache / "-".join([name, f"b{batch}", *([loss] if loss else [])])
+    def path(name: str, *, batch: int = 1, loss: str | None = None, dynamic: bool = False) -> Path:
+        arguments = [f"--batch={batch}", *([f"--loss={loss}"] if loss else []), *(["--dynamic"] if dynamic else [])]
+        target = cache / "".join([name, *arguments])
         if not target.is_dir():
-            _export(name, ["--batch", str(batch), *(["--loss", loss] if loss else [])], target)
+            _export(name, arguments, target)
         return target / "training_model.onnx"
 
     return path
