@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import pydantic
 
+from poet_onnx.device import describe_first_error
 from poet_onnx.errors import InputError
+from poet_onnx.measured import MeasuredCosts
 from poet_onnx.plan import Prediction
+from poet_onnx.rewrite import RewriteResult
 
 SCHEMA_VERSION: Literal[1] = 1
+
+Origin: TypeAlias = Literal["modelled", "measured"]
 
 
 class _Value(pydantic.BaseModel):
@@ -72,7 +77,8 @@ class Report(Figures):
         output: the file that was written, or None.
         fingerprint: of the training graph.
         device, method: what was planned for, and how.
-        energy_origin: where joules come from: "modelled", "measured", or "mixed" if only some nodes were measured.
+        time_origin: where the nodes' seconds come from: "measured" ones are from a profile.
+        energy_origin: where the nodes' joules come from: "measured" ones are a profile's seconds and metered watts.
         budget_bytes: the budget as bytes of what `budget_kind` names: "ram" bounds the step peak, "activation" the
             transient peak.
         deadline_seconds: the bound on predicted step time, or None.
@@ -88,11 +94,12 @@ class Report(Figures):
     fingerprint: str
     device: str
     method: str
-    energy_origin: Literal["modelled", "measured", "mixed"]
+    time_origin: Origin
+    energy_origin: Origin
     budget_bytes: int | None = pydantic.Field(ge=0)
     budget_kind: Literal["ram", "activation"]
     deadline_seconds: float | None = pydantic.Field(gt=0)
-    status: Literal["optimal", "time_limit", "interrupted", "not_needed"]
+    status: str
     objective_joules: float = pydantic.Field(ge=0)
     bound_joules: float = pydantic.Field(ge=0)
     gap: float = pydantic.Field(ge=0)
@@ -103,6 +110,47 @@ class Report(Figures):
     solve_seconds: float = pydantic.Field(ge=0)
     original: Figures
     ordered: Figures
+
+    @classmethod
+    def of_rewrite(
+        cls, result: RewriteResult, *, model: str, output: str | None, measured: MeasuredCosts | None = None
+    ) -> Report:
+        """Make the report of a rewrite.
+
+        Args:
+            result: of the rewrite.
+            model: the file that was read, or another name of the model.
+            output: the file that was written, if there is one.
+            measured: the costs that were planned with, if they were not modelled.
+        """
+        plan, certificate = result.plan, result.plan.certificate
+        budget_bytes, budget_kind = result.budget_bytes, result.budget_kind
+        if budget_bytes is None and plan.budget_bytes is not None:
+            budget_bytes, budget_kind = plan.budget_bytes, "activation"  # a plan that was made before brings its own
+        return cls(
+            **Figures.of(result.rewritten, len(result.model.graph)).model_dump(),
+            model=model,
+            output=output,
+            fingerprint=plan.fingerprint,
+            device=plan.device,
+            method=result.method,
+            time_origin="modelled" if measured is None else "measured",
+            energy_origin="modelled" if measured is None or measured.active_watts is None else "measured",
+            budget_bytes=budget_bytes,
+            budget_kind=budget_kind,
+            deadline_seconds=plan.deadline_seconds,
+            status=certificate.status,
+            objective_joules=certificate.objective_joules,
+            bound_joules=certificate.bound_joules,
+            gap=certificate.gap,
+            overhead_gap=certificate.overhead_gap,
+            covers=certificate.covers,
+            solver=certificate.solver,
+            seed=certificate.seed,
+            solve_seconds=certificate.solve_seconds,
+            original=Figures.of(result.original, result.original_nodes),
+            ordered=Figures.of(result.ordered, result.original_nodes),
+        )
 
 
 def load_report(path: Path) -> Report:
@@ -116,6 +164,4 @@ def load_report(path: Path) -> Report:
     except OSError as error:
         raise InputError(f"Cannot read the report {path}: {error.strerror}.") from error
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"{path} is not a report of this version of poet-onnx: {where}: {first['msg']}.") from error
+        raise InputError(f"{path} is not a report of this release: {describe_first_error(error)}.") from error

@@ -74,13 +74,19 @@ install() {
     fi
 }
 
+# build_hash TEXT: print a hash that changes when an environment has to be built again.
+build_hash() {
+    local sources
+    mapfile -t sources < <(cxx_sources)
+    (cd "$ROOT" && fingerprint "$1" pyproject.toml scripts/environment.sh ops/CMakeLists.txt "${sources[@]}")
+}
+
 # training_environment: set VENV to the environment with onnxruntime-training, torch and the project, up to date.
 training_environment() {
     VENV=$ROOT/.venv
     require_compiler
-    local hash sources
-    mapfile -t sources < <(cd "$ROOT" && printf '%s\n' pyproject.toml scripts/environment.sh ops/CMakeLists.txt && cxx_sources)
-    hash=$(cd "$ROOT" && fingerprint "training" "${sources[@]}")
+    local hash
+    hash=$(build_hash training)
     make_environment "$VENV"
     if [ "$(cat "$VENV/poet-installed" 2>/dev/null)" != "$hash" ]; then
         rm -f "$VENV/poet-installed"
@@ -93,15 +99,15 @@ training_environment() {
     export PATH=$VENV/bin:$PATH
 }
 
-# stock_environment: set STOCK_PYTHON to the interpreter of an environment with the stock onnxruntime, up to date.
+# stock_environment: set STOCK_PYTHON to the interpreter of an environment with the stock onnxruntime and the project, up to date.
 stock_environment() {
     local folder=$ROOT/.venv-stock hash
-    hash=$(cd "$ROOT" && fingerprint "stock" pyproject.toml scripts/environment.sh)
+    hash=$(build_hash stock)
     make_environment "$folder"
     if [ "$(cat "$folder/poet-installed" 2>/dev/null)" != "$hash" ]; then
         rm -f "$folder/poet-installed"
         say "installing the stock onnxruntime beside it"
-        install "$folder" "onnxruntime==1.31.*" numpy onnx
+        install "$folder" --editable "$ROOT[stock]" pytest
         printf '%s' "$hash" >"$folder/poet-installed"
     fi
     STOCK_PYTHON=$folder/bin/python

@@ -35,6 +35,7 @@ def report(**changes: Any) -> Report:
         "fingerprint": "ab" * 32,
         "device": "a72",
         "method": "poet",
+        "time_origin": "measured",
         "energy_origin": "modelled",
         "budget_bytes": 50,
         "budget_kind": "activation",

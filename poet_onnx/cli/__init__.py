@@ -1,0 +1,92 @@
+"""The command line `poet-onnx`: commands in the modules beside this one, errors as one sentence, settled exit codes.
+
+0 done; 1 a check failed, or something that should not happen did; 2 bad input or usage; 3 proven infeasible;
+4 a limit was reached before any plan was found; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import NoReturn
+
+import click
+
+from poet_onnx.cli.examining import devices, inspect, profile, verify
+from poet_onnx.cli.rewriting import rewrite
+from poet_onnx.cli.tables import show
+from poet_onnx.errors import PoetError
+
+_DEBUG = "POET_ONNX_DEBUG"
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(version("poet-onnx"), prog_name="poet-onnx")
+@click.option("--debug", is_flag=True, help=f"Show the traceback of every error ({_DEBUG}=1 does the same).")
+def command_line(debug: bool) -> None:
+    """Rewrite an ONNX training graph so that its step fits the RAM of a device, for the least energy.
+
+    The rewritten graph computes bit for bit what the original computes.
+    """
+    if debug:
+        os.environ[_DEBUG] = "1"
+
+
+for command in (rewrite, inspect, verify, profile, devices):
+    command_line.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit."""
+    try:
+        given = None if arguments is None else list(arguments)
+        status = command_line.main(args=given, prog_name="poet-onnx", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone: nothing is left to say, and Python must not try at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_BROKEN_PIPE)
+    except BaseException as error:  # noqa: BLE001 - the last stop: whatever it is, the user gets a sentence
+        status = _explain(error)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _explain(error: BaseException) -> int:
+    """Print one sentence about an error and return the exit code."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    if os.environ.get(_DEBUG, "") not in ("", "0"):
+        traceback.print_exception(error, file=sys.stderr)
+    message, exit_code = _sentence(error)
+    show(f"error: {message}", stderr=True)
+    return exit_code
+
+
+def _sentence(error: BaseException) -> tuple[str, int]:
+    """Return what to tell the user about an error, and the exit code."""
+    first_line = (str(error).splitlines() or [""])[0]
+    message, exit_code = (
+        f"Something unexpected happened ({type(error).__name__}: {first_line}); "
+        "please report it with what `poet-onnx --debug ...` prints.",
+        1,
+    )
+    if isinstance(error, PoetError):
+        message, exit_code = str(error), error.exit_code
+    elif isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "poet-onnx"
+        message, exit_code = f"{error.format_message().rstrip('.')}; see `{command} --help`.", 2
+    elif isinstance(error, click.ClickException):
+        message, exit_code = error.format_message(), 2
+    elif isinstance(error, (KeyboardInterrupt, click.Abort)):
+        message, exit_code = "Interrupted.", _INTERRUPTED
+    elif isinstance(error, MemoryError):
+        message, exit_code = "This machine has too little free memory; close other programs or use a larger one.", 1
+    elif isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        message, exit_code = f"{where}{error.strerror or first_line}.", 2
+    return message, exit_code

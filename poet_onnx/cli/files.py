@@ -1,0 +1,61 @@
+"""Files that a command writes: all of them or none, whole or not at all, never over an existing one by accident."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from poet_onnx.errors import InputError
+
+
+def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bool) -> None:
+    """Refuse paths that could not be written at the end, before any work is done.
+
+    Args:
+        paths: what will be written, by the option or argument that named it.
+        inputs: what is read, likewise; never written over, with or without `force`.
+        force: existing files may be replaced.
+
+    Raises:
+        InputError: a path is an input, is given twice, exists, or is in a folder that is not there or not writable.
+    """
+    seen = {path.resolve(): option for option, path in inputs.items()}
+    for option, path in paths.items():
+        other = seen.setdefault(path.resolve(), option)
+        if other != option:
+            raise InputError(f"{option} and {other} are the same file, {path}; give another {option}.")
+        if path.is_dir():
+            raise InputError(f"{option} {path} is a folder; name a file.")
+        if path.exists() and not force:
+            raise InputError(f"{option} {path} exists; give --force to replace it, or another name.")
+        folder = path.parent
+        if not folder.is_dir():
+            raise InputError(f"{option} {path} cannot be written: there is no folder {folder}.")
+        try:
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise InputError(f"{option} {path} cannot be written: {error.strerror}.") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(name).chmod(0o666 & ~mask)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink()
+            raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,67 @@
+"""Kinds of values on the command line, and the options that several commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _sizes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
+    """Read every NAME=N."""
+    sizes: dict[str, int] = {}
+    for text in given:
+        match = re.fullmatch(r"(.+)=([1-9]\d{0,17})", text)
+        if match is None:
+            reason = f"{text!r} is not NAME=N with a whole N of at least 1, such as batch=8"
+            raise click.BadParameter(reason, context, parameter)
+        sizes[match[1]] = int(match[2])
+    return sizes
+
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+"""A file that a command reads or writes; whoever opens it says what is wrong with it."""
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+def device_option(function: _Function) -> _Function:
+    """Add --device."""
+    return click.option(
+        "--device",
+        required=True,
+        metavar="NAME|FILE.toml",
+        help="What to plan for; `poet-onnx devices` lists the names.",
+    )(function)
+
+
+def dims_option(function: _Function) -> _Function:
+    """Add --dim NAME=N, which may be given several times."""
+    return click.option(
+        "--dim",
+        "dims",
+        metavar="NAME=N",
+        multiple=True,
+        callback=_sizes,
+        help="Fix a named dynamic dimension; may be repeated.",
+    )(function)
+
+
+def json_option(function: _Function) -> _Function:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
+
+
+def page_dir_option(function: _Function) -> _Function:
+    """Add --page-dir."""
+    return click.option(
+        "--page-dir",
+        type=FOLDER,
+        envvar="POET_PAGE_DIR",
+        help="Folder of the page file (default: POET_PAGE_DIR, else the system's temporary folder).",
+    )(function)

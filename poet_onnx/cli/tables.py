@@ -1,0 +1,305 @@
+"""What people read: figures with units, tables, and the progress line."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+
+import rich.box
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+from poet_onnx.device import DeviceProfile
+from poet_onnx.inspection import Inspection
+from poet_onnx.measured import MeasuredCosts
+from poet_onnx.report import Figures, Report
+from poet_onnx.scheduling import Progress
+from poet_onnx.verify import VerificationReport
+
+_PLAIN_WIDTH = 120
+"""Columns of what is printed into a file or a pipe."""
+_PLAIN_PROGRESS_SECONDS = 10.0
+"""A file or a pipe gets a progress line this often."""
+_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console on stdout or stderr as it is now; NO_COLOR and pipes are respected."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _PLAIN_WIDTH
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+
+
+def show(text: str | Table, *, stderr: bool = False) -> None:
+    """Print a text or a table to stdout, or to stderr."""
+    make_console(stderr=stderr).print(text, soft_wrap=isinstance(text, str))
+
+
+def show_json(text: str) -> None:
+    """Print JSON to stdout as it is, whatever the terminal."""
+    sys.stdout.write(text.rstrip("\n") + "\n")
+
+
+def bytes_text(count: int) -> str:
+    """Return bytes in the binary unit that reads best."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    while abs(size) >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return f"{count} B" if units[0] == "B" else f"{size:.2f} {units[0]}"
+
+
+def scaled_text(value: float, unit: str) -> str:
+    """Return a number with four digits and the SI prefix that reads best."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g} {unit}"
+    factor, prefix = next((pair for pair in _PREFIXES if abs(value) >= pair[0]), _PREFIXES[-1])
+    return f"{value / factor:.4g} {prefix}{unit}"
+
+
+def percent_text(fraction: float) -> str:
+    """Return a fraction as a percentage with at most two decimals; never 0 for what is not."""
+    return "under 0.01 %" if 0 < fraction < 1e-4 else f"{100 * fraction:.2f} %"
+
+
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+    """Return a table whose first column is text and whose others are figures."""
+    table = Table(box=rich.box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def report_table(report: Report) -> Table:
+    """Return the before/after table: the model as given, ordered, and rewritten."""
+    columns: tuple[Figures, ...] = (report.original, report.ordered, report)
+    rows = [
+        ["step peak", *(bytes_text(c.step_peak_bytes) for c in columns)],
+        ["  resident", *(bytes_text(c.resident_bytes) for c in columns)],
+        ["  transient", *(bytes_text(c.transient_peak_bytes) for c in columns)],
+        [f"energy ({report.energy_origin})", *(scaled_text(c.energy_joules, "J") for c in columns)],
+        [f"time ({report.time_origin} nodes)", *(scaled_text(c.seconds, "s") for c in columns)],
+        ["nodes", *(str(c.nodes) for c in columns)],
+        ["recomputed nodes", *(str(c.recomputed_nodes) for c in columns)],
+        ["paged out", *(bytes_text(c.page_out_bytes) for c in columns)],
+        ["paged in", *(bytes_text(c.page_in_bytes) for c in columns)],
+    ]
+    return plain_table(["one training step", "original", "ordered", "rewritten"], rows)
+
+
+def report_lines(report: Report) -> list[str]:
+    """Return what the table cannot say: budget, deadline, and what is proven."""
+    lines = []
+    if report.budget_bytes is not None:
+        used = report.transient_peak_bytes if report.budget_kind == "activation" else report.step_peak_bytes
+        what = "transient peak" if report.budget_kind == "activation" else "step peak"
+        lines.append(f"budget: {bytes_text(report.budget_bytes)} ({what}); used: {bytes_text(used)}")
+    if report.deadline_seconds is not None:
+        lines.append(
+            f"deadline: {scaled_text(report.deadline_seconds, 's')}; predicted: {scaled_text(report.seconds, 's')}"
+        )
+    if report.status == "not_needed":
+        lines.append("the ordered step fits: nothing is recomputed and nothing is paged")
+    else:
+        lines.append(
+            f"{report.status}: energy {scaled_text(report.objective_joules, 'J')}, "
+            f"proven bound {scaled_text(report.bound_joules, 'J')}, gap {percent_text(report.gap)} "
+            f"({percent_text(report.overhead_gap)} of what is spent above computing once)"
+        )
+        lines.append(f"the bound covers: {report.covers}")
+        lines.append(f"solved by {report.solver} in {report.solve_seconds:.1f} s, seed {report.seed}")
+    return lines
+
+
+class ProgressLine:
+    """A line on stderr that tells how the work is going: rewritten in place on a terminal, rare lines elsewhere.
+
+    Until it ends, what native libraries print to stdout goes to stderr, so that stdout holds the result alone: SCIP
+    says there how often Ctrl-C was pressed.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._console = make_console(stderr=True)
+        self._status: Status | None = self._console.status(text) if self._console.is_terminal else None
+        self._printed_at = time.monotonic()
+        self._stdout = -1
+
+    def __enter__(self) -> ProgressLine:
+        """Begin."""
+        sys.stdout.flush()
+        self._stdout = os.dup(1)
+        os.dup2(2, 1)
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, and give stdout back."""
+        if self._status is not None:
+            self._status.stop()
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(self._stdout, 1)
+        os.close(self._stdout)
+
+    def __call__(self, progress: Progress) -> None:
+        """Show incumbent, bound, gap and seconds."""
+
+        def joules(value: float | None) -> str:
+            return "none yet" if value is None or not math.isfinite(value) else scaled_text(value, "J")
+
+        gap = "unknown" if progress.gap is None or not math.isfinite(progress.gap) else percent_text(progress.gap)
+        text = (
+            f"solving: incumbent {joules(progress.objective_joules)}, bound {joules(progress.bound_joules)}, "
+            f"gap {gap}, {progress.seconds:.0f} s (Ctrl-C keeps the best plan so far)"
+        )
+        self.say(text)
+
+    def say(self, text: str) -> None:
+        """Show what is being done."""
+        if self._status is not None:
+            self._status.update(text)
+        elif time.monotonic() - self._printed_at >= _PLAIN_PROGRESS_SECONDS:
+            self._printed_at = time.monotonic()
+            self._console.print(text, soft_wrap=True)
+
+
+def devices_table(devices: Sequence[DeviceProfile]) -> Table:
+    """Return the list of devices."""
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("name", "what it is", "RAM", "storage"):
+        table.add_column(heading, overflow="fold")
+    for device in devices:
+        storage = "none" if device.storage is None else "asynchronous" if device.storage.asynchronous else "synchronous"
+        what = device.description + (" (planning only)" if device.planning_only else "")
+        table.add_row(device.name, what, bytes_text(device.ram_bytes), storage)
+    return table
+
+
+def device_table(device: DeviceProfile) -> Table:
+    """Return every number of a device with its source."""
+    title = f"{device.name}: {device.description}" + (" (planning only)" if device.planning_only else "")
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    table.add_column("source", overflow="fold")
+    sections = (("", device), ("compute.", device.compute), ("storage.", device.storage))
+    for prefix, section in sections:
+        for key, source in section.sources.items() if section is not None else ():
+            value = getattr(section, key)
+            whole = not isinstance(value, bool) and isinstance(value, (int, float)) and value == int(value)
+            table.add_row(prefix + key, f"{int(value):,}" if whole else str(value), source)
+    if device.storage is None:
+        table.add_row("storage", "none", "")
+    return table
+
+
+def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
+    """Yield what an inspection says: both peaks, what is alive there, and the budgets that can work."""
+    for title, peak in (("original, in file order", inspection.original), ("ordered", inspection.ordered)):
+        rows = [["resident: parameters, gradient buffers, batch", "", bytes_text(peak.resident_bytes)]]
+        for tensor in peak.peak_tensors:
+            rows.append([tensor.name, f"{tensor.dtype} {list(tensor.shape)}", bytes_text(tensor.size_bytes)])
+        others = peak.peak_tensor_count - len(peak.peak_tensors)
+        if others > 0:
+            listed = sum(tensor.size_bytes for tensor in peak.peak_tensors)
+            rest = peak.transient_peak_bytes - peak.peak_workspace_bytes - listed
+            rows.append([f"{others} smaller tensors", "", bytes_text(max(rest, 0))])
+        rows.append([f"workspace of {peak.peak_op_type}", "", bytes_text(peak.peak_workspace_bytes)])
+        yield plain_table(
+            [f"at the peak, node '{peak.peak_node}'", "what", "size"],
+            rows,
+            title=f"{title}: step peak {bytes_text(peak.step_peak_bytes)}, "
+            f"transient {bytes_text(peak.transient_peak_bytes)}",
+        )
+    floors = [("with recompute alone", inspection.without_paging)]
+    if inspection.with_paging is not None:
+        floors.insert(0, ("with recompute and paging", inspection.with_paging))
+    rows = [
+        [
+            what,
+            f"{floor.budget_bytes:,} B",
+            f"{floor.budget_bytes / inspection.ordered.transient_peak_bytes:.1%}",
+            f"{inspection.resident_bytes + floor.budget_bytes:,} B",
+        ]
+        for what, floor in floors
+    ]
+    yield plain_table(
+        ["smallest budget that works", "--activation-budget", "of ordered", "--ram-budget"],
+        rows,
+        title=f"on {inspection.device} ({bytes_text(inspection.ram_bytes)} of RAM)",
+    )
+    yield (
+        f"no plan needs less than {bytes_text(inspection.largest_node_bytes)}: "
+        f"node '{inspection.largest_node}' does by itself"
+    )
+
+
+def verification_parts(report: VerificationReport) -> Iterator[str | Table]:
+    """Yield what a verification found: each check with its figures, then every problem."""
+    budget = "" if report.budget_bytes is None else f", budget {report.budget_bytes:,} B"
+    compared = (
+        f"{report.outputs_compared} outputs and {report.buffers_compared} updated buffers, {report.steps} steps, "
+        f"{bytes_text(report.bytes_compared)}"
+    )
+    rows = [
+        ["same bits", _verdict(report.bits_equal), compared],
+        ["order as in the file", _verdict(report.order_exact), f"{report.executed_nodes} nodes executed"],
+        ["plan carried out", _verdict(report.plan_carried_out), f"{report.recomputed_nodes} nodes recomputed"],
+        [
+            "transient peak",
+            "",
+            f"{report.measured_transient_peak_bytes:,} B measured, {report.predicted_transient_peak_bytes:,} B "
+            f"predicted{budget}; {report.original_transient_peak_bytes:,} B in the original",
+        ],
+    ]
+    if report.optimized is not None:
+        alive = f"{report.optimized.recomputed_nodes_alive} recomputed nodes ran"
+        rows.append(["same bits, optimized", _verdict(report.optimized.bits_equal), alive])
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for heading in (f"on {report.runtime}", "", "compared"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    yield table
+    yield from (f"problem: {problem}" for problem in report.problems)
+    yield "verified: nothing is wrong" if report.passed else "not verified"
+
+
+def _verdict(good: bool) -> str:
+    return "yes" if good else "NO"
+
+
+def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
+    """Yield what a profile measured: the step, its slowest nodes, the storage and the power."""
+    slowest = sorted(measured.nodes.items(), key=lambda item: -item[1].seconds)[:10]
+    rows = [
+        [name, scaled_text(node.seconds, "s"), bytes_text(node.workspace_bytes), bytes_text(node.output_bytes)]
+        for name, node in slowest
+    ]
+    yield plain_table(["slowest nodes", "time (measured)", "workspace", "outputs"], rows)
+    yield (
+        f"step: {scaled_text(measured.step_seconds, 's')} measured, {len(measured.nodes)} nodes, "
+        f"{measured.repetitions} repetitions, {measured.threads} thread(s), {measured.runtime}, {measured.machine}"
+    )
+    storage = measured.storage
+    if storage is not None:
+        yield (
+            f"storage ({storage.method}): out {bytes_text(int(storage.page_out_bytes_per_second))}/s after "
+            f"{scaled_text(storage.page_out_latency_seconds, 's')}, "
+            f"in {bytes_text(int(storage.page_in_bytes_per_second))}/s after "
+            f"{scaled_text(storage.page_in_latency_seconds, 's')}"
+        )
+    if measured.active_watts is None:
+        yield "power: no meter is readable here; energy is modelled from the device's watts"
+    else:
+        yield f"power: {scaled_text(measured.active_watts, 'W')} above idle (measured)"

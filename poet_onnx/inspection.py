@@ -1,0 +1,142 @@
+"""What fills the memory of a training step, and how small its budget could be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import pydantic
+
+from poet_onnx.costs import CostTable, cost_table
+from poet_onnx.device import DeviceProfile
+from poet_onnx.extract import extract, load_model
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.plan import Step
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.report import Figures
+from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
+from poet_onnx.scheduling.budget import SmallestBudget
+from poet_onnx.scheduling.instance import file_order
+from poet_onnx.simulate import replay
+
+SCHEMA_VERSION = 1
+LARGEST_TENSORS = 10
+
+
+class _Value(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class LiveTensor(_Value):
+    """A tensor that is in memory at the peak."""
+
+    name: str
+    size_bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Peak(Figures):
+    """One order of the nodes, and the moment at which it needs the most.
+
+    Attributes:
+        peak_node, peak_op_type: the node that runs at the peak.
+        peak_workspace_bytes: what its kernel allocates for itself.
+        peak_tensors: the largest tensors alive there, largest first.
+        peak_tensor_count: how many are alive there.
+    """
+
+    peak_node: str
+    peak_op_type: str
+    peak_workspace_bytes: int
+    peak_tensors: tuple[LiveTensor, ...]
+    peak_tensor_count: int
+
+
+class Floor(_Value):
+    """The smallest activation budget for which a plan was found, and a bound below which there is none."""
+
+    budget_bytes: int
+    bound_bytes: int
+
+
+class Inspection(_Value):
+    """What fills the memory of a training step.
+
+    Attributes:
+        original, ordered: the nodes in file order, and in the memory-aware order.
+        smallest_budget_bytes: of transient bytes, with everything that the device allows.
+        with_paging: the floor when both means may be used; None for a device without storage.
+        without_paging: the floor of recompute alone.
+        largest_node, largest_node_bytes: the node that needs the most by itself, in any plan.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    model: str
+    device: str
+    ram_bytes: int
+    resident_bytes: int
+    original: Peak
+    ordered: Peak
+    smallest_budget_bytes: int
+    with_paging: Floor | None
+    without_paging: Floor
+    largest_node: str
+    largest_node_bytes: int
+
+
+def inspect(
+    path: str | os.PathLike[str], device: DeviceProfile, *, dims: Mapping[str, int] | None = None
+) -> Inspection:
+    """Find what fills the memory of a model's training step and the smallest budget that can work on a device.
+
+    Raises:
+        InputError: if the model cannot be used.
+    """
+    model = load_model(path)
+    nodes = len(model.graph)
+    normalize(dims=dims)(model)
+    graph = extract(model)
+    costs = cost_table(graph, device)
+    problem = ScheduleProblem(graph, costs)
+    order = memory_aware_order(problem)
+    recompute_only = smallest_budget(ScheduleProblem(graph, costs, paging=False), order)
+    floors = [recompute_only]
+    if device.storage is not None:
+        floors.append(smallest_budget(problem, order))
+    return Inspection(
+        model=os.fspath(path),
+        device=device.name,
+        ram_bytes=device.ram_bytes,
+        resident_bytes=graph.resident_bytes,
+        original=_peak(graph, costs, ordered_steps(file_order(graph)), nodes),
+        ordered=_peak(graph, costs, ordered_steps(order), nodes),
+        smallest_budget_bytes=min(floor.budget_bytes for floor in floors),
+        with_paging=_floor(floors[1]) if device.storage is not None else None,
+        without_paging=_floor(recompute_only),
+        largest_node=recompute_only.node,
+        largest_node_bytes=recompute_only.node_bytes,
+    )
+
+
+def _floor(found: SmallestBudget) -> Floor:
+    return Floor(budget_bytes=found.budget_bytes, bound_bytes=found.bound_bytes)
+
+
+def _peak(graph: TrainingGraph, costs: CostTable, steps: Sequence[Step], nodes: int) -> Peak:
+    """Replay an order of the nodes and describe the moment at which it needs the most."""
+    replayed = replay(ScheduleProblem(graph, costs), steps)
+    node = next(node for node in graph.nodes if node.name == steps[replayed.peak_step].subject)
+    largest = [graph.tensors[name] for name, _ in replayed.live_at_peak[:LARGEST_TENSORS]]
+    return Peak(
+        **Figures.of(replayed.prediction, nodes).model_dump(),
+        peak_node=node.name,
+        peak_op_type=node.op_type,
+        peak_workspace_bytes=costs.nodes[node.name].workspace_bytes,
+        peak_tensors=tuple(
+            LiveTensor(name=tensor.name, size_bytes=tensor.size_bytes, dtype=tensor.dtype, shape=tensor.shape)
+            for tensor in largest
+        ),
+        peak_tensor_count=len(replayed.live_at_peak),
+    )
