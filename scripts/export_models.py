@@ -23,6 +23,9 @@ from models import RECIPES, Recipe
 OPSET = 15
 """At 17 LayerNormalization comes without the saved outputs that ONNX Runtime's gradient builder needs."""
 
+NEWEST_IR_VERSION = 10
+"""Newest file format that onnxruntime-training 1.19 reads."""
+
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
@@ -96,6 +99,10 @@ def export(
         optimizer=artifacts.OptimType.AdamW,
         artifact_directory=str(directory),
     )
+    # The optimizer's graph is made by the installed onnx, in its newest format.
+    optimizer = onnx.load(directory / "optimizer_model.onnx")
+    optimizer.ir_version = min(optimizer.ir_version, NEWEST_IR_VERSION)
+    onnx.save(optimizer, directory / "optimizer_model.onnx")
 
 
 def main(arguments: list[str] | None = None) -> int:
