@@ -179,6 +179,14 @@ size_t track_module(const void* address) {
   return redirected;
 }
 
+size_t tracked_imports() {
+  State& s = state();
+  const std::lock_guard<std::mutex> lock(s.modules_mutex);
+  size_t all = 0;
+  for (const auto& module : s.modules) all += module.second;
+  return all;
+}
+
 int64_t current_bytes() { return state().current.load(std::memory_order_relaxed); }
 
 int64_t peak_bytes() { return state().peak.load(std::memory_order_relaxed); }

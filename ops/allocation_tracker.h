@@ -15,6 +15,7 @@ namespace poet::allocations {
 // Starts tracking the module that contains `address`; later calls for the same module change nothing.
 // Returns the number of imports redirected in it, 0 where it cannot be tracked. Blocks of before stay uncounted.
 size_t track_module(const void* address);
+size_t tracked_imports();  // redirected in all modules together
 
 int64_t current_bytes();     // of live tracked blocks
 int64_t peak_bytes();        // most that current_bytes was since the last reset_peak

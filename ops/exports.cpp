@@ -6,6 +6,9 @@
 
 #define POET_EXPORT extern "C" __attribute__((visibility("default")))
 
+// How many imports of ONNX Runtime's modules were redirected: 0 where its allocations cannot be seen.
+POET_EXPORT uint64_t poet_tracked_imports() { return poet::allocations::tracked_imports(); }
+
 // Bytes of live blocks that ONNX Runtime allocated since this library was registered with it.
 POET_EXPORT int64_t poet_current_bytes() { return poet::allocations::current_bytes(); }
 

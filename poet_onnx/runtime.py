@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _PAGE_DIR_ENTRY = "poet.page_dir"  # session configuration entry that the operator library reads when it is registered
+_PAGE_DIR_VARIABLE = "POET_PAGE_DIR"
 _LONGEST_ENTRY_BYTES = 1024  # of a configuration entry's value in ONNX Runtime 1.19
 _DISTRIBUTIONS = (
     "onnxruntime-training",
@@ -109,8 +110,9 @@ def session_options(*, threads: int = 1, page_dir: str | os.PathLike[str] | None
     options.enable_mem_reuse = False
     # Prepacking makes second copies of constant weights.
     options.add_session_config_entry("session.disable_prepacking", "1")
-    if page_dir is not None:
-        options.add_session_config_entry(_PAGE_DIR_ENTRY, _checked_page_dir(page_dir))
+    directory = page_dir or os.environ.get(_PAGE_DIR_VARIABLE)
+    if directory:
+        options.add_session_config_entry(_PAGE_DIR_ENTRY, _checked_page_dir(directory))
     options.register_custom_ops_library(str(library_path()))
     return options
 
@@ -190,7 +192,7 @@ class AllocationCounter:
         self._highest_bytes = self.level_bytes = self.current_bytes
 
     def start_events(self, capacity: int = 1 << 20) -> None:
-        """Start a new log of allocations, of at most `capacity` events of 8 bytes.
+        """Start a new log of at most `capacity` allocations and releases; it ends with the outermost context.
 
         Raises:
             InputError: `capacity` is no positive number that fits into memory.
@@ -235,6 +237,8 @@ def count_allocations() -> Iterator[AllocationCounter]:
         with _active_lock:
             _fold_peaks(library)
             _active.remove(counter)
+            if not _active:
+                library.poet_start_events(0)
 
 
 def _fold_peaks(library: ctypes.CDLL) -> None:
@@ -252,6 +256,14 @@ def _tracked_library() -> ctypes.CDLL:
     path = str(library_path())
     _onnxruntime().SessionOptions().register_custom_ops_library(path)
     library = ctypes.CDLL(path)
+    library.poet_tracked_imports.argtypes = []
+    library.poet_tracked_imports.restype = ctypes.c_uint64
+    if library.poet_tracked_imports() == 0:
+        runtime = installed_runtime()
+        raise InputError(
+            f"The allocations of {runtime.distribution} {runtime.version} cannot be counted: no import of its library "
+            "could be redirected; use a released wheel of onnxruntime-training 1.19.2 or onnxruntime 1.31."
+        )
     for name in ("poet_current_bytes", "poet_peak_bytes", "poet_allocation_count"):
         getattr(library, name).argtypes = []
         getattr(library, name).restype = ctypes.c_int64

@@ -29,6 +29,14 @@ def make_session(model: bytes, directory: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model, session_options(page_dir=directory))
 
 
+def default_options(directory: Path) -> onnxruntime.SessionOptions:
+    """Return ONNX Runtime's own options, with a page directory that nobody has checked."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("poet.page_dir", str(directory))
+    options.register_custom_ops_library(str(library_path()))
+    return options
+
+
 @contextmanager
 def file_size_limit(limit_bytes: int) -> Iterator[None]:
     """Let no file of this process grow beyond a size: what a full disk or a quota does."""
@@ -67,24 +75,22 @@ def failing_model(mode: str, shape: tuple[int, ...], fail_between: str) -> bytes
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_missing_page_directory_is_named(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_page_directory_is_named(tmp_path: Path, mode: str) -> None:
     missing = tmp_path / "missing"
-    monkeypatch.setenv("POET_PAGE_DIR", str(missing))
     with pytest.raises(RuntimeFailure, match=rf"cannot make a page file in {missing}: No such file .*errno 2"):
-        onnxruntime.InferenceSession(round_trip_model(mode, (4,)), session_options())
+        onnxruntime.InferenceSession(round_trip_model(mode, (4,)), default_options(missing))
     missing.mkdir()
-    session = onnxruntime.InferenceSession(round_trip_model(mode, (4,)), session_options())
+    session = onnxruntime.InferenceSession(round_trip_model(mode, (4,)), default_options(missing))
     missing.rmdir()  # the file has no name: the directory may go
     assert session.run(None, {"x": np.ones(4, np.float32)})[0].tolist() == [1.0] * 4
 
 
-def test_page_directory_that_is_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("POET_PAGE_DIR", str(tmp_path / "file"))
     with pytest.raises(
         RuntimeFailure, match=rf"cannot make a page file in {tmp_path}/file: Not a directory .*errno 20"
     ):
-        onnxruntime.InferenceSession(round_trip_model("sync", (4,)), session_options())
+        onnxruntime.InferenceSession(round_trip_model("sync", (4,)), default_options(tmp_path / "file"))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -180,10 +186,7 @@ def test_aborted_runs_leave_nothing_in_flight(tmp_path: Path, mode: str, fail_be
 @pytest.mark.parametrize("fail_between", ["out", "in"])
 def test_aborted_runs_in_an_arena_leave_nothing_in_flight(tmp_path: Path, fail_between: str) -> None:
     """An arena does not tell when it takes a buffer back: transfers of its memory end within their start."""
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("poet.page_dir", str(tmp_path))
-    options.register_custom_ops_library(str(library_path()))
-    session = onnxruntime.InferenceSession(failing_model("async", LARGE, fail_between), options)
+    session = onnxruntime.InferenceSession(failing_model("async", LARGE, fail_between), default_options(tmp_path))
     before = io_threads()
     x = np.arange(LARGE[0], dtype=np.float32)
     for _ in range(5):

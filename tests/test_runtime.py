@@ -76,6 +76,12 @@ def test_options_are_checked(tmp_path: Path) -> None:
         session_options(page_dir=deep)
 
 
+def test_page_directory_of_the_environment_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POET_PAGE_DIR", str(tmp_path / "none"))
+    with pytest.raises(InputError, match=f"page directory {tmp_path}/none does not exist"):
+        session_options()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_unwritable_page_directory_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
