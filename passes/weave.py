@@ -65,6 +65,7 @@ def weave(model: ir.Model, graph: TrainingGraph, layout: Sequence[Placed]) -> bo
                     node.replace_input_with(index, value)
         for name, value in zip(placed.outputs, node.outputs, strict=True):
             if name:
+                value.name = name  # gates of one value are numbered anew when one of them goes
                 values[name] = value
         kept.append(node)
     _replace_nodes(model.graph, kept)

@@ -49,12 +49,14 @@ class OptimizedRun(_Value):
 
     Attributes:
         bits_equal: every output and every updated buffer is the original's, run in the same way.
-        recomputed_nodes_alive: recomputed nodes that ran.
+        recomputed_nodes_alive: recomputed nodes that ran, alone or fused into a neighbour.
+        fused_nodes: names of those that ran as part of a neighbour.
         lost_nodes: names of recomputed nodes that did not run.
     """
 
     bits_equal: bool
     recomputed_nodes_alive: int
+    fused_nodes: tuple[str, ...]
     lost_nodes: tuple[str, ...]
 
 

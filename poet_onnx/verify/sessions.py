@@ -112,13 +112,13 @@ class Session:
         binding.clear_binding_outputs()
         return arrays | {name: np.array(value.numpy()) for name, value in self._held.items()}
 
-    def executed_nodes(self) -> tuple[str, ...]:
-        """End profiling and return the names of the nodes that ran since the session was made, in order."""
+    def executed_nodes(self) -> tuple[tuple[str, str], ...]:
+        """End profiling and return name and operator of the nodes that ran since the session was made, in order."""
         profile = Path(self._session.end_profiling())
         events = json.loads(profile.read_text(encoding="utf-8"))
         suffix = "_kernel_time"
         ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(suffix)]
-        return tuple(event["name"][: -len(suffix)] for event in ran)
+        return tuple((event["name"][: -len(suffix)], event["args"]["op_name"]) for event in ran)
 
     def _options(self, conditions: Conditions) -> SessionOptions:
         options = session_options(threads=conditions.threads, page_dir=conditions.page_dir)

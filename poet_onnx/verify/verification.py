@@ -17,7 +17,7 @@ from poet_onnx.errors import CheckFailed, InputError
 from poet_onnx.extract import extract
 from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.passes.layout import lay_out
+from poet_onnx.passes.layout import DOMAIN, lay_out
 from poet_onnx.passes.metadata import DIMS_KEY, PLAN_KEY
 from poet_onnx.passes.normalize import InlineFunctions, PinSeeds, normalize
 from poet_onnx.passes.weave import check_woven
@@ -249,7 +249,8 @@ def _check_peak(subject: _Subject, budget_bytes: int | None) -> None:
         )
 
 
-def _executed(subject: _Subject, conditions: Conditions) -> tuple[tuple[str, ...], dict[str, Array]]:
+def _executed(subject: _Subject, conditions: Conditions) -> tuple[tuple[tuple[str, str], ...], dict[str, Array]]:
+    """Run a step of the rewritten model; return name and operator of what ran, and the results."""
     with _session(subject, subject.rewritten, "rewritten", conditions, ProfiledSession) as session:
         binding = session.prepare(_feeds(subject, 0))
         session.run(binding)
@@ -261,7 +262,7 @@ def _check_order(subject: _Subject) -> tuple[int, bool]:
     """Check that the runtime executes the file's nodes in the file's order; return how many ran."""
     executed, _ = _executed(subject, subject.conditions)
     expected = [node.name for node in subject.rewritten.graph]
-    for index, (ran, stands) in enumerate(zip(executed, expected, strict=False)):
+    for index, ((ran, _), stands) in enumerate(zip(executed, expected, strict=False)):
         if ran != stands:
             subject.problems.append(f"Node {index} to run was '{ran}', but the file has '{stands}' there.")
             return len(executed), False
@@ -280,10 +281,37 @@ def _check_optimized(subject: _Subject) -> OptimizedRun:
     executed, found = _executed(subject, conditions)
     unequal = [name for name in expected if name not in found or difference(name, 0, expected[name], found[name])]
     copies = [step for step in subject.plan.steps if step.action is Action.COMPUTE and step.copy]
-    names = [f"{step.subject}/recompute_{step.copy}" for step in copies]
-    lost = tuple(name for name in names if name not in executed)
+    originals = {f"{step.subject}/recompute_{step.copy}": step.subject for step in copies}
+    operators = dict(executed)
+    missing = {name: original for name, original in originals.items() if name not in operators}
+    fused = _fused(subject, missing, operators)
+    lost = tuple(name for name in missing if name not in fused)
     if unequal:
         subject.problems.append(f"Under all optimizations, '{unequal[0]}' and {len(unequal) - 1} more tensors differ.")
     if lost:
         subject.problems.append(f"Under all optimizations, {len(lost)} recomputed nodes are lost, such as '{lost[0]}'.")
-    return OptimizedRun(bits_equal=not unequal, recomputed_nodes_alive=len(names) - len(lost), lost_nodes=lost)
+    return OptimizedRun(
+        bits_equal=not unequal,
+        recomputed_nodes_alive=len(originals) - len(lost),
+        fused_nodes=tuple(sorted(fused)),
+        lost_nodes=lost,
+    )
+
+
+def _fused(subject: _Subject, missing: Mapping[str, str], operators: Mapping[str, str]) -> set[str]:
+    """Return the missing copies that run as part of a neighbour.
+
+    Their originals must be missing too: an optimization that merges equal nodes keeps one of them. And a neighbour must
+    have run as another operator, or a reader under another name.
+    """
+    fused = set()
+    for node in subject.rewritten.graph:
+        name = node.name or ""
+        if name not in missing or missing[name] in operators:
+            continue
+        readers = node.successors()
+        near = (*node.predecessors(), *readers)
+        changed = any(operators.get(other.name or "", other.op_type) != other.op_type for other in near)
+        if changed or any(other.name not in operators for other in readers if other.domain != DOMAIN):
+            fused.add(name)
+    return fused

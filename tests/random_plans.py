@@ -1,0 +1,116 @@
+"""Random valid plans: any order, recomputation and paging wherever they are legal, sensible or not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.plan import Action, Certificate, Plan, Step
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.simulate import simulate
+
+CERTIFICATE = Certificate("not_needed", 0.0, 0.0, 0.0, 0.0, "nothing", "none", 0, 1, 0.0)
+
+
+def plan_of(problem: ScheduleProblem, steps: list[Step]) -> Plan:
+    """Return steps as a plan, with the simulator's prediction."""
+    graph = problem.graph
+    return Plan(
+        graph.fingerprint, problem.costs.device, None, None, tuple(steps), simulate(problem, steps), CERTIFICATE
+    )
+
+
+def file_order_plan(problem: ScheduleProblem) -> Plan:
+    """Return the plan that runs every node once, in the order of the file."""
+    return plan_of(problem, [Step(Action.COMPUTE, node.name) for node in problem.graph.nodes if not node.view])
+
+
+def random_plan(problem: ScheduleProblem, seed: int, *, recomputes: int = 8, transfers: int = 8) -> Plan:
+    """Return a random valid plan; a budget or a deadline of the problem is not looked at."""
+    rng = random.Random(seed)
+    nodes = {node.name: node for node in problem.graph.nodes if not node.view}
+    steps = [Step(Action.COMPUTE, name) for name in _random_order(problem.graph, nodes, rng)]
+    for _ in range(recomputes):
+        steps = _recompute(problem.graph, nodes, steps, rng)
+    for _ in range(transfers):
+        steps = _transfer(problem.graph, nodes, steps, rng)
+    free = replace(problem, budget_bytes=None, deadline_seconds=None, recompute=True, paging=True)
+    return plan_of(free, steps)
+
+
+def _random_order(graph: TrainingGraph, nodes: dict[str, Node], rng: random.Random) -> list[str]:
+    maker = {value: node.name for node in nodes.values() for value in graph.writes(node)}
+    waiting = {
+        node.name: {maker[value] for value in graph.reads(node)} | {name for name in node.after if name in nodes}
+        for node in nodes.values()
+    }
+    order: list[str] = []
+    while waiting:
+        ready = [name for name, needs in waiting.items() if needs.isdisjoint(waiting)]
+        order.append(ready[0] if rng.random() < 0.7 else rng.choice(ready))
+        del waiting[order[-1]]
+    return order
+
+
+def _recompute(graph: TrainingGraph, nodes: dict[str, Node], steps: list[Step], rng: random.Random) -> list[Step]:
+    """Run some node again before some later reader of what it makes."""
+    writers = {resident for node in nodes.values() for resident in node.updates}
+    candidates = [
+        node
+        for node in nodes.values()
+        if node.recomputable and writers.isdisjoint(set(node.inputs) - set(node.updates)) and graph.writes(node)
+    ]
+    if not candidates:
+        return steps
+    node = rng.choice(candidates)
+    first = next(index for index, step in enumerate(steps) if step.subject == node.name)
+    readers = [
+        index
+        for index, step in enumerate(steps)
+        if index > first + 1 and set(graph.reads(nodes[step.subject])) & set(graph.writes(node))
+    ]
+    if not readers:
+        return steps
+    place = rng.choice(readers)
+    steps = [*steps[:place], Step(Action.COMPUTE, node.name), *steps[place:]]
+    counts: dict[str, int] = {}
+    numbered = []
+    for step in steps:
+        numbered.append(Step(Action.COMPUTE, step.subject, counts.get(step.subject, 0)))
+        counts[step.subject] = counts.get(step.subject, 0) + 1
+    return numbered
+
+
+def _transfer(graph: TrainingGraph, nodes: dict[str, Node], steps: list[Step], rng: random.Random) -> list[Step]:
+    """Page some value out and in again, each either at once or in two halves with steps between them."""
+    value = rng.choice([value for node in nodes.values() for value in graph.writes(node)])
+    if any(step.subject == value for step in steps):
+        return steps
+
+    def touches(step: Step, of: Callable[[Node], tuple[str, ...]]) -> bool:
+        return step.action is Action.COMPUTE and value in of(nodes[step.subject])
+
+    makes = [index for index, step in enumerate(steps) if touches(step, graph.writes)]
+    reads = [index for index, step in enumerate(steps) if touches(step, graph.reads)]
+    if not reads:
+        return steps
+    arrive = rng.choice(reads)
+    made = max(index for index in makes if index < arrive)
+    leave = rng.randint(made + 1, arrive)
+    left = min(arrive, leave + rng.choice([0, 0, 1, 4]))
+    begin = max([left, *(index + 1 for index in makes + reads if index < arrive)])
+    begin = rng.randint(begin, arrive)
+    inserted = [
+        (leave, Step(Action.PAGE_OUT_START, value)),
+        (left, Step(Action.PAGE_OUT_END, value)),
+        (begin, Step(Action.PAGE_IN_START, value)),
+        (arrive, Step(Action.PAGE_IN_END, value)),
+    ]
+    result = []
+    for index, step in enumerate([*steps, None]):
+        result += [new for place, new in inserted if place == index]
+        if step is not None:
+            result.append(step)
+    return result

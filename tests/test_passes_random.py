@@ -1,0 +1,77 @@
+"""Random plans on real training graphs: the passes carry every one of them out, bit for bit and byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+from onnx_ir.passes import PassBase
+from random_plans import file_order_plan, random_plan
+
+import poet_onnx
+from poet_onnx.costs import cost_table
+from poet_onnx.device import load_device
+from poet_onnx.extract import extract, load_model
+from poet_onnx.passes.metadata import WriteMetadata
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.passes.order import OrderNodes
+from poet_onnx.passes.paging import InsertPaging
+from poet_onnx.passes.recompute import InsertRecompute
+from poet_onnx.plan import Action, Plan
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.simulate import simulate
+
+MODELS = ["mlp-mse", "densenet", "unet", "mobilenet", "transformer", "resnet18", "bert-2"]
+
+
+def prepare(path: Path) -> tuple[ir.Model, ScheduleProblem]:
+    model = load_model(path)
+    normalize()(model)
+    graph = extract(model)
+    return model, ScheduleProblem(graph, cost_table(graph, load_device("a72")))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", MODELS)
+def test_a_random_plan_keeps_every_bit_and_its_predicted_peak(
+    model_path: Callable[..., Path], tmp_path: Path, name: str, seed: int
+) -> None:
+    path = model_path(name)
+    _, problem = prepare(path)
+    plan = random_plan(problem, seed, recomputes=12, transfers=10)
+    result = poet_onnx.rewrite(path, device="a72", plan=plan)
+    report = poet_onnx.verify(path, result.model, feeds=2, page_dir=tmp_path)
+    assert report.problems == ()
+    assert abs(report.measured_transient_peak_bytes - report.predicted_transient_peak_bytes) <= 64
+
+
+@pytest.mark.parametrize("name", ["densenet", "transformer"])
+def test_the_model_is_complete_after_every_pass(model_path: Callable[..., Path], name: str) -> None:
+    path = model_path(name)
+    model, problem = prepare(path)
+    whole = random_plan(problem, 7, recomputes=12, transfers=10)
+    computes = [step for step in whole.steps if step.action is Action.COMPUTE]
+    stages: list[tuple[type[OrderNodes | InsertRecompute | InsertPaging], list[object]]] = [
+        (OrderNodes, [step for step in computes if not step.copy]),
+        (InsertRecompute, computes),
+        (InsertPaging, list(whole.steps)),
+    ]
+    for make, steps in stages:
+        carry_out: PassBase = make(problem.graph, whole)
+        assert carry_out(model).modified
+        assert not carry_out(model).modified, "a second run must find nothing to do"
+        done = replace(whole, steps=tuple(steps), prediction=simulate(problem, steps))  # type: ignore[arg-type]
+        snapshot = model.clone()
+        WriteMetadata(problem.graph, done, version="0")(snapshot)
+        assert poet_onnx.verify(path, snapshot, feeds=1).problems == ()
+
+
+def test_ordering_by_the_file_changes_no_node(model_path: Callable[..., Path]) -> None:
+    model, problem = prepare(model_path("densenet"))
+    before = [node.name for node in model.graph if node.op_type not in ("Identity", "Reshape")]
+    plan: Plan = file_order_plan(problem)
+    OrderNodes(problem.graph, plan)(model)
+    assert [node.name for node in model.graph if node.op_type not in ("Identity", "Reshape")] == before
