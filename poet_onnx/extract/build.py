@@ -30,7 +30,22 @@ def extract(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> Traini
         InputError: the model cannot be scheduled, in one sentence that names the node or tensor.
     """
     check_structure(model)
+    check_training(model)
     return _Extraction(model, infer(model, dims)).run()
+
+
+def check_training(model: ir.Model) -> None:
+    """Check that a model computes gradients: by its operators, or by the names that gradient builders give tensors.
+
+    Raises:
+        InputError: it has a forward pass only.
+    """
+    for node in model.graph:
+        if "Grad" in node.op_type or traits(node.domain, node.op_type, {}).update:
+            return
+        if any("grad" in (value.name or "").lower() for value in node.outputs):
+            return
+    raise InputError(f"The model computes no gradients, only the forward pass: {MAKE_TRAINING}.")
 
 
 @dataclass
@@ -148,11 +163,7 @@ class _Extraction:
                 phases[draft.name] = Phase.UPDATE
             else:
                 phases[draft.name] = Phase.FORWARD if draft.name in forward else Phase.BACKWARD
-        gradients = any("Grad" in draft.source.op_type for draft in self.drafts)
-        named = any(
-            draft.name not in forward and "grad" in name.lower() for draft in self.drafts for name in draft.outputs
-        )
-        if Phase.UPDATE not in phases.values() and not gradients and not named:
+        if set(phases.values()) == {Phase.FORWARD}:
             raise InputError(f"The model computes no gradients, only the forward pass: {MAKE_TRAINING}.")
         return phases
 

@@ -30,6 +30,12 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         model = ir.load(file)
     except OSError as problem:
         raise InputError(f"{file} cannot be read: {problem.strerror or problem}.") from problem
+    except ir.serde.SerdeError as problem:
+        cause: BaseException = problem
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = " ".join(str(cause).split()).rstrip(".")
+        raise InputError(f"{file} is not a valid ONNX model: {reason}.") from problem
     except (DecodeError, ValueError, TypeError, KeyError, AttributeError) as problem:
         raise InputError(f"{file} is not an ONNX model, or it is truncated: export the model again.") from problem
     if not model.opset_imports or not model.ir_version:

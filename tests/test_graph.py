@@ -1,0 +1,45 @@
+"""The TrainingGraph's own questions: which values a node reads and writes, and what is resident."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from poet_onnx.extract import extract, load_model
+from poet_onnx.graph import TrainingGraph
+
+
+@pytest.fixture(scope="module")
+def graph(model_path: Callable[..., Path]) -> TrainingGraph:
+    """Return a graph with views, in-place writes and residents."""
+    return extract(load_model(model_path("resnet18")))
+
+
+def test_reads_are_transient_storages_each_once(graph: TrainingGraph) -> None:
+    makers = {name for node in graph.nodes for name in graph.writes(node)}
+    for node in graph.nodes:
+        reads = graph.reads(node)
+        assert len(set(reads)) == len(reads)
+        assert set(reads) <= makers
+        assert all(graph.tensors[name].storage == name and not graph.tensors[name].resident for name in reads)
+
+
+def test_every_transient_value_has_one_maker_and_views_have_none(graph: TrainingGraph) -> None:
+    made = [name for node in graph.nodes for name in graph.writes(node)]
+    assert len(set(made)) == len(made)
+    assert all(graph.writes(node) == () for node in graph.nodes if node.view)
+    owned = {t.name for t in graph.tensors.values() if t.storage == t.name and not t.resident}
+    assert owned == set(made)
+
+
+def test_resident_bytes_are_parameters_gradient_buffers_and_the_batch(graph: TrainingGraph) -> None:
+    parameters = 11_173_962 * 4  # of ResNet-18 with ten classes
+    assert 0 < graph.resident_bytes - 2 * parameters < 100_000
+
+
+def test_the_values_are_frozen(graph: TrainingGraph) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        graph.nodes[0].name = "other"  # type: ignore[misc]
