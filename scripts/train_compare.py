@@ -74,6 +74,16 @@ def train(artifacts: Path, model: Path, steps: int) -> Training:
     return Training(losses, parameters, max(peaks[1:]))
 
 
+def memory_table(original_bytes: int, rewritten_bytes: int) -> rich.table.Table:
+    """Return the table of both measured peaks."""
+    table = rich.table.Table(title="transient peak of a step, measured in the allocator", box=rich.box.SIMPLE)
+    for heading in ("graph", "bytes", "MiB", "of original"):
+        table.add_column(heading, justify="right")
+    for name, count in (("original", original_bytes), ("rewritten", rewritten_bytes)):
+        table.add_row(name, f"{count:,}", f"{count / 2**20:.2f}", f"{count / original_bytes:.1%}")
+    return table
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Compare; return 1 if any bit differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -86,20 +96,16 @@ def main(arguments: list[str] | None = None) -> int:
     original = train(options.artifacts, options.artifacts / "training_model.onnx", options.steps)
     rewritten = train(options.artifacts, options.rewritten, options.steps)
 
+    same = [a.tobytes() == b.tobytes() for a, b in zip(original.losses, rewritten.losses, strict=True)]
     table = rich.table.Table(title=f"{options.steps} AdamW steps", box=rich.box.SIMPLE)
     for heading in ("step", "loss, original", "loss, rewritten", "bits"):
         table.add_column(heading, justify="right")
-    same = [a.tobytes() == b.tobytes() for a, b in zip(original.losses, rewritten.losses, strict=True)]
     for step, (a, b, equal) in enumerate(zip(original.losses, rewritten.losses, same, strict=True), start=1):
         table.add_row(str(step), f"{a:.9g}", f"{b:.9g}", "equal" if equal else "DIFFERENT")
     rich.print(table)
     same.append(original.parameters.tobytes() == rewritten.parameters.tobytes())
     print(f"all {original.parameters.size:,} parameters afterwards: {'equal bits' if same[-1] else 'DIFFERENT'}")
-    before, after = original.transient_peak_bytes, rewritten.transient_peak_bytes
-    print(
-        f"measured transient peak of a step: {before:,} -> {after:,} bytes "
-        f"({before / 2**20:.1f} -> {after / 2**20:.1f} MiB, {after / before:.0%})"
-    )
+    rich.print(memory_table(original.transient_peak_bytes, rewritten.transient_peak_bytes))
     return 0 if all(same) else 1
 
 

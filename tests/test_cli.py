@@ -168,7 +168,7 @@ def test_profile_measures_what_rewrite_plans_with(cli: Cli, model: Path, tmp_pat
     result = cli("rewrite", model, "--device", "host", *arguments)
     assert result.code == 0, result
     assert load_report(report_path).time_origin == "measured"
-    assert "time (measured nodes)" in result.out
+    assert "time (from measured nodes)" in result.out
 
 
 def test_every_option_in_the_readme_exists() -> None:

@@ -86,7 +86,10 @@ def report_table(report: Report) -> Table:
         ["  resident", *(bytes_text(c.resident_bytes) for c in columns)],
         ["  transient", *(bytes_text(c.transient_peak_bytes) for c in columns)],
         [f"energy ({report.energy_origin})", *(scaled_text(c.energy_joules, "J") for c in columns)],
-        [f"time ({report.time_origin} nodes)", *(scaled_text(c.seconds, "s") for c in columns)],
+        [
+            f"time ({'modelled' if report.time_origin == 'modelled' else 'from measured nodes'})",
+            *(scaled_text(c.seconds, "s") for c in columns),
+        ],
         ["nodes", *(str(c.nodes) for c in columns)],
         ["recomputed nodes", *(str(c.recomputed_nodes) for c in columns)],
         ["paged out", *(bytes_text(c.page_out_bytes) for c in columns)],
