@@ -112,11 +112,11 @@ class FoldShapes(InPlacePass):
         values = infer(model).values
         folded = [node for node in graph if self._foldable(node, values)]
         touched = dict.fromkeys(value for node in folded for value in node.inputs if value is not None)
-        for node in folded:
+        for node in reversed(folded):  # readers first: only what others read becomes an initializer
             for output in node.outputs:
                 if output.name and output.uses():
                     self._replace(graph, output, values[output.name])
-        graph.remove(folded, safe=True)
+            graph.remove(node, safe=True)
         self._sweep(graph, touched, values)
         return PassResult(model, modified=bool(folded))
 

@@ -1,0 +1,253 @@
+"""Normalization changes no bit, is the same every time, and leaves nothing to do when run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx_ir.passes import PassBase, Sequential
+
+from poet_onnx.errors import InputError
+from poet_onnx.extract import extract, load_model
+from poet_onnx.passes.expand import ExpandDivGrad
+from poet_onnx.passes.normalize import (
+    FixDims,
+    FoldConstants,
+    FoldShapes,
+    InlineFunctions,
+    NameNodes,
+    PinSeeds,
+    WriteShapes,
+    normalize,
+)
+from poet_onnx.runtime import session_options
+from poet_onnx.shapes import infer
+
+MODELS = ["resnet18", "bert-2", "transformer", "mobilenet", "unet", "densenet", "mlp-mse", "mlp-bce", "mlp-l1"]
+HEAD = '<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>'
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def parse(text: str) -> ir.Model:
+    """Return a model written in ONNX's text form."""
+    return ir.from_proto(onnx.parser.parse_model(HEAD + text))
+
+
+def feeds(model: ir.Model) -> Arrays:
+    """Return random inputs; integers are 0 or 1, which every index and label may be."""
+    generator = np.random.default_rng(0)
+    arrays: Arrays = {}
+    for value in model.graph.inputs:
+        kind = infer(model).types[value.name or ""]
+        if kind.dtype == ir.DataType.FLOAT:
+            arrays[value.name or ""] = generator.standard_normal(kind.shape).astype(np.float32)
+        else:
+            arrays[value.name or ""] = generator.integers(0, 2, kind.shape).astype(kind.dtype.numpy())
+    return arrays
+
+
+def step(model: ir.Model, arrays: Arrays) -> dict[str, bytes]:
+    """Run one step on copies of the inputs; return every output and what every input holds afterwards, as bytes."""
+    session = onnxruntime.InferenceSession(
+        ir.to_proto(model).SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
+    )
+    binding = session.io_binding()
+    copies = {name: array.copy() for name, array in arrays.items()}
+    for name, array in copies.items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    for output in session.get_outputs():
+        binding.bind_output(output.name)
+    session.run_with_iobinding(binding)
+    results = zip(session.get_outputs(), binding.get_outputs(), strict=True)
+    found = {f"output {output.name}": value.numpy().tobytes() for output, value in results}
+    return found | {f"input {name}": array.tobytes() for name, array in copies.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_results_and_buffers_keep_their_bits(name: str, model_path: Callable[..., Path]) -> None:
+    path = model_path(name, batch=2)
+    original, normalized = load_model(path), load_model(path)
+    PinSeeds()(original)  # the seeds are what normalization adds
+    assert normalize()(normalized).modified
+    arrays = feeds(original)
+    before, after = step(original, arrays), step(normalized, arrays)
+    assert before == after
+    assert sum(before[f"input {key}"] != array.tobytes() for key, array in arrays.items()) > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_deterministic_idempotent_and_valid(name: str, model_path: Callable[..., Path], tmp_path: Path) -> None:
+    first, second = load_model(model_path(name)), load_model(model_path(name))
+    normalize()(first)
+    normalize()(second)
+    content = ir.to_proto(first).SerializeToString(deterministic=True)
+    assert content == ir.to_proto(second).SerializeToString(deterministic=True)
+    assert not normalize()(first).modified
+    assert content == ir.to_proto(first).SerializeToString(deterministic=True)
+    ir.save(first, tmp_path / "model.onnx")
+    assert extract(load_model(tmp_path / "model.onnx")) == extract(second)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nodes_keep_their_order_and_every_tensor_tells_its_type(name: str, model_path: Callable[..., Path]) -> None:
+    model = load_model(model_path(name))
+    names = [node.name for node in model.graph]
+    normalize()(model)
+    kept = [node.name for node in model.graph]
+    assert kept == [name for name in names if name in set(kept)]
+    assert not {node.op_type for node in model.graph} & {"Shape", "Size", "Constant"}
+    described = {value.name for value in ir.to_proto(model).graph.value_info}
+    outputs = {value.name for value in model.graph.outputs}
+    assert {value.name for node in model.graph for value in node.outputs if value.name} - outputs <= described
+
+
+def test_shapes_fold_and_what_only_they_used_goes() -> None:
+    model = parse(
+        """g (float[4, 6] x) => (float[] y) <int64[1] two = {2}, float half = {0.5}, int64[1] zero = {0}> {
+            s = Shape(x)  n = Slice(s, zero, two)  f = Cast<to = 1>(n)  h = Mul(f, half)  k = Cast<to = 7>(h)
+            t = Abs(k)  g = Expand(x, s)  y = Reshape(g, s) }"""
+    )
+    FoldShapes()(model)
+    assert [node.op_type for node in model.graph] == ["Expand", "Reshape"]
+    assert set(model.graph.initializers) == {"s"}
+    assert model.graph.initializers["s"].const_value.numpy().tolist() == [4, 6]
+
+
+def test_values_that_leave_the_graph_or_are_large_are_not_folded() -> None:
+    model = parse(
+        """g (float[4, 6] x) => (int64[2] s, float[] y) <int64[1] n = {2000}, int64[1] m = {2000}> {
+            s = Shape(x)  big = ConstantOfShape(n)  y = Add(big, big) }"""
+    )
+    FoldConstants()(model)
+    with pytest.raises(InputError):
+        normalize()(parse("g (float[n] x) => (float[] y) { y = Neg(x) }"))
+    FoldShapes().call(model)
+    assert [node.op_type for node in model.graph] == ["Shape", "ConstantOfShape", "Add"]
+
+
+def test_initializers_that_are_inputs_can_change_and_are_not_constants() -> None:
+    proto = onnx.parser.parse_model(
+        HEAD + "g (float[6] x, int64[1] n) => (float[] y) <int64[1] n = {6}> { m = Neg(n)  k = Neg(m)  y = Add(x, x) }"
+    )
+    model = ir.from_proto(proto)
+    FoldShapes()(model)
+    assert [node.op_type for node in model.graph] == ["Neg", "Neg", "Add"]
+
+
+def test_float_arithmetic_is_left_to_the_runtime() -> None:
+    model = parse(
+        "g (float[2] x) => (float[] y) <float[2] a = {1.0, 3.0}> {"
+        " b = Exp(a)  c = Mul(a, a)  d = Add(b, c)  y = Add(x, d) }"
+    )
+    FoldShapes()(model)
+    assert [node.op_type for node in model.graph] == ["Exp", "Mul", "Add", "Add"]
+
+
+def test_constants_become_initializers() -> None:
+    model = parse(
+        "g (float[2] x) => (float[] y, int64[] k) {"
+        " c = Constant<value_float = 2.0>()  k = Constant<value_int = 1>()  y = Mul(x, c) }"
+    )
+    assert FoldConstants()(model).modified
+    assert [node.op_type for node in model.graph] == ["Constant", "Mul"]
+    assert set(model.graph.initializers) == {"c"}
+
+
+def test_seeds_are_pinned_apart_and_kept() -> None:
+    text = """g (float[8] x) => (float[] y) <float r = {0.5}, bool t = {1}> {
+        a, m = Dropout(x, r, t)  b, n = Dropout(a, r, t)  c, o = Dropout<seed = 7>(b, r, t)
+        d = RandomNormalLike(c)  e = RandomUniformLike(d)  y = Bernoulli(e) }"""
+    first, second = parse(text), parse(text)
+    assert PinSeeds()(first).modified
+    PinSeeds()(second)
+    seeds = [node.attributes["seed"].value for node in first.graph]
+    assert seeds == [node.attributes["seed"].value for node in second.graph]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds[2] == 7
+    kinds = [node.attributes["seed"].type for node in first.graph]
+    assert kinds == [ir.AttributeType.INT] * 3 + [ir.AttributeType.FLOAT] * 3
+    assert all(seed == np.float32(seed) for seed in seeds[3:])
+    assert not PinSeeds()(first).modified
+
+
+def test_names_become_unique_and_good_ones_stay() -> None:
+    model = parse("g (float[8] x) => (float[] y) { [a] b = Neg(x)  [a] c = Neg(b)  [a_2] d = Neg(c)  y = Neg(d) }")
+    assert NameNodes()(model).modified
+    assert [node.name for node in model.graph] == ["a", "a_3", "a_2", "Neg:y"]
+    assert not NameNodes()(model).modified
+
+
+def test_named_dimensions_are_fixed_everywhere() -> None:
+    model = parse("g (float[n, 4] x) => (float[n, 4] y) <float[n, 4] z> { z = Neg(x)  y = Neg(z) }")
+    FixDims({"n": 3})(model)
+    assert [list(node.outputs[0].shape or []) for node in model.graph] == [[3, 4], [3, 4]]
+    assert list(model.graph.inputs[0].shape or []) == [3, 4]
+
+
+def test_a_dynamic_model_runs_at_the_size_it_was_given(model_path: Callable[..., Path]) -> None:
+    """Average pooling's gradient reads its output's shape from the file: the dynamic file does not run as it is."""
+    model = load_model(model_path("densenet", batch=2, dynamic=True))
+    normalize(dims={"batch": 3})(model)
+    graph = extract(model)
+    assert graph.tensors["input"].shape == (3, 3, 32, 32)
+    assert step(model, feeds(model))
+
+
+def test_functions_are_inlined() -> None:
+    head = HEAD.replace('"" : 15', '"" : 15, "own" : 1')
+    text = """g (float[8] x) => (float[8] y) { y = own.Twice(x) }
+        <domain: "own", opset_import: ["" : 15]> Twice (a) => (b) { b = Add(a, a) }"""
+    model = ir.from_proto(onnx.parser.parse_model(head + text))
+    InlineFunctions()(model)
+    assert [node.op_type for node in model.graph] == ["Add"]
+    assert not InlineFunctions()(model).modified
+
+
+DIV_GRAD = """g (float[4, 6] d, {a} a, {b} b) => ({outputs}) {{ ga, gb = com.microsoft.DivGrad(d, a, b) {uses} }}"""
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("float[4, 6]", "float[4, 6]"),
+        ("float[4, 6]", "float[4, 1]"),
+        ("float[6]", "float[4, 6]"),
+        ("float[4, 6]", "float[1]"),
+        ("float[1, 6]", "float[4, 1]"),
+    ],
+)
+@pytest.mark.parametrize("read", ["ga", "gb", "both"])
+def test_the_gradient_of_a_division_is_expanded_to_the_same_bits(a: str, b: str, read: str) -> None:
+    names = ("ga", "gb") if read == "both" else (read,)
+    text = DIV_GRAD.format(
+        a=a,
+        b=b,
+        outputs=", ".join(f"float[] out_{name}" for name in names),
+        uses=" ".join(f"out_{name} = Exp({name})" for name in names),
+    )
+    original, expanded = parse(text), parse(text)
+    ExpandDivGrad()(expanded)
+    assert "DivGrad" not in {node.op_type for node in expanded.graph}
+    WriteShapes()(expanded)
+    assert step(original, feeds(expanded)) == step(expanded, feeds(expanded))
+
+
+def test_errors_come_through_sequences_as_they_are() -> None:
+    model = parse("g (float[4] x) => (float[] y) { y = Frobnicate(x) }")
+    with pytest.raises(InputError, match="Frobnicate"):
+        normalize()(model)
+
+
+@pytest.mark.parametrize("made", [FoldConstants, FoldShapes, PinSeeds, NameNodes, WriteShapes, InlineFunctions])
+def test_each_pass_stands_alone(made: Callable[[], PassBase], model_path: Callable[..., Path]) -> None:
+    model = load_model(model_path("mlp-mse", batch=2))
+    result = Sequential(made())(model)
+    assert result.model is model
+    assert not made()(model).modified
