@@ -40,7 +40,8 @@ class HandleTable {
     }
     if (objects_.size() == kMaxObjects)
       throw Error("more than " + std::to_string(kMaxObjects) + " paging nodes are loaded in this process");
-    vacant_.reserve(objects_.size() + 1);  // so that remove() needs no memory
+    // So that remove() needs no memory.
+    if (vacant_.capacity() <= objects_.size()) vacant_.reserve(2 * objects_.size() + 16);
     objects_.push_back(object);
     return objects_.size() - 1;
   }

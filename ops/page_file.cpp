@@ -74,7 +74,8 @@ const FileCalls& system_calls() {
 }
 
 PageFile::PageFile(std::string directory, const FileCalls& calls) : directory_(std::move(directory)), calls_(calls) {
-  fd_ = open(directory_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnerOnly);
+  // O_EXCL with O_TMPFILE: the file can never be given a name.
+  fd_ = open(directory_.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, kOwnerOnly);
   if (fd_ < 0 && lacks_tmpfile(errno)) fd_ = open_and_unlink(directory_);
   if (fd_ < 0) throw Error("cannot make a page file in " + directory_ + ": " + error_text(errno));
 }

@@ -218,7 +218,7 @@ def test_concurrent_runs_of_one_session_are_right_or_refused(make_session, mode:
             try:
                 (y,) = session.run(None, {"x": x})
             except RuntimeFailure as error:
-                assert "concurrent run" in str(error) or "cannot be read" in str(error), str(error)  # noqa: PT017
+                assert "concurrent run" in str(error) or "cannot be read" in str(error), str(error)
                 refused += 1
             else:
                 assert (y == x).all()

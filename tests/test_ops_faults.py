@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,9 +49,13 @@ def file_size_limit(limit_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def io_tasks() -> set[Path]:
+    """Return the I/O threads of the operator library in this process."""
+    return {task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "poet-io\n"}
+
+
 def io_threads() -> int:
-    """Return how many I/O threads of the operator library this process has."""
-    return sum((task / "comm").read_text() == "poet-io\n" for task in Path("/proc/self/task").iterdir())
+    return len(io_tasks())
 
 
 def failing_model(mode: str, shape: tuple[int, ...], fail_between: str) -> bytes:
@@ -222,7 +227,7 @@ def test_terminated_runs_can_be_repeated(tmp_path: Path) -> None:
         try:
             session.run(None, {"x": x}, options)
         except RuntimeFailure as error:
-            assert "terminate" in str(error)  # noqa: PT017
+            assert "terminate" in str(error)
             terminated += 1
         timer.join()
         assert (session.run(None, {"x": x})[0] == 39 * x).all()
@@ -258,9 +263,10 @@ def test_child_of_a_fork_is_refused_and_can_start_anew(tmp_path: Path, mode: str
 
 
 def test_io_thread_sleeps_while_there_is_nothing_to_do(tmp_path: Path) -> None:
+    others = io_tasks()
     session = make_session(round_trip_model("async", (1 << 16,)), tmp_path)
     session.run(None, {"x": np.ones(1 << 16, np.float32)})
-    (task,) = (t for t in Path("/proc/self/task").iterdir() if (t / "comm").read_text() == "poet-io\n")
+    (task,) = io_tasks() - others
 
     def switches() -> list[str]:
         return [line for line in (task / "status").read_text().splitlines() if "ctxt_switches" in line]
@@ -272,3 +278,41 @@ def test_io_thread_sleeps_while_there_is_nothing_to_do(tmp_path: Path) -> None:
     # Signals are for the application's threads.
     blocked = next(line for line in (task / "status").read_text().splitlines() if line.startswith("SigBlk"))
     assert int(blocked.split()[1], 16) >> (signal.SIGINT - 1) & 1 == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_many_runs_leave_nothing_behind(tmp_path: Path, mode: str) -> None:
+    """Memory of the runtime, descriptors, threads and the page file are after 3,000 runs what they were before."""
+    session = make_session(round_trip_model(mode, (64,)), tmp_path)
+    x = np.ones(64, np.float32)
+
+    def held() -> tuple[int, int, int, int]:
+        (descriptor,) = page_descriptors(tmp_path)
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        return memory.current_bytes, descriptors, io_threads(), os.fstat(descriptor).st_size
+
+    with count_allocations() as memory:
+        session.run(None, {"x": x})
+        before = held()
+        for _ in range(3000):
+            session.run(None, {"x": x})
+        assert held() == before
+
+
+def test_many_sessions_in_threads(tmp_path: Path) -> None:
+    """24 sessions in 4 threads, made, run and destroyed beside each other, with both kinds of paging."""
+    x = np.arange(10_000, dtype=np.float32)
+    before = io_threads()
+
+    def work(number: int) -> None:
+        directory = tmp_path / str(number % 2)
+        directory.mkdir(exist_ok=True)
+        for turn in range(3):
+            session = make_session(round_trip_model(MODES[(number + turn) % 2], x.shape), directory)
+            for _ in range(10):
+                assert (session.run(None, {"x": x + number})[0] == x + number).all()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(24)))
+    assert page_descriptors(tmp_path) == []
+    assert io_threads() == before

@@ -18,6 +18,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
+MAX_SOURCES_BYTES = 2 << 20
 
 
 def run_python(*arguments: str, cwd: Path = ROOT) -> str:
@@ -35,6 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     target = tmp_path_factory.mktemp("dist")
     run_python("-c", f"import scikit_build_core.build as b; b.build_sdist({str(target)!r})")
     (archive,) = target.glob("poet_onnx-*.tar.gz")
+    assert archive.stat().st_size < MAX_SOURCES_BYTES, "environments, caches or builds are in the source distribution"
     with tarfile.open(archive) as sources:
         sources.extractall(target, filter="data")
     run_python(
