@@ -1,0 +1,41 @@
+"""The names that users import, and what importing them costs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import poet_onnx
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(poet_onnx.__all__) == poet_onnx.__all__
+    wanted = {"rewrite", "pipeline", "verify", "library_path", "session_options", "RewriteResult", "VerificationReport"}
+    assert wanted <= set(poet_onnx.__all__)
+    for name in poet_onnx.__all__:
+        assert inspect.getdoc(getattr(poet_onnx, name)), f"{name} has no documentation"
+
+
+def test_functions_stay_functions_when_their_modules_are_imported() -> None:
+    import poet_onnx.rewrite
+    import poet_onnx.verify
+
+    assert inspect.isfunction(poet_onnx.rewrite)
+    assert inspect.isfunction(poet_onnx.verify)
+
+
+def test_importing_needs_neither_runtime_nor_solver() -> None:
+    program = (
+        "import sys; sys.modules['onnxruntime'] = None; sys.modules['pyscipopt'] = None; sys.modules['torch'] = None\n"
+        "import poet_onnx; from poet_onnx import *; print(library_path().name)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "libpoet_ops.so"
+
+
+def test_pipeline_takes_what_rewrite_takes() -> None:
+    options = inspect.signature(poet_onnx.rewrite).parameters
+    from poet_onnx.planning import read_request
+
+    assert set(options) - {"model_or_path"} == set(inspect.signature(read_request).parameters)

@@ -1,0 +1,262 @@
+"""Rewriting real training models: what comes out, what stays the same, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx_ir.passes import PassError, Sequential
+
+import poet_onnx
+from poet_onnx.errors import CheckFailed, InfeasibleError, InputError
+from poet_onnx.ops.schemas import register_schemas
+from poet_onnx.plan_json import to_json
+from poet_onnx.rewrite import RewriteResult
+
+OPTIONS: dict[str, Any] = {"device": "a72", "activation_budget": "75%"}
+
+
+@pytest.fixture(scope="module")
+def path(model_path: Callable[..., Path]) -> Path:
+    return model_path("densenet")
+
+
+@pytest.fixture(scope="module")
+def result(path: Path) -> RewriteResult:
+    return poet_onnx.rewrite(path, **OPTIONS)
+
+
+def as_bytes(model: ir.Model) -> bytes:
+    return ir.to_proto(model).SerializeToString(deterministic=True)
+
+
+def names(values: Any) -> list[str]:
+    return [value.name for value in values]
+
+
+def test_the_budget_holds_and_the_figures_belong_together(result: RewriteResult) -> None:
+    share = int(0.75 * result.ordered.transient_peak_bytes)
+    assert result.budget_bytes == result.plan.budget_bytes == share
+    assert result.budget_kind == "activation"
+    assert result.rewritten == result.plan.prediction
+    assert result.rewritten.transient_peak_bytes <= share < result.ordered.transient_peak_bytes
+    assert result.ordered.transient_peak_bytes <= result.original.transient_peak_bytes
+    assert result.original.resident_bytes == result.rewritten.resident_bytes
+    assert result.rewritten.recomputed_nodes + result.rewritten.page_in_bytes > 0
+
+
+def test_inputs_outputs_and_other_metadata_stay(path: Path) -> None:
+    model = onnx.load(path)
+    model.doc_string = "ours"
+    model.producer_name = "exporter"
+    model.metadata_props.add(key="owner", value="somebody")
+    rewritten = ir.to_proto(poet_onnx.rewrite(model, **OPTIONS).model)
+    assert list(rewritten.graph.input) == list(model.graph.input)
+    assert list(rewritten.graph.output) == list(model.graph.output)
+    assert (rewritten.doc_string, rewritten.producer_name) == ("ours", "exporter")
+    assert rewritten.ir_version == model.ir_version
+    metadata = {entry.key: entry.value for entry in rewritten.metadata_props}
+    assert metadata["owner"] == "somebody"
+    opsets = {entry.domain: entry.version for entry in rewritten.opset_import}
+    assert opsets == {entry.domain: entry.version for entry in model.opset_import} | {"poet": 1}
+
+
+def test_metadata_say_what_was_done(result: RewriteResult) -> None:
+    metadata = result.model.metadata_props
+    assert metadata["poet.device"] == "a72"
+    assert metadata["poet.source_fingerprint"] == result.graph.fingerprint
+    assert int(metadata["poet.transient_peak_bytes"]) == result.rewritten.transient_peak_bytes
+    assert float(metadata["poet.energy_joules"]) == result.rewritten.energy_joules
+    assert metadata["poet.version"]
+
+
+def test_every_tensor_has_a_type_and_a_shape(result: RewriteResult) -> None:
+    for node in result.model.graph:
+        for value in node.outputs:
+            assert not value.name or (value.type is not None and value.shape is not None), value
+
+
+def test_every_planned_node_carries_its_costs(result: RewriteResult) -> None:
+    for node in result.model.graph:
+        source = (node.name or "").split("/recompute_")[0]
+        if source in result.costs.nodes and node.name != source and "/recompute_" in (node.name or ""):
+            assert node.metadata_props["poet.seconds"] == repr(result.costs.nodes[source].seconds)
+
+
+def test_the_file_passes_the_checker_and_survives_loading_and_saving(
+    model_path: Callable[..., Path], tmp_path: Path
+) -> None:
+    register_schemas()
+    out = tmp_path / "out.onnx"
+    result = poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget="75%", gap=0.05)
+    result.save(out)
+    onnx.checker.check_model(onnx.load(out), full_check=False)
+    by_onnx, by_ir = tmp_path / "onnx.onnx", tmp_path / "ir.onnx"
+    onnx.save(onnx.load(out), by_onnx)
+    ir.save(ir.load(out), by_ir)
+    expected = onnx.load(out)
+    for other in (by_onnx, by_ir):
+        found = onnx.load(other)
+        assert list(found.graph.node) == list(expected.graph.node)
+        assert {entry.key: entry.value for entry in found.metadata_props} == dict(result.model.metadata_props)
+
+
+def test_the_same_input_gives_the_same_bytes_in_every_form(path: Path, result: RewriteResult) -> None:
+    expected = as_bytes(result.model)
+    source = ir.load(path)
+    before = as_bytes(source)
+    assert as_bytes(poet_onnx.rewrite(str(path), **OPTIONS).model) == expected
+    assert as_bytes(poet_onnx.rewrite(onnx.load(path), **OPTIONS).model) == expected
+    assert as_bytes(poet_onnx.rewrite(source, **OPTIONS).model) == expected
+    assert as_bytes(source) == before, "the model given must not change"
+
+
+def test_the_pipeline_does_the_same(path: Path, result: RewriteResult) -> None:
+    passes = poet_onnx.pipeline(**OPTIONS)
+    assert isinstance(passes, Sequential)
+    for _ in range(2):  # a pipeline may be used again
+        model = ir.load(path)
+        outcome = passes(model)
+        assert outcome.modified
+        assert outcome.model is model
+        assert as_bytes(model) == as_bytes(result.model)
+
+
+def test_a_pipeline_says_what_is_wrong_as_a_cause(result: RewriteResult) -> None:
+    with pytest.raises(PassError) as caught:
+        poet_onnx.pipeline(**OPTIONS)(result.model.clone())
+    assert isinstance(caught.value.__cause__, InputError)
+
+
+def test_a_saved_plan_is_applied_without_a_solver(path: Path, result: RewriteResult, tmp_path: Path) -> None:
+    plan, out, expected = tmp_path / "plan.json", tmp_path / "out.onnx", tmp_path / "expected.onnx"
+    plan.write_text(to_json(result.plan, result.graph), encoding="utf-8")
+    result.save(expected)
+    program = (
+        "import sys; sys.modules['pyscipopt'] = None; sys.modules['onnxruntime'] = None; import poet_onnx\n"
+        "poet_onnx.rewrite(sys.argv[1], device='a72', plan=sys.argv[2]).save(sys.argv[3])"
+    )
+    subprocess.run([sys.executable, "-c", program, path, plan, out], check=True)
+    assert out.read_bytes() == expected.read_bytes()
+
+
+def test_a_plan_must_keep_to_a_budget_given_with_it(path: Path, result: RewriteResult) -> None:
+    with pytest.raises(CheckFailed, match="but the budget is 1,000,000 bytes"):
+        poet_onnx.rewrite(path, device="a72", plan=result.plan, activation_budget="1MB")
+
+
+def test_a_plan_for_something_else_is_refused(
+    path: Path, result: RewriteResult, model_path: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="made for device 'a72', not for 'tx2'"):
+        poet_onnx.rewrite(path, device="tx2", plan=result.plan)
+    with pytest.raises(InputError, match="made for graph"):
+        poet_onnx.rewrite(model_path("mlp-mse"), device="a72", plan=result.plan)
+    with pytest.raises(InputError, match="Cannot read the plan"):
+        poet_onnx.rewrite(path, device="a72", plan=tmp_path / "none.json")
+
+
+def test_a_plan_that_cannot_run_is_refused(path: Path, result: RewriteResult) -> None:
+    broken = replace(result.plan, steps=result.plan.steps[1:])
+    with pytest.raises(CheckFailed):
+        poet_onnx.rewrite(path, device="a72", plan=broken)
+
+
+def test_without_a_budget_the_device_has_room_and_nothing_is_recomputed(path: Path) -> None:
+    relaxed = poet_onnx.rewrite(path, device="a72")
+    assert relaxed.budget_kind == "ram"
+    assert relaxed.rewritten == relaxed.ordered
+    assert relaxed.plan.certificate.status == "not_needed"
+    assert not any(node.domain == "poet" and "/release_" not in (node.name or "") for node in relaxed.model.graph)
+
+
+def test_a_ram_budget_bounds_the_step_peak(path: Path, result: RewriteResult) -> None:
+    budget = result.original.resident_bytes + (result.budget_bytes or 0)
+    by_ram = poet_onnx.rewrite(path, device="a72", ram_budget=budget)
+    assert by_ram.rewritten.step_peak_bytes <= budget == by_ram.budget_bytes
+    assert by_ram.plan.steps == result.plan.steps
+
+
+@pytest.mark.parametrize("budget", ["100kB", None])
+def test_a_budget_that_nothing_keeps_names_the_smallest_that_works(
+    path: Path, result: RewriteResult, budget: str | None
+) -> None:
+    resident = result.original.resident_bytes
+    with pytest.raises(InfeasibleError, match="smallest RAM budget that works is") as caught:
+        poet_onnx.rewrite(path, device="a72", ram_budget=budget or resident + 1000)
+    smallest = caught.value.smallest_budget_bytes
+    assert smallest is not None
+    assert f"{smallest + resident:,} bytes" in str(caught.value)
+    found = poet_onnx.rewrite(path, device="a72", ram_budget=smallest + resident)
+    assert found.rewritten.transient_peak_bytes <= smallest
+
+
+def test_recompute_and_paging_can_be_left_out(path: Path) -> None:
+    without_paging = poet_onnx.rewrite(path, paging=False, **OPTIONS).rewritten
+    assert without_paging.page_in_bytes == without_paging.page_out_bytes == 0
+    assert poet_onnx.rewrite(path, recompute=False, **OPTIONS).rewritten.recomputed_nodes == 0
+
+
+def test_named_dimensions_are_fixed(model_path: Callable[..., Path]) -> None:
+    dynamic = model_path("mlp-mse", dynamic=True)
+    with pytest.raises(InputError, match="batch"):
+        poet_onnx.rewrite(dynamic, device="a72")
+    fixed = poet_onnx.rewrite(dynamic, device="a72", dims={"batch": 3})
+    assert fixed.model.graph.inputs[0].shape is not None
+    assert fixed.model.graph.inputs[0].shape[0] == 3
+    assert poet_onnx.verify(dynamic, fixed.model, feeds=1).problems == ()
+
+
+def test_external_weights_stay_external(path: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "in" / "model.onnx", tmp_path / "out" / "model.poet.onnx"
+    source.parent.mkdir()
+    out.parent.mkdir()
+    onnx.save(onnx.load(path), source, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    result = poet_onnx.rewrite(source, **OPTIONS)
+    result.save(out)
+    tensors = onnx.load(out, load_external_data=False).graph.initializer
+    kept = [tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    given = onnx.load(source, load_external_data=False).graph.initializer
+    original = {tensor.name for tensor in given if tensor.data_location == onnx.TensorProto.EXTERNAL}
+    assert {tensor.name for tensor in kept} == original
+    assert sorted(file.name for file in out.parent.iterdir()) == ["model.poet.onnx", "model.poet.onnx.data"]
+    assert poet_onnx.verify(source, out, feeds=1).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ram_budget": 1, "activation_budget": 1}, "not both"),
+        ({"method": "magic"}, "no method 'magic'; use 'poet'"),
+        ({"target": "cloud"}, "no target 'cloud'"),
+        ({"gap": -0.1}, "gap of -0.1 is out of range"),
+        ({"gap": float("nan")}, "gap of nan is out of range"),
+        ({"time_limit_seconds": float("inf")}, "time limit of inf"),
+        ({"seed": -1}, "Seed -1 is out of range"),
+        ({"dims": {"batch": 0}}, "Dimension batch=0"),
+        ({"device": "toaster"}, "Unknown device 'toaster'"),
+        ({"activation_budget": "0%"}, "activation budget '0%' is out of range"),
+        ({"ram_budget": "75%"}, "cannot be a percentage"),
+        ({"deadline": "soon"}, "deadline 'soon' is not understood"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        poet_onnx.rewrite(path, **({"device": "a72"} | options))
+
+
+def test_a_model_is_rewritten_once_only(result: RewriteResult) -> None:
+    with pytest.raises(InputError, match="rewritten by poet-onnx already"):
+        poet_onnx.rewrite(result.model, device="a72")
+
+
+def test_a_forward_model_is_refused_with_what_to_do(model_path: Callable[..., Path]) -> None:
+    with pytest.raises(InputError, match="generate_artifacts"):
+        poet_onnx.rewrite(model_path("mlp-mse").with_name("eval_model.onnx"), device="a72")
