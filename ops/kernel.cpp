@@ -132,8 +132,6 @@ void Context::output_token(size_t index, int64_t token) {
   *static_cast<int64_t*>(output(index, one)) = token;
 }
 
-void Context::output_true() { *static_cast<bool*>(output(0, Shape())) = true; }
-
 void Context::forward(const Tensor& input) {
   void* data = output(0, input.layout.shape);
   if (data != input.data && input.layout.bytes != 0) std::memcpy(data, input.data, input.layout.bytes);
@@ -176,7 +174,5 @@ void infer_token(const Api& api, const OrtShapeInferContext* context, size_t out
   one.data()[0] = 1;
   set_inferred(api, context, output, kInt64, one);
 }
-
-void infer_flag(const Api& api, const OrtShapeInferContext* context) { set_inferred(api, context, 0, kBool, Shape()); }
 
 }  // namespace poet

@@ -15,7 +15,6 @@ _Attribute = defs.OpSchema.Attribute
 _SLOT = _Attribute("slot", defs.OpSchema.AttrType.INT, "Number of the page within the model, 0 or more.", required=True)
 _DTYPE = _Attribute("dtype", defs.OpSchema.AttrType.INT, "Element type, as onnx.TensorProto.DataType.", required=True)
 _SHAPE = _Attribute("shape", defs.OpSchema.AttrType.INTS, "Shape of the tensor that is paged in.", required=True)
-_OFFSET = _Attribute("offset", defs.OpSchema.AttrType.INT, "First element of the buffer that changes.", required=True)
 
 _DOCS = {
     "Gate": "Gate(X, trigger...) -> Y: Y is X, in the same buffer, but not before the triggers have been computed.",
@@ -25,11 +24,6 @@ _DOCS = {
     "PageOutEnd": "PageOutEnd(token, X, trigger...) -> token: waits until X is written; now the token can be read.",
     "PageInStart": "PageInStart(token, trigger...) -> (Yraw, ticket): starts to read a token's tensor into Yraw.",
     "PageInEnd": "PageInEnd(Yraw, ticket, trigger...) -> Y: waits until Yraw is read; Y is Yraw, in the same buffer.",
-    "Accumulate": "Accumulate(buffer, part, overwrite, after...) -> updated: adds a part of a gradient to its buffer.",
-    "AccumulateRows": (
-        "AccumulateRows(buffer, indices, gradient, overwrite, after...) -> updated: adds rows of a gradient to the rows of "
-        "its buffer that the indices name."
-    ),
 }
 _OUTPUTS = {
     "Gate": ("Y",),
@@ -39,8 +33,6 @@ _OUTPUTS = {
     "PageOutEnd": ("token",),
     "PageInStart": ("Yraw", "ticket"),
     "PageInEnd": ("Y",),
-    "Accumulate": ("updated",),
-    "AccumulateRows": ("updated",),
 }
 # Their elements have no fixed size of whole bytes.
 _REFUSED_TYPES = {
@@ -56,7 +48,6 @@ _ATTRIBUTES = {
     "PageOutStart": [_SLOT],
     "PageIn": [_SLOT, _DTYPE, _SHAPE],
     "PageInStart": [_SLOT, _DTYPE, _SHAPE],
-    "Accumulate": [_OFFSET],
 }
 
 
@@ -98,7 +89,7 @@ def _schema(name: str) -> defs.OpSchema:
 
 
 def _type_of(output: str) -> str:
-    return {"token": "tensor(int64)", "ticket": "tensor(int64)", "updated": "tensor(bool)"}.get(output, "V")
+    return "tensor(int64)" if output in {"token", "ticket"} else "V"
 
 
 def _infer_first(context: shape_inference.InferenceContext) -> None:
@@ -123,11 +114,6 @@ def _infer_token(context: shape_inference.InferenceContext) -> None:
     context.set_output_type(0, _tensor_type(TensorProto.INT64, [1]))
 
 
-def _infer_flag(context: shape_inference.InferenceContext) -> None:
-    """The output is one bool without dimensions."""
-    context.set_output_type(0, _tensor_type(TensorProto.BOOL, []))
-
-
 def _tensor_type(dtype: int, shape: list[int]) -> TypeProto:
     return helper.make_tensor_type_proto(dtype, shape)
 
@@ -140,6 +126,4 @@ _INFERENCE = {
     "PageOutEnd": _infer_token,
     "PageInStart": _infer_declared,
     "PageInEnd": _infer_first,
-    "Accumulate": _infer_flag,
-    "AccumulateRows": _infer_flag,
 }
