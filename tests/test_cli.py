@@ -427,6 +427,27 @@ def test_the_installed_program_runs() -> None:
     assert out.startswith("poet-onnx")
 
 
+@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "| head -n 1"])
+def test_closed_streams_are_no_error(streams: str) -> None:
+    program = Path(sys.executable).with_name("poet-onnx")
+    command = ["bash", "-c", f'set -o pipefail; "{program}" devices {streams}']
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_is_said_in_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        program = [Path(sys.executable).with_name("poet-onnx"), "devices", "--json"]
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: No space left on device.\n")
+
+
+def test_profiling_for_a_device_without_a_runtime(cli: Cli, model: Path, tmp_path: Path) -> None:
+    result = cli("profile", model, "--device", "m0", "-o", tmp_path / "costs.json")
+    assert_one_sentence(result, 2, "m0", "planning only")
+    assert list(tmp_path.iterdir()) == [model.parent]
+
+
 def test_an_ascii_terminal_gets_ascii() -> None:
     with start("devices", PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C") as program:
         out, err = program.communicate(timeout=60)

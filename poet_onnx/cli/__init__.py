@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -43,6 +44,7 @@ for command in (rewrite, inspect, verify, profile, devices):
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
+    _open_closed_streams()
     try:
         given = None if arguments is None else list(arguments)
         status = command_line.main(args=given, prog_name="poet-onnx", standalone_mode=False)
@@ -54,6 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - the last stop: whatever it is, the user gets a sentence
         status = _explain(error)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """Let what is printed to a stream that the caller has closed vanish, instead of failing."""
+    # A closed descriptor is the lowest free one, so that each file opened here takes the place of its stream.
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")
 
 
 def _explain(error: BaseException) -> int:

@@ -10,6 +10,7 @@ import click
 from poet_onnx.cli import options, tables
 from poet_onnx.cli.files import check_writable
 from poet_onnx.device import device_names, load_device
+from poet_onnx.errors import InputError
 from poet_onnx.inspection import inspect as inspect_model
 from poet_onnx.profiler import measure
 from poet_onnx.verify import verify as verify_models
@@ -120,10 +121,15 @@ def profile(
 ) -> None:
     """Measure every node of MODEL, and the storage, on this machine; `rewrite --costs` plans with what was measured."""
     check_writable({"--output": output}, inputs={"MODEL": model}, force=force)
+    profiled = load_device(device)
+    if profiled.planning_only:
+        raise InputError(
+            f"Device {profiled.name} is for planning only: ONNX Runtime does not run there; give the device at hand."
+        )
     with tables.ProgressLine(f"measuring {model}") as progress:
         measured = measure(
             model,
-            load_device(device),
+            profiled,
             page_dir=page_dir,
             repetitions=repetitions,
             threads=threads,

@@ -59,6 +59,8 @@ def scaled_text(value: float, unit: str) -> str:
     """Return a number with four digits and the SI prefix that reads best."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}"
+    if abs(value) >= 1e4:
+        return f"{value:,.0f} {unit}"
     factor, prefix = next((pair for pair in _PREFIXES if abs(value) >= pair[0]), _PREFIXES[-1])
     return f"{value / factor:.4g} {prefix}{unit}"
 
