@@ -7,14 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
+from onnx_ir.passes.common import InlinePass
 
 from poet_onnx.extract import check_structure
 from poet_onnx.shapes import Inferred, TensorType, infer
 from poet_onnx.shapes.runtime_rules import broadcast_gradient_axes
 
 MICROSOFT_DOMAIN = "com.microsoft"
+
+
+WITHOUT_KERNEL = ("HardSwish", "Mish")
+"""Operators of ONNX that ONNX Runtime 1.19.2 inlines on the CPU and that have one function body for all types."""
+
+
+class ExpandFunctions(InPlacePass):
+    """Replace operators of ONNX that have no kernel by the nodes of their function body in ONNX's definition."""
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Expand every such operator where it stands."""
+        names = {node.op_type for node in model.graph if _is_function(node)}
+        for name in sorted(names):
+            version = model.opset_imports[""]
+            function = ir.serde.deserialize_function(onnx.defs.get_schema(name, version, "").function_body)
+            function.opset_imports[""] = version
+            model.functions[function.identifier()] = function
+        if names:
+            InlinePass()(model)
+        return PassResult(model, modified=bool(names))
+
+    def ensures(self, model: ir.Model) -> None:
+        """None of them is left."""
+        if any(_is_function(node) for node in model.graph):
+            raise PostconditionError("an operator without a kernel is left")
+
+
+def _is_function(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in WITHOUT_KERNEL
 
 
 class ExpandDivGrad(InPlacePass):

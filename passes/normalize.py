@@ -15,7 +15,7 @@ from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 from poet_onnx.errors import PoetError
 from poet_onnx.extract import check_structure, plain_attributes
 from poet_onnx.operators import ONNX_DOMAINS, traits
-from poet_onnx.passes.expand import ExpandDivGrad
+from poet_onnx.passes.expand import ExpandDivGrad, ExpandFunctions
 from poet_onnx.shapes import Array, TensorType, fixed_dims, infer
 
 MOVES = frozenset(
@@ -270,7 +270,15 @@ def normalize(*, dims: Mapping[str, int] | None = None) -> Normalization:
     """
     fix = [FixDims(dims)] if dims else []
     return Normalization(
-        InlineFunctions(), *fix, FoldConstants(), ExpandDivGrad(), FoldShapes(), PinSeeds(), NameNodes(), WriteShapes()
+        InlineFunctions(),
+        *fix,
+        ExpandFunctions(),
+        FoldConstants(),
+        ExpandDivGrad(),
+        FoldShapes(),
+        PinSeeds(),
+        NameNodes(),
+        WriteShapes(),
     )
 
 

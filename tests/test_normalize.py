@@ -16,7 +16,7 @@ from onnx_ir.passes import PassBase, Sequential
 
 from poet_onnx.errors import InputError
 from poet_onnx.extract import extract, load_model
-from poet_onnx.passes.expand import ExpandDivGrad
+from poet_onnx.passes.expand import ExpandDivGrad, ExpandFunctions
 from poet_onnx.passes.normalize import (
     FixDims,
     FoldConstants,
@@ -236,6 +236,15 @@ def test_the_gradient_of_a_division_is_expanded_to_the_same_bits(a: str, b: str,
     ExpandDivGrad()(expanded)
     assert "DivGrad" not in {node.op_type for node in expanded.graph}
     WriteShapes()(expanded)
+    assert step(original, feeds(expanded)) == step(expanded, feeds(expanded))
+
+
+def test_operators_without_a_kernel_are_expanded_to_the_same_bits() -> None:
+    text = "g (float[64] x) => (float[] y) { a = HardSwish(x)  b = Neg(a)  c = HardSwish(b)  y = Exp(c) }"
+    original, expanded = parse(text), parse(text)
+    assert ExpandFunctions()(expanded).modified
+    NameNodes()(expanded)
+    assert [node.op_type for node in expanded.graph] == ["HardSigmoid", "Mul", "Neg", "HardSigmoid", "Mul", "Exp"]
     assert step(original, feeds(expanded)) == step(expanded, feeds(expanded))
 
 
