@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -60,11 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _open_closed_streams() -> None:
     """Let what is printed to a stream that the caller has closed vanish, instead of failing."""
-    # A closed descriptor is the lowest free one, so that each file opened here takes the place of its stream.
-    if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
-    if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+            setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8"))
 
 
 def _explain(error: BaseException) -> int:
