@@ -24,5 +24,5 @@ def library_path() -> Path:
             return candidate.resolve()
     raise InputError(
         f"The operator library {_LIBRARY_NAME} is not in any of {', '.join(__path__)}: "
-        "install poet-onnx with `pip install .` (it needs a C++ compiler)."
+        "build it with `pip install -e .` in the source tree, or run an installed poet-onnx from outside of the tree."
     )
