@@ -17,6 +17,7 @@ import onnx
 import pytest
 
 from poet_onnx.cli import command_line, main
+from poet_onnx.errors import CheckFailed, LimitReachedError
 from poet_onnx.report import load_report
 
 Cli = Callable[..., "Result"]
@@ -395,6 +396,31 @@ def test_wrong_usage(cli: Cli, arguments: list[str]) -> None:
 )
 def test_numbers_out_of_range(cli: Cli, model: Path, option: str, value: str) -> None:
     refuse(cli, model, 2, (option.strip("-").replace("-", " ").split()[0],), "--device", "a72", option, value)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "part"),
+    [
+        (CheckFailed("It broke."), 1, "It broke."),
+        (LimitReachedError("Too slow."), 4, "Too slow."),
+        (MemoryError(), 1, "memory"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
+        (OSError(28, "No space left on device", "somewhere"), 2, "somewhere: No space left on device."),
+        (ZeroDivisionError("two\nlines"), 1, "please report"),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, part: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("poet_onnx.cli.examining.device_names", fail)
+    result = cli("devices")
+    assert (result.code, result.out) == (code, "")
+    assert result.err.strip().startswith("error: ")
+    assert len(result.err.strip().splitlines()) == 1
+    assert part in result.err
 
 
 def test_debug_shows_the_traceback(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
