@@ -5,9 +5,9 @@ Rules:
     L2. A view is repeated for every version that somebody reads through it, right before the first such reader; the
         view of an original version keeps its names. A view that nobody reads is left out.
     L3. A recomputed node is called `<node>/recompute_<k>`, and so are its outputs.
-    L4. A recomputed node that reads original versions only gets one of them through a Gate: its inputs then differ from
-        the original's, so nothing can merge the two, and it cannot run before the Gate's trigger. Gates of one value
-        form a chain, so that no two of them are equal either.
+    L4. A recomputed node that reads what an earlier run of the same node read gets one of its inputs through a Gate: no
+        two runs then have the same inputs, so nothing can merge them, and the later one cannot run before the Gate's
+        trigger. Gates of one value form a chain, so that no two of them are equal either.
     L5. A trigger is the newest of the versions alive across that place: reading it there lengthens no life.
     L6. A recomputed node never writes state: what it would update in place is replaced by one scratch tensor of the
         same shape, made right before it (a Neg of the gated state: its numbers do not matter, as batch statistics do
@@ -109,6 +109,7 @@ class _Layout:
         self._node_names = _Names(self._nodes)
         self._placed: list[Placed] = []
         self._views: dict[str, dict[str, int]] = {}
+        self._runs: dict[str, set[tuple[str, ...]]] = {}
         self._gates: dict[str, list[str]] = {}
         self._slots: dict[str, int] = {}
         self._page_outs: dict[str, int] = {}
@@ -139,8 +140,11 @@ class _Layout:
         versions = self._lives.reads[index]
         inputs = [self._reference(name, versions) for name in node.inputs]
         suffix = f"/recompute_{step.copy}" if step.copy else ""
-        if step.copy:
+        earlier, read = self._runs.setdefault(node.name, set()), tuple(inputs)
+        if read in earlier:
             self._gate_input(index, step, node, inputs)
+        earlier.add(read)
+        if step.copy:
             self._replace_state(step, node, inputs)
         outputs = tuple(self._values.of(name, suffix) for name in node.outputs)
         name = self._node_names.of(node.name, suffix)
@@ -195,10 +199,8 @@ class _Layout:
             self._place_view(producer, originals.get(storage), originals)
 
     def _gate_input(self, index: int, step: Step, node: Node, inputs: list[str]) -> None:
-        """Send one input of a recomputed node through a Gate where all of them are originals (L4, L5)."""
+        """Send one input of a recomputed node through a Gate (L4, L5)."""
         versions = self._lives.reads[index]
-        if any(version.suffix for version in versions.values()):
-            return
         present = [place for place, name in enumerate(node.inputs) if name]
         transient = [place for place in present if self._graph.tensors[node.inputs[place]].storage in versions]
         place = next(iter(transient + present), None)

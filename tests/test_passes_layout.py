@@ -138,6 +138,16 @@ def test_l4_a_copy_of_originals_is_gated_and_a_copy_of_a_new_version_is_not() ->
     assert "B/gate_1" not in named
 
 
+def test_l4_two_copies_that_read_the_same_new_version_differ() -> None:
+    longer = graph(
+        *CHAIN.nodes, node("E", "Add", "d b", "e"), node("F", "Add", "e b", "f"), outputs="f"
+    )  # fmt: skip
+    named = by_name(lay_out(longer, steps("A B C D A1 B1 E B2 F")))
+    assert named["B/recompute_1"].inputs == ("a/recompute_1",)
+    assert named["B/gate_2"].inputs == ("a/recompute_1", "e")
+    assert named["B/recompute_2"].inputs == named["B/gate_2"].outputs
+
+
 def test_l4_gates_of_one_value_form_a_chain() -> None:
     named = by_name(lay_out(CHAIN, steps("A B A1 C A2 D")))
     assert named["A/gate_1"].inputs[0] == "x"

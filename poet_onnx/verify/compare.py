@@ -22,7 +22,7 @@ def difference(tensor: str, step: int, original: Array, rewritten: Array) -> Dif
             ulp=None,
             differing_elements=max(original.size, rewritten.size),
         )
-    expected, found = np.ascontiguousarray(original), np.ascontiguousarray(rewritten)
+    expected, found = np.asarray(original, order="C"), np.asarray(rewritten, order="C")
     if not expected.size or expected.tobytes() == found.tobytes():
         return None
     width = expected.dtype.itemsize

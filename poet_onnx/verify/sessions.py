@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import tempfile
@@ -62,16 +63,19 @@ class Session:
         self._runtime: Any = importlib.import_module("onnxruntime")
         self._role = role
         self._state = tuple(state)
-        self._folder = tempfile.TemporaryDirectory(prefix="poet-onnx-")
-        options = self._options(conditions)
+        with contextlib.ExitStack() as resources:
+            self._load(model, self._options(conditions, resources))
+            self._resources = resources.pop_all()
+        self.outputs = tuple(output.name for output in self._session.get_outputs())
+        self._held: dict[str, Any] = {}
+        self._bound: dict[str, Any] = {}
+
+    def _load(self, model: ir.Model, options: SessionOptions) -> None:
         payload, weights = _payload(model, self._state)
         # An OrtValue made of an array only borrows its memory: the wrapper must live as long as what uses it.
         self._weights = [self._value(array) for array in weights.values()]
         options.add_external_initializers(list(weights), self._weights)
         self._session = self._guard("load", self._runtime.InferenceSession, payload, options)
-        self.outputs = tuple(output.name for output in self._session.get_outputs())
-        self._held: dict[str, Any] = {}
-        self._bound: dict[str, Any] = {}
 
     def __enter__(self) -> Session:
         """Enter."""
@@ -81,7 +85,7 @@ class Session:
         """Free the session and its files."""
         self._session = None
         self._held, self._bound, self._weights = {}, {}, []
-        self._folder.cleanup()
+        self._resources.close()
 
     def start(self, state: Mapping[str, Array]) -> None:
         """Set what the model updates in place."""
@@ -120,7 +124,8 @@ class Session:
         ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(suffix)]
         return tuple((event["name"][: -len(suffix)], event["args"]["op_name"]) for event in ran)
 
-    def _options(self, conditions: Conditions) -> SessionOptions:
+    def _options(self, conditions: Conditions, resources: contextlib.ExitStack) -> SessionOptions:
+        """Return the session's options; what must be cleaned up after the session goes to `resources`."""
         options = session_options(threads=conditions.threads, page_dir=conditions.page_dir)
         if conditions.optimized:
             options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -143,10 +148,11 @@ class Session:
 class ProfiledSession(Session):
     """A session that notes which nodes run, and when."""
 
-    def _options(self, conditions: Conditions) -> SessionOptions:
-        options = super()._options(conditions)
+    def _options(self, conditions: Conditions, resources: contextlib.ExitStack) -> SessionOptions:
+        options = super()._options(conditions, resources)
+        folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="poet-onnx-"))
         options.enable_profiling = True
-        options.profile_file_prefix = str(Path(self._folder.name, "profile"))
+        options.profile_file_prefix = str(Path(folder, "profile"))
         return options
 
 

@@ -1,0 +1,227 @@
+"""Verification finds nothing wrong with a rewrite, and everything wrong with a damaged one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import poet_onnx
+from poet_onnx.errors import InputError
+from poet_onnx.plan import Action
+from poet_onnx.plan_json import to_json
+from poet_onnx.rewrite import RewriteResult
+from poet_onnx.verify import VerificationReport
+from poet_onnx.verify.compare import difference
+
+
+@pytest.fixture(scope="module")
+def path(model_path: Callable[..., Path]) -> Path:
+    return model_path("densenet")
+
+
+@pytest.fixture(scope="module")
+def result(path: Path) -> RewriteResult:
+    return poet_onnx.rewrite(path, device="tx2", activation_budget="65%")
+
+
+def move(model: ir.Model, name: str, after: str) -> None:
+    nodes = {node.name: node for node in model.graph}
+    model.graph.remove(nodes[name])
+    model.graph.insert_after(nodes[after], nodes[name])
+
+
+def test_a_rewrite_keeps_every_promise(path: Path, result: RewriteResult, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    result.save(out)
+    report = poet_onnx.verify(path, out, feeds=3, page_dir=tmp_path, optimized=True)
+    assert report.problems == ()
+    assert report.passed
+    assert report.bits_equal
+    assert report.order_exact
+    assert report.plan_carried_out
+    assert not report.seeds_pinned
+    assert (report.steps, report.outputs_compared) == (3, len(result.graph.outputs))
+    assert report.executed_nodes == len(result.model.graph)
+    assert report.measured_transient_peak_bytes == report.predicted_transient_peak_bytes
+    assert report.budget_bytes is not None
+    assert report.measured_transient_peak_bytes <= report.budget_bytes < report.original_transient_peak_bytes
+    assert report.recomputed_nodes == result.rewritten.recomputed_nodes > 0
+    assert report.optimized is not None
+    assert report.optimized.bits_equal
+    assert report.optimized.recomputed_nodes_alive == report.recomputed_nodes
+    assert [file.name for file in tmp_path.iterdir()] == ["out.onnx"]
+
+
+def test_the_report_goes_to_json_and_back(path: Path, result: RewriteResult) -> None:
+    report = poet_onnx.verify(path, result.model, feeds=1)
+    assert VerificationReport.model_validate_json(report.model_dump_json()) == report
+    assert json.loads(report.model_dump_json())["passed"] is True
+
+
+def test_running_statistics_and_gradient_buffers_are_compared(path: Path, result: RewriteResult) -> None:
+    report = poet_onnx.verify(path, result.model, feeds=2)
+    updated = {name for node in result.graph.nodes for name in node.updates}
+    assert report.buffers_compared == len(updated)
+    assert any("running_mean" in name for name in updated)
+    assert any("accumulation.buffer" in name for name in updated)
+
+
+def test_state_that_is_updated_twice_is_found(path: Path, result: RewriteResult) -> None:
+    model = result.model.clone()
+    copies = [node for node in model.graph if "BatchNorm" in node.op_type and "/recompute_" in (node.name or "")]
+    originals = {node.name: node for node in model.graph}
+    original = originals[(copies[0].name or "").split("/recompute_")[0]]
+    for index in (3, 4):
+        copies[0].replace_input_with(index, original.inputs[index])
+    report = poet_onnx.verify(path, model, feeds=1)
+    assert not report.passed
+    assert not report.plan_carried_out
+    assert not report.bits_equal
+    assert {each.tensor for each in report.differences} == {original.inputs[3].name, original.inputs[4].name}  # type: ignore[union-attr]
+
+
+def test_a_changed_weight_is_found_and_located(path: Path, result: RewriteResult) -> None:
+    model = result.model.clone()
+    name = next(name for name in model.graph.initializers if name.endswith("/Scale"))
+    constant = model.graph.initializers[name]
+    assert constant.const_value is not None
+    changed = constant.const_value.numpy() * np.float32(1.0001)
+    constant.const_value = ir.tensor(changed.astype(constant.const_value.numpy().dtype), name=name)
+    report = poet_onnx.verify(path, model, feeds=1)
+    assert not report.passed
+    assert not report.bits_equal
+    first = report.differences[0]
+    assert (first.step, first.ulp is not None and first.ulp > 0) == (0, True)
+    assert report.problems[0].startswith(f"Bits differ: '{first.tensor}")
+    assert "ulp apart" in report.problems[0]
+
+
+def test_another_order_is_found(path: Path, result: RewriteResult) -> None:
+    model = result.model.clone()
+    last = [node.name or "" for node in model.graph][-1]
+    accumulator = next(node.name or "" for node in model.graph if node.op_type == "InPlaceAccumulatorV2")
+    move(model, accumulator, last)
+    report = poet_onnx.verify(path, model, feeds=1)
+    assert not report.plan_carried_out
+    assert report.bits_equal
+    assert report.order_exact, "the runtime still follows the file"
+
+
+def test_a_wrong_prediction_is_found(path: Path, result: RewriteResult) -> None:
+    model = result.model.clone()
+    low = result.rewritten.transient_peak_bytes * 99 // 100
+    plan = replace(result.plan, prediction=replace(result.rewritten, transient_peak_bytes=low))
+    model.metadata_props["poet.plan"] = to_json(plan, result.graph)
+    report = poet_onnx.verify(path, model, feeds=1)
+    assert len(report.problems) == 1
+    assert "+1.01%" in report.problems[0]
+    assert f"{low:,}" in report.problems[0]
+
+
+def test_a_smaller_budget_is_found_exceeded(path: Path, result: RewriteResult) -> None:
+    report = poet_onnx.verify(path, result.model, feeds=1, budget_bytes=1000)
+    assert len(report.problems) == 1
+    assert "exceeds the budget of 1,000 bytes" in report.problems[0]
+
+
+def test_copies_that_the_runtime_merges_are_found_lost(path: Path, result: RewriteResult) -> None:
+    """Without its gates a recomputed node reads what the original reads, and the optimizer merges the two."""
+    model = result.model.clone()
+    for node in list(model.graph):
+        if node.op_type == "Gate" and not node.outputs[0].is_graph_output():
+            source = node.inputs[0]
+            assert source is not None
+            node.outputs[0].replace_all_uses_with(source)
+            model.graph.remove(node, safe=True)
+    report = poet_onnx.verify(path, model, feeds=1, optimized=True)
+    assert report.optimized is not None
+    assert report.optimized.bits_equal
+    assert report.optimized.lost_nodes
+    assert any("recomputed nodes are lost" in problem for problem in report.problems)
+
+
+def test_a_model_that_the_runtime_refuses_is_a_problem_not_a_crash(path: Path, result: RewriteResult) -> None:
+    model = result.model.clone()
+    next(node for node in model.graph if node.op_type == "ConvGrad").op_type = "NoSuchOperator"
+    report = poet_onnx.verify(path, model, feeds=1)
+    assert any(problem.startswith("ONNX Runtime cannot load the rewritten model") for problem in report.problems)
+    assert "\n" not in report.problems[-1]
+
+
+def test_random_operators_get_the_same_seeds_and_the_report_says_so(model_path: Callable[..., Path]) -> None:
+    path = model_path("transformer")
+    result = poet_onnx.rewrite(path, device="a72", activation_budget="80%")
+    assert (
+        any(step.copy for step in result.plan.steps if step.action is Action.COMPUTE) or result.rewritten.page_in_bytes
+    )
+    report = poet_onnx.verify(path, result.model, feeds=2)
+    assert report.problems == ()
+    assert report.seeds_pinned
+
+
+def test_models_in_memory_are_not_changed(path: Path, result: RewriteResult) -> None:
+    original = onnx.load(path)
+    before = original.SerializeToString(deterministic=True), ir.to_proto(result.model).SerializeToString()
+    poet_onnx.verify(original, result.model, feeds=1)
+    assert (original.SerializeToString(deterministic=True), ir.to_proto(result.model).SerializeToString()) == before
+
+
+def test_what_cannot_be_verified_is_refused(
+    path: Path, result: RewriteResult, model_path: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="The second model holds no plan"):
+        poet_onnx.verify(path, path)
+    with pytest.raises(InputError, match="The first model was rewritten"):
+        poet_onnx.verify(result.model, result.model)
+    with pytest.raises(InputError, match="made for graph"):
+        poet_onnx.verify(model_path("mlp-mse"), result.model)
+    with pytest.raises(InputError, match="0 feeds verify nothing"):
+        poet_onnx.verify(path, result.model, feeds=0)
+    with pytest.raises(InputError, match="page directory"):
+        poet_onnx.verify(path, result.model, page_dir=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "ulp"),
+    [(1.0, np.nextafter(np.float32(1), np.float32(2)), 1), (0.0, -0.0, 0), (1.0, -1.0, 2 * 0x3F800000)],
+)
+def test_a_difference_counts_units_in_the_last_place(original: float, rewritten: float, ulp: int) -> None:
+    first = np.full((2, 3), original, np.float32)
+    second = first.copy()
+    second[1, 2] = rewritten
+    found = difference("t", 4, first, second)
+    assert found is not None
+    assert (found.element, found.ulp, found.differing_elements, found.step) == ((1, 2), ulp, 1, 4)
+    assert str(found).startswith("'t[1, 2]' is ")
+
+
+def test_equal_nans_are_equal_and_other_nans_are_not() -> None:
+    bits = np.array([0x7FC00000, 0x7FC00001], np.uint32)
+    nans = bits.view(np.float32)
+    assert difference("t", 0, nans, nans.copy()) is None
+    found = difference("t", 0, nans[:1], nans[1:])
+    assert found is not None
+    assert found.ulp is None
+
+
+@pytest.mark.parametrize(
+    "other", [np.zeros((3,), np.float32), np.zeros((2, 2), np.int32), np.zeros((1, 4), np.float32)]
+)
+def test_another_shape_or_type_is_a_difference(other: np.ndarray) -> None:
+    found = difference("t", 0, np.zeros((2, 2), np.float32), other)
+    assert found is not None
+    assert found.original == "float32[2, 2]"
+
+
+def test_empty_arrays_and_scalars_are_compared() -> None:
+    assert difference("t", 0, np.zeros((0, 3)), np.zeros((0, 3))) is None
+    found = difference("t", 0, np.array(True), np.array(False))
+    assert found is not None
+    assert (found.element, found.original, found.rewritten) == ((), "True", "False")
