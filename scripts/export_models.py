@@ -26,6 +26,8 @@ OPSET = 15
 NEWEST_IR_VERSION = 10
 """Newest file format that onnxruntime-training 1.19 reads."""
 
+LOSSES = ("CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss", "L1Loss")
+
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
@@ -111,9 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="+", metavar="NAME", choices=sorted(RECIPES), help=", ".join(sorted(RECIPES)))
     parser.add_argument("--dynamic", action="store_true", help="leave the batch size open, as a dimension named batch")
     parser.add_argument("--batch", type=int, default=1, help="batch size (default 1)")
-    parser.add_argument(
-        "--loss", help="CrossEntropyLoss, MSELoss, BCEWithLogitsLoss or L1Loss (default: the model's own)"
-    )
+    parser.add_argument("--loss", choices=LOSSES, help="default: the model's own")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights (default 0)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where <name>/ directories go")
     options = parser.parse_args(arguments)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+DAY_SECONDS = 86400
 SCRIPT = ROOT / "scripts" / "export_models.py"
 
 
@@ -51,7 +53,7 @@ def model_path() -> Callable[..., Path]:
     cache = _cache_directory()
     if cache.parent.is_dir():
         for stale in cache.parent.iterdir():
-            if stale != cache:
+            if stale != cache and time.time() - stale.stat().st_mtime > DAY_SECONDS:
                 shutil.rmtree(stale, ignore_errors=True)
 
     def path(name: str, *, batch: int = 1, loss: str | None = None, dynamic: bool = False) -> Path:

@@ -141,6 +141,18 @@ def test_initializers_that_are_inputs_can_change_and_are_not_constants() -> None
     assert [node.op_type for node in model.graph] == ["Neg", "Neg", "Add"]
 
 
+def test_what_is_written_in_place_is_no_constant() -> None:
+    """The running mean is read before and, through a view, by the normalization that updates it."""
+    model = parse(
+        """g (float[4, 2] x, float[2] s) => (float[] y, float[] z)
+        <float[2] mean = {0.0, 0.0}, float[2] variance = {1.0, 1.0}> {
+            m = Identity(mean)  y, n, v, a, b = com.microsoft.BatchNormInternal<training_mode = 1>(x, s, s, m, variance)
+            w = Identity(variance)  z = Neg(w) }"""
+    )
+    assert not FoldShapes()(model).modified
+    assert [node.op_type for node in model.graph] == ["Identity", "BatchNormInternal", "Identity", "Neg"]
+
+
 def test_float_arithmetic_is_left_to_the_runtime() -> None:
     model = parse(
         "g (float[2] x) => (float[] y) <float[2] a = {1.0, 3.0}> {"

@@ -12,7 +12,8 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.shapes.runtime_rules import MICROSOFT, ONNX
+from poet_onnx.operators import traits
+from poet_onnx.shapes.runtime_rules import MICROSOFT, ONNX, POET
 from poet_onnx.shapes.types import Array, Rule, RuleError, Site, TensorType
 from poet_onnx.shapes.values import LARGEST_VALUE, evaluate
 
@@ -85,12 +86,28 @@ def has_rule(node: ir.Node) -> bool:
     return node.domain != "com.microsoft" or node.op_type in MICROSOFT
 
 
+def _written(graph: ir.Graph) -> set[str]:
+    """Return the tensors that nodes write in place, themselves or through views: no constants, whatever they hold."""
+    written: set[str] = set()
+    for node in reversed(graph):
+        entry = traits(node.domain, node.op_type, {name: a.value for name, a in node.attributes.items()})
+        views = [source for source, target in entry.aliases if _name(node.outputs, target) in written]
+        written |= {_name(node.inputs, index) for index in (*entry.writes, *views)} - {""}
+    return written
+
+
+def _name(values: Sequence[ir.Value | None], index: int) -> str:
+    value = values[index] if index < len(values) else None
+    return (value.name if value is not None else None) or ""
+
+
 class _Inference:
     def __init__(self, model: ir.Model, dims: Mapping[str, int]) -> None:
         fixed_dims(model, dims)
         self.graph = model.graph
         self.dims = dims
         self.found = Inferred()
+        self.written = _written(model.graph)
         self.opsets = dict(model.opset_imports)
         self.imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
 
@@ -131,8 +148,9 @@ class _Inference:
             raise InputError(f"The initializer '{name}' holds strings: only tensors of numbers can be scheduled.")
         shape = tuple(int(size) for size in tensor.shape if isinstance(size, int))
         self.found.types[name] = TensorType(tensor.dtype, shape)
-        small = tensor.size <= LARGEST_VALUE and not value.is_graph_input()
-        if small and not isinstance(tensor, ir.ExternalTensor):
+        small = tensor.size <= LARGEST_VALUE
+        constant = not value.is_graph_input() and name not in self.written
+        if small and constant and not isinstance(tensor, ir.ExternalTensor):
             self.found.values[name] = tensor.numpy()
 
     def _node(self, node: ir.Node) -> None:
@@ -205,7 +223,7 @@ class _Inference:
     def _rule(node: ir.Node) -> Rule | None:
         if node.domain in ONNX_DOMAINS:
             return ONNX.get(node.op_type) or MICROSOFT.get(node.op_type)
-        return MICROSOFT.get(node.op_type) if node.domain == "com.microsoft" else None
+        return {"com.microsoft": MICROSOFT, "poet": POET}.get(node.domain, {}).get(node.op_type)
 
     def _schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
         """Return ONNX's schema of a node, or None for an ONNX Runtime operator that only the model describes."""

@@ -87,6 +87,10 @@ def _accumulator(site: Site) -> list[TensorType]:
     return [TensorType(BOOL, (1,)), site.type(0)]
 
 
+def _updated(site: Site) -> list[TensorType]:
+    return [TensorType(BOOL, (1,))]
+
+
 def _masked(site: Site) -> list[TensorType]:
     data = site.type(0)
     return [data, TensorType(BOOL, data.shape)]
@@ -258,6 +262,9 @@ MICROSOFT: dict[str, Rule] = {
     "AdamOptimizer": like(1, 4, 5, 2, 3, 6),
 }
 """Rules by operator, whether ONNX Runtime registers it in its own domain or (as some versions do) in ONNX's."""
+
+POET: dict[str, Rule] = dict.fromkeys(("Accumulate", "AccumulateRows"), _updated)
+"""Operators of ours that may stand in a graph before it is planned."""
 
 ONNX: dict[str, Rule] = {
     **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), _comparison),
