@@ -66,7 +66,8 @@ class MeasuredCosts(_Value):
         runtime: name and version of the ONNX Runtime.
         threads: threads inside an operator.
         repetitions: steps that were timed, after warm-up.
-        step_seconds: median time of a whole step without any profiling.
+        step_seconds: median time of a whole step without any profiling; with one thread, in which a step never waits,
+            processor time, because other work on the machine does not change it.
         node_overhead_seconds: what the runtime spends on each node beside its kernel, views included.
         nodes: by node name.
         storage: the page directory; None if the device has no storage.

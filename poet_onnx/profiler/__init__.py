@@ -19,11 +19,11 @@ from poet_onnx.measured import MeasuredCosts, NodeMeasurement
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.storage import measure_storage
-from poet_onnx.profiler.timing import KernelTimes, StepRunner, time_steps
+from poet_onnx.profiler.timing import KernelTimes, StepRunner, StepTime, time_steps
 from poet_onnx.profiler.workspace import count_workspace
 from poet_onnx.runtime import installed_runtime
 
-__all__ = ["StepRunner", "measure", "measure_storage"]
+__all__ = ["StepRunner", "StepTime", "measure", "measure_storage"]
 
 
 def measure(
@@ -41,8 +41,8 @@ def measure(
 ) -> MeasuredCosts:
     """Measure what a training step costs on this machine.
 
-    Plain and profiled steps alternate, so that both see the same load of the machine; kernel times are medians of the
-    profiled steps, scaled so that together with the runtime's overhead per node they make the median plain step.
+    Half of the plain steps run before the profiled ones and half after. Kernel times are medians of the profiled steps,
+    scaled so that together with the runtime's overhead per node they make the median plain step.
 
     Args:
         model_path: a training model, as for `rewrite`.
@@ -111,8 +111,7 @@ def _share_step(graph: TrainingGraph, times: KernelTimes) -> tuple[dict[str, flo
     """Return seconds of every kernel and the overhead of each node, which together make the plain step.
 
     The overhead is what the plain step takes beyond the kernels, at most the gap that the profiled steps have between
-    two kernels. Where other work slows the machine down now and then, the medians of the kernels miss what the median
-    of the step contains: they are scaled to it.
+    two kernels. What is left of the difference is the machine's noise: the kernels are scaled to the step.
 
     Raises:
         CheckFailed: the runtime ran other nodes, or made tensors of other sizes, than the graph says.

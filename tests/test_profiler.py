@@ -1,0 +1,184 @@
+"""Profiling on this machine: real steps, real files, and a meter in a made-up sysfs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from poet_onnx.costs import cost_table
+from poet_onnx.device import load_device
+from poet_onnx.errors import CheckFailed, InputError
+from poet_onnx.extract import extract, load_model
+from poet_onnx.feeds import random_feeds
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.measured import MeasuredCosts, load_measured
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.profiler import StepRunner, describe_machine, measure, measure_storage
+from poet_onnx.profiler.power import find_meter
+from poet_onnx.profiler.storage import fit_latency_and_rate
+from poet_onnx.profiler.timing import KernelTimes
+from poet_onnx.workspace import workspace_bytes
+
+HOST = load_device("host")
+
+
+def graph_of(path: Path) -> TrainingGraph:
+    model = load_model(path)
+    normalize()(model)
+    return extract(model)
+
+
+@pytest.mark.parametrize(("name", "batch"), [("mlp-l1", 1), ("mobilenet", 2), ("unet", 1), ("bert-2", 1)])
+def test_a_profile_covers_the_step(model_path: Callable[..., Path], tmp_path: Path, name: str, batch: int) -> None:
+    path = model_path(name, batch=batch)
+    said: list[str] = []
+    measured = measure(path, HOST, page_dir=tmp_path, repetitions=3, warmup=1, progress=said.append)
+    graph = graph_of(path)
+    costs = cost_table(graph, HOST, measured)
+    assert sum(cost.seconds for cost in costs.nodes.values()) == pytest.approx(measured.step_seconds)
+    assert measured.step_seconds > measured.node_overhead_seconds >= 0.0
+    for node in graph.nodes:
+        assert measured.nodes[node.name].workspace_bytes == workspace_bytes(graph, node), node.op_type
+        made = sum(graph.tensors[each].size_bytes for each in node.outputs if each)
+        assert measured.nodes[node.name].output_bytes == made
+    assert measured.storage is not None
+    assert measured.storage.method == "device"
+    assert len(said) == 3
+    assert list(tmp_path.iterdir()) == []
+    measured.save(tmp_path / "costs.json")
+    assert load_measured(tmp_path / "costs.json") == measured
+
+
+def test_the_profile_names_no_machine(model_path: Callable[..., Path]) -> None:
+    measured = measure(model_path("mlp-l1"), HOST.model_copy(update={"storage": None}), repetitions=1, warmup=0)
+    assert measured.storage is None
+    assert measured.runtime.startswith("onnxruntime")
+    assert os.uname().nodename not in measured.model_dump_json(exclude={"nodes"})
+    assert measured.machine == describe_machine()
+
+
+def test_arguments_that_measure_nothing(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="0 repetitions"):
+        measure(model_path("mlp-l1"), HOST, repetitions=0)
+    with pytest.raises(InputError, match="does not exist"):
+        measure(model_path("mlp-l1"), HOST, page_dir=tmp_path / "absent", repetitions=1, warmup=0)
+
+
+def test_sizes_that_differ_from_the_graph_are_reported(model_path: Callable[..., Path]) -> None:
+    from poet_onnx.profiler import _share_step
+
+    graph = graph_of(model_path("mlp-l1"))
+    times = KernelTimes(
+        step_seconds=2.0 * len(graph.nodes),
+        kernel_seconds={node.name: 1.0 for node in graph.nodes},
+        gap_seconds=0.25,
+        output_bytes={n.name: sum(graph.tensors[o].size_bytes for o in n.outputs if o) for n in graph.nodes},
+        active_watts=None,
+    )
+    seconds, overhead = _share_step(graph, times)
+    assert (overhead, seconds[graph.nodes[0].name]) == pytest.approx((0.25, 1.75))
+    first = graph.nodes[0].name
+    with pytest.raises(CheckFailed, match=f"'{first}'.*made 1 bytes"):
+        _share_step(graph, dataclasses.replace(times, output_bytes={**times.output_bytes, first: 1}))
+    ran = {name: second for name, second in times.kernel_seconds.items() if name != first}
+    with pytest.raises(CheckFailed, match=f"'{first}'.*did not run"):
+        _share_step(graph, dataclasses.replace(times, kernel_seconds=ran))
+
+
+@pytest.mark.parametrize("page_cache", [False, True])
+def test_storage_is_measured(tmp_path: Path, page_cache: bool) -> None:
+    figures = measure_storage(tmp_path, page_cache=page_cache, repetitions=3)
+    assert figures.method == ("page_cache" if page_cache else "device")
+    assert 1e5 < figures.page_out_bytes_per_second < 1e12
+    assert 1e5 < figures.page_in_bytes_per_second < 1e12
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_storage_that_cannot_be_measured(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no directory"):
+        measure_storage(tmp_path / "absent")
+    with pytest.raises(InputError, match=r"/proc cannot be measured.*bytes are needed"):
+        measure_storage("/proc")
+
+
+def test_the_fit_finds_latency_and_rate() -> None:
+    sizes = [1 << 16, 1 << 20, 1 << 24]
+    latency, rate = fit_latency_and_rate(sizes, [0.002 + size / 5e7 for size in sizes])
+    assert (latency, rate) == pytest.approx((0.002, 5e7))
+    latency, rate = fit_latency_and_rate(sizes, [size / 5e7 for size in sizes])
+    assert latency == pytest.approx(0.0, abs=1e-9)
+    assert rate == pytest.approx(5e7)
+    latency, rate = fit_latency_and_rate(sizes, [1.0, 0.9, 0.8])  # a larger transfer cannot be quicker
+    assert latency == 0.0
+    assert rate > 0.0
+
+
+def test_rapl_is_read_through_a_wrap(tmp_path: Path) -> None:
+    assert find_meter(tmp_path) is None
+    for index in range(2):
+        package = tmp_path / f"class/powercap/intel-rapl:{index}"
+        package.mkdir(parents=True)
+        (package / "max_energy_range_uj").write_text("10000000\n")
+        (package / "energy_uj").write_text("9000000\n")
+    meter = find_meter(tmp_path)
+    assert meter is not None
+    before = meter.read_joules()
+    (package / "energy_uj").write_text("500000\n")
+    assert meter.read_joules() - before == pytest.approx(1.5)
+    (package / "energy_uj").write_text("unreadable\n")
+    assert find_meter(tmp_path) is None
+
+
+def test_the_input_rail_of_a_jetson_is_integrated(tmp_path: Path) -> None:
+    import time
+
+    device = tmp_path / "bus/i2c/drivers/ina3221x/0-0041/iio:device0"
+    device.mkdir(parents=True)
+    for rail, name, milliwatts in ((0, "VDD_SYS_GPU", "100"), (1, "VDD_IN", "4000"), (2, "VDD_SYS_CPU", "900")):
+        (device / f"rail_name_{rail}").write_text(f"{name}\n")
+        (device / f"in_power{rail}_input").write_text(f"{milliwatts}\n")
+    meter = find_meter(tmp_path)
+    assert meter is not None
+    before, start = meter.read_joules(), time.perf_counter()
+    time.sleep(0.2)
+    joules, seconds = meter.read_joules() - before, time.perf_counter() - start
+    assert joules == pytest.approx(4.0 * seconds, rel=0.1)
+
+
+def unloaded_seconds(original: StepRunner, rewritten: StepRunner) -> tuple[float, float]:
+    """Return what the steps take on a quiet machine, however busy it is.
+
+    The original's is processor time; the rewritten one also waits for storage, so that its wall time counts, relative
+    to that of the original step right before it.
+    """
+    pairs = [(original.run(), rewritten.run()) for _ in range(15)][3:]
+    cpu_seconds = statistics.median(first.cpu_seconds for first, _ in pairs)
+    ratio = statistics.median(second.wall_seconds / first.wall_seconds for first, second in pairs)
+    return cpu_seconds, cpu_seconds * ratio
+
+
+@pytest.mark.parametrize(("name", "budget"), [("resnet18", "75%"), ("vgg16", "90%")])
+def test_predicted_time_is_the_measured_one(
+    model_path: Callable[..., Path], tmp_path: Path, name: str, budget: str
+) -> None:
+    from poet_onnx.rewrite import rewrite
+
+    path = model_path(name)
+    ratios: list[tuple[float, float]] = []
+    for _ in range(7):  # the median of the attempts so far counts
+        costs: MeasuredCosts = measure(path, HOST, page_dir=tmp_path, page_cache=True, repetitions=10)
+        result = rewrite(path, device=HOST, activation_budget=budget, costs=costs)
+        assert result.plan.prediction.page_out_bytes + result.plan.prediction.recomputed_nodes > 0
+        result.save(tmp_path / "rewritten.onnx")
+        feeds = random_feeds(result.graph, 0)
+        first, second = StepRunner(path, feeds), StepRunner(tmp_path / "rewritten.onnx", feeds, page_dir=tmp_path)
+        original, rewritten = unloaded_seconds(first, second)
+        ratios.append((result.original.seconds / original, result.rewritten.seconds / rewritten))
+        if all(abs(statistics.median(each) - 1.0) <= 0.15 for each in zip(*ratios, strict=True)):
+            return
+    pytest.fail(f"predicted / measured seconds, original and rewritten: {ratios}")
