@@ -30,6 +30,12 @@ Shape read_shape(const Api& api, const OrtTensorTypeAndShapeInfo* info) {
   return shape;
 }
 
+Shape one_element() {
+  Shape shape(1);
+  shape.data()[0] = 1;
+  return shape;
+}
+
 void set_inferred(const Api& api, const OrtShapeInferContext* context, size_t output, int32_t dtype,
                   const Shape& shape) {
   InfoHandle info(api);
@@ -127,10 +133,10 @@ void* Context::output(size_t index, const Shape& shape) {
 }
 
 void Context::output_token(size_t index, int64_t token) {
-  Shape one(1);
-  one.data()[0] = 1;
-  *static_cast<int64_t*>(output(index, one)) = token;
+  *static_cast<int64_t*>(output(index, one_element())) = token;
 }
+
+void Context::output_true() { *static_cast<bool*>(output(0, one_element())) = true; }
 
 void Context::forward(const Tensor& input) {
   void* data = output(0, input.layout.shape);
@@ -170,9 +176,11 @@ void infer_from_attributes(const Api& api, const OrtShapeInferContext* context) 
 }
 
 void infer_token(const Api& api, const OrtShapeInferContext* context, size_t output) {
-  Shape one(1);
-  one.data()[0] = 1;
-  set_inferred(api, context, output, kInt64, one);
+  set_inferred(api, context, output, kInt64, one_element());
+}
+
+void infer_flag(const Api& api, const OrtShapeInferContext* context) {
+  set_inferred(api, context, 0, kBool, one_element());
 }
 
 }  // namespace poet

@@ -57,6 +57,7 @@ class Context {
   int64_t input_token(size_t index) const;  // the single int64 of a token or ticket
   void* output(size_t index, const Shape& shape);
   void output_token(size_t index, int64_t token);
+  void output_true();  // the only output: one bool
   // Writes input `index` to output 0, which ONNX Runtime lets share its buffer: a copy only where it could not.
   void forward(const Tensor& input);
   // True where ONNX Runtime's plain CPU allocator owns the tensor's buffer, not an arena that hands out parts of a
@@ -73,8 +74,8 @@ class Context {
 struct OpDefinition {
   const char* name;
   size_t output_count;
-  bool output_is_int64[2];
-  bool shares_input;  // output 0 may share input 0's buffer
+  int output_types[2];  // element types; kUndefined: what shape inference says
+  bool shares_input;    // output 0 may share input 0's buffer
   std::unique_ptr<Kernel> (*create)(const NodeInfo&);
   void (*infer)(const Api&, const OrtShapeInferContext*);
 };
@@ -86,10 +87,13 @@ extern const OpDefinition kPageOutStart;
 extern const OpDefinition kPageOutEnd;
 extern const OpDefinition kPageInStart;
 extern const OpDefinition kPageInEnd;
+extern const OpDefinition kAccumulate;
+extern const OpDefinition kAccumulateRows;
 
-// Shape inference: the output is what input 0 is / is of these attributes' type and shape / is one int64.
+// Shape inference: the output is what input 0 is / is of these attributes' type and shape / is one int64 / one bool.
 void infer_from_input(const Api& api, const OrtShapeInferContext* context);
 void infer_from_attributes(const Api& api, const OrtShapeInferContext* context);
 void infer_token(const Api& api, const OrtShapeInferContext* context, size_t output);
+void infer_flag(const Api& api, const OrtShapeInferContext* context);
 
 }  // namespace poet

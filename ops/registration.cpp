@@ -96,7 +96,7 @@ Op make_op(const OpDefinition& definition, const OpSet& set) {
   op.GetVariadicInputHomogeneity = [](const OrtCustomOp*) -> int { return 0; };
   op.GetOutputTypeCount = [](const OrtCustomOp* raw) { return self(raw).definition->output_count; };
   op.GetOutputType = [](const OrtCustomOp* raw, size_t index) -> int {
-    return self(raw).definition->output_is_int64[index] ? kInt64 : kUndefined;
+    return self(raw).definition->output_types[index];
   };
   op.GetOutputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return kRequired; };
   op.GetVariadicOutputMinArity = [](const OrtCustomOp*) -> int { return 1; };
@@ -141,8 +141,8 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const std::string& dire
   if (set == nullptr) {
     auto made = std::make_unique<OpSet>(table);
     made->page_directory = directory;
-    for (const OpDefinition* definition :
-         {&kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd})
+    for (const OpDefinition* definition : {&kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart,
+                                           &kPageInEnd, &kAccumulate, &kAccumulateRows})
       made->ops.push_back(make_op(*definition, *made));
     api.check(api.create_custom_op_domain(kDomain, &made->domain));
     for (const Op& op : made->ops) api.check(api.custom_op_domain_add(made->domain, &op));

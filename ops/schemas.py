@@ -15,6 +15,7 @@ _Attribute = defs.OpSchema.Attribute
 _SLOT = _Attribute("slot", defs.OpSchema.AttrType.INT, "Number of the page within the model, 0 or more.", required=True)
 _DTYPE = _Attribute("dtype", defs.OpSchema.AttrType.INT, "Element type, as onnx.TensorProto.DataType.", required=True)
 _SHAPE = _Attribute("shape", defs.OpSchema.AttrType.INTS, "Shape of the tensor that is paged in.", required=True)
+_OFFSET = _Attribute("offset", defs.OpSchema.AttrType.INT, "First element of the buffer that changes.", required=True)
 
 _DOCS = {
     "Gate": "Gate(X, trigger...) -> Y: Y is X, in the same buffer, but not before the triggers have been computed.",
@@ -24,6 +25,11 @@ _DOCS = {
     "PageOutEnd": "PageOutEnd(token, X, trigger...) -> token: waits until X is written; now the token can be read.",
     "PageInStart": "PageInStart(token, trigger...) -> (Yraw, ticket): starts to read a token's tensor into Yraw.",
     "PageInEnd": "PageInEnd(Yraw, ticket, trigger...) -> Y: waits until Yraw is read; Y is Yraw, in the same buffer.",
+    "Accumulate": "Accumulate(buffer, part, overwrite, after...) -> updated: adds a part of a gradient to its buffer.",
+    "AccumulateRows": (
+        "AccumulateRows(buffer, indices, gradient, overwrite, after...) -> updated: adds rows of a gradient to the rows "
+        "of its buffer that the indices name."
+    ),
 }
 _OUTPUTS = {
     "Gate": ("Y",),
@@ -33,6 +39,8 @@ _OUTPUTS = {
     "PageOutEnd": ("token",),
     "PageInStart": ("Yraw", "ticket"),
     "PageInEnd": ("Y",),
+    "Accumulate": ("updated",),
+    "AccumulateRows": ("updated",),
 }
 # Their elements have no fixed size of whole bytes.
 _REFUSED_TYPES = {
@@ -48,6 +56,7 @@ _ATTRIBUTES = {
     "PageOutStart": [_SLOT],
     "PageIn": [_SLOT, _DTYPE, _SHAPE],
     "PageInStart": [_SLOT, _DTYPE, _SHAPE],
+    "Accumulate": [_OFFSET],
 }
 
 
@@ -89,7 +98,7 @@ def _schema(name: str) -> defs.OpSchema:
 
 
 def _type_of(output: str) -> str:
-    return "tensor(int64)" if output in {"token", "ticket"} else "V"
+    return {"token": "tensor(int64)", "ticket": "tensor(int64)", "updated": "tensor(bool)"}.get(output, "V")
 
 
 def _infer_first(context: shape_inference.InferenceContext) -> None:
@@ -114,6 +123,11 @@ def _infer_token(context: shape_inference.InferenceContext) -> None:
     context.set_output_type(0, _tensor_type(TensorProto.INT64, [1]))
 
 
+def _infer_flag(context: shape_inference.InferenceContext) -> None:
+    """The output is one bool."""
+    context.set_output_type(0, _tensor_type(TensorProto.BOOL, [1]))
+
+
 def _tensor_type(dtype: int, shape: list[int]) -> TypeProto:
     return helper.make_tensor_type_proto(dtype, shape)
 
@@ -126,4 +140,6 @@ _INFERENCE = {
     "PageOutEnd": _infer_token,
     "PageInStart": _infer_declared,
     "PageInEnd": _infer_first,
+    "Accumulate": _infer_flag,
+    "AccumulateRows": _infer_flag,
 }

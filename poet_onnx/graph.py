@@ -97,7 +97,7 @@ class TrainingGraph:
         return sum(tensor.size_bytes for tensor in self.tensors.values() if tensor.resident)
 
     def reads(self, node: Node) -> tuple[str, ...]:
-        """Return the transient values that a node reads: storages that some node produces, each once, in input order."""
+        """Return the transient values that a node reads: storages that some node produces, each once."""
         return self._storages(node.inputs)
 
     def writes(self, node: Node) -> tuple[str, ...]:

@@ -71,6 +71,9 @@ MICROSOFT: dict[str, Traits] = {
 }
 """Operators of ONNX Runtime with properties of their own."""
 
+POET: dict[str, Traits] = dict.fromkeys(("Accumulate", "AccumulateRows"), Traits(writes=(0,), update=True))
+"""Operators of ours that may stand in a graph before it is planned."""
+
 NEW_BUFFERS = Traits()
 """Every output has a buffer of its own, and running the operator again gives the same bits."""
 
@@ -91,6 +94,8 @@ def traits(domain: str, op_type: str, attributes: Mapping[str, AttributeValue], 
             return RUNNING_STATISTICS
         if op_type in ONNX:
             return ONNX[op_type]
+    if domain == "poet" and op_type in POET:
+        return POET[op_type]
     if op_type in MICROSOFT:
         return MICROSOFT[op_type]
     return NEW_BUFFERS if described else UNKNOWN

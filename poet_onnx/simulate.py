@@ -52,6 +52,7 @@ class Replay:
 class _Lives:
     """Versions of every value, found in one walk over the steps."""
 
+    outputs: set[str]
     current: dict[str, Version] = field(default_factory=dict)
     versions: list[Version] = field(default_factory=list)
     tokens: list[Version] = field(default_factory=list)
@@ -115,14 +116,13 @@ def _follow(problem: ScheduleProblem, steps: Sequence[Step]) -> _Lives:
     """Find the versions of every value, and refuse a step that reads what is not there."""
     graph = problem.graph
     nodes = {node.name: node for node in graph.nodes if not node.view}
-    outputs = {graph.tensors[name].storage for name in graph.outputs}
-    lives = _Lives()
+    lives = _Lives({graph.tensors[name].storage for name in graph.outputs})
     for index, step in enumerate(steps):
         if step.action is Action.COMPUTE:
             node = nodes.get(step.subject)
             if node is None:
                 raise CheckFailed(f"Step {index} runs node '{step.subject}', which the graph does not have.")
-            _compute(problem, lives, node, step, index, outputs)
+            _compute(problem, lives, node, step, index)
         else:
             tensor = graph.tensors.get(step.subject)
             if tensor is None or tensor.resident or tensor.storage != tensor.name:
@@ -140,7 +140,7 @@ def _follow(problem: ScheduleProblem, steps: Sequence[Step]) -> _Lives:
     return lives
 
 
-def _compute(problem: ScheduleProblem, lives: _Lives, node: Node, step: Step, index: int, outputs: set[str]) -> None:
+def _compute(problem: ScheduleProblem, lives: _Lives, node: Node, step: Step, index: int) -> None:
     runs = lives.runs.setdefault(node.name, [])
     if step.copy != len(runs):
         raise CheckFailed(f"Step {index} runs copy {step.copy} of node '{node.name}', but copy {len(runs)} is next.")
@@ -152,7 +152,7 @@ def _compute(problem: ScheduleProblem, lives: _Lives, node: Node, step: Step, in
     for value in problem.graph.writes(node):
         if value in lives.leaving or value in lives.arriving:
             raise CheckFailed(f"Step {index} makes '{value}' anew while a transfer of it is under way.")
-        kept = value in outputs and step.copy == 0
+        kept = value in lives.outputs and step.copy == 0
         version = Version(value, problem.graph.tensors[value].size_bytes, index, index, kept=kept)
         lives.current[value] = version
         lives.versions.append(version)

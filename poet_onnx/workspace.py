@@ -27,7 +27,7 @@ _NONE = frozenset(
         "ConstantOfShape Cos CumSum DepthToSpace Div Dropout DropoutGrad Elu Equal Erf Exp Expand",
         "FastGeluGrad Flatten Floor FusedMatMul Gate Gather GatherElements GatherElementsGrad GatherGrad",
         "GatherND GatherNDGrad Gelu GeluGrad Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual",
-        "HardSigmoid Identity InPlaceAccumulator InPlaceAccumulatorV2 InstanceNormalization",
+        "Accumulate AccumulateRows HardSigmoid Identity InPlaceAccumulator InPlaceAccumulatorV2 InstanceNormalization",
         "InvertibleLayerNormalizationGrad LayerNormalization LayerNormalizationGrad LeakyRelu LeakyReluGrad",
         "Less LessOrEqual Log LogSoftmaxGrad MatMul MaxPool MaxPoolGrad Mod Mul NONE Neg Not OneHot Or PRelu",
         "Pad Pow QuickGelu QuickGeluGrad RandomNormalLike Range Reciprocal ReduceAllL2 ReduceL2",

@@ -143,7 +143,7 @@ class _Extraction:
     @staticmethod
     def _writes(draft: _Draft, index: int) -> bool:
         """Return whether the kernel writes an input: an accumulator always, others if an output shares its buffer."""
-        if draft.source.op_type == "InPlaceAccumulatorV2":
+        if draft.source.op_type in ("InPlaceAccumulatorV2", "Accumulate", "AccumulateRows"):
             return True
         return any(source == index for source, _ in draft.aliases)
 

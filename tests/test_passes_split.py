@@ -1,0 +1,122 @@
+"""Split weight gradients: the rules of poet_onnx.passes.split, each against ONNX Runtime's own result, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from poet_onnx.costs import cost_table
+from poet_onnx.device import load_device
+from poet_onnx.extract import extract, load_model
+from poet_onnx.feeds import random_feeds
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.passes.split import SplitWeightGradients
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.runtime import session_options
+from poet_onnx.scheduling import memory_aware_order, ordered_steps
+from poet_onnx.simulate import simulate
+
+KIB = 1024
+
+
+def _normal(path: Path) -> ir.Model:
+    model = load_model(path)
+    normalize()(model)
+    return model
+
+
+def _state(model: ir.Model, steps: tuple[bool, ...]) -> dict[str, bytes]:
+    """Return every output and every gradient buffer after training steps with the given reset flags."""
+    graph = extract(model)
+    session = onnxruntime.InferenceSession(
+        ir.to_proto(model).SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
+    )
+    held = dict(random_feeds(graph, 0))
+    found: dict[str, bytes] = {}
+    for number, reset in enumerate(steps):
+        held["lazy_reset_grad"] = np.array([reset])
+        # An OrtValue only borrows its array's memory.
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in held.items()}
+        binding = session.io_binding()
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        for output in session.get_outputs():
+            binding.bind_output(output.name)
+        session.run_with_iobinding(binding)
+        for output, value in zip(session.get_outputs(), binding.get_outputs(), strict=True):
+            found[f"{number}:{output.name}"] = value.numpy().tobytes() + str(value.shape()).encode()
+        buffers = (name for name in held if name.endswith("accumulation.buffer"))
+        found.update((f"{number}:{name}", held[name].tobytes()) for name in buffers)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "part_bytes", "operators"),
+    [
+        ("resnet18", 512 * KIB, {"ConvGrad"}),
+        ("vgg16", 1024 * KIB, {"ConvGrad"}),
+        ("bert-2", 64 * KIB, {"Gemm", "Transpose", "AccumulateRows"}),
+        ("transformer", 16 * KIB, {"Gemm", "AccumulateRows"}),
+        ("mlp-mse", 4 * KIB, {"Gemm"}),
+        ("unet", 16 * KIB, {"ConvGrad"}),
+    ],
+)
+def test_split_models_compute_the_same_bits(
+    model_path: Callable[..., Path], name: str, part_bytes: int, operators: set[str]
+) -> None:
+    whole, split = _normal(model_path(name)), _normal(model_path(name))
+    assert SplitWeightGradients(part_bytes)(split).modified
+    steps = (False, True, False)
+    expected, found = _state(whole, steps), _state(split, steps)
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if expected[name] != found[name]] == []
+    parts = {node.op_type for node in split.graph if "/part_" in (node.name or "") or node.domain == "poet"}
+    assert operators <= parts
+
+
+def _peak(model: ir.Model) -> int:
+    graph = extract(model)
+    problem = ScheduleProblem(graph, cost_table(graph, load_device("a72")))
+    return simulate(problem, ordered_steps(memory_aware_order(problem))).transient_peak_bytes
+
+
+def test_parts_lower_the_peak(model_path: Callable[..., Path]) -> None:
+    whole = _peak(_normal(model_path("resnet18")))
+    for part_bytes in (2048 * KIB, 256 * KIB):
+        model = _normal(model_path("resnet18"))
+        SplitWeightGradients(part_bytes)(model)
+        assert _peak(model) < whole / 2
+
+
+def test_parts_are_even_and_never_a_single_row(model_path: Callable[..., Path]) -> None:
+    model = _normal(model_path("mlp-mse"))
+    SplitWeightGradients(1)(model)
+    rows: dict[str, list[int]] = {}
+    for node in model.graph:
+        if node.op_type == "Accumulate":
+            shape = node.inputs[1].shape
+            rows.setdefault(node.inputs[0].name, []).append(shape[0])
+    assert rows
+    for counts in rows.values():
+        assert min(counts) >= 2
+        assert max(counts) - min(counts) <= 1
+
+
+def test_what_fits_stays_whole(model_path: Callable[..., Path]) -> None:
+    model = _normal(model_path("resnet18"))
+    before = ir.to_proto(model).SerializeToString()
+    assert not SplitWeightGradients(2**40)(model).modified
+    assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_graph_keeps_its_inputs_and_outputs(model_path: Callable[..., Path]) -> None:
+    whole, split = _normal(model_path("bert-2")), _normal(model_path("bert-2"))
+    SplitWeightGradients(64 * KIB)(split)
+    for side in ("inputs", "outputs"):
+        kept = [(value.name, value.dtype, value.shape) for value in getattr(split.graph, side)]
+        assert kept == [(value.name, value.dtype, value.shape) for value in getattr(whole.graph, side)]
