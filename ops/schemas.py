@@ -27,8 +27,8 @@ _DOCS = {
     "PageInEnd": "PageInEnd(Yraw, ticket, trigger...) -> Y: waits until Yraw is read; Y is Yraw, in the same buffer.",
     "Accumulate": "Accumulate(buffer, part, overwrite, after...) -> updated: adds a part of a gradient to its buffer.",
     "AccumulateRows": (
-        "AccumulateRows(buffer, indices, gradient, overwrite, after...) -> updated: adds rows of a gradient to the rows "
-        "of its buffer that the indices name."
+        "AccumulateRows(buffer, indices, gradient, overwrite, after...) -> updated: adds rows of a gradient to the "
+        "rows of its buffer that the indices name."
     ),
 }
 _OUTPUTS = {

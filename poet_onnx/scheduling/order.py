@@ -7,6 +7,7 @@ improved by moving nodes around its peak, and the file's own order is kept when 
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ def memory_aware_order(problem: ScheduleProblem, *, time_limit_seconds: float = 
     large that its fixed number of moves would take longer.
     """
     deps = Dependencies(problem.graph)
-    orders = [file_order(problem.graph), deps.drain_order(), deps.greedy_order(problem)]
+    orders = [file_order(problem.graph), deps.drain_order(), deps.greedy_order()]
     best = min((build_instance(problem, order) for order in orders), key=_quality)
     return tuple(node.name for node in _improve(best, deps, time.monotonic() + time_limit_seconds).nodes)
 
@@ -100,36 +101,43 @@ class Dependencies:
                 constant.add(name)
         return constant
 
-    def greedy_order(self, problem: ScheduleProblem) -> tuple[str, ...]:
+    def greedy_order(self) -> tuple[str, ...]:
         """Return the order that always runs the ready node which leaves the fewest bytes behind."""
-        graph = problem.graph
+        graph = self.graph
         size = {name: tensor.size_bytes for name, tensor in graph.tensors.items()}
-        readers = {value: 0 for node in self.nodes.values() for value in graph.writes(node)}
-        for node in self.nodes.values():
+        readers: dict[str, set[str]] = {value: set() for node in self.nodes.values() for value in graph.writes(node)}
+        for name, node in self.nodes.items():
             for value in graph.reads(node):
-                readers[value] += 1
+                readers[value].add(name)
         place = {name: index for index, name in enumerate(self.nodes)}
         waiting = {name: len(earlier) for name, earlier in self.before.items()}
-        ready = [name for name, count in waiting.items() if not count]
 
-        def growth(name: str) -> tuple[int, int]:
+        def growth(name: str) -> tuple[int, int, str]:
             node = self.nodes[name]
-            freed = sum(size[value] for value in graph.reads(node) if readers[value] == 1)
+            freed = sum(size[value] for value in graph.reads(node) if len(readers[value]) == 1)
             made = sum(size[value] for value in graph.writes(node) if readers[value])
-            return made - freed, place[name]
+            return made - freed, place[name], name
 
-        order: list[str] = []
+        # A node's growth only ever falls, when it becomes the last reader of a value; then it is entered once more, and
+        # the entry that comes out first is the true one.
+        ready = [growth(name) for name, count in waiting.items() if not count]
+        heapq.heapify(ready)
+        done: dict[str, None] = {}
         while ready:
-            name = min(ready, key=growth)
-            ready.remove(name)
-            order.append(name)
+            name = heapq.heappop(ready)[2]
+            if name in done:
+                continue
+            done[name] = None
             for value in graph.reads(self.nodes[name]):
-                readers[value] -= 1
+                readers[value].discard(name)
+                last = next(iter(readers[value]), None)
+                if last is not None and len(readers[value]) == 1 and not waiting[last]:
+                    heapq.heappush(ready, growth(last))
             for other in self.behind[name]:
                 waiting[other] -= 1
                 if not waiting[other]:
-                    ready.append(other)
-        return tuple(order)
+                    heapq.heappush(ready, growth(other))
+        return tuple(done)
 
 
 def _improve(instance: Instance, deps: Dependencies, deadline: float, rounds: int = 400) -> Instance:
