@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,24 @@ def _export(name: str, arguments: list[str], target: Path) -> None:
         except OSError:
             if not target.is_dir():  # it is there if another process was quicker
                 raise
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _allocations_show() -> None:
+    """Make the process's first session one without an arena.
+
+    In onnxruntime-training the first session decides on the arena for all later ones, whatever their options; behind
+    an arena the allocator shows nothing.
+    """
+    if find_spec("onnxruntime") is None:
+        return
+    import onnx
+    import onnxruntime
+
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 15]> g (float x) => (float y) { y = Neg(x) }')
+    options = onnxruntime.SessionOptions()
+    options.enable_cpu_mem_arena = False
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 @pytest.fixture(scope="session")
