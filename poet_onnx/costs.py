@@ -59,7 +59,13 @@ class CostTable:
     energy_measured: bool = False
 
 
-def cost_table(graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCosts | None = None) -> CostTable:
+def cost_table(
+    graph: TrainingGraph,
+    device: DeviceProfile,
+    measured: MeasuredCosts | None = None,
+    *,
+    measured_graph: TrainingGraph | None = None,
+) -> CostTable:
     """Return what every node and every transfer of a graph costs on a device.
 
     A node takes the larger of its arithmetic at the device's rate and its bytes at memory bandwidth, plus the runtime's
@@ -70,6 +76,8 @@ def cost_table(graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCo
         graph: the training graph.
         device: the profile whose numbers are used.
         measured: replaces times, workspace, storage rates and, where it was metered, power by what was measured.
+        measured_graph: the graph that was measured, where `graph` is that with some nodes replaced. The new nodes are
+            modelled, in proportion to what the measured graph takes by the same model.
 
     Raises:
         InputError: `measured` is of another graph, or an operator's workspace is known to neither of them.
@@ -77,8 +85,8 @@ def cost_table(graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCo
     if measured is None:
         nodes = {node.name: _modelled_cost(graph, node, device) for node in graph.nodes}
     else:
-        measured.check_graph(graph)
-        nodes = {node.name: _measured_cost(node, device, measured) for node in graph.nodes}
+        measured.check_graph(measured_graph or graph)
+        nodes = _measured_costs(graph, device, measured, measured_graph or graph)
     idle_watts = device.compute.idle_watts
     energy_measured = measured is not None and measured.active_watts is not None
     storage = device.storage
@@ -119,6 +127,27 @@ def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile) -> N
     if compute.joules_per_flop is not None:
         joules = (work.matmul_flops + work.elementwise_flops) * compute.joules_per_flop
     return NodeCost(seconds, joules, workspace_bytes(graph, node))
+
+
+def _measured_costs(
+    graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCosts, measured_graph: TrainingGraph
+) -> dict[str, NodeCost]:
+    known = {node.name: node for node in measured_graph.nodes}
+    costs = {name: _measured_cost(node, device, measured) for name, node in known.items()}
+    if graph is measured_graph:
+        return costs
+    modelled = sum(_modelled_cost(measured_graph, node, device).seconds for node in known.values())
+    share = sum(cost.seconds for cost in costs.values()) / modelled
+    found = {}
+    for node in graph.nodes:
+        source = known.get(node.name)
+        if source is not None and (source.inputs, source.outputs) == (node.inputs, node.outputs):
+            found[node.name] = costs[node.name]
+        else:
+            cost = _modelled_cost(graph, node, device)
+            watts = measured.active_watts or device.compute.active_watts
+            found[node.name] = NodeCost(cost.seconds * share, cost.seconds * share * watts, cost.workspace_bytes)
+    return found
 
 
 def _measured_cost(node: Node, device: DeviceProfile, measured: MeasuredCosts) -> NodeCost:

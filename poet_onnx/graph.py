@@ -54,7 +54,8 @@ class Node:
         recomputable: running it again gives the same bits and changes no state.
         view: its outputs share its first input's buffer: no bytes, no work.
         updates: resident tensors that it writes in place.
-        inplace: (input index, output index) pairs of which the runtime lets the output take a dying input's buffer.
+        inplace: (input index, output index) pairs of equal size of which the runtime lets the output take the buffer of
+            an input that dies.
         after: names of nodes that must run before it although no tensor says so (a buffer's readers and writers).
     """
 
@@ -103,6 +104,14 @@ class TrainingGraph:
     def writes(self, node: Node) -> tuple[str, ...]:
         """Return the transient values that a node produces; empty for a view."""
         return () if node.view else self._storages(node.outputs)
+
+    def scratch_bytes(self, node: Node) -> int:
+        """Return the bytes that a recompute of a node needs in the place of the state it would update.
+
+        One scratch tensor stands for all of the same type and shape.
+        """
+        updated = (self.tensors[name] for name in node.updates)
+        return sum({(tensor.dtype, tensor.shape): tensor.size_bytes for tensor in updated}.values())
 
     def _storages(self, names: tuple[str, ...]) -> tuple[str, ...]:
         storages = (self.tensors[name].storage for name in names if name)

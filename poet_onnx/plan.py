@@ -94,6 +94,7 @@ class Plan:
         budget_bytes: bound on the transient peak, or None if none was asked for.
         deadline_seconds: bound on the predicted step time, or None.
         steps: in execution order.
+        part_bytes: weight gradients larger than this are computed and accumulated in parts; None where all are whole.
         prediction: the simulator's figures for these steps.
         certificate: what is proven.
     """
@@ -105,3 +106,4 @@ class Plan:
     steps: tuple[Step, ...]
     prediction: Prediction
     certificate: Certificate
+    part_bytes: int | None = None

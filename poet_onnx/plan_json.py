@@ -46,6 +46,7 @@ class PlanFile(BaseModel):
     steps: str
     prediction: Prediction
     certificate: Certificate
+    part_bytes: int | None = None
 
 
 def to_json(plan: Plan, graph: TrainingGraph) -> str:
@@ -60,16 +61,7 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
     Raises:
         InputError: if the text is no plan, or one of another schema or another graph.
     """
-    try:
-        file = PlanFile.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"This is not a plan: {where}: {first['msg']}; make one with --plan-out.") from error
-    if file.schema_version != SCHEMA_VERSION:
-        raise InputError(
-            f"The plan has schema version {file.schema_version}, this release reads {SCHEMA_VERSION}; plan again."
-        )
+    file = _parse(text)
     if file.fingerprint != graph.fingerprint:
         raise InputError(
             f"The plan was made for graph {file.fingerprint[:12]}, this one is {graph.fingerprint[:12]}; "
@@ -83,7 +75,31 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
         steps=tuple(_decode(file.steps, graph)),
         prediction=file.prediction,
         certificate=file.certificate,
+        part_bytes=file.part_bytes,
     )
+
+
+def part_bytes(text: str) -> int | None:
+    """Return a plan's `part_bytes`, which says how to make the graph that the plan is for.
+
+    Raises:
+        InputError: if the text is no plan, or one of another schema.
+    """
+    return _parse(text).part_bytes
+
+
+def _parse(text: str) -> PlanFile:
+    try:
+        file = PlanFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(f"This is not a plan: {where}: {first['msg']}; make one with --plan-out.") from error
+    if file.schema_version != SCHEMA_VERSION:
+        raise InputError(
+            f"The plan has schema version {file.schema_version}, this release reads {SCHEMA_VERSION}; plan again."
+        )
+    return file
 
 
 def _names(graph: TrainingGraph) -> tuple[list[str], list[str]]:

@@ -9,12 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
+import onnx_ir as ir
+
+from poet_onnx import plan_json
 from poet_onnx.costs import CostTable, cost_table
 from poet_onnx.device import DeviceProfile, load_device
 from poet_onnx.errors import InfeasibleError, InputError
+from poet_onnx.extract import extract
 from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.plan import Plan, Prediction
-from poet_onnx.plan_json import from_json
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.quantities import Budget, Deadline, parse_budget, parse_deadline
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from poet_onnx.scheduling import Progress
 
 BudgetKind: TypeAlias = Literal["ram", "activation"]
+
+PART_BYTES = (1 << 20, 128 << 10)
+"""Sizes of parts that large weight gradients are split into where whole ones do not fit."""
 
 METHODS = ("poet",)
 TARGETS = ("training",)
@@ -42,6 +49,7 @@ class Request:
     method: str
     recompute: bool
     paging: bool
+    split: bool
     gap: float
     time_limit_seconds: float
     seed: int
@@ -82,6 +90,7 @@ def read_request(
     method: str = "poet",
     recompute: bool = True,
     paging: bool = True,
+    split: bool = True,
     gap: float = 0.01,
     time_limit_seconds: float = 60.0,
     seed: int = 0,
@@ -123,6 +132,7 @@ def read_request(
         method=method,
         recompute=recompute,
         paging=paging,
+        split=split,
         gap=gap,
         time_limit_seconds=time_limit_seconds,
         seed=seed,
@@ -132,34 +142,94 @@ def read_request(
     )
 
 
-def make_plan(graph: TrainingGraph, request: Request) -> Planned:
-    """Plan a training graph as requested, or check the plan that came with the request.
+def make_plan(model: ir.Model, request: Request) -> Planned:
+    """Plan a normalized model's step as requested, or check the plan that came with the request.
+
+    Whole weight gradients are tried first; if nothing fits that way, the model's large ones are split in parts of
+    PART_BYTES, coarse before fine, and the model is changed to that.
 
     Raises:
-        InputError: if the plan that was given is for another graph or device.
+        InputError: if the model cannot be planned, or the plan that was given is for another graph or device.
         InfeasibleError: if no plan keeps to the budget and the deadline.
         LimitReachedError: if the time limit came before any plan was found.
         CheckFailed: if a plan does not hold in the simulator.
     """
-    costs = _costs(graph, request)
-    paging = request.paging and bool(costs.page_out)
-    free = ScheduleProblem(graph, costs, recompute=request.recompute, paging=paging)
-    original = simulate(free, ordered_steps([node.name for node in graph.nodes if not node.view]))
-    order = memory_aware_order(free)
-    ordered = simulate(free, ordered_steps(order))
-    bound_bytes = _budget_bytes(request, ordered)
-    transient = bound_bytes
-    if transient is not None and request.budget_kind == "ram":
-        transient -= graph.resident_bytes
-    deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
-    problem = replace(free, budget_bytes=transient, deadline_seconds=deadline)
+    whole = _Whole.of(extract(model), request)
     if request.plan is not None:
-        plan = _given_plan(problem, request.plan)
-        rewritten = simulate(replace(problem, recompute=True, paging=True), plan.steps)
-    else:
-        plan = _schedule(problem, request, order)
-        rewritten = plan.prediction
-    return Planned(graph, costs, plan, original, ordered, rewritten, bound_bytes)
+        return _carry_given(model, whole, request, request.plan)
+    try:
+        return whole.planned(whole.graph, None)
+    except InfeasibleError as error:
+        if not request.split or error.smallest_budget_bytes is None:
+            raise
+        best = error
+    for part_bytes in PART_BYTES:
+        split = model.clone()
+        if not SplitWeightGradients(part_bytes)(split).modified:
+            continue
+        try:
+            planned = whole.planned(extract(split), part_bytes)
+        except InfeasibleError as error:
+            if (error.smallest_budget_bytes or math.inf) < (best.smallest_budget_bytes or math.inf):
+                best = error
+            continue
+        SplitWeightGradients(part_bytes)(model)
+        return planned
+    raise best
+
+
+def _carry_given(model: ir.Model, whole: _Whole, request: Request, given: Plan | str) -> Planned:
+    """Check a plan that was made before, and split the model's gradients as it asks."""
+    part_bytes = given.part_bytes if isinstance(given, Plan) else plan_json.part_bytes(given)
+    graph = whole.graph
+    if part_bytes is not None:
+        SplitWeightGradients(part_bytes)(model)
+        graph = extract(model)
+    problem = whole.problem(graph)
+    plan = _given_plan(problem, given)
+    rewritten = simulate(replace(problem, recompute=True, paging=True), plan.steps)
+    return Planned(graph, problem.costs, plan, whole.original, whole.ordered, rewritten, whole.bound_bytes)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """The model with whole gradients, and what a request means for it: budgets and deadlines are relative to that."""
+
+    request: Request
+    graph: TrainingGraph
+    order: tuple[str, ...]
+    original: Prediction
+    ordered: Prediction
+    bound_bytes: int | None
+    deadline_seconds: float | None
+
+    @classmethod
+    def of(cls, graph: TrainingGraph, request: Request) -> _Whole:
+        """Simulate the graph in the file's order and in a better one."""
+        free = ScheduleProblem(graph, cost_table(graph, request.device, request.measured))
+        original = simulate(free, ordered_steps([node.name for node in graph.nodes if not node.view]))
+        order = memory_aware_order(free)
+        ordered = simulate(free, ordered_steps(order))
+        deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
+        return cls(request, graph, order, original, ordered, _budget_bytes(request, ordered), deadline)
+
+    def problem(self, graph: TrainingGraph) -> ScheduleProblem:
+        """Return the problem for this graph, or for the same model with its gradients split."""
+        request = self.request
+        measured_graph = None if graph is self.graph else self.graph
+        costs = cost_table(graph, request.device, request.measured, measured_graph=measured_graph)
+        transient = self.bound_bytes
+        if transient is not None and request.budget_kind == "ram":
+            transient -= graph.resident_bytes
+        paging = request.paging and bool(costs.page_out)
+        return ScheduleProblem(graph, costs, transient, self.deadline_seconds, request.recompute, paging)
+
+    def planned(self, graph: TrainingGraph, part_bytes: int | None) -> Planned:
+        """Schedule a graph."""
+        problem = self.problem(graph)
+        order = self.order if graph is self.graph else memory_aware_order(problem)
+        plan = replace(_schedule(problem, self.request, order), part_bytes=part_bytes)
+        return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
 
 def _read_text(path: Path, what: str) -> str:
@@ -178,10 +248,6 @@ def _measured(costs: MeasuredCosts | str | os.PathLike[str] | None) -> MeasuredC
     return load_measured(Path(costs))
 
 
-def _costs(graph: TrainingGraph, request: Request) -> CostTable:
-    return cost_table(graph, request.device, request.measured)
-
-
 def _budget_bytes(request: Request, ordered: Prediction) -> int | None:
     """Return the bound as it was asked for; a plan that was given has its own."""
     if request.budget is not None:
@@ -191,7 +257,7 @@ def _budget_bytes(request: Request, ordered: Prediction) -> int | None:
 
 def _given_plan(problem: ScheduleProblem, given: Plan | str) -> Plan:
     graph, device = problem.graph, problem.costs.device
-    plan = from_json(given, graph) if isinstance(given, str) else given
+    plan = plan_json.from_json(given, graph) if isinstance(given, str) else given
     if plan.fingerprint != graph.fingerprint:
         raise InputError(
             f"The plan was made for graph {plan.fingerprint[:12]}, this one is {graph.fingerprint[:12]}; "

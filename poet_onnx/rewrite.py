@@ -16,7 +16,7 @@ from onnx_ir.passes import InPlacePass, InvariantError, PassBase, PassError, Pas
 from poet_onnx.costs import CostTable
 from poet_onnx.device import DeviceProfile
 from poet_onnx.errors import InputError, PoetError
-from poet_onnx.extract import extract, load_model
+from poet_onnx.extract import load_model
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.layout import DOMAIN
@@ -98,7 +98,7 @@ class RefuseRewritten(InPlacePass):
 
 
 class PlanStep(InPlacePass):
-    """Extract the training graph and plan its step; changes nothing, the passes that follow carry the plan out."""
+    """Plan the step; splits large weight gradients if the plan needs that, the passes that follow do the rest."""
 
     def __init__(self, request: Request, progress: _Progress) -> None:
         super().__init__()
@@ -107,9 +107,9 @@ class PlanStep(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         """Plan the step."""
-        graph = extract(model)
-        self._progress.planned.append(make_plan(graph, self._request))
-        return PassResult(model, modified=False)
+        planned = make_plan(model, self._request)
+        self._progress.planned.append(planned)
+        return PassResult(model, modified=planned.plan.part_bytes is not None)
 
 
 class WithPlan(InPlacePass):
@@ -136,6 +136,7 @@ def rewrite(
     method: str = "poet",
     recompute: bool = True,
     paging: bool = True,
+    split: bool = True,
     gap: float = 0.01,
     time_limit_seconds: float = 60.0,
     seed: int = 0,
@@ -160,6 +161,7 @@ def rewrite(
         method: how to plan; "poet".
         recompute: whether the plan may run nodes again.
         paging: whether the plan may move values to storage and back.
+        split: whether large weight gradients may be computed in parts where no plan fits with whole ones.
         gap: how close to the least energy the plan must be proven to be.
         time_limit_seconds: for the solver; the best plan found by then is used.
         seed: of the solver.
@@ -184,6 +186,7 @@ def rewrite(
         method=method,
         recompute=recompute,
         paging=paging,
+        split=split,
         gap=gap,
         time_limit_seconds=time_limit_seconds,
         seed=seed,

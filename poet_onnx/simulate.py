@@ -130,9 +130,9 @@ def _follow(problem: ScheduleProblem, steps: Sequence[Step]) -> _Lives:
             if not problem.paging:
                 raise CheckFailed(f"Step {index} moves '{step.subject}' although paging is not allowed.")
             _TRANSFERS[step.action](lives, step.subject, index, tensor.size_bytes)
-    for version in lives.versions:
-        if version.kept:
-            version.dies = len(steps) - 1
+    unread = (token for token in lives.tokens if token.kept)
+    for version in (*unread, *(version for version in lives.versions if version.kept)):
+        version.dies = len(steps) - 1
     if lives.leaving or lives.arriving:
         raise CheckFailed(
             f"The transfer of '{next(iter(lives.leaving or lives.arriving))}' is started but never ended."
@@ -185,7 +185,8 @@ def _page_out_end(lives: _Lives, value: str, index: int, _: int) -> None:
         # One PageOut node stands for both halves: its only token is the one it leaves behind.
         lives.tokens.remove(token)
     token.dies = index
-    stored = Version(value, TOKEN_BYTES, index, index)
+    # The runtime frees what nobody reads only when the step is over.
+    stored = Version(value, TOKEN_BYTES, index, index, kept=True)
     lives.tokens.append(stored)
     lives.stored[value] = stored
 
@@ -196,6 +197,7 @@ def _page_in_start(lives: _Lives, value: str, index: int, size_bytes: int) -> No
     if value in lives.arriving:
         raise CheckFailed(f"Step {index} pages in '{value}' while it is being paged in.")
     lives.stored[value].dies = index
+    lives.stored[value].kept = False
     version = Version(value, size_bytes, index, index, ready=False)
     ticket = Version(value, TOKEN_BYTES, index, index)
     lives.tokens.append(ticket)
@@ -269,6 +271,7 @@ def _memory(
         if step.action is Action.COMPUTE:
             node = nodes[step.subject]
             workspace = problem.costs.nodes[node.name].workspace_bytes
+            workspace += problem.graph.scratch_bytes(node) if step.copy else 0
             _inherit(problem, node, made, dying.get(index, []))
         level += sum(version.size_bytes for version in made if version.inherits is None)
         alive.update((id(version), version) for version in made)
@@ -300,8 +303,8 @@ def _token_bytes(tokens: Sequence[Version], count: int) -> list[int]:
 def _inherit(problem: ScheduleProblem, node: Node, made: Sequence[Version], dying: Sequence[Version]) -> None:
     """Let outputs take over the buffers of inputs that die here, as the runtime's memory planner does.
 
-    The rule is ONNX Runtime's (`FindReusableInput` in allocation_planner.cc): the kernel permits it, nothing else
-    will read the input's buffer, both have the same shape and element type, and the caller does not own the buffer.
+    The rule is ONNX Runtime's (`FindReusableInput` in allocation_planner.cc): the kernel permits it and both sizes are
+    equal, which `Node.inplace` says, nothing else will read the input's buffer, and the caller does not own it.
     """
     if not node.inplace or not made:
         return
@@ -316,10 +319,9 @@ def _inherit(problem: ScheduleProblem, node: Node, made: Sequence[Version], dyin
         for source, target in node.inplace:
             if target != output_index or source >= len(node.inputs) or not node.inputs[source]:
                 continue
-            tensor = tensors[node.inputs[source]]
-            same = tensor.shape == tensors[name].shape and tensor.dtype == tensors[name].dtype
-            if same and reads.count(tensor.storage) == 1 and tensor.storage in free:
-                heir.inherits = free.pop(tensor.storage)
+            storage = tensors[node.inputs[source]].storage
+            if reads.count(storage) == 1 and storage in free:
+                heir.inherits = free.pop(storage)
                 break
 
 

@@ -16,6 +16,7 @@ from onnx_ir.passes import PassError, Sequential
 
 import poet_onnx
 from poet_onnx.errors import CheckFailed, InfeasibleError, InputError
+from poet_onnx.measured import MeasuredCosts, NodeMeasurement
 from poet_onnx.ops.schemas import register_schemas
 from poet_onnx.plan_json import to_json
 from poet_onnx.rewrite import RewriteResult
@@ -260,3 +261,56 @@ def test_a_model_is_rewritten_once_only(result: RewriteResult) -> None:
 def test_a_forward_model_is_refused_with_what_to_do(model_path: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match="generate_artifacts"):
         poet_onnx.rewrite(model_path("mlp-mse").with_name("eval_model.onnx"), device="a72")
+
+
+def test_gradients_are_split_only_where_whole_ones_do_not_fit(model_path: Callable[..., Path]) -> None:
+    path = model_path("resnet18")
+    whole = poet_onnx.rewrite(path, device="a72", activation_budget="72%")
+    assert whole.plan.part_bytes is None
+    with pytest.raises(InfeasibleError) as refused:
+        poet_onnx.rewrite(path, device="a72", activation_budget="40%", split=False)
+    split = poet_onnx.rewrite(path, device="a72", activation_budget="40%")
+    assert split.plan.part_bytes is not None
+    assert split.rewritten.transient_peak_bytes <= (split.plan.budget_bytes or 0)
+    assert split.ordered == whole.ordered
+    assert refused.value.smallest_budget_bytes is not None
+    assert split.rewritten.transient_peak_bytes < refused.value.smallest_budget_bytes
+    assert any(node.op_type == "Accumulate" for node in split.model.graph)
+
+
+def test_a_saved_plan_splits_gradients_as_it_was_made(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path = model_path("resnet18")
+    made = poet_onnx.rewrite(path, device="a72", activation_budget="40%")
+    file = tmp_path / "plan.json"
+    file.write_text(to_json(made.plan, made.graph))
+    again = poet_onnx.rewrite(path, device="a72", plan=file)
+    assert again.plan.steps == made.plan.steps
+    made.save(tmp_path / "made.onnx")
+    again.save(tmp_path / "again.onnx")
+    assert (tmp_path / "made.onnx").read_bytes() == (tmp_path / "again.onnx").read_bytes()
+
+
+def test_measured_costs_of_whole_gradients_serve_split_ones(model_path: Callable[..., Path]) -> None:
+    path = model_path("resnet18")
+    whole = poet_onnx.rewrite(path, device="a72")
+    nodes = {
+        name: NodeMeasurement(seconds=3 * cost.seconds, workspace_bytes=cost.workspace_bytes, output_bytes=0)
+        for name, cost in whole.costs.nodes.items()
+    }
+    measured = MeasuredCosts(
+        fingerprint=whole.graph.fingerprint,
+        device="a72",
+        machine="three times as slow as the model",
+        runtime="onnxruntime-training 1.19.2",
+        threads=1,
+        repetitions=1,
+        step_seconds=1.0,
+        node_overhead_seconds=0.0,
+        nodes=nodes,
+    )
+    modelled = poet_onnx.rewrite(path, device="a72", activation_budget="40%")
+    scaled = poet_onnx.rewrite(path, device="a72", activation_budget="40%", costs=measured)
+    assert scaled.graph.fingerprint == modelled.graph.fingerprint
+    for name, cost in modelled.costs.nodes.items():
+        assert scaled.costs.nodes[name].seconds == pytest.approx(3 * cost.seconds, rel=1e-6)
+        assert scaled.costs.nodes[name].workspace_bytes == cost.workspace_bytes

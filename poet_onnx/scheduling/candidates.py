@@ -144,6 +144,7 @@ def _unit(instance: Instance, nodes: tuple[int, ...], outputs: tuple[int, ...], 
     for position in nodes:
         alive.update(instance.writes[position])
         level = sum(instance.sizes[value] for value in alive) + instance.workspace[position]
+        level += instance.problem.graph.scratch_bytes(instance.nodes[position])
         most = max(most, level - instance.shared_bytes(position, last_use))
         alive = {value for value in alive if value in outputs or last_use[value] > position}
     return Unit(

@@ -13,16 +13,17 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from poet_onnx import plan_json
 from poet_onnx.errors import CheckFailed, InputError
 from poet_onnx.extract import extract
 from poet_onnx.feeds import random_feeds
-from poet_onnx.graph import TrainingGraph
+from poet_onnx.graph import Phase, TrainingGraph
 from poet_onnx.passes.layout import DOMAIN, lay_out
 from poet_onnx.passes.metadata import DIMS_KEY, PLAN_KEY
 from poet_onnx.passes.normalize import InlineFunctions, PinSeeds, normalize
+from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.weave import check_woven
 from poet_onnx.plan import Action, Plan
-from poet_onnx.plan_json import from_json
 from poet_onnx.rewrite import as_model
 from poet_onnx.runtime import count_allocations, installed_runtime
 from poet_onnx.verify.compare import difference
@@ -141,6 +142,9 @@ def _subject(original: ir.Model, rewritten: ir.Model, conditions: Conditions, se
     dims = json.loads(rewritten.metadata_props.get(DIMS_KEY, "null"))
     normalized = original.clone()
     normalize(dims=dims)(normalized)
+    part_bytes = plan_json.part_bytes(text)
+    if part_bytes is not None:
+        SplitWeightGradients(part_bytes)(normalized)
     graph = extract(normalized)
     InlineFunctions()(original)
     seeds_pinned = PinSeeds()(original).modified
@@ -149,7 +153,7 @@ def _subject(original: ir.Model, rewritten: ir.Model, conditions: Conditions, se
         original=original,
         rewritten=rewritten,
         graph=graph,
-        plan=from_json(text, graph),
+        plan=plan_json.from_json(text, graph),
         state=tuple(state),
         seeds_pinned=seeds_pinned,
         conditions=conditions,
@@ -214,8 +218,11 @@ def _feeds(subject: _Subject, step: int) -> dict[str, Array]:
     """Return random inputs of a step; accumulators add to what is there in even steps and start anew in odd ones."""
     feeds = random_feeds(subject.graph, subject.seed + step)
     for node in subject.graph.nodes:
-        if node.op_type == "InPlaceAccumulatorV2" and len(node.inputs) > 2 and node.inputs[2] in feeds:
-            feeds[node.inputs[2]] = np.full_like(feeds[node.inputs[2]], step % 2 == 1)
+        if node.phase is not Phase.UPDATE:
+            continue
+        for name in node.inputs:
+            if name in feeds and feeds[name].dtype == np.bool_:
+                feeds[name] = np.full_like(feeds[name], step % 2 == 1)
     return feeds
 
 
