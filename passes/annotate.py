@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.costs import CostTable
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 
 SECONDS_KEY, JOULES_KEY, WORKSPACE_KEY = "poet.seconds", "poet.joules", "poet.workspace_bytes"
 
@@ -30,7 +30,7 @@ class AnnotateCosts(InPlacePass):
         """Check that every node has its costs."""
         for node in model.graph:
             if node.name not in self._costs.nodes:
-                raise CheckFailed(f"The cost table of device '{self._costs.device}' lacks node '{node.name}'.")
+                raise CheckFailedError(f"The cost table of device '{self._costs.device}' lacks node '{node.name}'.")
 
     def call(self, model: ir.Model) -> PassResult:
         """Write them."""
@@ -50,4 +50,4 @@ class AnnotateCosts(InPlacePass):
         """Check that every node carries them."""
         for node in model.graph:
             if WORKSPACE_KEY not in node.metadata_props:
-                raise CheckFailed(f"Node '{node.name}' carries no costs.")
+                raise CheckFailedError(f"Node '{node.name}' carries no costs.")

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.passes.versions import Version, follow
 from poet_onnx.plan import Action, Step
@@ -64,7 +64,7 @@ def lay_out(graph: TrainingGraph, steps: Sequence[Step]) -> tuple[Placed, ...]:
     """Return the nodes that carry out a list of steps.
 
     Raises:
-        CheckFailed: if the steps cannot be carried out on this graph.
+        CheckFailedError: if the steps cannot be carried out on this graph.
     """
     return tuple(_Layout(graph, steps).build())
 
@@ -149,7 +149,7 @@ class _Layout:
         outputs = tuple(self._values.of(name, suffix) for name in node.outputs)
         name = self._node_names.of(node.name, suffix)
         if step.copy and name != node.name + suffix:
-            raise CheckFailed(f"The model already has a node named '{node.name}{suffix}'; rename that node.")
+            raise CheckFailedError(f"The model already has a node named '{node.name}{suffix}'; rename that node.")
         self._placed.append(
             Placed(name, node.op_type, node.domain, tuple(inputs), outputs, node.outputs, source=node.name)
         )
@@ -275,7 +275,7 @@ class _Layout:
     def _page_in_start(self, index: int, value: str) -> None:
         stored = self._stored.get(value)
         if stored is None or not stored.complete:
-            raise CheckFailed(f"Step {index} of the plan pages in '{value}', which is not in storage then.")
+            raise CheckFailedError(f"Step {index} of the plan pages in '{value}', which is not in storage then.")
         version = self._lives.writes[index][value]
         number = version.suffix.rpartition("_")[2]
         trigger = self._trigger(index)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Plan
 from poet_onnx.plan_json import from_json, to_json
@@ -62,4 +62,4 @@ class WriteMetadata(InPlacePass):
     def ensures(self, model: ir.Model) -> None:
         """Check that the plan reads back."""
         if from_json(model.metadata_props[PLAN_KEY], self._graph) != self._plan:
-            raise CheckFailed("The plan that was written into the model does not read back as it was.")
+            raise CheckFailedError("The plan that was written into the model does not read back as it was.")

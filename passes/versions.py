@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Action, Step
 
@@ -65,7 +65,7 @@ def follow(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
     """Find the version that every step reads and writes.
 
     Raises:
-        CheckFailed: if a step reads a value that is not in memory, or does not belong to the graph.
+        CheckFailedError: if a step reads a value that is not in memory, or does not belong to the graph.
     """
     nodes = {node.name: node for node in graph.nodes if not node.view}
     kept = {graph.tensors[name].storage for name in graph.outputs}
@@ -78,7 +78,9 @@ def follow(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
         writes: dict[str, Version] = {}
         if step.action is Action.COMPUTE:
             if step.subject not in nodes:
-                raise CheckFailed(f"Step {index} of the plan runs '{step.subject}', which is no node of the graph.")
+                raise CheckFailedError(
+                    f"Step {index} of the plan runs '{step.subject}', which is no node of the graph."
+                )
             node = nodes[step.subject]
             reads = {value: _read(current, value, index) for value in graph.reads(node)}
             suffix = f"/recompute_{step.copy}" if step.copy else ""
@@ -89,7 +91,9 @@ def follow(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
             reads[step.subject] = leaving[step.subject] = _read(current, step.subject, index)
         elif step.action is Action.PAGE_OUT_END:
             if step.subject not in leaving:
-                raise CheckFailed(f"Step {index} of the plan ends a page-out of '{step.subject}' that never started.")
+                raise CheckFailedError(
+                    f"Step {index} of the plan ends a page-out of '{step.subject}' that never started."
+                )
             reads[step.subject] = leaving.pop(step.subject)
         elif step.action is Action.PAGE_IN_START:
             page_ins[step.subject] = page_ins.get(step.subject, 0) + 1
@@ -98,7 +102,9 @@ def follow(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
         else:
             in_flight = current.get(step.subject)
             if in_flight is None or in_flight.ready is not None:
-                raise CheckFailed(f"Step {index} of the plan ends a page-in of '{step.subject}' that never started.")
+                raise CheckFailedError(
+                    f"Step {index} of the plan ends a page-in of '{step.subject}' that never started."
+                )
             in_flight.ready = index
             reads[step.subject] = writes[step.subject] = in_flight
         for version in reads.values():
@@ -113,5 +119,5 @@ def follow(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
 def _read(current: dict[str, Version], value: str, index: int) -> Version:
     version = current.get(value)
     if version is None or version.ready is None:
-        raise CheckFailed(f"Step {index} of the plan reads '{value}', which is not in memory then.")
+        raise CheckFailedError(f"Step {index} of the plan reads '{value}', which is not in memory then.")
     return version

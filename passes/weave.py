@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.errors import CheckFailed, InputError
+from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import Tensor, TrainingGraph
 from poet_onnx.passes.layout import DOMAIN, TOKEN, Placed, lay_out
 from poet_onnx.plan import Step
@@ -23,7 +23,7 @@ class CarryOut(InPlacePass):
     layout, in its order, and that every tensor is made before it is read.
 
     Raises:
-        CheckFailed: if the steps cannot be carried out on the graph.
+        CheckFailedError: if the steps cannot be carried out on the graph.
     """
 
     def __init__(self, graph: TrainingGraph, steps: Iterable[Step]) -> None:
@@ -81,38 +81,40 @@ def check_woven(model: ir.Model, layout: Sequence[Placed]) -> None:
     """Check that a model's nodes are those of a layout, in its order, every input made before it is read.
 
     Raises:
-        CheckFailed: naming the first node that is out of place.
+        CheckFailedError: naming the first node that is out of place.
     """
     known = {value.name for value in model.graph.inputs} | set(model.graph.initializers)
     if len(model.graph) != len(layout):
-        raise CheckFailed(f"The rewritten graph has {len(model.graph)} nodes where the plan has {len(layout)}.")
+        raise CheckFailedError(f"The rewritten graph has {len(model.graph)} nodes where the plan has {len(layout)}.")
     for placed, node in zip(layout, model.graph, strict=True):
         inputs = tuple((value.name or "") if value is not None else "" for value in node.inputs)
         if node.name != placed.name or inputs != placed.inputs:
-            raise CheckFailed(f"Node '{node.name}' stands where the plan has '{placed.name}', or reads other values.")
+            raise CheckFailedError(
+                f"Node '{node.name}' stands where the plan has '{placed.name}', or reads other values."
+            )
         for name in inputs:
             if name and name not in known:
-                raise CheckFailed(f"Node '{node.name}' reads '{name}' before it is made.")
+                raise CheckFailedError(f"Node '{node.name}' reads '{name}' before it is made.")
         known.update(value.name for value in node.outputs if value.name)
     for value in model.graph.outputs:
         if value.name not in known:
-            raise CheckFailed(f"Nothing makes the graph output '{value.name}'.")
+            raise CheckFailedError(f"Nothing makes the graph output '{value.name}'.")
 
 
 def check_source(model: ir.Model, graph: TrainingGraph) -> None:
     """Check that a model has the nodes of a graph under unique names.
 
     Raises:
-        CheckFailed: naming the node that is missing or stands twice.
+        CheckFailedError: naming the node that is missing or stands twice.
     """
     seen: set[str] = set()
     for node in model.graph:
         if not node.name or node.name in seen:
-            raise CheckFailed(f"Two nodes are named '{node.name or ''}'; names must be unique and not empty.")
+            raise CheckFailedError(f"Two nodes are named '{node.name or ''}'; names must be unique and not empty.")
         seen.add(node.name)
     for known in graph.nodes:
         if not known.view and known.name not in seen:
-            raise CheckFailed(f"The model lacks node '{known.name}' of the graph that the plan was made for.")
+            raise CheckFailedError(f"The model lacks node '{known.name}' of the graph that the plan was made for.")
 
 
 def _wiring(graph: ir.Graph) -> list[tuple[str | None, tuple[str | None, ...]]]:

@@ -1,6 +1,6 @@
 """Energy-optimal training schedules for small machines, as an ONNX graph rewrite."""
 
-from poet_onnx.errors import CheckFailed, InfeasibleError, InputError, LimitReachedError, PoetError
+from poet_onnx.errors import CheckFailedError, InfeasibleError, InputError, LimitReachedError, PoetError
 from poet_onnx.ops import library_path
 from poet_onnx.plan import Plan
 from poet_onnx.rewrite import RewriteResult, pipeline, rewrite
@@ -8,7 +8,7 @@ from poet_onnx.runtime import count_allocations, session_options, training_modul
 from poet_onnx.verify import VerificationReport, verify
 
 __all__ = [
-    "CheckFailed",
+    "CheckFailedError",
     "InfeasibleError",
     "InputError",
     "LimitReachedError",

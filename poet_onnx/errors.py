@@ -13,7 +13,7 @@ class InputError(PoetError):
     """A file, option or model that cannot be used: says what, where, the number with its unit, and what to try."""
 
 
-class CheckFailed(PoetError):
+class CheckFailedError(PoetError):
     """A check of ours did not hold: the result must not be trusted."""
 
     exit_code = 1

@@ -152,7 +152,7 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
         InputError: if the model cannot be planned, or the plan that was given is for another graph or device.
         InfeasibleError: if no plan keeps to the budget and the deadline.
         LimitReachedError: if the time limit came before any plan was found.
-        CheckFailed: if a plan does not hold in the simulator.
+        CheckFailedError: if a plan does not hold in the simulator.
     """
     whole = _Whole.of(extract(model), request)
     if request.plan is not None:

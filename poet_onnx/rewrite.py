@@ -175,7 +175,7 @@ def rewrite(
         InputError: if an argument or the model cannot be used.
         InfeasibleError: if no plan keeps to the budget and the deadline.
         LimitReachedError: if the time limit came before any plan was found.
-        CheckFailed: if a check of ours did not hold.
+        CheckFailedError: if a check of ours did not hold.
     """
     request = read_request(
         device=device,

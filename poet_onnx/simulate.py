@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
@@ -66,7 +66,7 @@ def simulate(problem: ScheduleProblem, steps: Sequence[Step]) -> Prediction:
     """Replay steps and return what one training step costs.
 
     Raises:
-        CheckFailed: if the steps are not a valid plan of the problem's graph, exceed its budget or miss its deadline.
+        CheckFailedError: if the steps are no valid plan of the graph, exceed the budget or miss the deadline.
     """
     return replay(problem, steps).prediction
 
@@ -75,7 +75,7 @@ def replay(problem: ScheduleProblem, steps: Sequence[Step]) -> Replay:
     """Replay steps and return the memory of every one of them.
 
     Raises:
-        CheckFailed: as `simulate`.
+        CheckFailedError: as `simulate`.
     """
     lives = _follow(problem, steps)
     _check_runs(problem, lives.runs)
@@ -105,11 +105,11 @@ def replay(problem: ScheduleProblem, steps: Sequence[Step]) -> Replay:
 def _check_limits(problem: ScheduleProblem, prediction: Prediction, peak: Step | None) -> None:
     budget, deadline = problem.budget_bytes, problem.deadline_seconds
     if budget is not None and prediction.transient_peak_bytes > budget:
-        raise CheckFailed(
+        raise CheckFailedError(
             f"The plan needs {prediction.transient_peak_bytes:,} bytes at {peak} but the budget is {budget:,} bytes."
         )
     if deadline is not None and prediction.seconds > deadline * (1 + 1e-9):
-        raise CheckFailed(f"The plan takes {prediction.seconds:.6f} s but the deadline is {deadline:.6f} s.")
+        raise CheckFailedError(f"The plan takes {prediction.seconds:.6f} s but the deadline is {deadline:.6f} s.")
 
 
 def _follow(problem: ScheduleProblem, steps: Sequence[Step]) -> _Lives:
@@ -121,20 +121,22 @@ def _follow(problem: ScheduleProblem, steps: Sequence[Step]) -> _Lives:
         if step.action is Action.COMPUTE:
             node = nodes.get(step.subject)
             if node is None:
-                raise CheckFailed(f"Step {index} runs node '{step.subject}', which the graph does not have.")
+                raise CheckFailedError(f"Step {index} runs node '{step.subject}', which the graph does not have.")
             _compute(problem, lives, node, step, index)
         else:
             tensor = graph.tensors.get(step.subject)
             if tensor is None or tensor.resident or tensor.storage != tensor.name:
-                raise CheckFailed(f"Step {index} moves '{step.subject}', which is no transient value of the graph.")
+                raise CheckFailedError(
+                    f"Step {index} moves '{step.subject}', which is no transient value of the graph."
+                )
             if not problem.paging:
-                raise CheckFailed(f"Step {index} moves '{step.subject}' although paging is not allowed.")
+                raise CheckFailedError(f"Step {index} moves '{step.subject}' although paging is not allowed.")
             _TRANSFERS[step.action](lives, step.subject, index, tensor.size_bytes)
     unread = (token for token in lives.tokens if token.kept)
     for version in (*unread, *(version for version in lives.versions if version.kept)):
         version.dies = len(steps) - 1
     if lives.leaving or lives.arriving:
-        raise CheckFailed(
+        raise CheckFailedError(
             f"The transfer of '{next(iter(lives.leaving or lives.arriving))}' is started but never ended."
         )
     return lives
@@ -143,15 +145,17 @@ def _follow(problem: ScheduleProblem, steps: Sequence[Step]) -> _Lives:
 def _compute(problem: ScheduleProblem, lives: _Lives, node: Node, step: Step, index: int) -> None:
     runs = lives.runs.setdefault(node.name, [])
     if step.copy != len(runs):
-        raise CheckFailed(f"Step {index} runs copy {step.copy} of node '{node.name}', but copy {len(runs)} is next.")
+        raise CheckFailedError(
+            f"Step {index} runs copy {step.copy} of node '{node.name}', but copy {len(runs)} is next."
+        )
     if step.copy and not (problem.recompute and node.recomputable):
-        raise CheckFailed(f"Step {index} recomputes node '{node.name}', which must run once only.")
+        raise CheckFailedError(f"Step {index} recomputes node '{node.name}', which must run once only.")
     runs.append(index)
     for value in problem.graph.reads(node):
         _read(lives, value, index, f"node '{node.name}'")
     for value in problem.graph.writes(node):
         if value in lives.leaving or value in lives.arriving:
-            raise CheckFailed(f"Step {index} makes '{value}' anew while a transfer of it is under way.")
+            raise CheckFailedError(f"Step {index} makes '{value}' anew while a transfer of it is under way.")
         kept = value in lives.outputs and step.copy == 0
         version = Version(value, problem.graph.tensors[value].size_bytes, index, index, kept=kept)
         lives.current[value] = version
@@ -161,14 +165,14 @@ def _compute(problem: ScheduleProblem, lives: _Lives, node: Node, step: Step, in
 def _read(lives: _Lives, value: str, index: int, reader: str) -> Version:
     version = lives.current.get(value)
     if version is None or not version.ready:
-        raise CheckFailed(f"Step {index}: {reader} reads '{value}', which is not in memory.")
+        raise CheckFailedError(f"Step {index}: {reader} reads '{value}', which is not in memory.")
     version.dies = index
     return version
 
 
 def _page_out_start(lives: _Lives, value: str, index: int, _: int) -> None:
     if value in lives.leaving:
-        raise CheckFailed(f"Step {index} pages out '{value}' while it is being paged out.")
+        raise CheckFailedError(f"Step {index} pages out '{value}' while it is being paged out.")
     version = _read(lives, value, index, "a page-out")
     token = Version(value, TOKEN_BYTES, index, index)
     lives.tokens.append(token)
@@ -177,7 +181,7 @@ def _page_out_start(lives: _Lives, value: str, index: int, _: int) -> None:
 
 def _page_out_end(lives: _Lives, value: str, index: int, _: int) -> None:
     if value not in lives.leaving:
-        raise CheckFailed(f"Step {index} ends a page-out of '{value}' that was not started.")
+        raise CheckFailedError(f"Step {index} ends a page-out of '{value}' that was not started.")
     version, token = lives.leaving.pop(value)
     version.dies = max(version.dies, index)
     synchronous = token.born == index - 1
@@ -193,9 +197,9 @@ def _page_out_end(lives: _Lives, value: str, index: int, _: int) -> None:
 
 def _page_in_start(lives: _Lives, value: str, index: int, size_bytes: int) -> None:
     if value not in lives.stored:
-        raise CheckFailed(f"Step {index} pages in '{value}', which is not in storage.")
+        raise CheckFailedError(f"Step {index} pages in '{value}', which is not in storage.")
     if value in lives.arriving:
-        raise CheckFailed(f"Step {index} pages in '{value}' while it is being paged in.")
+        raise CheckFailedError(f"Step {index} pages in '{value}' while it is being paged in.")
     lives.stored[value].dies = index
     lives.stored[value].kept = False
     version = Version(value, size_bytes, index, index, ready=False)
@@ -208,7 +212,7 @@ def _page_in_start(lives: _Lives, value: str, index: int, size_bytes: int) -> No
 
 def _page_in_end(lives: _Lives, value: str, index: int, _: int) -> None:
     if value not in lives.arriving:
-        raise CheckFailed(f"Step {index} ends a page-in of '{value}' that was not started.")
+        raise CheckFailedError(f"Step {index} ends a page-in of '{value}' that was not started.")
     ticket = lives.arriving.pop(value)
     if ticket.born == index - 1:
         lives.tokens.remove(ticket)
@@ -237,16 +241,16 @@ def _check_runs(problem: ScheduleProblem, runs: dict[str, list[int]]) -> None:
         if node.view:
             continue
         if node.name not in runs:
-            raise CheckFailed(f"The plan never runs node '{node.name}'.")
+            raise CheckFailedError(f"The plan never runs node '{node.name}'.")
         original, *copies = runs[node.name]
         for earlier in node.after:
             if runs[earlier][0] > original:
-                raise CheckFailed(f"The plan runs node '{node.name}' before '{earlier}', which it must follow.")
+                raise CheckFailedError(f"The plan runs node '{node.name}' before '{earlier}', which it must follow.")
         for resident in (graph.tensors[name].storage for name in node.inputs if name) if copies else ():
             for updater in updaters.get(resident, ()):
                 updated = runs[updater][0]
                 if updater != node.name and any((copy > updated) != (original > updated) for copy in copies):
-                    raise CheckFailed(
+                    raise CheckFailedError(
                         f"The plan recomputes node '{node.name}' after '{updater}' has changed '{resident}'."
                     )
 
@@ -343,7 +347,7 @@ def _time_and_energy(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[f
             table = costs.page_out if step.action is Action.PAGE_OUT_START else costs.page_in
             transfer = table.get(step.subject)
             if transfer is None:
-                raise CheckFailed(
+                raise CheckFailedError(
                     f"The plan moves '{step.subject}', but device '{costs.device}' has no storage for it."
                 )
             channel = max(clock, channel) + transfer.seconds

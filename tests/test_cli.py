@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 from poet_onnx.cli import command_line, main
-from poet_onnx.errors import CheckFailed, LimitReachedError
+from poet_onnx.errors import CheckFailedError, LimitReachedError
 from poet_onnx.report import load_report
 
 Cli = Callable[..., "Result"]
@@ -401,7 +401,7 @@ def test_numbers_out_of_range(cli: Cli, model: Path, option: str, value: str) ->
 @pytest.mark.parametrize(
     ("error", "code", "part"),
     [
-        (CheckFailed("It broke."), 1, "It broke."),
+        (CheckFailedError("It broke."), 1, "It broke."),
         (LimitReachedError("Too slow."), 4, "Too slow."),
         (MemoryError(), 1, "memory"),
         (KeyboardInterrupt(), 130, "Interrupted"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.passes.layout import Placed, lay_out
 from poet_onnx.plan import Action, Step
@@ -124,7 +124,7 @@ def test_l3_copies_and_their_outputs_are_named_after_the_original() -> None:
 def test_l3_a_name_that_the_model_already_has_is_refused() -> None:
     clash = graph(node("A", "Relu", "x", "a"), node("A/recompute_1", "Relu", "a", "b"), outputs="b")
     plan = [Step(Action.COMPUTE, "A"), Step(Action.COMPUTE, "A", 1), Step(Action.COMPUTE, "A/recompute_1")]
-    with pytest.raises(CheckFailed, match=r"already has a node named 'A/recompute_1'"):
+    with pytest.raises(CheckFailedError, match=r"already has a node named 'A/recompute_1'"):
         lay_out(clash, plan)
 
 
@@ -211,12 +211,12 @@ def test_l8_page_ins_share_the_token_and_differ_in_the_trigger() -> None:
 
 
 def test_v2_a_value_in_flight_cannot_be_read() -> None:
-    with pytest.raises(CheckFailed, match="reads 'a', which is not in memory"):
+    with pytest.raises(CheckFailedError, match="reads 'a', which is not in memory"):
         lay_out(CHAIN, steps("A >a a> B C <a D a<"))
 
 
 def test_v2_a_value_that_was_never_made_cannot_be_read() -> None:
-    with pytest.raises(CheckFailed, match="reads 'a', which is not in memory"):
+    with pytest.raises(CheckFailedError, match="reads 'a', which is not in memory"):
         lay_out(CHAIN, steps("B A C D"))
 
 
@@ -231,7 +231,7 @@ def test_v2_a_value_that_was_never_made_cannot_be_read() -> None:
     ],
 )
 def test_plans_that_cannot_be_carried_out_are_refused(words: str, message: str) -> None:
-    with pytest.raises(CheckFailed, match=message):
+    with pytest.raises(CheckFailedError, match=message):
         lay_out(CHAIN, steps(words))
 
 

@@ -13,7 +13,7 @@ from random_plans import file_order_plan, random_plan
 
 from poet_onnx.costs import CostTable, NodeCost, cost_table
 from poet_onnx.device import load_device
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.extract import extract, load_model
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.metadata import WriteMetadata
@@ -64,7 +64,7 @@ def test_a_table_that_lacks_a_node_is_refused(model: ir.Model, problem: Schedule
     table = CostTable("half", {"other": NodeCost(1.0, 1.0, 0)}, {}, {}, asynchronous=False)
     with pytest.raises(PreconditionError) as caught:
         AnnotateCosts(table)(model)
-    assert isinstance(caught.value.__cause__, CheckFailed)
+    assert isinstance(caught.value.__cause__, CheckFailedError)
 
 
 def test_m1_other_metadata_stay(model: ir.Model, problem: ScheduleProblem) -> None:
@@ -86,7 +86,7 @@ def test_a_plan_that_does_not_read_back_is_found(model: ir.Model, problem: Sched
     write = WriteMetadata(problem.graph, random_plan(problem, 3), version="0")
     write(model)
     model.metadata_props["poet.plan"] = model.metadata_props["poet.plan"].replace('"a72"', '"tx2"')
-    with pytest.raises(CheckFailed):
+    with pytest.raises(CheckFailedError):
         write.ensures(model)
 
 
@@ -104,5 +104,5 @@ def test_a_model_that_was_changed_behind_a_pass_is_found(model: ir.Model, proble
     first = model.graph[0]
     model.graph.remove(first)
     model.graph.append(first)
-    with pytest.raises(CheckFailed, match="stands where the plan has"):
+    with pytest.raises(CheckFailedError, match="stands where the plan has"):
         order.ensures(model)

@@ -12,7 +12,7 @@ import pytest
 
 from poet_onnx.costs import cost_table
 from poet_onnx.device import load_device
-from poet_onnx.errors import CheckFailed, InputError
+from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.extract import extract, load_model
 from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import TrainingGraph
@@ -83,10 +83,10 @@ def test_sizes_that_differ_from_the_graph_are_reported(model_path: Callable[...,
     seconds, overhead = _share_step(graph, times)
     assert (overhead, seconds[graph.nodes[0].name]) == pytest.approx((0.25, 1.75))
     first = graph.nodes[0].name
-    with pytest.raises(CheckFailed, match=f"'{first}'.*made 1 bytes"):
+    with pytest.raises(CheckFailedError, match=f"'{first}'.*made 1 bytes"):
         _share_step(graph, dataclasses.replace(times, output_bytes={**times.output_bytes, first: 1}))
     ran = {name: second for name, second in times.kernel_seconds.items() if name != first}
-    with pytest.raises(CheckFailed, match=f"'{first}'.*did not run"):
+    with pytest.raises(CheckFailedError, match=f"'{first}'.*did not run"):
         _share_step(graph, dataclasses.replace(times, kernel_seconds=ran))
 
 

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import random_graph
 
+from poet_onnx.costs import TransferCost
 from poet_onnx.errors import InfeasibleError
-from poet_onnx.plan import Action, Plan
+from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.instance import build_instance, file_order
+from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
 
 METHODS = [(True, True), (True, False), (False, True)]
@@ -165,3 +167,16 @@ def test_order_is_never_worse_than_the_file(seed: int, layers: int) -> None:
     ordered = simulate(problem, ordered_steps(order)).transient_peak_bytes
     assert ordered <= simulate(problem, ordered_steps(file_order(problem.graph))).transient_peak_bytes
     assert ordered == max(build_instance(problem, order).step_bytes())
+
+
+def test_a_page_out_ends_before_its_value_is_made_anew() -> None:
+    problem = _problem(1, 10)
+    slow = {value: TransferCost(1000.0, cost.joules) for value, cost in problem.costs.page_out.items()}
+    problem = replace(problem, costs=replace(problem.costs, page_out=slow, asynchronous=True))
+    steps = list(ordered_steps(file_order(problem.graph)))
+    page = [Step(Action.PAGE_OUT_START, "v0"), Step(Action.PAGE_OUT_END, "v0")]
+    fetch = [Step(Action.PAGE_IN_START, "v0"), Step(Action.PAGE_IN_END, "v0")]
+    again = Step(Action.COMPUTE, "f0", 1)
+    spread = overlap(problem, [steps[0], *page, *steps[1:4], again, *fetch, *steps[4:]])
+    assert simulate(problem, spread).recomputed_nodes == 1
+    assert spread.index(page[1]) < spread.index(again)

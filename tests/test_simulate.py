@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from poet_onnx.costs import CostTable, NodeCost, TransferCost
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
@@ -24,7 +24,7 @@ def _node(name: str, reads: tuple[str, ...], writes: tuple[str, ...], **facts: o
 
 
 def _problem(*, asynchronous: bool = True) -> ScheduleProblem:
-    """x -> a -> b -> c(reads a, b); sizes 400, 100, 40; workspace of b is 50."""
+    """Return x -> a -> b -> c(reads a, b); sizes 400, 100, 40; workspace of b is 50."""
     tensors = [_tensor("x", 8, resident=True), _tensor("a", 400), _tensor("b", 100), _tensor("c", 40, output=True)]
     nodes = (_node("A", ("x",), ("a",)), _node("B", ("a",), ("b",)), _node("C", ("a", "b"), ("c",)))
     graph = TrainingGraph("toy", nodes, {tensor.name: tensor for tensor in tensors}, ("x",), ("c",), "toy")
@@ -129,15 +129,15 @@ def test_graph_outputs_live_to_the_end() -> None:
     ],
 )
 def test_invalid_plans_are_refused(steps: list[Step], message: str) -> None:
-    with pytest.raises(CheckFailed, match=message):
+    with pytest.raises(CheckFailedError, match=message):
         simulate(_problem(), steps)
 
 
 def test_limits_are_hard() -> None:
     steps = _compute("A", "B", "C")
-    with pytest.raises(CheckFailed, match="550 bytes"):
+    with pytest.raises(CheckFailedError, match="550 bytes"):
         simulate(replace(_problem(), budget_bytes=549), steps)
-    with pytest.raises(CheckFailed, match="deadline"):
+    with pytest.raises(CheckFailedError, match="deadline"):
         simulate(replace(_problem(), deadline_seconds=2.9), steps)
 
 
@@ -152,5 +152,5 @@ def test_recompute_must_not_see_a_changed_resident() -> None:
     )
     costs = replace(problem.costs, nodes={**problem.costs.nodes, "U": NodeCost(0.0, 0.0, 0)})
     problem = replace(problem, graph=replace(problem.graph, nodes=nodes, tensors=tensors), costs=costs)
-    with pytest.raises(CheckFailed, match="has changed 'x'"):
+    with pytest.raises(CheckFailedError, match="has changed 'x'"):
         simulate(problem, [*_compute("A", "B", "U"), Step(Action.COMPUTE, "A", 1), *_compute("C")])

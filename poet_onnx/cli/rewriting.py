@@ -10,7 +10,7 @@ import click
 
 from poet_onnx.cli import options, tables
 from poet_onnx.cli.files import check_writable, write_text
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.measured import load_measured
 from poet_onnx.plan_json import to_json
 from poet_onnx.report import Report
@@ -125,14 +125,16 @@ def _verify(model: Path, result: RewriteResult, feeds: int, page_dir: Path | Non
     """Run both models before anything is written.
 
     Raises:
-        CheckFailed: if a promise is broken.
+        CheckFailedError: if a promise is broken.
     """
     with tables.ProgressLine(f"verifying with {feeds} random feeds"):
         verification = verify(model, result.model, feeds=feeds, page_dir=page_dir)
     if not verification.passed:
         for part in tables.verification_parts(verification):
             tables.show(part, stderr=True)
-        raise CheckFailed(f"The rewrite of {model} failed its check ({verification.problems[0]}); nothing was written.")
+        raise CheckFailedError(
+            f"The rewrite of {model} failed its check ({verification.problems[0]}); nothing was written."
+        )
     return verification
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from poet_onnx.device import DeviceProfile
-from poet_onnx.errors import CheckFailed, InputError
+from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.extract import extract, load_model
 from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import TrainingGraph
@@ -60,7 +60,7 @@ def measure(
 
     Raises:
         InputError: the model cannot be scheduled, the page directory cannot be written, or an argument is out of range.
-        CheckFailed: the runtime's tensors have other sizes than the graph says.
+        CheckFailedError: the runtime's tensors have other sizes than the graph says.
     """
     if repetitions < 1 or warmup < 0:
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
@@ -114,14 +114,14 @@ def _share_step(graph: TrainingGraph, times: KernelTimes) -> tuple[dict[str, flo
     two kernels. What is left of the difference is the machine's noise: the kernels are scaled to the step.
 
     Raises:
-        CheckFailed: the runtime ran other nodes, or made tensors of other sizes, than the graph says.
+        CheckFailedError: the runtime ran other nodes, or made tensors of other sizes, than the graph says.
     """
     for node in graph.nodes:
         if node.name not in times.kernel_seconds:
-            raise CheckFailed(f"Node {node.name!r} of operator {node.op_type} did not run: its time is not known.")
+            raise CheckFailedError(f"Node {node.name!r} of operator {node.op_type} did not run: its time is not known.")
         expected = sum(graph.tensors[name].size_bytes for name in node.outputs if name)
         if times.output_bytes[node.name] != expected:
-            raise CheckFailed(
+            raise CheckFailedError(
                 f"Node {node.name!r} of operator {node.op_type} made {times.output_bytes[node.name]} bytes, "
                 f"the graph says {expected}."
             )

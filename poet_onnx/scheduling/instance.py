@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.problem import ScheduleProblem
 
@@ -105,12 +105,12 @@ def build_instance(problem: ScheduleProblem, order: Sequence[str]) -> Instance:
     """Number nodes and values in the given order of node names.
 
     Raises:
-        CheckFailed: if the order is not one of the graph's nodes, each once, producers first.
+        CheckFailedError: if the order is not one of the graph's nodes, each once, producers first.
     """
     graph, costs = problem.graph, problem.costs
     by_name = {node.name: node for node in graph.nodes if not node.view}
     if len(order) != len(by_name) or set(order) != set(by_name):
-        raise CheckFailed(f"The order has {len(order)} nodes, the graph {len(by_name)}; they must be the same.")
+        raise CheckFailedError(f"The order has {len(order)} nodes, the graph {len(by_name)}; they must be the same.")
     nodes = tuple(by_name[name] for name in order)
     number: dict[str, int] = {}
     producer: list[int] = []
@@ -121,7 +121,7 @@ def build_instance(problem: ScheduleProblem, order: Sequence[str]) -> Instance:
         try:
             reads.append(tuple(number[value] for value in graph.reads(node)))
         except KeyError as error:
-            raise CheckFailed(f"The order runs node '{node.name}' before {error} is made.") from error
+            raise CheckFailedError(f"The order runs node '{node.name}' before {error} is made.") from error
         for value in reads[-1]:
             uses[value].append(position)
         writes.append(tuple(range(len(number), len(number) + len(graph.writes(node)))))

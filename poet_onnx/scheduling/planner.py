@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from poet_onnx.errors import CheckFailed, InfeasibleError, LimitReachedError
+from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Certificate, Plan, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.budget import smallest_budget
@@ -131,7 +131,7 @@ def _solve(
     problem = instance.problem
     budget = problem.budget_bytes
     if budget is None:
-        raise CheckFailed("A schedule without a budget needs no solver.")
+        raise CheckFailedError("A schedule without a budget needs no solver.")
     _refuse_large_nodes(instance, budget)
     candidates = find_candidates(instance, budget)
     shares = TRANSFER_SHARES if problem.costs.asynchronous else (1.0,)

@@ -23,7 +23,8 @@ class _Transfer:
         seconds: how long the channel is busy with it.
         size_bytes: of the value.
         start, end: boundaries.
-        bound: the boundary that `end` of a page-out must not pass, or that `start` of a page-in must not precede.
+        bound: the boundary that `end` of a page-out must not pass, where its value is made or paged in again; for a
+            page-in, the boundary that `start` must not precede.
         held_from: for a page-out, the computation at which the value would die if it were not being written.
     """
 
@@ -67,7 +68,7 @@ def _collect(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[list[_Tra
     ins: list[_Transfer] = []
     leaving: dict[str, _Transfer] = {}
     last_read: dict[str, int] = {}
-    boundary = 0
+    boundary, last = 0, sum(1 for step in steps if step.action is Action.COMPUTE)
     for step in steps:
         name = step.subject
         if step.action is Action.COMPUTE:
@@ -77,27 +78,21 @@ def _collect(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[list[_Tra
                     leaving[value].held_from = boundary
             for value in graph.writes(nodes[name]):
                 last_read[value] = boundary
-                leaving.pop(value, None)
+                if value in leaving:
+                    leaving.pop(value).bound = boundary
             boundary += 1
         elif step.action is Action.PAGE_OUT_START:
             size = graph.tensors[name].size_bytes
             held = last_read[name]
-            leaving[name] = _Transfer(name, costs.page_out[name].seconds, size, boundary, boundary, held_from=held)
+            leaving[name] = _Transfer(name, costs.page_out[name].seconds, size, boundary, boundary, last, held)
             outs.append(leaving[name])
         elif step.action is Action.PAGE_IN_START:
             size = graph.tensors[name].size_bytes
             bound = last_read[name] + 1
             ins.append(_Transfer(name, costs.page_in[name].seconds, size, boundary, boundary, bound=bound))
-            leaving.pop(name, None)
-    _limit_ends(outs, ins, steps, graph_end=boundary)
+            if name in leaving:
+                leaving.pop(name).bound = boundary
     return outs, ins
-
-
-def _limit_ends(outs: list[_Transfer], ins: list[_Transfer], steps: Sequence[Step], graph_end: int) -> None:
-    """Let no page-out end behind the next time its value is made or paged in."""
-    for out in outs:
-        later = [other.start for other in ins if other.value == out.value and other.start >= out.start]
-        out.bound = min(later, default=graph_end)
 
 
 def _delay_ends(outs: list[_Transfer], ins: list[_Transfer], clock: list[float], room: list[float]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.errors import CheckFailed
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.runtime import session_options
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Session:
             conditions: how to run it.
 
         Raises:
-            CheckFailed: if ONNX Runtime refuses the model.
+            CheckFailedError: if ONNX Runtime refuses the model.
         """
         self._runtime: Any = importlib.import_module("onnxruntime")
         self._role = role
@@ -106,7 +106,7 @@ class Session:
         """Run one step.
 
         Raises:
-            CheckFailed: if it fails in ONNX Runtime.
+            CheckFailedError: if it fails in ONNX Runtime.
         """
         self._guard("run", self._session.run_with_iobinding, binding)
 
@@ -142,7 +142,7 @@ class Session:
             return function(*arguments)
         except tuple(getattr(state, name) for name in _RUNTIME_ERRORS if hasattr(state, name)) as error:
             reason = " ".join(str(error).split())
-            raise CheckFailed(f"ONNX Runtime cannot {verb} the {self._role} model: {reason}") from error
+            raise CheckFailedError(f"ONNX Runtime cannot {verb} the {self._role} model: {reason}") from error
 
 
 class ProfiledSession(Session):

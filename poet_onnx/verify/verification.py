@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx import plan_json
-from poet_onnx.errors import CheckFailed, InputError
+from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.extract import extract
 from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import Phase, TrainingGraph
@@ -103,7 +103,7 @@ def verify(
         _check_peak(subject, bound)
         executed, order_exact = _check_order(subject)
         optimized_run = _check_optimized(subject) if optimized else None
-    except CheckFailed as error:
+    except CheckFailedError as error:
         subject.problems.append(str(error))
     runtime = installed_runtime()
     plan = subject.plan
@@ -165,7 +165,7 @@ def _check_plan(subject: _Subject) -> bool:
     """Check that the file's nodes are those that the plan in it asks for."""
     try:
         check_woven(subject.rewritten, lay_out(subject.graph, subject.plan.steps))
-    except CheckFailed as error:
+    except CheckFailedError as error:
         subject.problems.append(f"The file does not carry out the plan in it: {error}")
         return False
     return True
