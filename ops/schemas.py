@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from onnx import TensorProto, TypeProto, defs, helper, shape_inference
 
+from poet_onnx.ops.runtime_schemas import register_runtime_schemas
+
 __all__ = ["DOMAIN", "VERSION", "register_schemas"]
 
 DOMAIN = "poet"
@@ -61,7 +63,11 @@ _ATTRIBUTES = {
 
 
 def register_schemas() -> None:
-    """Register the operators' schemas with the `onnx` package; calling it again changes nothing."""
+    """Register the schemas of these operators, and of some of ONNX Runtime's, with the `onnx` package.
+
+    Calling it again changes nothing.
+    """
+    register_runtime_schemas()
     for name in _DOCS:
         if not defs.has(name, DOMAIN):
             defs.register_schema(_schema(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+import onnx_ir as ir
 import pydantic
 
 from poet_onnx.costs import CostTable, cost_table
@@ -12,7 +13,9 @@ from poet_onnx.device import DeviceProfile
 from poet_onnx.extract import extract, load_model
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.normalize import normalize
+from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.plan import Step
+from poet_onnx.planning import PART_BYTES
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.report import Figures
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
@@ -69,7 +72,9 @@ class Inspection(_Value):
         smallest_budget_bytes: of transient bytes, with everything that the device allows.
         with_paging: the floor when both means may be used; None for a device without storage.
         without_paging: the floor of recompute alone.
-        largest_node, largest_node_bytes: the node that needs the most by itself, in any plan.
+        with_parts: the floor when large weight gradients may be computed in parts besides; None where that does not
+            lower it.
+        largest_node, largest_node_bytes: the node that needs the most by itself, in any plan with whole gradients.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -82,6 +87,7 @@ class Inspection(_Value):
     smallest_budget_bytes: int
     with_paging: Floor | None
     without_paging: Floor
+    with_parts: Floor | None
     largest_node: str
     largest_node_bytes: int
 
@@ -105,6 +111,8 @@ def inspect(
     floors = [recompute_only]
     if device.storage is not None:
         floors.append(smallest_budget(problem, order))
+    whole_bytes = min(floor.budget_bytes for floor in floors)
+    parts = _with_parts(model, device, whole_bytes)
     return Inspection(
         model=os.fspath(path),
         device=device.name,
@@ -112,12 +120,25 @@ def inspect(
         resident_bytes=graph.resident_bytes,
         original=_peak(graph, costs, ordered_steps(file_order(graph)), nodes),
         ordered=_peak(graph, costs, ordered_steps(order), nodes),
-        smallest_budget_bytes=min(floor.budget_bytes for floor in floors),
+        smallest_budget_bytes=whole_bytes if parts is None else parts.budget_bytes,
         with_paging=_floor(floors[1]) if device.storage is not None else None,
         without_paging=_floor(recompute_only),
+        with_parts=None if parts is None else _floor(parts),
         largest_node=recompute_only.node,
         largest_node_bytes=recompute_only.node_bytes,
     )
+
+
+def _with_parts(model: ir.Model, device: DeviceProfile, whole_bytes: int) -> SmallestBudget | None:
+    """Return the floor with split gradients, if it is below the one with whole gradients."""
+    found = []
+    for part_bytes in PART_BYTES:
+        split = model.clone()
+        if SplitWeightGradients(part_bytes)(split).modified:
+            graph = extract(split)
+            found.append(smallest_budget(ScheduleProblem(graph, cost_table(graph, device))))
+    best = min(found, key=lambda floor: floor.budget_bytes, default=None)
+    return best if best is not None and best.budget_bytes < whole_bytes else None
 
 
 def _floor(found: SmallestBudget) -> Floor:

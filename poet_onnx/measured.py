@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from poet_onnx.atomic import write_text
 from poet_onnx.device import describe_first_error
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
@@ -108,14 +109,7 @@ class MeasuredCosts(_Value):
         Raises:
             InputError: if the file cannot be written.
         """
-        target = Path(path)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            scratch.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-            scratch.replace(target)
-        except OSError as error:
-            scratch.unlink(missing_ok=True)
-            raise InputError(f"Cannot write measured costs to {target}: {error.strerror or error}.") from error
+        write_text(Path(path), self.model_dump_json(indent=1) + "\n")
 
 
 def load_measured(path: str | os.PathLike[str]) -> MeasuredCosts:

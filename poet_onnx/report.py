@@ -84,6 +84,7 @@ class Report(Figures):
         deadline_seconds: the bound on predicted step time, or None.
         status, objective_joules, bound_joules, gap, overhead_gap, covers, solver, seed, solve_seconds: the plan's
             certificate, see `poet_onnx.plan.Certificate`.
+        part_bytes: weight gradients larger than this are computed in parts; None where all are whole.
         original: the graph as given.
         ordered: the graph after memory-aware ordering alone.
     """
@@ -108,6 +109,7 @@ class Report(Figures):
     solver: str
     seed: int
     solve_seconds: float = pydantic.Field(ge=0)
+    part_bytes: int | None = pydantic.Field(ge=1)
     original: Figures
     ordered: Figures
 
@@ -148,6 +150,7 @@ class Report(Figures):
             solver=certificate.solver,
             seed=certificate.seed,
             solve_seconds=certificate.solve_seconds,
+            part_bytes=plan.part_bytes,
             original=Figures.of(result.original, result.original_nodes),
             ordered=Figures.of(result.ordered, result.original_nodes),
         )

@@ -6,13 +6,13 @@ import contextlib
 import filecmp
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx_ir as ir
 
+from poet_onnx.atomic import write_file
 from poet_onnx.errors import InputError
 
 LARGEST_FILE_BYTES = 2**31 - 2**26
@@ -37,7 +37,7 @@ def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
             undo.callback(_remove, written)
             proto = ir.to_proto(_with_local_data(model, target, written))
             payload = proto.SerializeToString(deterministic=True)
-            _write(target, lambda file: file.write(payload))
+            write_file(target, lambda file: file.write(payload))
             undo.pop_all()
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror or error}.") from error
@@ -99,7 +99,7 @@ def _local(source: Path, folder: Path, target: Path, written: list[Path]) -> str
         with source.open("rb") as original:
             shutil.copyfileobj(original, file, 1 << 20)
 
-    _write(copy, copy_from)
+    write_file(copy, copy_from)
     written.append(copy)
     return copy.name
 
@@ -122,7 +122,7 @@ def _move_out_if_large(model: ir.Model, target: Path, written: list[Path]) -> No
         for _, tensor in large:
             file.write(tensor.tobytes())
 
-    _write(data, write_all)
+    write_file(data, write_all)
     written.append(data)
     offset = 0
     for value, tensor in large:
@@ -133,26 +133,3 @@ def _move_out_if_large(model: ir.Model, target: Path, written: list[Path]) -> No
             base_dir=str(target.parent.resolve()),
         )
         offset += tensor.nbytes
-
-
-def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    """Fill a temporary file in the same folder, push it to the disk, and only then give it its name."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

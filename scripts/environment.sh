@@ -78,7 +78,10 @@ install() {
 build_hash() {
     local sources
     mapfile -t sources < <(cxx_sources)
-    (cd "$ROOT" && fingerprint "$1" pyproject.toml scripts/environment.sh ops/CMakeLists.txt "${sources[@]}")
+    # An editable install knows the Python files that were there when it was made.
+    local modules
+    modules=$(cd "$ROOT" && find poet_onnx/ passes/ ops/ -name '*.py' | LC_ALL=C sort)
+    (cd "$ROOT" && fingerprint "$1 $modules" pyproject.toml scripts/environment.sh ops/CMakeLists.txt "${sources[@]}")
 }
 
 # training_environment: set VENV to the environment with onnxruntime-training, torch and the project, up to date.

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 STAGES = [
-    {"errors", "quantities"},
+    {"errors", "atomic", "quantities"},
     {"graph", "operators", "shapes", "extract"},
     {"device"},
     {"costs", "flops", "workspace", "measured"},

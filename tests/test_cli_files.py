@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from poet_onnx.cli.files import check_writable, write_text
+from poet_onnx.atomic import write_text
+from poet_onnx.cli.files import check_writable
 from poet_onnx.errors import InputError
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -37,25 +36,3 @@ def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bo
                 pass
         except OSError as error:
             raise InputError(f"{option} {path} cannot be written: {error.strerror}.") from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(name).chmod(0o666 & ~mask)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink()
-            raise
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}.") from error

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from poet_onnx.atomic import write_text
 from poet_onnx.cli import options, tables
-from poet_onnx.cli.files import check_writable, write_text
+from poet_onnx.cli.files import check_writable
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.measured import load_measured
 from poet_onnx.plan_json import to_json
@@ -27,6 +28,7 @@ _FOR_THE_SOLVER = {
     "seed": "--seed",
     "recompute": "--no-recompute",
     "paging": "--no-paging",
+    "split": "--no-split",
 }
 """Arguments that decide about a plan, and so say nothing where a plan is given."""
 
@@ -45,6 +47,7 @@ _FOR_THE_SOLVER = {
 @click.option("--costs", type=options.FILE, help="Costs that `poet-onnx profile` measured, instead of modelled ones.")
 @click.option("--no-recompute", "recompute", flag_value=False, default=True, help="Page only.")
 @click.option("--no-paging", "paging", flag_value=False, default=True, help="Recompute only.")
+@click.option("--no-split", "split", flag_value=False, default=True, help="Never compute a weight gradient in parts.")
 @click.option(
     "--gap",
     type=click.FloatRange(0, 1, max_open=True),

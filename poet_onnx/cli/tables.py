@@ -111,6 +111,8 @@ def report_lines(report: Report) -> list[str]:
         lines.append(
             f"deadline: {scaled_text(report.deadline_seconds, 's')}; predicted: {scaled_text(report.seconds, 's')}"
         )
+    if report.part_bytes is not None:
+        lines.append(f"weight gradients of more than {bytes_text(report.part_bytes)} are computed in parts")
     if report.status == "not_needed":
         lines.append("the ordered step fits: nothing is recomputed and nothing is paged")
     else:
@@ -229,6 +231,8 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
     floors = [("with recompute alone", inspection.without_paging)]
     if inspection.with_paging is not None:
         floors.insert(0, ("with recompute and paging", inspection.with_paging))
+    if inspection.with_parts is not None:
+        floors.insert(0, ("with weight gradients in parts too", inspection.with_parts))
     rows = [
         [
             what,
@@ -244,7 +248,7 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
         title=f"on {inspection.device} ({bytes_text(inspection.ram_bytes)} of RAM)",
     )
     yield (
-        f"no plan needs less than {bytes_text(inspection.largest_node_bytes)}: "
+        f"no plan with whole gradients needs less than {bytes_text(inspection.largest_node_bytes)}: "
         f"node '{inspection.largest_node}' does by itself"
     )
 

@@ -60,13 +60,26 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, i
             budget = model.fixed_bytes
             continue
         if greedy_start(model) is not None:
-            return budget, bound
+            return _tightened(instance, model), min(bound, model.fixed_bytes)
         found, proven, _ = least_budget(model, time_limit_seconds=SEARCH_SECONDS)
         bound = max(bound, int(min(proven, found)))
         if found <= budget:
             return budget, bound
         budget = max(budget + 1, math.ceil(min(found, peak_bytes) - 0.5))
     return peak_bytes, bound
+
+
+def _tightened(instance: Instance, model: Formulation) -> int:
+    """Return the smallest feasible budget at or a little below that of a feasible model.
+
+    What the model sets aside for small values and tokens depends on the budget, so a feasible model may leave a rest.
+    """
+    while model.fixed_bytes < model.budget_bytes:
+        tighter = _model(instance, model.fixed_bytes)
+        if tighter.fixed_bytes > tighter.budget_bytes or greedy_start(tighter) is None:
+            break
+        model = tighter
+    return model.budget_bytes
 
 
 def _model(instance: Instance, budget_bytes: int) -> Formulation:

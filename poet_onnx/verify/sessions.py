@@ -9,14 +9,16 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.runtime import session_options
+from poet_onnx.verify.optimized import OptimizedNode
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
@@ -43,6 +45,9 @@ class Conditions:
     threads: int = 1
     page_dir: str | None = None
     optimized: bool = False
+
+
+_Session = TypeVar("_Session", bound="Session")
 
 
 class Session:
@@ -77,7 +82,7 @@ class Session:
         options.add_external_initializers(list(weights), self._weights)
         self._session = self._guard("load", self._runtime.InferenceSession, payload, options)
 
-    def __enter__(self) -> Session:
+    def __enter__(self: _Session) -> _Session:
         """Enter."""
         return self
 
@@ -146,13 +151,23 @@ class Session:
 
 
 class ProfiledSession(Session):
-    """A session that notes which nodes run, and when."""
+    """A session that notes which nodes run, and writes down the graph that the runtime's optimizations left."""
+
+    def optimized_nodes(self) -> tuple[OptimizedNode, ...]:
+        """Return the nodes of the optimized graph."""
+        graph = onnx.load(self._optimized, load_external_data=False).graph
+        return tuple(OptimizedNode(node.name, node.op_type, tuple(node.input)) for node in graph.node)
 
     def _options(self, conditions: Conditions, resources: contextlib.ExitStack) -> SessionOptions:
         options = super()._options(conditions, resources)
         folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="poet-onnx-"))
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder, "profile"))
+        if conditions.optimized:
+            self._optimized = Path(folder, "optimized.onnx")
+            options.optimized_model_filepath = str(self._optimized)
+            # A model of more than 2 GiB could not be written in one file.
+            options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
         return options
 
 

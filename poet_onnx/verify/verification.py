@@ -18,7 +18,7 @@ from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.extract import extract
 from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import Phase, TrainingGraph
-from poet_onnx.passes.layout import DOMAIN, lay_out
+from poet_onnx.passes.layout import lay_out
 from poet_onnx.passes.metadata import DIMS_KEY, PLAN_KEY
 from poet_onnx.passes.normalize import InlineFunctions, PinSeeds, normalize
 from poet_onnx.passes.split import SplitWeightGradients
@@ -27,6 +27,7 @@ from poet_onnx.plan import Action, Plan
 from poet_onnx.rewrite import as_model
 from poet_onnx.runtime import count_allocations, installed_runtime
 from poet_onnx.verify.compare import difference
+from poet_onnx.verify.optimized import fused_copies
 from poet_onnx.verify.report import Difference, OptimizedRun, VerificationReport
 from poet_onnx.verify.sessions import Conditions, ProfiledSession, Session
 
@@ -195,10 +196,14 @@ def _check_bits(subject: _Subject, feeds: int) -> None:
                 break
 
 
-def _session(
-    subject: _Subject, model: ir.Model, role: str, conditions: Conditions, kind: type[Session] = Session
-) -> Session:
-    session = kind(model, role, subject.state, conditions)
+def _session(subject: _Subject, model: ir.Model, role: str, conditions: Conditions) -> Session:
+    session = Session(model, role, subject.state, conditions)
+    session.start(_initial_state(subject))
+    return session
+
+
+def _profiled_session(subject: _Subject, conditions: Conditions) -> ProfiledSession:
+    session = ProfiledSession(subject.rewritten, "rewritten", subject.state, conditions)
     session.start(_initial_state(subject))
     return session
 
@@ -256,18 +261,11 @@ def _check_peak(subject: _Subject, budget_bytes: int | None) -> None:
         )
 
 
-def _executed(subject: _Subject, conditions: Conditions) -> tuple[tuple[tuple[str, str], ...], dict[str, Array]]:
-    """Run a step of the rewritten model; return name and operator of what ran, and the results."""
-    with _session(subject, subject.rewritten, "rewritten", conditions, ProfiledSession) as session:
-        binding = session.prepare(_feeds(subject, 0))
-        session.run(binding)
-        results = session.read(binding)
-        return session.executed_nodes(), results
-
-
 def _check_order(subject: _Subject) -> tuple[int, bool]:
     """Check that the runtime executes the file's nodes in the file's order; return how many ran."""
-    executed, _ = _executed(subject, subject.conditions)
+    with _profiled_session(subject, subject.conditions) as session:
+        session.run(session.prepare(_feeds(subject, 0)))
+        executed = session.executed_nodes()
     expected = [node.name for node in subject.rewritten.graph]
     for index, ((ran, _), stands) in enumerate(zip(executed, expected, strict=False)):
         if ran != stands:
@@ -285,13 +283,17 @@ def _check_optimized(subject: _Subject) -> OptimizedRun:
         binding = session.prepare(_feeds(subject, 0))
         session.run(binding)
         expected = session.read(binding)
-    executed, found = _executed(subject, conditions)
+    with _profiled_session(subject, conditions) as session:
+        binding = session.prepare(_feeds(subject, 0))
+        session.run(binding)
+        found = session.read(binding)
+        ran = {name for name, _ in session.executed_nodes()}
+        optimized = session.optimized_nodes()
     unequal = [name for name in expected if name not in found or difference(name, 0, expected[name], found[name])]
     copies = [step for step in subject.plan.steps if step.action is Action.COMPUTE and step.copy]
-    originals = {f"{step.subject}/recompute_{step.copy}": step.subject for step in copies}
-    operators = dict(executed)
-    missing = {name: original for name, original in originals.items() if name not in operators}
-    fused = _fused(subject, missing, operators)
+    names = [f"{step.subject}/recompute_{step.copy}" for step in copies]
+    missing = [name for name in names if name not in ran]
+    fused = fused_copies(subject.rewritten, optimized, missing, subject.graph.tensors.keys())
     lost = tuple(name for name in missing if name not in fused)
     if unequal:
         subject.problems.append(f"Under all optimizations, '{unequal[0]}' and {len(unequal) - 1} more tensors differ.")
@@ -299,26 +301,7 @@ def _check_optimized(subject: _Subject) -> OptimizedRun:
         subject.problems.append(f"Under all optimizations, {len(lost)} recomputed nodes are lost, such as '{lost[0]}'.")
     return OptimizedRun(
         bits_equal=not unequal,
-        recomputed_nodes_alive=len(originals) - len(lost),
+        recomputed_nodes_alive=len(names) - len(lost),
         fused_nodes=tuple(sorted(fused)),
         lost_nodes=lost,
     )
-
-
-def _fused(subject: _Subject, missing: Mapping[str, str], operators: Mapping[str, str]) -> set[str]:
-    """Return the missing copies that run as part of a neighbour.
-
-    Their originals must be missing too: an optimization that merges equal nodes keeps one of them. And a neighbour must
-    have run as another operator, or a reader under another name.
-    """
-    fused = set()
-    for node in subject.rewritten.graph:
-        name = node.name or ""
-        if name not in missing or missing[name] in operators:
-            continue
-        readers = node.successors()
-        near = (*node.predecessors(), *readers)
-        changed = any(operators.get(other.name or "", other.op_type) != other.op_type for other in near)
-        if changed or any(other.name not in operators for other in readers if other.domain != DOMAIN):
-            fused.add(name)
-    return fused
