@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.candidates import find_candidates
 from poet_onnx.scheduling.formulation import Formulation, formulate
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.order import memory_aware_order
@@ -83,6 +82,12 @@ def _tightened(instance: Instance, model: Formulation) -> int:
 
 
 def _model(instance: Instance, budget_bytes: int) -> Formulation:
-    """Build the model that charges every transfer's time in full, so that all its plans can be carried out."""
-    candidates = find_candidates(instance, budget_bytes)
-    return formulate(candidates, budget_bytes, instance.problem.deadline_seconds, transfer_share=1.0)
+    """Build the model that charges every transfer's time in full, so that all its plans can be carried out.
+
+    Where everything can be paged and time does not matter, paging alone reaches the smallest budget: a recompute needs
+    what it reads in RAM besides.
+    """
+    problem = instance.problem
+    if problem.paging and problem.costs.page_out and problem.deadline_seconds is None:
+        instance = replace(instance, problem=replace(problem, recompute=False))
+    return formulate(instance, budget_bytes, transfer_share=1.0)

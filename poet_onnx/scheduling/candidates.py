@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poet_onnx.scheduling.instance import Instance
@@ -60,6 +60,7 @@ class Candidates:
         slots: for each stage, the units that may be recomputed just before its node, in topological order.
         events: for each managed value, its events in order; values without an entry stay in RAM all their life.
         last_alive: for each value that is not managed, the last position at which it may be needed.
+        large_values: how many values are neither small nor graph outputs; some of them are managed.
         hops: length of the longest chain of units recomputed for one reader.
     """
 
@@ -68,18 +69,27 @@ class Candidates:
     slots: tuple[tuple[int, ...], ...]
     events: dict[int, tuple[Event, ...]]
     last_alive: dict[int, int]
+    large_values: int
     hops: int
 
 
-def find_candidates(instance: Instance, budget_bytes: int) -> Candidates:
-    """Collect all choices that the schedule has under a budget."""
+def find_candidates(instance: Instance, budget_bytes: int, *, lengthen: bool = True) -> Candidates:
+    """Collect all choices that the schedule has under a budget.
+
+    Args:
+        instance: the ordered problem.
+        budget_bytes: bound on the transient peak.
+        lengthen: small values may be kept longer than the graph needs them, for a recompute that might read them.
+            Without that there are fewer candidates, and no room is set aside for it.
+    """
     tiny = _tiny_values(instance, budget_bytes)
     units = _units(instance, tiny) if instance.problem.recompute else ()
+    gone = {} if lengthen else {value: instance.last_use(value) for value in tiny}
     hops = len(units)
-    slots = _slots(instance, units, hops)
+    slots = _slots(instance, units, hops, gone)
     while hops > 2 and sum(map(len, slots)) > MOST_CANDIDATES:
         hops = min(hops // 2, 24) if hops > 24 else hops - 2
-        slots = _slots(instance, units, hops)
+        slots = _slots(instance, units, hops, gone)
     events = _events(instance, units, slots, tiny)
     last_alive = {k: instance.last_use(k) for k in range(len(instance.values)) if k not in events}
     for stage, stage_slots in enumerate(slots):
@@ -88,7 +98,8 @@ def find_candidates(instance: Instance, budget_bytes: int) -> Candidates:
                 for value in instance.reads[position]:
                     if value in last_alive and instance.producer[value] not in units[unit].nodes:
                         last_alive[value] = max(last_alive[value], stage)
-    return Candidates(instance, units, slots, events, last_alive, hops)
+    large_values = sum(1 for value in range(len(instance.values)) if value not in tiny and value not in instance.kept)
+    return Candidates(instance, units, slots, events, last_alive, large_values, hops)
 
 
 def _tiny_values(instance: Instance, budget_bytes: int) -> frozenset[int]:
@@ -157,8 +168,18 @@ def _unit(instance: Instance, nodes: tuple[int, ...], outputs: tuple[int, ...], 
     )
 
 
-def _slots(instance: Instance, units: Sequence[Unit], hops: int) -> tuple[tuple[int, ...], ...]:
-    """Return, for each stage, the units that could serve its node, directly or through at most `hops` others."""
+def _slots(
+    instance: Instance, units: Sequence[Unit], hops: int, gone: Mapping[int, int]
+) -> tuple[tuple[int, ...], ...]:
+    """Return, for each stage, the units that could serve its node, directly or through at most `hops` others.
+
+    A unit that reads a value of `gone` is none behind the position given there.
+    """
+    end = len(instance.nodes)
+    until = [
+        min((gone.get(value, end) for position in unit.nodes for value in instance.reads[position]), default=end)
+        for unit in units
+    ]
     made_by = {value: number for number, unit in enumerate(units) for value in unit.outputs}
     blocked = _blocking_updates(instance)
     slots: list[tuple[int, ...]] = []
@@ -170,6 +191,7 @@ def _slots(instance: Instance, units: Sequence[Unit], hops: int) -> tuple[tuple[
         for hop in range(hops + 1):
             fresh = {unit for unit in wave if unit not in distance and units[unit].nodes[-1] < stage}
             fresh = {unit for unit in fresh if not _blocked(units[unit], stage, blocked)}
+            fresh = {unit for unit in fresh if until[unit] >= stage}
             if not fresh:
                 break
             distance.update((unit, hop) for unit in fresh)

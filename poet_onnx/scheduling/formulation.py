@@ -23,10 +23,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from poet_onnx.scheduling.candidates import Candidates, Event
+from poet_onnx.scheduling.candidates import Candidates, Event, find_candidates
+from poet_onnx.scheduling.instance import Instance
 
 TOKEN_BYTES_EACH = 16
-"""Bytes reserved for the tokens of each value that may be paged."""
+"""Bytes set aside for the tokens of each value that is large enough to be paged."""
 
 
 @dataclass
@@ -154,23 +155,28 @@ class Formulation:
         )
 
 
-def formulate(
-    candidates: Candidates, budget_bytes: int, deadline_seconds: float | None, *, transfer_share: float
-) -> Formulation:
-    """Build the model for a budget.
+def formulate(instance: Instance, budget_bytes: int, *, transfer_share: float) -> Formulation:
+    """Build the model for a budget and the problem's deadline.
 
     Args:
-        candidates: the choices.
+        instance: the ordered problem; its own budget is not looked at.
         budget_bytes: bound on the transient peak.
-        deadline_seconds: bound on the step time, or None.
         transfer_share: share of the transfers' time that row (5) charges to the step: 1 where they are synchronous,
             0 for the relaxation that hides them all.
     """
+    model = _formulate(find_candidates(instance, budget_bytes), budget_bytes, transfer_share)
+    if model.fixed_bytes > budget_bytes:
+        model = _formulate(find_candidates(instance, budget_bytes, lengthen=False), budget_bytes, transfer_share)
+    return model
+
+
+def _formulate(candidates: Candidates, budget_bytes: int, transfer_share: float) -> Formulation:
     model = Formulation(candidates, budget_bytes)
     _add_variables(model)
     _add_supply_rows(model)
     _add_just_in_time_rows(model)
     _add_memory_rows(model)
+    deadline_seconds = candidates.instance.problem.deadline_seconds
     if deadline_seconds is not None:
         _add_time_rows(model, deadline_seconds, transfer_share)
     return model
@@ -360,7 +366,7 @@ def _always_bytes(model: Formulation) -> list[tuple[int, int]]:
         if end > made:
             before[made + 1] += instance.sizes[value]
             before[end + 1] -= instance.sizes[value]
-    tokens = TOKEN_BYTES_EACH * len(model.page_out)
+    tokens = TOKEN_BYTES_EACH * candidates.large_values if model.page_out else 0
     levels, now_before, now_during = [], tokens, tokens
     for stage in range(count):
         now_before += before[stage]

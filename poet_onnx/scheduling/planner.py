@@ -10,7 +10,7 @@ from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedErro
 from poet_onnx.plan import Action, Certificate, Plan, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.budget import smallest_budget
-from poet_onnx.scheduling.candidates import Candidates, find_candidates
+from poet_onnx.scheduling.candidates import Candidates
 from poet_onnx.scheduling.formulation import formulate
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lowering import to_steps
@@ -133,7 +133,6 @@ def _solve(
     if budget is None:
         raise CheckFailedError("A schedule without a budget needs no solver.")
     _refuse_large_nodes(instance, budget)
-    candidates = find_candidates(instance, budget)
     shares = TRANSFER_SHARES if problem.costs.asynchronous else (1.0,)
     if problem.deadline_seconds is None:
         shares = (0.0,)
@@ -142,7 +141,7 @@ def _solve(
     late: Outcome | None = None
     for share in shares:
         left = max(1.0, end - time.monotonic())
-        outcome, steps = _solve_once(candidates, replace(limits, time_limit_seconds=left), share, progress)
+        outcome, steps, covers = _solve_once(instance, replace(limits, time_limit_seconds=left), share, progress)
         if bound is None:
             if outcome.status == "infeasible":
                 _refuse_budget(instance)
@@ -155,7 +154,7 @@ def _solve(
         if deadline is not None and simulate(replace(problem, deadline_seconds=None), steps).seconds > deadline:
             continue
         status = outcome.status if share == shares[0] else _repaired_status(outcome, bound, limits, problem, steps)
-        return steps, (replace(outcome, status=status, bound_joules=bound), _covers(candidates))
+        return steps, (replace(outcome, status=status, bound_joules=bound), covers)
     if late is not None and late.status == "infeasible":
         _refuse_budget(instance)
     raise LimitReachedError(
@@ -174,19 +173,19 @@ def _repaired_status(
 
 
 def _solve_once(
-    candidates: Candidates, limits: Limits, share: float, progress: Callable[[Progress], None] | None
-) -> tuple[Outcome, tuple[Step, ...] | None]:
+    instance: Instance, limits: Limits, share: float, progress: Callable[[Progress], None] | None
+) -> tuple[Outcome, tuple[Step, ...] | None, str]:
     """Build and solve one model; tighten its memory rows if rounding made the solver's answer exceed the budget."""
     # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
     from poet_onnx.scheduling.solver import solve
 
-    problem = candidates.instance.problem
+    problem = instance.problem
     budget = problem.budget_bytes or 0
     base = _base_joules(problem)
     bound = 0.0
     start: list[float] | None = None
     for tightened in (0, budget // 500_000 + 64, budget // 50_000 + 64):
-        model = formulate(candidates, budget - tightened, problem.deadline_seconds, transfer_share=share)
+        model = formulate(instance, budget - tightened, transfer_share=share)
         if model.fixed_bytes > budget - tightened:
             break
         try:
@@ -197,11 +196,11 @@ def _solve_once(
         bound = bound or outcome.bound_joules
         outcome = replace(outcome, bound_joules=bound)
         if outcome.x is None:
-            return outcome, None
+            return outcome, None, ""
         exact = model.complete(model.supplies(outcome.x))
         if Matrix(model.memory, len(exact)).excess(exact) <= tightened:
-            return outcome, to_steps(model, exact)
-    return Outcome("infeasible", None, bound, 0), None
+            return outcome, to_steps(model, exact), _covers(model.candidates)
+    return Outcome("infeasible", None, bound, 0), None, ""
 
 
 def _covers(candidates: Candidates) -> str:
