@@ -1,0 +1,54 @@
+"""One method on one problem in a process of its own: `python -m benchmark.worker METHOD IN OUT`.
+
+Solvers that clash are never loaded together, a method that does not stop can be stopped, and none profits from what
+another one left in memory. IN holds a pickled (problem, order, limits), OUT gets a pickled `Solved`; both are files
+that the parent process makes for this purpose alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from pathlib import Path
+from typing import Protocol, cast
+
+from benchmark.result import Limits, Solved
+from poet_onnx.problem import ScheduleProblem
+
+
+class Solver(Protocol):
+    """What every method is: a function of the problem, the order of its nodes and the limits."""
+
+    def __call__(self, problem: ScheduleProblem, order: tuple[str, ...], limits: Limits, /) -> Solved:
+        """Solve the problem."""
+        ...
+
+
+METHODS: dict[str, tuple[str, str]] = {
+    "ours": ("benchmark.ours", "solve_ours"),
+    "greedy": ("benchmark.greedy", "solve_greedy"),
+    "paper-scip": ("benchmark.paper_scip", "solve_paper_scip"),
+    "paper-highs": ("benchmark.paper_highs", "solve_paper_highs"),
+    "retention-cpsat": ("benchmark.retention", "solve_retention"),
+}
+"""Module and function of every method, by the name that --methods takes."""
+
+
+def solver(method: str) -> Solver:
+    """Return a method's function; only now is its module, with its solver, loaded."""
+    module, function = METHODS[method]
+    return cast("Solver", getattr(importlib.import_module(module), function))
+
+
+def main(arguments: list[str]) -> int:
+    """Solve the problem of a file and write the answer to another."""
+    method, source, target = arguments
+    problem, order, limits = pickle.loads(Path(source).read_bytes())
+    solved = solver(method)(problem, order, limits)
+    Path(target).write_bytes(pickle.dumps(solved))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Measure how far the best plan of the scheduler's class is from the best plan there is, on small random graphs.
+
+python scripts/class_gap.py -o scripts/results/class_gap.csv
+The scheduler solves to the end; exhaustive search over all plans in the same order is the oracle for graphs of up to
+--search-nodes nodes, the paper's program, where SCIP finishes it, for larger ones. The paper's program is a class too,
+neither wider nor narrower than ours: there the difference may have either sign. Backward nodes may be recomputed in
+half of the graphs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import shlex
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+
+from benchmark.judge import judge
+from benchmark.paper_scip import solve_paper_scip
+from benchmark.prices import Prices
+from benchmark.result import Limits
+
+from poet_onnx.graph import Phase
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
+from poet_onnx.simulate import simulate
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from brute_force import least_energy
+from random_graphs import random_graph
+
+BYTES_SCALE = 1000
+"""Sizes are made this much larger, so that tokens of 8 bytes and the budget's slack for them decide nothing."""
+
+SLACK_BYTES = 20 * BYTES_SCALE
+"""Room for tokens and for values too small to be managed; less than any value that matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One graph at one budget.
+
+    Attributes:
+        backward: whether backward nodes may be recomputed.
+        place: of the budget between the smallest that works in the class and the ordered peak.
+        oracle: "search" or "paper".
+        difference: (ours - oracle) / oracle, energy of the step.
+        overhead_difference: the same over the energy above the computations alone.
+        below: whether the search finds a plan in a budget smaller than the smallest of the class; empty if not asked.
+    """
+
+    seed: int
+    layers: int
+    nodes: int
+    backward: bool
+    place: float
+    oracle: str
+    base_joules: float
+    ours_joules: float
+    oracle_joules: float
+    difference: float
+    overhead_difference: float
+    below: bool | None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Sample, write the table, print the distribution."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", type=int, default=300, help="for each oracle (default %(default)s)")
+    parser.add_argument("--search-nodes", type=int, default=12, help="most nodes for exhaustive search (default 12)")
+    parser.add_argument("--paper-nodes", type=int, default=24, help="most nodes for the paper's program (default 24)")
+    parser.add_argument("--paper-seconds", type=float, default=10.0, help="time limit of the paper's program")
+    parser.add_argument("-o", "--output", type=Path, default=Path("class_gap.csv"), metavar="CSV", help="the table")
+    options = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    samples: list[Sample] = []
+    unsolved = 0
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    with options.output.open("w", encoding="utf-8", newline="") as file:
+        file.write(f"# {shlex.join(['python', 'scripts/class_gap.py', *given])}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([field.name for field in fields(Sample)])
+        for sample in _samples(options):
+            if sample is None:
+                unsolved += 1
+                continue
+            samples.append(sample)
+            writer.writerow([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in astuple(sample)])
+            file.flush()
+    for line in summary(samples, unsolved):
+        print(line)
+    return 0
+
+
+def _samples(options: argparse.Namespace) -> Iterator[Sample | None]:
+    """Yield samples of both oracles; None where the paper's program did not finish or nothing was to be decided."""
+    small = range(2, (options.search_nodes - 2) // 2 + 1)
+    large = range(small.stop, (options.paper_nodes - 2) // 2 + 1)
+    for seed in range(options.graphs):
+        yield from _budgets(seed, small[seed % len(small)], None)
+        if large:
+            yield from _budgets(seed, large[seed % len(large)], Limits(options.paper_seconds, 0.0))
+
+
+def _budgets(seed: int, layers: int, paper: Limits | None) -> Iterator[Sample | None]:
+    problem = make_problem(seed, layers, backward=seed % 2 == 1)
+    order = memory_aware_order(problem)
+    peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
+    smallest = smallest_budget(problem, order).budget_bytes
+    place = (0.0, 0.25, 0.5)[random.Random(seed).randrange(3)]
+    budget = round((smallest + place * (peak - smallest)) / BYTES_SCALE) * BYTES_SCALE + SLACK_BYTES
+    if budget >= peak:
+        return
+    bounded = replace(problem, budget_bytes=budget)
+    ours = schedule(bounded, gap=0.0, order=order).prediction.energy_joules
+    below: bool | None = None
+    if paper is None:
+        best = least_energy(bounded, order)
+        if place == 0.0:
+            below = least_energy(replace(problem, budget_bytes=smallest - SLACK_BYTES), order) is not None
+    else:
+        best = _paper_energy(bounded, order, paper)
+    if best is None:
+        yield None
+        return
+    base = Prices(problem).base
+    yield Sample(
+        seed=seed,
+        layers=layers,
+        nodes=len(order),
+        backward=seed % 2 == 1,
+        place=place,
+        oracle="search" if paper is None else "paper",
+        base_joules=base,
+        ours_joules=ours,
+        oracle_joules=best,
+        difference=(ours - best) / best,
+        overhead_difference=(ours - best) / (best - base) if best - base > 1e-9 * base else 0.0,
+        below=below,
+    )
+
+
+def make_problem(seed: int, layers: int, *, backward: bool) -> ScheduleProblem:
+    """Return a random graph with large values; `backward` lets every second backward node be recomputed."""
+    graph, costs = random_graph(seed, layers)
+    random_bits = random.Random(seed + 1)
+    nodes = tuple(
+        replace(node, recomputable=random_bits.random() < 0.5) if backward and node.phase is Phase.BACKWARD else node
+        for node in graph.nodes
+    )
+    tensors = {
+        name: replace(tensor, size_bytes=tensor.size_bytes * BYTES_SCALE) for name, tensor in graph.tensors.items()
+    }
+    prices = {
+        name: replace(cost, workspace_bytes=cost.workspace_bytes * BYTES_SCALE) for name, cost in costs.nodes.items()
+    }
+    return ScheduleProblem(replace(graph, nodes=nodes, tensors=tensors), replace(costs, nodes=prices))
+
+
+def _paper_energy(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> float | None:
+    solved = solve_paper_scip(problem, order, limits)
+    if solved.status != "optimal" or solved.steps is None:
+        return None
+    verdict = judge(problem, solved.steps)
+    return verdict.prediction.energy_joules if verdict.verdict == "holds" and verdict.prediction is not None else None
+
+
+def summary(samples: Sequence[Sample], unsolved: int) -> Iterator[str]:
+    """Yield the distribution in a few lines."""
+    for oracle in ("search", "paper"):
+        chosen = [sample for sample in samples if sample.oracle == oracle]
+        if not chosen:
+            continue
+        for backward in (False, True):
+            part = [sample for sample in chosen if sample.backward is backward]
+            where = "forward and backward" if backward else "forward nodes only"
+            if part:
+                yield f"{oracle}, recompute of {where}: {_distribution(part)}"
+        below = [sample.below for sample in chosen if sample.below is not None]
+        if below:
+            yield f"{oracle}: a plan below the class's smallest budget in {sum(below)} of {len(below)} graphs"
+    yield f"paper's program not solved in its time: {unsolved}"
+
+
+def _distribution(samples: Sequence[Sample]) -> str:
+    differences = sorted(sample.difference for sample in samples)
+    equal = sum(abs(difference) <= 1e-6 for difference in differences)
+    worse = sum(difference > 1e-6 for difference in differences)
+    late = differences[min(len(differences) - 1, int(0.95 * len(differences)))]
+    overhead = max(sample.overhead_difference for sample in samples)
+    return (
+        f"{len(samples)} cases, equal {equal}, ours dearer {worse}, ours cheaper {len(samples) - equal - worse}; "
+        f"mean {statistics.fmean(differences):+.3%}, 95 % at most {late:+.2%}, worst {differences[-1]:+.2%} "
+        f"(of the overhead {overhead:+.1%})"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

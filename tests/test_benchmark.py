@@ -1,0 +1,242 @@
+"""The scheduling benchmark: its cases, its methods, its judge and its table."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from brute_force import least_energy
+
+from poet_onnx.plan import Action, Step
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
+from poet_onnx.simulate import simulate
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+import benchmark_scheduling  # noqa: E402
+import class_gap  # noqa: E402
+from benchmark.cases import CASES, PLOTTED, QUICK  # noqa: E402
+from benchmark.judge import judge, tidy  # noqa: E402
+from benchmark.linear import LinearModel  # noqa: E402
+from benchmark.paper_form import estimate_size, paper_form  # noqa: E402
+from benchmark.paper_scip import read_mps  # noqa: E402
+from benchmark.prices import Prices  # noqa: E402
+from benchmark.result import INFINITY, Limits, Point, Solved, seconds_to_gap  # noqa: E402
+from benchmark.running import run  # noqa: E402
+from benchmark.worker import METHODS, solver  # noqa: E402
+
+SECONDS = Limits(time_limit_seconds=60.0, gap=0.0)
+
+
+def _missing(method: str) -> str | None:
+    module = {"paper-highs": "highspy", "retention-cpsat": "ortools"}.get(method)
+    return None if module is None or importlib.util.find_spec(module) else module
+
+
+def _solve(method: str, problem: ScheduleProblem, order: tuple[str, ...]) -> Solved:
+    """Solve here what is installed with the product, in a process of its own what is not."""
+    missing = _missing(method)
+    if missing is not None:
+        pytest.skip(f"{missing} is not installed; it comes with the extra [benchmark]")
+    if method in ("paper-highs", "retention-cpsat"):
+        return run(method, problem, order, SECONDS)
+    return solver(method)(problem, order, SECONDS)
+
+
+def _tight(seed: int, place: float, layers: int | None = None) -> tuple[ScheduleProblem, tuple[str, ...]]:
+    """Return a random problem with a budget between the smallest that works and the ordered peak."""
+    problem = class_gap.make_problem(seed, layers or 2 + seed % 3, backward=False)
+    order = memory_aware_order(problem)
+    peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
+    smallest = smallest_budget(problem, order).budget_bytes
+    budget = int(smallest + place * (peak - smallest)) // 1000 * 1000 + 500
+    return dataclasses.replace(problem, budget_bytes=budget), order
+
+
+def test_cases_are_frozen_and_unique() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+    assert set(QUICK) < set(names)
+    assert set(PLOTTED) < set(CASES)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        CASES[0].model = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("model", ["resnet18-whole", "resnet18-parts1048576", "vgg16-whole", "vgg16-parts1048576"])
+@pytest.mark.parametrize("device", ["m4", "a72", "tx2"])
+def test_every_ladder_has_ten_budgets_with_two_deadlines_and_three_with_four(model: str, device: str) -> None:
+    deadlines: dict[str, set[str]] = {}
+    for case in CASES:
+        what, where, budget, deadline = case.name.split("/")
+        if (what, where) == (model, device) and "%" not in budget:
+            deadlines.setdefault(budget, set()).add(deadline)
+    assert len(deadlines) == 10
+    assert sorted(map(len, deadlines.values())) == [2] * 7 + [4] * 3
+    assert all(chosen >= {"none", "1.1x"} for chosen in deadlines.values())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_plans_hold_in_the_simulator_and_exact_methods_agree_with_exhaustive_search(method: str) -> None:
+    solved_cases = 0
+    for seed in (1, 2, 5, 8):
+        for place in (0.0, 0.4):
+            problem, order = _tight(seed, place)
+            solved = _solve(method, problem, order)
+            assert solved.steps is not None
+            verdict = judge(problem, solved.steps)
+            assert verdict.verdict == "holds"
+            assert verdict.prediction is not None
+            best = least_energy(problem, order)
+            assert best is not None
+            energy = verdict.prediction.energy_joules
+            assert energy >= best * (1 - 1e-6)
+            assert solved.bound_joules <= energy * (1 + 1e-6)
+            if method != "greedy":
+                assert solved.status == "optimal"
+                assert energy == pytest.approx(best, rel=1e-5)
+                assert solved.bound_joules == pytest.approx(best, rel=1e-5)
+                assert seconds_to_gap(solved.trace, 0.01) is not None
+            solved_cases += 1
+    assert solved_cases == 8
+
+
+@pytest.mark.parametrize("method", ["paper-scip", "paper-highs", "retention-cpsat"])
+def test_plans_of_larger_graphs_hold_too(method: str) -> None:
+    for seed in range(3):
+        problem, order = _tight(seed, 0.3, layers=9)
+        solved = _solve(method, problem, order)
+        assert solved.steps is not None
+        assert judge(problem, solved.steps).verdict == "holds"
+
+
+@pytest.mark.parametrize("method", ["paper-scip", "paper-highs", "retention-cpsat"])
+def test_no_plan_is_said_so(method: str) -> None:
+    problem, order = _tight(1, 0.0)
+    solved = _solve(method, dataclasses.replace(problem, budget_bytes=100_000), order)
+    assert solved.status == "infeasible"
+    assert solved.steps is None
+
+
+def test_size_is_known_before_the_program_is_built() -> None:
+    problem, order = _tight(3, 0.4, layers=12)
+    built = len(paper_form(problem, order).model.cost)
+    assert 0.8 * built <= estimate_size(problem, order) <= 1.5 * built
+
+
+def test_a_process_that_fails_says_why() -> None:
+    problem, order = _tight(1, 0.4)
+    without_budget = dataclasses.replace(problem, budget_bytes=None)
+    solved = run("greedy", without_budget, order, SECONDS)
+    assert solved.status == "failed"
+    assert "budget" in solved.note
+
+
+def test_tidy_drops_what_nothing_reads_and_keeps_the_rest() -> None:
+    problem, _ = _tight(1, 0.4, layers=4)
+    order = [node.name for node in problem.graph.nodes]
+    plain = ordered_steps(order)
+    move = [Step(Action.PAGE_OUT_START, "v0"), Step(Action.PAGE_OUT_END, "v0")]
+    fetch = [Step(Action.PAGE_IN_START, "v0"), Step(Action.PAGE_IN_END, "v0")]
+    recomputable = next(node.name for node in problem.graph.nodes if node.recomputable)
+    useless = [*plain, Step(Action.COMPUTE, recomputable, 1), *move]
+    assert tidy(problem, useless) == plain
+    assert tidy(problem, [*plain, *fetch]) == plain
+    useful = [plain[0], *move, *fetch, *plain[1:]]
+    assert tidy(problem, useful) == tuple(useful)
+    assert simulate(dataclasses.replace(problem, budget_bytes=None), useful).page_in_bytes > 0
+
+
+def test_judge_tells_late_plans_from_large_ones() -> None:
+    problem, order = _tight(1, 0.0)
+    steps = ordered_steps(order)
+    assert judge(problem, steps).verdict == "over budget"
+    hurried = dataclasses.replace(problem, budget_bytes=None, deadline_seconds=1e-6)
+    assert judge(hurried, steps).verdict == "late"
+    assert judge(problem, steps[1:]).verdict == "invalid"
+    free = dataclasses.replace(problem, budget_bytes=None)
+    prediction = judge(free, steps).prediction
+    assert prediction is not None
+    assert prediction.energy_joules == pytest.approx(Prices(problem).base)
+
+
+def test_models_reach_the_solver_as_they_are() -> None:
+    from pyscipopt import Model
+
+    model = LinearModel()
+    items = [model.choice(-value) for value in (6.0, 5.0, 4.0)]
+    rest = model.level(0.5)
+    model.at_most(dict(zip(items, (5.0, 4.0, 3.0), strict=True)), 7.5)
+    model.equal({items[0]: 1.0, rest: -2.0}, 0.0)
+    scip = Model()
+    scip.hideOutput()
+    read_mps(scip, model)
+    scip.optimize()
+    assert scip.getObjVal() == pytest.approx(-9.0)
+    assert sum(variable.vtype() != "CONTINUOUS" for variable in scip.getVars()) == 3
+
+
+def test_time_to_a_gap_is_that_of_the_first_point_within_it() -> None:
+    trace = [Point(1.0, INFINITY, 5.0), Point(2.0, 10.0, 9.0), Point(3.0, 10.0, 9.95), Point(4.0, 10.0, 10.0)]
+    assert seconds_to_gap(trace, 0.01) == 3.0
+    assert seconds_to_gap(trace[:2], 0.01) is None
+
+
+def _command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    script = SCRIPTS / "benchmark_scheduling.py"
+    return subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
+
+
+def test_cases_can_be_listed_and_unknown_ones_are_refused() -> None:
+    listed = _command("--list", "--cases", "bert-base/*")
+    assert listed.stdout.split() == [case.name for case in CASES if case.model == "bert-base"]
+    for wrong in (("--methods", "magic"), ("--cases", "nothing/*")):
+        refused = _command(*wrong)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith("error: there is no ")
+
+
+def test_an_interrupted_run_keeps_its_rows(
+    tmp_path: Path, model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "models" / "vgg16-b1").mkdir(parents=True)
+    (tmp_path / "models" / "vgg16-b1" / "training_model.onnx").symlink_to(model_path("vgg16"))
+
+    def until_greedy(method: str, problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
+        if method == "greedy":
+            raise KeyboardInterrupt
+        return run(method, problem, order, limits)
+
+    monkeypatch.setattr(benchmark_scheduling, "run", until_greedy)
+    table = tmp_path / "out" / "table.csv"
+    arguments = ["--cases", "vgg16-whole/m4/step5/none", "--methods", "ours,greedy", "-o", str(table)]
+    code = benchmark_scheduling.main([*arguments, "--models", str(tmp_path / "models")])
+    assert code == 130
+    assert str(table) in capsys.readouterr().err
+    lines = table.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# python scripts/benchmark_scheduling.py --cases")
+    (row,) = csv.DictReader(line for line in lines if not line.startswith("#"))
+    assert row["method"] == "ours"
+    assert row["verdict"] == "holds"
+    assert float(row["gap"]) <= 0.01
+    assert int(row["peak_bytes"]) <= int(row["budget_bytes"])
+    assert float(row["rewrite_seconds"]) > 0
+
+
+def test_class_gap_writes_its_table_and_its_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "gap.csv"
+    arguments = ["--graphs", "6", "--search-nodes", "8", "--paper-nodes", "10", "-o", str(table)]
+    assert class_gap.main(arguments) == 0
+    lines = table.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == f"# python scripts/class_gap.py --graphs 6 --search-nodes 8 --paper-nodes 10 -o {table}"
+    rows = list(csv.DictReader(lines[1:]))
+    assert {row["oracle"] for row in rows} == {"search", "paper"}
+    assert all(float(row["difference"]) >= -1e-6 for row in rows if row["oracle"] == "search")
+    assert "cases, equal" in capsys.readouterr().out
