@@ -109,7 +109,7 @@ class Report(Figures):
     solver: str
     seed: int
     solve_seconds: float = pydantic.Field(ge=0)
-    part_bytes: int | None = pydantic.Field(ge=1)
+    part_bytes: int | None = pydantic.Field(default=None, ge=1)
     original: Figures
     ordered: Figures
 

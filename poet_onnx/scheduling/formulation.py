@@ -21,7 +21,7 @@ reads it; Y >= R of every reader at or behind the slot, Y >= next Y, last Y >= S
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from poet_onnx.scheduling.candidates import Candidates, Event, find_candidates
 from poet_onnx.scheduling.instance import Instance
@@ -167,6 +167,10 @@ def formulate(instance: Instance, budget_bytes: int, *, transfer_share: float) -
     model = _formulate(find_candidates(instance, budget_bytes), budget_bytes, transfer_share)
     if model.fixed_bytes > budget_bytes:
         model = _formulate(find_candidates(instance, budget_bytes, lengthen=False), budget_bytes, transfer_share)
+    if model.fixed_bytes > budget_bytes and instance.problem.paging:
+        # Whatever may be recomputed later cannot give its buffer away before; paging alone needs the least.
+        paging = replace(instance, problem=replace(instance.problem, recompute=False))
+        model = _formulate(find_candidates(paging, budget_bytes), budget_bytes, transfer_share)
     return model
 
 
