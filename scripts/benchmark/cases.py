@@ -19,7 +19,8 @@ class Budget:
 
     Attributes:
         kind: "share" of the ordered peak of the model with whole gradients, as `poet_onnx.rewrite` counts, or "ladder":
-            between the smallest budget with which the model works, split as it is, and LADDER_TOP of its own peak.
+            between the smallest budget with which the model works, split as it is and with any time it likes, and
+            LADDER_TOP of its own peak.
         value: the share, or the place on the ladder from 0 to 1.
     """
 

@@ -87,7 +87,7 @@ class Workshop:
             raise InputError(f"Case {case.name}: a ladder of budgets needs to know how gradients are split.")
         else:
             variant = self._variant(case, case.split)
-            low = self._smallest_bytes(case, case.split, deadline)
+            low = self._smallest_bytes(case, case.split, None)
             budget = low + int(case.budget.value * max(0.0, LADDER_TOP * variant.peak_bytes - low))
         problem = replace(variant.problem, budget_bytes=budget, deadline_seconds=deadline)
         return Prepared(variant, problem, whole.peak_bytes)
@@ -101,7 +101,7 @@ class Workshop:
         return next(fitting, parts[-1])
 
     def _smallest_bytes(self, case: Case, part_bytes: int | None, deadline: float | None) -> int:
-        key = (case.model, case.batch, case.device, part_bytes, case.deadline)
+        key = (case.model, case.batch, case.device, part_bytes, deadline)
         if key not in self._smallest:
             self.say(f"looking for the smallest budget of {case.model} on {case.device}, parts {part_bytes}")
             variant = self._variant(case, part_bytes)
