@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from brute_force import least_energy
 
+from poet_onnx.errors import InputError
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
@@ -23,6 +24,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 import benchmark_scheduling  # noqa: E402
 import class_gap  # noqa: E402
+from benchmark.artifacts import training_model  # noqa: E402
 from benchmark.cases import CASES, PLOTTED, QUICK  # noqa: E402
 from benchmark.exhaustive import least_overhead  # noqa: E402
 from benchmark.judge import judge, tidy  # noqa: E402
@@ -220,6 +222,16 @@ def test_cases_can_be_listed_and_unknown_ones_are_refused() -> None:
         refused = _command(*wrong)
         assert refused.returncode == 2
         assert refused.stderr.startswith("error: there is no ")
+
+
+def test_models_are_exported_once_and_unknown_ones_refused(tmp_path: Path) -> None:
+    path = training_model("mlp-mse", 2, tmp_path)
+    assert path == tmp_path / "mlp-mse-b2" / "training_model.onnx"
+    made = path.stat().st_mtime_ns
+    assert training_model("mlp-mse", 2, tmp_path).stat().st_mtime_ns == made
+    with pytest.raises(InputError, match="nonsense"):
+        training_model("nonsense", 1, tmp_path)
+    assert [folder.name for folder in tmp_path.iterdir()] == ["mlp-mse-b2"]
 
 
 def test_an_interrupted_run_keeps_its_rows(

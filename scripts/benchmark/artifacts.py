@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from benchmark.running import environment
 from poet_onnx.errors import InputError
-
-SCRIPTS = Path(__file__).resolve().parent.parent
 
 
 def training_model(name: str, batch: int, folder: Path) -> Path:
@@ -23,15 +21,14 @@ def training_model(name: str, batch: int, folder: Path) -> Path:
     if not (target / "training_model.onnx").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            command = [sys.executable, "-m", "benchmark.artifacts", name, str(batch), scratch]
-            paths = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            made = Path(scratch, "model")
+            made.mkdir()
+            command = [sys.executable, "-m", "benchmark.artifacts", name, str(batch), str(made)]
+            done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or ["no message"])[-1]
                 raise InputError(f"Model {name} could not be exported: {last}")
-            Path(scratch).rename(target)
-            Path(scratch).mkdir()  # for the temporary directory to remove
+            made.rename(target)
     return target / "training_model.onnx"
 
 

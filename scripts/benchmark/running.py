@@ -18,19 +18,23 @@ GRACE_SECONDS = 180.0
 """How long a method may overrun its limit, building its model included, before it is stopped."""
 
 
+def environment() -> dict[str, str]:
+    """Return the environment in which a child process finds this package."""
+    paths = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def run(method: str, problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
     """Return what a method finds; one that fails or has to be stopped gets a result that says so."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "problem"), Path(folder, "solved")
         source.write_bytes(pickle.dumps((problem, order, limits)))
         command = [sys.executable, "-m", "benchmark.worker", method, str(source), str(target)]
-        paths = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         seconds = limits.time_limit_seconds + GRACE_SECONDS
         try:
             done = subprocess.run(
                 command,
-                env=environment,
+                env=environment(),
                 timeout=seconds,
                 capture_output=True,
                 text=True,

@@ -30,7 +30,7 @@ METHODS: dict[str, tuple[str, str]] = {
     "greedy": ("benchmark.greedy", "solve_greedy"),
     "paper-scip": ("benchmark.paper_scip", "solve_paper_scip"),
     "paper-highs": ("benchmark.paper_highs", "solve_paper_highs"),
-    "retention-cpsat": ("benchmark.retention", "solve_retention"),
+    "retention-cpsat": ("benchmark.retention_cpsat", "solve_retention"),
 }
 """Module and function of every method, by the name that --methods takes."""
 
