@@ -39,8 +39,8 @@ def main(arguments: list[str]) -> int:
     from export_models import export, quiet
     from models import RECIPES, Bert, Recipe, tokens
 
-    build = functools.partial(Bert, 20, 256, 4, vocabulary=1000, dropout=0.0)
-    recipes = {**RECIPES, "transformer-20": Recipe(build, functools.partial(tokens, 128, 1000))}
+    build = functools.partial(Bert, 21, 256, 4, vocabulary=1000, dropout=0.0)
+    recipes = {**RECIPES, "transformer-21": Recipe(build, functools.partial(tokens, 128, 1000))}
     name, batch, directory = arguments
     with quiet():
         export(recipes[name], Path(directory), batch=int(batch))

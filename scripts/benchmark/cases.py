@@ -85,7 +85,7 @@ def _registry() -> tuple[Case, ...]:
     for share in (0.75, 0.5):
         cases.append(Case("resnet50", "tx2", Budget("share", share)))
         cases.append(Case("mobilenet", "tx2", Budget("share", share), batch=8))
-        cases.append(Case("transformer-20", "tx2", Budget("share", share)))
+        cases.append(Case("transformer-21", "tx2", Budget("share", share)))
     cases.append(Case("resnet18", "tx2", Budget("share", 0.4), 1.0))
     cases += PLOTTED
     return tuple(cases)
