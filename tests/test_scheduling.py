@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_graphs import random_graph
 
 from poet_onnx.costs import TransferCost
-from poet_onnx.errors import InfeasibleError
+from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
@@ -89,7 +89,7 @@ def test_every_plan_keeps_its_promises(
         problem = replace(problem, deadline_seconds=seconds * slack)
     try:
         plan = schedule(problem, time_limit_seconds=20)
-    except InfeasibleError as error:
+    except (InfeasibleError, LimitReachedError) as error:
         assert slack is not None, error
         return
     _assert_sound(problem, plan)

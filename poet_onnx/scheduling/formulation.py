@@ -102,7 +102,7 @@ class Formulation:
             x[self.page_in[key]] = 1.0
             x[self.page_out[key[0]]] = 1.0
         for value in self.candidates.events:
-            for index, retained, needed, _ in self._walk_back(value, supplies):
+            for index, retained, needed, _ in self.walk_back(value, supplies):
                 x[self.retain[value, index]] = float(retained)
                 for place, flag in enumerate(needed):
                     if (value, index, place) in self.needed:
@@ -115,7 +115,7 @@ class Formulation:
             paged_in: set[tuple[int, int]] = set()
             recomputed: set[tuple[int, int]] = set()
             for value, events in self.candidates.events.items():
-                for index, _, _, used in self._walk_back(value, supplies):
+                for index, _, _, used in self.walk_back(value, supplies):
                     event = events[index]
                     if used and event.own is not None:
                         recomputed.add((event.stage, self.candidates.slots[event.stage][event.own]))
@@ -126,7 +126,7 @@ class Formulation:
                 return kept
             supplies = kept
 
-    def _walk_back(self, value: int, supplies: Supplies) -> Iterator[tuple[int, bool, list[bool], bool]]:
+    def walk_back(self, value: int, supplies: Supplies) -> Iterator[tuple[int, bool, list[bool], bool]]:
         """Yield, from a value's last event to its first: index, retained into it, needed from each reader on, used."""
         events = self.candidates.events[value]
         wanted = False

@@ -16,12 +16,16 @@ from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.outcome import Limits, Outcome, Progress
+from poet_onnx.scheduling.search import improve
 from poet_onnx.scheduling.starts import Matrix, greedy_start
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
 
 OVERHEAD_GAP = 0.1
 """Besides the asked gap, the solver closes the gap over the overhead to this, as long as time lasts."""
+
+SEARCH_SECONDS = 2.0
+"""For each local search, before the solver starts and on what it found."""
 
 TRANSFER_SHARES = (0.0, 0.25, 0.5, 1.0)
 """Shares of the transfers' time that are charged to the deadline, tried in turn until a plan keeps it."""
@@ -138,7 +142,7 @@ def _solve(
         shares = (0.0,)
     end = time.monotonic() + limits.time_limit_seconds
     bound: float | None = None
-    late: Outcome | None = None
+    fastest = float("inf")
     for share in shares:
         left = max(1.0, end - time.monotonic())
         outcome, steps, covers = _solve_once(instance, replace(limits, time_limit_seconds=left), share, progress)
@@ -146,30 +150,37 @@ def _solve(
             if outcome.status == "infeasible":
                 _refuse_budget(instance)
             bound = outcome.bound_joules
-        late = outcome
         if steps is None:
             continue
         steps = overlap(problem, steps)
-        deadline = problem.deadline_seconds
-        if deadline is not None and simulate(replace(problem, deadline_seconds=None), steps).seconds > deadline:
-            continue
-        status = outcome.status if share == shares[0] else _repaired_status(outcome, bound, limits, problem, steps)
-        return steps, (replace(outcome, status=status, bound_joules=bound), covers)
-    if late is not None and late.status == "infeasible":
-        _refuse_budget(instance)
-    raise LimitReachedError(
-        f"No plan for a budget of {budget:,} bytes was found in {limits.time_limit_seconds:.0f} s; "
+        seconds = simulate(replace(problem, deadline_seconds=None), steps).seconds
+        fastest = min(fastest, seconds)
+        if problem.deadline_seconds is None or seconds <= problem.deadline_seconds:
+            status = _status(outcome, bound, limits, problem, steps)
+            return steps, (replace(outcome, status=status, bound_joules=bound), covers)
+    raise LimitReachedError(_nothing_found(problem, limits, fastest))
+
+
+def _nothing_found(problem: ScheduleProblem, limits: Limits, fastest: float) -> str:
+    """Say that no plan was found although none was proven not to exist."""
+    if fastest < float("inf"):
+        return (
+            f"No plan for a budget of {problem.budget_bytes:,} bytes was found that meets the deadline of "
+            f"{problem.deadline_seconds:.6g} s, transfers included: the fastest found takes {fastest:.6g} s; "
+            "give at least that, or a larger budget."
+        )
+    return (
+        f"No plan for a budget of {problem.budget_bytes:,} bytes was found in {limits.time_limit_seconds:.0f} s; "
         "give a larger --time-limit, budget or deadline."
     )
 
 
-def _repaired_status(
-    outcome: Outcome, bound: float, limits: Limits, problem: ScheduleProblem, steps: tuple[Step, ...]
-) -> str:
-    """Return "optimal" only if a plan repaired for the deadline is still within the asked gap of the first bound."""
+def _status(outcome: Outcome, bound: float, limits: Limits, problem: ScheduleProblem, steps: tuple[Step, ...]) -> str:
+    """Return "optimal" for a plan within the asked gap of the bound, however it was found; otherwise why it is not."""
     energy = simulate(problem, steps).energy_joules
-    close = energy - (_base_joules(problem) + bound) <= limits.gap * energy
-    return "optimal" if close and outcome.status == "optimal" else "time_limit"
+    if energy - (_base_joules(problem) + bound) <= limits.gap * energy * (1 + 1e-9):
+        return "optimal"
+    return "time_limit" if outcome.status == "optimal" else outcome.status
 
 
 def _solve_once(
@@ -190,6 +201,8 @@ def _solve_once(
             break
         try:
             start = greedy_start(model)
+            if start is not None:
+                start = improve(model, start, time_limit_seconds=SEARCH_SECONDS)
             outcome = solve(model, base, limits, start=start, progress=progress)
         except KeyboardInterrupt:
             outcome = Outcome("interrupted", tuple(start) if start else None, 0.0, 0)
@@ -199,6 +212,7 @@ def _solve_once(
             return outcome, None, ""
         exact = model.complete(model.supplies(outcome.x))
         if Matrix(model.memory, len(exact)).excess(exact) <= tightened:
+            exact = improve(model, exact, time_limit_seconds=SEARCH_SECONDS)
             return outcome, to_steps(model, exact), _covers(model.candidates)
     return Outcome("infeasible", None, bound, 0), None, ""
 

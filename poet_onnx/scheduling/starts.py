@@ -31,12 +31,26 @@ class Gap:
 def greedy_start(model: Formulation, *, time_limit_seconds: float = 2.0) -> list[float] | None:
     """Return a feasible assignment of all variables, or None if none was found this way."""
     gaps = _gaps(model)
-    decisions = _Decisions(model, {gap for gap in gaps if _must_stay(model, gap)})
     matrix = Matrix(model.memory + [row for row in model.rows if row.low is None], len(model.cost))
-    best = decisions.assignment()
-    if best is None or not matrix.holds(best):
-        return None
-    waiting = [gap for gap in gaps if gap not in decisions.retained]
+    forced = {gap for gap in gaps if _must_stay(model, gap)}
+    # A value that is read again at once is best kept; only where that is too much may it be recomputed.
+    for retained in (forced | {gap for gap in gaps if gap.length == 1}, forced):
+        decisions = _Decisions(model, retained)
+        best = decisions.assignment()
+        if best is not None and matrix.holds(best):
+            return _retain_more(model, matrix, decisions, best, time_limit_seconds)
+    return None
+
+
+def _retain_more(
+    model: Formulation,
+    matrix: Matrix,
+    decisions: _Decisions,
+    best: list[float],
+    time_limit_seconds: float,
+) -> list[float]:
+    """Keep more values in RAM, in batches while they fit, those first that pay most for their place."""
+    waiting = [gap for gap in _gaps(model) if gap not in decisions.retained]
     waiting.sort(key=lambda gap: (-_worth(model, gap), gap.value, gap.last))
     deadline = time.monotonic() + time_limit_seconds
     batch = max(1, len(waiting) // 8)
@@ -64,12 +78,14 @@ class Matrix:
         self.value = np.fromiter((c for row in rows for c in row.terms.values()), np.float64, count=sum(lengths))
         self.variables = variables
 
+    def activity(self, x: Sequence[float]) -> NDArray[np.float64]:
+        """Return the left-hand side of every row."""
+        weights = self.value * np.asarray(x, dtype=np.float64)[self.column]
+        return np.bincount(self.row, weights, minlength=len(self.high)).astype(np.float64)
+
     def excess(self, x: Sequence[float]) -> float:
         """Return the largest amount by which a row is exceeded; at most 0 if all hold."""
-        if not len(self.high):
-            return 0.0
-        activity = np.bincount(self.row, self.value * np.asarray(x)[self.column], minlength=len(self.high))
-        return float(np.max(activity - self.high))
+        return float(np.max(self.activity(x) - self.high)) if len(self.high) else 0.0
 
     def holds(self, x: Sequence[float]) -> bool:
         """Return whether every row holds."""

@@ -1,0 +1,74 @@
+"""The local search: it never breaks a schedule, never makes it dearer, and comes close to the solver's optimum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from random_graphs import random_graph
+
+from poet_onnx.errors import LimitReachedError
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import memory_aware_order, schedule, smallest_budget
+from poet_onnx.scheduling.formulation import Formulation, formulate
+from poet_onnx.scheduling.instance import build_instance
+from poet_onnx.scheduling.lowering import to_steps
+from poet_onnx.scheduling.search import improve
+from poet_onnx.scheduling.starts import Matrix, greedy_start
+from poet_onnx.simulate import simulate
+
+
+def _tight(seed: int, layers: int, share: float, **options: bool) -> tuple[ScheduleProblem, Formulation]:
+    graph, costs = random_graph(seed, layers)
+    problem = ScheduleProblem(graph, costs, **options)
+    order = memory_aware_order(problem)
+    instance = build_instance(problem, order)
+    smallest = smallest_budget(problem, order).budget_bytes
+    budget = int(smallest + share * (max(instance.step_bytes()) - smallest))
+    problem = replace(problem, budget_bytes=budget)
+    return problem, formulate(build_instance(problem, order), budget, transfer_share=0.0)
+
+
+def _cost(model: Formulation, x: list[float]) -> float:
+    return sum(cost * level for cost, level in zip(model.cost, x, strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"paging": False}, {"recompute": False}], ids=str)
+@pytest.mark.parametrize("seed", range(25))
+def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[str, bool]) -> None:
+    problem, model = _tight(seed, 4 + seed % 20, (seed % 4) / 4, **options)
+    start = greedy_start(model)
+    if start is None:
+        return
+    improved = improve(model, start, time_limit_seconds=2.0)
+    assert _cost(model, improved) <= _cost(model, start) + 1e-12
+    assert improved == model.complete(model.supplies(improved))
+    assert Matrix(model.memory, len(improved)).excess(improved) <= 0
+    for row in model.rows:
+        total = sum(coefficient * improved[variable] for variable, coefficient in row.terms.items())
+        assert row.low is None or total >= row.low - 1e-9
+        assert row.high is None or total <= row.high + 1e-9
+    prediction = simulate(problem, to_steps(model, improved))
+    base = sum(cost.joules for cost in problem.costs.nodes.values())
+    assert prediction.energy_joules == pytest.approx(base + _cost(model, improved), rel=1e-9)
+
+
+def test_the_search_alone_comes_close_to_the_optimum() -> None:
+    spent = best = 0.0
+    for seed in range(25):
+        problem, model = _tight(seed, 12, 0.3)
+        start = greedy_start(model)
+        assert start is not None
+        spent += _cost(model, improve(model, start, time_limit_seconds=2.0))
+        plan = schedule(problem, gap=0.0)
+        best += plan.prediction.energy_joules - sum(cost.joules for cost in problem.costs.nodes.values())
+    assert spent <= 1.35 * best
+
+
+def test_a_deadline_that_no_plan_was_found_for_is_no_proof() -> None:
+    graph, costs = random_graph(7, 12)
+    problem = ScheduleProblem(graph, replace(costs, asynchronous=True), recompute=False)
+    seconds = sum(cost.seconds for cost in costs.nodes.values())
+    tight = replace(problem, budget_bytes=smallest_budget(problem).budget_bytes, deadline_seconds=seconds * 1.0001)
+    with pytest.raises(LimitReachedError, match="the fastest found takes"):
+        schedule(tight)
