@@ -158,16 +158,18 @@ def _solve(
         if problem.deadline_seconds is None or seconds <= problem.deadline_seconds:
             status = _status(outcome, bound, limits, problem, steps)
             return steps, (replace(outcome, status=status, bound_joules=bound), covers)
-    raise LimitReachedError(_nothing_found(problem, limits, fastest))
+    raise LimitReachedError(_nothing_found(instance, limits, fastest))
 
 
-def _nothing_found(problem: ScheduleProblem, limits: Limits, fastest: float) -> str:
-    """Say that no plan was found although none was proven not to exist."""
+def _nothing_found(instance: Instance, limits: Limits, fastest: float) -> str:
+    """Say that no plan was found although none was proven not to exist, and what would do."""
+    problem = instance.problem
     if fastest < float("inf"):
+        works = smallest_budget(problem, [node.name for node in instance.nodes]).budget_bytes
         return (
             f"No plan for a budget of {problem.budget_bytes:,} bytes was found that meets the deadline of "
             f"{problem.deadline_seconds:.6g} s, transfers included: the fastest found takes {fastest:.6g} s; "
-            "give at least that, or a larger budget."
+            f"give at least that, or a budget of {works:,} bytes."
         )
     return (
         f"No plan for a budget of {problem.budget_bytes:,} bytes was found in {limits.time_limit_seconds:.0f} s; "
