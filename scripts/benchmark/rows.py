@@ -16,6 +16,7 @@ from benchmark.judge import Verdict, judge
 from benchmark.prices import Prices
 from benchmark.problems import Prepared
 from benchmark.result import Solved, seconds_to_gap
+from poet_onnx.errors import PoetError
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
@@ -125,7 +126,7 @@ def _carry_out(prepared: Prepared, verdict: Verdict) -> tuple[float | None, str]
     try:
         for make in (OrderNodes, InsertRecompute, InsertPaging):
             make(prepared.problem.graph, plan)(model)
-    except (PassError, InvariantError) as error:
+    except (PassError, InvariantError, PoetError) as error:
         return None, f"cannot be carried out: {error.__cause__ or error}"
     return time.monotonic() - begin, ""
 
