@@ -13,6 +13,7 @@ import fnmatch
 import os
 import platform
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what = f"method {unknown[0]!r}; there are {', '.join(METHODS)}" if unknown else f"case like {options.cases!r}"
         print(f"error: there is no {what}.", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no solver is left behind
     workshop = Workshop(options.models, lambda text: print(f"  {text}", flush=True))
     try:
         with Table(options.output, _comments(arguments)) as table:

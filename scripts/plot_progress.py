@@ -81,6 +81,8 @@ def draw(path: Path, case: Case, prepared: Prepared, trace: Sequence[Point]) -> 
     axes.set_xlabel("seconds, model building included")
     axes.set_ylabel("energy above the computations alone, %")
     axes.set_title(f"{case.model} on {case.device}, {case.budget} of the ordered peak")
+    axes.margins(y=0.1)
+    axes.set_xlim(left=0.0)
     axes.set_ylim(bottom=0.0)
     axes.legend()
     figure.savefig(path, metadata={"Date": None})
