@@ -97,8 +97,16 @@ std::vector<int64_t> read_rows(const Tensor& indices, int64_t row_count) {
   return rows;
 }
 
-// Goes through all rows of the buffer once: those that nothing names get a gradient of zero, which is not nothing,
-// because -0 + 0 is +0.
+// A gradient of zero is not nothing, because -0 + 0 is +0.
+template <typename T>
+void accumulate_zero(T* buffer, uint64_t count, bool overwrite) {
+  if (overwrite) {
+    std::fill_n(buffer, count, T{0});
+  } else {
+    for (uint64_t i = 0; i < count; ++i) buffer[i] += T{0};
+  }
+}
+
 template <typename T>
 void accumulate_rows(T* buffer, int64_t row_count, uint64_t width, const std::vector<int64_t>& rows, const T* gradient,
                      bool overwrite) {
@@ -106,9 +114,11 @@ void accumulate_rows(T* buffer, int64_t row_count, uint64_t width, const std::ve
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rows[a] < rows[b]; });
   std::vector<T> sum(width);
-  size_t next = 0;
-  for (int64_t row = 0; row < row_count; ++row) {
+  int64_t done = 0;
+  for (size_t next = 0; next < order.size();) {
+    const int64_t row = rows[order[next]];
     T* to = buffer + static_cast<uint64_t>(row) * width;
+    accumulate_zero(buffer + static_cast<uint64_t>(done) * width, static_cast<uint64_t>(row - done) * width, overwrite);
     std::fill(sum.begin(), sum.end(), T{0});
     for (; next < order.size() && rows[order[next]] == row; ++next)
       add(sum.data(), gradient + order[next] * width, width);
@@ -117,7 +127,10 @@ void accumulate_rows(T* buffer, int64_t row_count, uint64_t width, const std::ve
     } else {
       add(to, sum.data(), width);
     }
+    done = row + 1;
   }
+  accumulate_zero(buffer + static_cast<uint64_t>(done) * width, static_cast<uint64_t>(row_count - done) * width,
+                  overwrite);
 }
 
 class AccumulateRows final : public Kernel {

@@ -77,7 +77,7 @@ def cost_table(
         device: the profile whose numbers are used.
         measured: replaces times, workspace, storage rates and, where it was metered, power by what was measured.
         measured_graph: the graph that was measured, where `graph` is that with some nodes replaced. The new nodes are
-            modelled, in proportion to what the measured graph takes by the same model.
+            modelled, in proportion to what the whole measured graph took.
 
     Raises:
         InputError: `measured` is of another graph, or an operator's workspace is known to neither of them.
@@ -136,17 +136,19 @@ def _measured_costs(
     costs = {name: _measured_cost(node, device, measured) for name, node in known.items()}
     if graph is measured_graph:
         return costs
-    modelled = sum(_modelled_cost(measured_graph, node, device).seconds for node in known.values())
-    share = sum(cost.seconds for cost in costs.values()) / modelled
+    modelled = {name: _modelled_cost(measured_graph, node, device).seconds for name, node in known.items()}
+    whole = sum(cost.seconds for cost in costs.values()) / sum(modelled.values())
+    watts = measured.active_watts or device.compute.active_watts
     found = {}
     for node in graph.nodes:
         source = known.get(node.name)
         if source is not None and (source.inputs, source.outputs) == (node.inputs, node.outputs):
             found[node.name] = costs[node.name]
-        else:
-            cost = _modelled_cost(graph, node, device)
-            watts = measured.active_watts or device.compute.active_watts
-            found[node.name] = NodeCost(cost.seconds * share, cost.seconds * share * watts, cost.workspace_bytes)
+            continue
+        # What is left of a node that lost an output keeps that node's pace; parts of it are new and have none yet.
+        share = costs[node.name].seconds / modelled[node.name] if modelled.get(node.name) else whole
+        cost = _modelled_cost(graph, node, device)
+        found[node.name] = NodeCost(cost.seconds * share, cost.seconds * share * watts, cost.workspace_bytes)
     return found
 
 

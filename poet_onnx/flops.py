@@ -59,6 +59,9 @@ _MOVES_WHAT_IT_WRITES = _by_operator(
     (0, "Gather GatherElements GatherND Slice Split SplitTraining Expand Tile Concat ConcatTraining Transpose Pad"),
     (0, "DepthToSpace SpaceToDepth Identity Reshape Flatten Squeeze Unsqueeze"),
 )
+_ACCUMULATED_INPUT = {"Accumulate": 1, "AccumulateRows": 0}
+"""The input that is as large as what the operator reads and writes in its buffer."""
+_WINDOWED = frozenset(("MaxPool", "AveragePool", "LpPool", "AveragePoolGrad"))
 _WRITES_ONLY = frozenset(("ConstantOfShape", "ZeroGradient", "Shape", "Size", "Range", "EyeLike", "RandomUniform"))
 
 
@@ -90,13 +93,13 @@ def elements(tensor: Tensor | None) -> int:
 
 def _elementwise_flops(node: Node, inputs: _Tensors, outputs: _Tensors) -> int:
     largest_output = max((elements(tensor) for tensor in outputs), default=0)
+    if node.op_type in _ACCUMULATED_INPUT:
+        return elements(inputs[_ACCUMULATED_INPUT[node.op_type]])
     if node.op_type in _MATMUL_RULES:
         with_bias = node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(inputs) > 2 and inputs[2] is not None
         return largest_output if with_bias else 0
-    if node.op_type in ("MaxPool", "AveragePool", "LpPool"):
-        return largest_output * _kernel_size(node)
-    if node.op_type == "AveragePoolGrad":
-        return elements(inputs[0]) * _kernel_size(node)
+    if node.op_type in _WINDOWED:
+        return (elements(inputs[0]) if node.op_type.endswith("Grad") else largest_output) * _kernel_size(node)
     if node.op_type in _MOVES_WHAT_IT_WRITES or node.op_type in _WRITES_ONLY:
         return 0
     if node.op_type in _PER_INPUT_ELEMENT:
@@ -111,6 +114,10 @@ def _moved_bytes(node: Node, inputs: _Tensors, outputs: _Tensors) -> int:
         return written
     if node.op_type in _MOVES_WHAT_IT_WRITES:
         return 2 * written
+    if node.op_type in _ACCUMULATED_INPUT:
+        changed = inputs[_ACCUMULATED_INPUT[node.op_type]]
+        others = sum(tensor.size_bytes for tensor in inputs[1:] if tensor)
+        return others + 2 * (changed.size_bytes if changed else 0)
     if node.op_type in ("InPlaceAccumulator", "InPlaceAccumulatorV2"):
         return read + (inputs[0].size_bytes if inputs and inputs[0] else 0)
     if node.op_type == "ConvGrad":
