@@ -314,7 +314,7 @@ def test_a_budget_that_is_too_small_names_the_smallest_that_works(
     assert list(model.parent.iterdir()) == before
     smallest = re.search(r"works is ([\d,]+) bytes", result.err)
     assert smallest is not None, result
-    fits = cli("rewrite", model, "--device", "a72", option, smallest[1].replace(",", ""))
+    fits = cli("rewrite", model, "--device", "a72", option, smallest[1].replace(",", ""), "--time-limit", "5")
     assert fits.code == 0, fits
 
 

@@ -256,7 +256,14 @@ def test_the_stock_runtime_passes_these_tests() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "POET_STOCK_PYTHON"}
     here = Path(__file__).parent
     files = [
-        str(here / name) for name in ("test_ops.py", "test_ops_refusals.py", "test_ops_faults.py", "test_runtime.py")
+        str(here / name)
+        for name in (
+            "test_ops.py",
+            "test_ops_accumulate.py",
+            "test_ops_refusals.py",
+            "test_ops_faults.py",
+            "test_runtime.py",
+        )
     ]
     command = [os.environ["POET_STOCK_PYTHON"], "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
