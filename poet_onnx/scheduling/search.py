@@ -217,7 +217,7 @@ class _Columns:
         self.begin = np.searchsorted(matrix.column[order], np.arange(len(x) + 1))
         self.high = matrix.high
         self.activity: NDArray[np.float64] = matrix.activity(x)
-        self.slack = 1e-9 * np.maximum(1.0, np.abs(self.high))
+        self.slack = matrix.slack
 
     def change(self, x: list[float], levels: dict[int, float]) -> bool:
         """Set variables to new levels if every row still holds; otherwise leave all as it was."""

@@ -72,6 +72,8 @@ class Matrix:
 
     def __init__(self, rows: Sequence[Row], variables: int) -> None:
         self.high: NDArray[np.float64] = np.array([row.high for row in rows], dtype=np.float64)
+        # Seconds are rounded by floating point; bytes are whole numbers, and not one of them may be too many.
+        self.slack: NDArray[np.float64] = np.minimum(0.5, 1e-9 * np.maximum(1.0, np.abs(self.high)))
         lengths = [len(row.terms) for row in rows]
         self.row = np.repeat(np.arange(len(rows)), lengths)
         self.column = np.fromiter((v for row in rows for v in row.terms), dtype=np.int64, count=sum(lengths))
@@ -89,7 +91,7 @@ class Matrix:
 
     def holds(self, x: Sequence[float]) -> bool:
         """Return whether every row holds."""
-        return self.excess(x) <= 1e-9 * max(1.0, float(np.max(np.abs(self.high), initial=0.0)))
+        return bool(np.all(self.activity(x) <= self.high + self.slack))
 
 
 def _cost(model: Formulation, x: Sequence[float]) -> float:
