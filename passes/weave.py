@@ -57,7 +57,7 @@ def weave(model: ir.Model, graph: TrainingGraph, layout: Sequence[Placed]) -> bo
     for placed in layout:
         node = nodes.get(placed.name)
         inputs = [_input(values, name, placed.name) for name in placed.inputs]
-        if node is None:
+        if node is None or len(node.inputs) != len(inputs):  # a gate may have got a trigger, or lost one
             node = _make(graph, nodes, placed, inputs)
         else:
             for index, value in enumerate(inputs):
@@ -139,7 +139,7 @@ def _make(
     graph: TrainingGraph, nodes: dict[str, ir.Node], placed: Placed, inputs: Sequence[ir.Value | None]
 ) -> ir.Node:
     """Make a node: a copy of a source node, a gate, scratch or a transfer."""
-    original = nodes.get(placed.source) if placed.source else None
+    original = _pattern(nodes, placed.source) if placed.source else None
     if placed.source and original is None:
         raise InputError(f"The model lacks node '{placed.source}', which the plan repeats.")
     return ir.Node(
@@ -153,6 +153,13 @@ def _make(
         doc_string=None if original is None else original.doc_string,
         metadata_props={} if original is None else dict(original.metadata_props),
     )
+
+
+def _pattern(nodes: dict[str, ir.Node], source: str) -> ir.Node | None:
+    """Return a node of the model to copy: the source, or a view of another version where nobody reads that one."""
+    if source in nodes:
+        return nodes[source]
+    return next((node for name, node in nodes.items() if name.startswith(f"{source}/view_")), None)
 
 
 def _transfer_attributes(graph: TrainingGraph, placed: Placed) -> tuple[ir.Attr, ...]:

@@ -9,18 +9,19 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 from onnx_ir.passes import PassBase
-from random_plans import file_order_plan, random_plan
+from random_plans import file_order_plan, plan_of, random_plan
 
 import poet_onnx
 from poet_onnx.costs import cost_table
 from poet_onnx.device import load_device
 from poet_onnx.extract import extract, load_model
+from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
-from poet_onnx.plan import Action, Plan
+from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.simulate import simulate
 
@@ -75,3 +76,38 @@ def test_ordering_by_the_file_changes_no_node(model_path: Callable[..., Path]) -
     plan: Plan = file_order_plan(problem)
     OrderNodes(problem.graph, plan)(model)
     assert [node.name for node in model.graph if node.op_type not in ("Identity", "Reshape")] == before
+
+
+@pytest.mark.parametrize("words", ["oi|r", "o|ri", "roi|", "oi|i", "or|i", "oir|i", "r|r", "o|i"])
+def test_a_view_of_any_version_is_made_where_it_is_read(model_path: Callable[..., Path], words: str) -> None:
+    """Recompute (r), page out (o) and page in (i) a value between its maker, its first reader (|) and the next."""
+    path = model_path("resnet18")
+    _, problem = prepare(path)
+    graph = problem.graph
+    view = next(node for node in graph.nodes if node.op_type == "Flatten")
+    value = graph.tensors[view.inputs[0]].storage
+    maker = next(node for node in graph.nodes if value in node.outputs)
+    steps = list(file_order_plan(problem).steps)
+    readers = [index for index, step in enumerate(steps) if value in graph.reads(node_of(graph, step))]
+    pieces: dict[str, list[Step]] = {
+        "o": [Step(Action.PAGE_OUT_START, value), Step(Action.PAGE_OUT_END, value)],
+        "i": [Step(Action.PAGE_IN_START, value), Step(Action.PAGE_IN_END, value)],
+    }
+    copies = 0
+    woven = steps[: readers[0]]
+    for word in words:
+        if word == "|":
+            woven += steps[readers[0] : readers[0] + 1]
+        elif word == "r":
+            copies += 1
+            woven.append(Step(Action.COMPUTE, maker.name, copies))
+        else:
+            woven += pieces[word]
+    woven += steps[readers[0] + 1 :]
+    result = poet_onnx.rewrite(path, device="a72", plan=plan_of(problem, woven))
+    report = poet_onnx.verify(path, result.model, feeds=2)
+    assert report.problems == ()
+
+
+def node_of(graph: TrainingGraph, step: Step) -> Node:
+    return next(node for node in graph.nodes if node.name == step.subject)
