@@ -18,6 +18,10 @@ Rules:
         later one gets the token through a Gate.
     L9. What a step makes and nobody reads goes into a Gate right behind it: ONNX Runtime frees a buffer behind its last
         reader, and one that has no reader only when the whole training step is over.
+    L10. A normalization whose statistics are read gets its data through a Gate where it is the only reader of an Add's
+        version: ONNX Runtime's SkipLayerNormFusion (onnxruntime/core/optimizer/skip_layer_norm_fusion.cc) would fuse
+        the two, which it takes for inference, and leave the statistics out. In the model as given the gradient reads
+        the sum too, which keeps them apart; with a plan it may read another version.
 """
 
 from __future__ import annotations
@@ -32,6 +36,9 @@ from poet_onnx.plan import Action, Step
 
 DOMAIN = "poet"
 """Operator domain of gates and transfers."""
+
+NORMALIZATIONS = frozenset(("LayerNormalization", "SimplifiedLayerNormalization"))
+"""Operators that the runtime fuses with an Add before them."""
 
 TOKEN = ""
 """Stands in `Placed.like` for an int64 tensor of one element: a token or a ticket."""
@@ -143,6 +150,9 @@ class _Layout:
         earlier, read = self._runs.setdefault(node.name, set()), tuple(inputs)
         if read in earlier:
             self._gate_input(index, step, node, inputs)
+        elif self._would_be_fused(index, node):
+            gate = self._node_names.of(node.name, f"/apart_{step.copy}")
+            inputs[0] = self._gate(gate, inputs[0], node.inputs[0], None)
         earlier.add(read)
         if step.copy:
             self._replace_state(step, node, inputs)
@@ -210,6 +220,17 @@ class _Layout:
         own = [versions[storage]] if storage in versions else []
         gate = self._node_names.of(node.name, f"/gate_{step.copy}")
         inputs[place] = self._gate(gate, inputs[place], node.inputs[place], self._trigger(index, own))
+
+    def _would_be_fused(self, index: int, node: Node) -> bool:
+        """Return whether the runtime would fuse a normalization with the Add that makes what it reads (L10)."""
+        if node.op_type not in NORMALIZATIONS or not any(node.outputs[1:]):
+            return False
+        storage = self._graph.tensors[node.inputs[0]].storage
+        version = self._lives.reads[index].get(storage)
+        maker = self._producer.get(storage)
+        if version is None or maker is None or maker.op_type != "Add":
+            return False
+        return sum(1 for reads in self._lives.reads if reads.get(storage) is version) == 1
 
     def _gate(self, node_name: str, value: str, like: str, trigger: str | None) -> str:
         """Place a Gate and return its output; gates of one value form a chain (L4)."""

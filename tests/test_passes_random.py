@@ -111,3 +111,25 @@ def test_a_view_of_any_version_is_made_where_it_is_read(model_path: Callable[...
 
 def node_of(graph: TrainingGraph, step: Step) -> Node:
     return next(node for node in graph.nodes if node.name == step.subject)
+
+
+def test_a_normalization_is_not_fused_with_the_sum_it_alone_reads(model_path: Callable[..., Path]) -> None:
+    path = model_path("bert-2")
+    _, problem = prepare(path)
+    graph = problem.graph
+    makers = {value: node for node in graph.nodes for value in graph.writes(node)}
+    steps = list(file_order_plan(problem).steps)
+    copied = 0
+    for norm in graph.nodes:
+        if norm.op_type != "LayerNormalization":
+            continue
+        value = graph.tensors[norm.inputs[0]].storage
+        readers = [node_of(graph, step).name for step in steps if value in graph.reads(node_of(graph, step))]
+        if value in makers and makers[value].op_type == "Add" and makers[value].recomputable and len(readers) == 2:
+            place = next(index for index, step in enumerate(steps) if step.subject == readers[1])
+            steps.insert(place, Step(Action.COMPUTE, makers[value].name, 1))
+            copied += 1
+    assert copied
+    result = poet_onnx.rewrite(path, device="a72", plan=plan_of(problem, steps))
+    report = poet_onnx.verify(path, result.model, feeds=2, optimized=True)
+    assert report.problems == ()

@@ -8,7 +8,6 @@ improved by moving nodes around its peak, and the file's own order is kept when 
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -16,17 +15,16 @@ from poet_onnx.graph import Node, Phase, TrainingGraph
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.instance import Instance, build_instance, file_order
 
+MOST_NODE_VISITS = 150_000
+"""Nodes that the improvement may look at, over all its trials: about two seconds, and the same on any machine."""
 
-def memory_aware_order(problem: ScheduleProblem, *, time_limit_seconds: float = 2.0) -> tuple[str, ...]:
-    """Return an order of the graph's nodes whose peak is as low as was found, never above the file's.
 
-    The result depends on the graph and its workspace alone; the time limit bounds the improvement only on graphs so
-    large that its fixed number of moves would take longer.
-    """
+def memory_aware_order(problem: ScheduleProblem) -> tuple[str, ...]:
+    """Return an order of the graph's nodes whose peak is as low as was found, never above the file's."""
     deps = Dependencies(problem.graph)
     orders = [file_order(problem.graph), deps.drain_order(), deps.greedy_order()]
     best = min((build_instance(problem, order) for order in orders), key=_quality)
-    return tuple(node.name for node in _improve(best, deps, time.monotonic() + time_limit_seconds).nodes)
+    return tuple(node.name for node in _improve(best, deps).nodes)
 
 
 def _quality(instance: Instance) -> tuple[int, int]:
@@ -140,29 +138,23 @@ class Dependencies:
         return tuple(done)
 
 
-def _improve(instance: Instance, deps: Dependencies, deadline: float, rounds: int = 400) -> Instance:
+def _improve(instance: Instance, deps: Dependencies) -> Instance:
     """Move nodes across the peak while that lowers it; the first improvement found is taken."""
     quality = _quality(instance)
-    for _ in range(rounds):
-        better = _first_better(instance, quality, deps, deadline)
-        if better is None:
-            break
-        instance, quality = better, _quality(better)
+    trials = MOST_NODE_VISITS // max(1, len(instance.nodes))
+    better = True
+    while better:
+        better = False
+        names = [node.name for node in instance.nodes]
+        for order in filter(None, (move(names) for move in _moves(instance, deps))):
+            if not trials:
+                return instance
+            trials -= 1
+            candidate = build_instance(instance.problem, order)
+            if _quality(candidate) < quality:
+                instance, quality, better = candidate, _quality(candidate), True
+                break
     return instance
-
-
-def _first_better(instance: Instance, quality: tuple[int, int], deps: Dependencies, deadline: float) -> Instance | None:
-    names = [node.name for node in instance.nodes]
-    for move in _moves(instance, deps):
-        if time.monotonic() > deadline:
-            return None
-        order = move(names)
-        if order is None:
-            continue
-        candidate = build_instance(instance.problem, order)
-        if _quality(candidate) < quality:
-            return candidate
-    return None
 
 
 def _moves(instance: Instance, deps: Dependencies) -> list[Callable[[list[str]], list[str] | None]]:

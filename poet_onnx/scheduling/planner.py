@@ -24,8 +24,8 @@ from poet_onnx.simulate import simulate
 OVERHEAD_GAP = 0.1
 """Besides the asked gap, the solver closes the gap over the overhead to this, as long as time lasts."""
 
-SEARCH_SECONDS = 2.0
-"""For each local search, before the solver starts and on what it found."""
+SEARCH_SECONDS = 10.0
+"""For each local search, before the solver starts and on what it found; it ends by itself in a fraction of that."""
 
 TRANSFER_SHARES = (0.0, 0.25, 0.5, 1.0)
 """Shares of the transfers' time that are charged to the deadline, tried in turn until a plan keeps it."""

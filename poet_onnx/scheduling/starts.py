@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poet_onnx.scheduling.formulation import Formulation, Row, Supplies
+
+MOST_VARIABLE_VISITS = 4_000_000
+"""Variables that the greedy start may set, over all its trials: about two seconds, and the same on any machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Gap:
     length: int
 
 
-def greedy_start(model: Formulation, *, time_limit_seconds: float = 2.0) -> list[float] | None:
+def greedy_start(model: Formulation) -> list[float] | None:
     """Return a feasible assignment of all variables, or None if none was found this way."""
     gaps = _gaps(model)
     matrix = Matrix(model.memory + [row for row in model.rows if row.low is None], len(model.cost))
@@ -38,7 +40,7 @@ def greedy_start(model: Formulation, *, time_limit_seconds: float = 2.0) -> list
         decisions = _Decisions(model, retained)
         best = decisions.assignment()
         if best is not None and matrix.holds(best):
-            return _retain_more(model, matrix, decisions, best, time_limit_seconds)
+            return _retain_more(model, matrix, decisions, best)
     return None
 
 
@@ -47,14 +49,14 @@ def _retain_more(
     matrix: Matrix,
     decisions: _Decisions,
     best: list[float],
-    time_limit_seconds: float,
 ) -> list[float]:
     """Keep more values in RAM, in batches while they fit, those first that pay most for their place."""
     waiting = [gap for gap in _gaps(model) if gap not in decisions.retained]
     waiting.sort(key=lambda gap: (-_worth(model, gap), gap.value, gap.last))
-    deadline = time.monotonic() + time_limit_seconds
+    trials = max(20, MOST_VARIABLE_VISITS // max(1, len(model.cost)))
     batch = max(1, len(waiting) // 8)
-    while waiting and time.monotonic() < deadline:
+    while waiting and trials:
+        trials -= 1
         trial = _Decisions(model, decisions.retained | set(waiting[:batch]))
         x = trial.assignment()
         if x is not None and matrix.holds(x) and _cost(model, x) <= _cost(model, best):
