@@ -19,6 +19,6 @@ def solve_greedy(problem: ScheduleProblem, order: tuple[str, ...], limits: Limit
     built = time.monotonic()
     if problem.budget_bytes is not None and model.fixed_bytes > problem.budget_bytes:
         return Solved("infeasible", None, 0.0, size, built - begin, 0.0, (), "what must stay in RAM exceeds the budget")
-    start = greedy_start(model, time_limit_seconds=limits.time_limit_seconds)
+    start = greedy_start(model)
     steps = to_steps(model, model.complete(model.supplies(start))) if start is not None else None
     return Solved("heuristic", steps, 0.0, size, built - begin, time.monotonic() - built, (), "no bound")
