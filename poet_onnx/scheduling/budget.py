@@ -59,7 +59,8 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, i
             budget = model.fixed_bytes
             continue
         if greedy_start(model) is not None:
-            return _tightened(instance, model), min(bound, model.fixed_bytes)
+            found_bytes = _tightened(instance, model)
+            return found_bytes, min(bound, found_bytes)
         found, proven, _ = least_budget(model, time_limit_seconds=SEARCH_SECONDS)
         bound = max(bound, int(min(proven, found)))
         if found <= budget:

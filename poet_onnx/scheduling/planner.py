@@ -38,9 +38,11 @@ def ordered_steps(order: Sequence[str]) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Solution:
+    """Steps, how the solver ended, and which plans its bound holds for; no outcome where no solver was needed."""
+
     steps: tuple[Step, ...]
-    outcome: Outcome
-    covers: str
+    outcome: Outcome | None = None
+    covers: str = "all plans: nothing is recomputed or paged"
 
 
 def schedule(
@@ -78,26 +80,20 @@ def schedule(
             "give at least that."
         )
     if problem.budget_bytes is None or unlimited.transient_peak_bytes <= problem.budget_bytes:
-        return _plan(problem, steps, None, begin, seed)
+        return _plan(problem, _Solution(steps), begin, seed)
     limits = Limits(gap, min(OVERHEAD_GAP, 10 * gap), time_limit_seconds, seed)
-    return _plan(problem, *_solve(instance, limits, progress), begin, seed)
+    return _plan(problem, _solve(instance, limits, progress), begin, seed)
 
 
-def _plan(
-    problem: ScheduleProblem, steps: tuple[Step, ...], outcome: tuple[Outcome, str] | None, begin: float, seed: int
-) -> Plan:
-    prediction = simulate(problem, steps)
+def _plan(problem: ScheduleProblem, solution: _Solution, begin: float, seed: int) -> Plan:
+    prediction = simulate(problem, solution.steps)
     energy = prediction.energy_joules
-    solver = "none"
-    if outcome is None:
-        status, covers, bound = "not_needed", "all plans: nothing is recomputed or paged", energy
-        base = energy
-    else:
+    status, solver, base, bound = "not_needed", "none", energy, energy
+    if solution.outcome is not None:
         from poet_onnx.scheduling.solver import solver_name
 
-        status, covers, solver = outcome[0].status, outcome[1], solver_name()
-        base = _base_joules(problem)
-        bound = min(energy, base + outcome[0].bound_joules)
+        status, solver, base = solution.outcome.status, solver_name(), _base_joules(problem)
+        bound = min(energy, base + solution.outcome.bound_joules)
     overhead = energy - base
     certificate = Certificate(
         status=status,
@@ -105,7 +101,7 @@ def _plan(
         bound_joules=bound,
         gap=(energy - bound) / energy if energy else 0.0,
         overhead_gap=(energy - bound) / overhead if overhead > 0 else 0.0,
-        covers=covers,
+        covers=solution.covers,
         solver=solver,
         seed=seed,
         threads=1,
@@ -116,7 +112,7 @@ def _plan(
         device=problem.costs.device,
         budget_bytes=problem.budget_bytes,
         deadline_seconds=problem.deadline_seconds,
-        steps=steps,
+        steps=solution.steps,
         prediction=prediction,
         certificate=certificate,
     )
@@ -128,9 +124,7 @@ def _base_joules(problem: ScheduleProblem) -> float:
     return sum(node.joules + costs.idle_watts * node.seconds for node in nodes)
 
 
-def _solve(
-    instance: Instance, limits: Limits, progress: Callable[[Progress], None] | None
-) -> tuple[tuple[Step, ...], tuple[Outcome, str]]:
+def _solve(instance: Instance, limits: Limits, progress: Callable[[Progress], None] | None) -> _Solution:
     """Solve for energy; charge ever more of the transfers' time until the plan keeps the deadline."""
     problem = instance.problem
     budget = problem.budget_bytes
@@ -157,7 +151,7 @@ def _solve(
         fastest = min(fastest, seconds)
         if problem.deadline_seconds is None or seconds <= problem.deadline_seconds:
             status = _status(outcome, bound, limits, problem, steps)
-            return steps, (replace(outcome, status=status, bound_joules=bound), covers)
+            return _Solution(steps, replace(outcome, status=status, bound_joules=bound), covers)
     raise LimitReachedError(_nothing_found(instance, limits, fastest))
 
 
