@@ -4,8 +4,8 @@ At batch 1 a weight gradient is larger than all activations together: 9.4 MB of 
 It lives only to be added to its accumulation buffer, so it can as well be computed and added row by row.
 
 Rules:
-    S1. A gradient of more than `part_bytes` bytes that one InPlaceAccumulatorV2 alone reads, directly or through views
-        and one two-dimensional Transpose, is split if a rule below knows the node that makes it.
+    S1. A gradient of more than `part_bytes` bytes that one InPlaceAccumulatorV2 alone reads, directly or through
+        Identity nodes and one Transpose of a matrix, is split if a rule below knows the node that makes it.
     S2. ConvGrad without groups: the output channels are split. Parts get slices of dY and of W; what else the node
         makes (dX, dB) stays with the node, which only loses the output.
     S3. Gemm (no C), MatMul and FusedMatMul of matrices: the rows of the plain or transposed product are split: they are

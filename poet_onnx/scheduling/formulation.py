@@ -63,7 +63,7 @@ class Formulation:
         binary: whether each variable is integral; all lie in [0, 1].
         rows: rows (1) to (3), (5), (6) and those of Y.
         memory: (4), as terms <= high in bytes, high being the budget less what is always there.
-        fixed_bytes: the largest number of bytes that no choice can avoid, and the stage where that is.
+        fixed_bytes: the largest number of bytes that no choice can avoid.
     """
 
     candidates: Candidates
@@ -73,7 +73,6 @@ class Formulation:
     rows: list[Row] = field(default_factory=list)
     memory: list[Row] = field(default_factory=list)
     fixed_bytes: int = 0
-    fixed_stage: int = 0
     recompute: dict[tuple[int, int], int] = field(default_factory=dict)
     retain: dict[tuple[int, int], int] = field(default_factory=dict)
     page_in: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -290,9 +289,9 @@ def _add_memory_rows(model: Formulation) -> None:
         for value, index in here:
             del waiting[model.retain[value, index]]
         for slot in range(len(candidates.slots[stage])):
-            kept.add(_slot_terms(model, stage, slot, here, waiting), always[stage][0], stage)
+            kept.add(_slot_terms(model, stage, slot, here, waiting), always[stage][0])
         terms, own = _node_terms(model, stage, here, waiting)
-        kept.add(terms, always[stage][1] + own, stage)
+        kept.add(terms, always[stage][1] + own)
         made = [(value, 0) for value in instance.writes[stage] if value in candidates.events]
         for value, index in [(value, index + 1) for value, index in here] + made:
             if (value, index) in model.retain:
@@ -396,11 +395,10 @@ class _Kept:
         self.model = model
         self.recent: list[tuple[dict[int, float], float]] = []
 
-    def add(self, terms: dict[int, float], fixed: float, stage: int) -> None:
+    def add(self, terms: dict[int, float], fixed: float) -> None:
         """Add terms + fixed <= budget."""
         model = self.model
-        if fixed > model.fixed_bytes:
-            model.fixed_bytes, model.fixed_stage = int(fixed), stage
+        model.fixed_bytes = max(model.fixed_bytes, int(fixed))
         room = model.budget_bytes - fixed
         if sum(terms.values()) <= room:
             return
