@@ -89,6 +89,9 @@ extern const OpDefinition kPageInStart;
 extern const OpDefinition kPageInEnd;
 extern const OpDefinition kAccumulate;
 extern const OpDefinition kAccumulateRows;
+extern const OpDefinition kUpdateSgd;
+extern const OpDefinition kUpdateAdam;
+extern const OpDefinition kAddSquares;
 
 // Shape inference: the output is what input 0 is / is of these attributes' type and shape / is one int64 / one bool.
 void infer_from_input(const Api& api, const OrtShapeInferContext* context);

@@ -141,8 +141,9 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const std::string& dire
   if (set == nullptr) {
     auto made = std::make_unique<OpSet>(table);
     made->page_directory = directory;
-    for (const OpDefinition* definition : {&kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart,
-                                           &kPageInEnd, &kAccumulate, &kAccumulateRows})
+    for (const OpDefinition* definition :
+         {&kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd, &kAccumulate,
+          &kAccumulateRows, &kUpdateSgd, &kUpdateAdam, &kAddSquares})
       made->ops.push_back(make_op(*definition, *made));
     api.check(api.create_custom_op_domain(kDomain, &made->domain));
     for (const Op& op : made->ops) api.check(api.custom_op_domain_add(made->domain, &op));

@@ -32,6 +32,12 @@ _DOCS = {
         "AccumulateRows(buffer, indices, gradient, overwrite, after...) -> updated: adds rows of a gradient to the "
         "rows of its buffer that the indices name."
     ),
+    "UpdateSgd": "UpdateSgd(gradient, rates, parameter, momentum, after...) -> updated: a step of SGD, in place.",
+    "UpdateAdam": (
+        "UpdateAdam(gradient, rates, parameter, first_moment, second_moment, after...) -> updated: a step of Adam, in "
+        "place."
+    ),
+    "AddSquares": "AddSquares(gradient, total, after...) -> updated: adds the sum of a gradient's squares to a total.",
 }
 _OUTPUTS = {
     "Gate": ("Y",),
@@ -43,6 +49,9 @@ _OUTPUTS = {
     "PageInEnd": ("Y",),
     "Accumulate": ("updated",),
     "AccumulateRows": ("updated",),
+    "UpdateSgd": ("updated",),
+    "UpdateAdam": ("updated",),
+    "AddSquares": ("updated",),
 }
 # Their elements have no fixed size of whole bytes.
 _REFUSED_TYPES = {
@@ -59,6 +68,8 @@ _ATTRIBUTES = {
     "PageIn": [_SLOT, _DTYPE, _SHAPE],
     "PageInStart": [_SLOT, _DTYPE, _SHAPE],
     "Accumulate": [_OFFSET],
+    "UpdateSgd": [_OFFSET],
+    "UpdateAdam": [_OFFSET],
 }
 
 
@@ -148,4 +159,7 @@ _INFERENCE = {
     "PageInEnd": _infer_first,
     "Accumulate": _infer_flag,
     "AccumulateRows": _infer_flag,
+    "UpdateSgd": _infer_flag,
+    "UpdateAdam": _infer_flag,
+    "AddSquares": _infer_flag,
 }

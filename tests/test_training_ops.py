@@ -1,0 +1,122 @@
+"""The optimizers' operators against the same formulas in numpy, to the last bit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto
+from ops_models import FLOAT, make_model, poet_node
+
+from poet_onnx.runtime import session_options
+
+DOUBLE, BOOL = TensorProto.DOUBLE, TensorProto.BOOL
+TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.float64): DOUBLE}
+SIZES = [1, 3, 4, 7, 8, 15, 1000, 4099]
+Array = np.ndarray
+RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
+
+
+def run(op_type: str, arrays: Mapping[str, Array], **attributes: int) -> None:
+    """Run one node on arrays, which it changes in place."""
+    inputs = [(name, TYPES[array.dtype], list(array.shape)) for name, array in arrays.items()]
+    node = poet_node(op_type, list(arrays), ["updated"], **attributes)
+    model = make_model([node], inputs, [("updated", BOOL, [1])])
+    session = onnxruntime.InferenceSession(model, session_options())
+    binding = session.io_binding()
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array, "cpu") for name, array in arrays.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_output("updated", "cpu")
+    session.run_with_iobinding(binding)
+    assert binding.get_outputs()[0].numpy().tolist() == [True]
+
+
+def samples(size: int, count: int) -> list[Array]:
+    random = np.random.default_rng(size)
+    return [random.standard_normal(size, dtype=np.float32) for _ in range(count)]
+
+
+def rates(*numbers: float) -> Array:
+    return np.array(numbers, np.float32)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("nesterov", [0.0, 1.0])
+def test_sgd_is_its_formula_to_the_bit(size: int, nesterov: float) -> None:
+    gradient, w, b = samples(size, 3)
+    r = rates(0.5, 0.01, 0.9, 0.001, nesterov)
+    scale, rate, momentum, l2, _ = r
+    g = scale * gradient + l2 * w
+    new_b = momentum * b + g
+    new_w = w - rate * (g + momentum * new_b if nesterov else new_b)
+    run("UpdateSgd", {"g": gradient, "r": r, "w": w, "b": b}, offset=0)
+    assert b.tobytes() == new_b.tobytes()
+    assert w.tobytes() == new_w.tobytes()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("l2", [0.0, 0.01])
+def test_adam_is_its_formula_to_the_bit(size: int, l2: float) -> None:
+    gradient, w, m, v = samples(size, 4)
+    v = np.abs(v)
+    r = rates(0.25, 0.001, 0.9, 1 - 0.9, 0.999, 1 - 0.999, 1e-6, 1e-4, l2)
+    scale, rate, beta1, rest1, beta2, rest2, epsilon, decay, _ = r
+    g = scale * gradient + r[8] * w
+    new_m = beta1 * m + rest1 * g
+    new_v = beta2 * v + (rest2 * g) * g
+    moved = w - (rate * new_m) / (np.sqrt(new_v) + epsilon)
+    new_w = moved - decay * moved
+    run("UpdateAdam", {"g": gradient, "r": r, "w": w, "m": m, "v": v}, offset=0)
+    assert m.tobytes() == new_m.tobytes()
+    assert v.tobytes() == new_v.tobytes()
+    assert w.tobytes() == new_w.tobytes()
+
+
+@pytest.mark.parametrize("bounds", [(0, 5, 12), (0, 1, 8, 12), (0, 12)], ids=str)
+def test_updates_in_parts_give_the_bits_of_one(bounds: Sequence[int]) -> None:
+    gradient, w, m, v = samples(12, 4)
+    v = np.abs(v)
+    r = rates(1.0, 0.001, 0.9, 0.1, 0.999, 0.001, 1e-6, 0.0, 0.0)
+    whole = [w.copy(), m.copy(), v.copy()]
+    run("UpdateAdam", dict(zip("grwmv", (gradient, r, *whole), strict=True)), offset=0)
+    for first, last in itertools.pairwise(bounds):
+        run("UpdateAdam", dict(zip("grwmv", (gradient[first:last], r, w, m, v), strict=True)), offset=first)
+    assert [a.tobytes() for a in (w, m, v)] == [a.tobytes() for a in whole]
+
+
+@pytest.mark.parametrize("size", [*SIZES, 100_003])
+def test_squares_are_summed_in_one_order(size: int) -> None:
+    (gradient,) = samples(size, 1)
+    squares = gradient.astype(np.float64) ** 2
+    lanes = np.zeros(8)
+    for start in range(0, size, 8):
+        row = squares[start : start + 8]
+        lanes[: row.size] += row
+    total = np.array([0.5])
+    run("AddSquares", {"g": gradient, "t": total})
+    assert total.tolist() == [0.5 + sum(lanes.tolist())]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "arrays", "attributes", "message"),
+    [
+        ("UpdateSgd", (4, 5, 4), {"offset": 0}, "input 3 is missing"),
+        ("UpdateSgd", (4, 4, 4, 4), {"offset": 0}, "rates have 4 elements, but must have 5"),
+        ("UpdateSgd", (4, 5, 4, 3), {"offset": 0}, "4 elements at offset 0 does not fit into input 3 of 3"),
+        ("UpdateSgd", (4, 5, 4, 4), {"offset": 1}, "4 elements at offset 1 does not fit into input 2 of 4"),
+        ("UpdateAdam", (4, 9, 4, 4, 3), {"offset": 0}, "does not fit into input 4 of 3"),
+        ("UpdateAdam", (4, 9, 4, 4, 4), {"offset": -1}, "'offset' is -1, but must be 0 or more"),
+        ("UpdateAdam", (4, 9, 4, 4, 4), {}, "'offset' is missing"),
+        ("AddSquares", (4, 1), {}, "input 1 is of element type 1, but must be double"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    op_type: str, arrays: tuple[int, ...], attributes: dict[str, int], message: str
+) -> None:
+    named = {f"x{index}": np.ones(size, np.float32) for index, size in enumerate(arrays)}
+    with pytest.raises(RuntimeFailure, match=message):
+        run(op_type, named, **attributes)
