@@ -1,153 +1,278 @@
-"""Transfers beside compute: start page-ins early and end page-outs late, as far as the budget has room.
+"""Transfers beside compute: where in the order each page-out ends and each page-in starts.
 
-The energy does not depend on it, so the solver leaves it out; what a transfer cannot hide is added to the step's time
-by the simulator. One channel carries all transfers in the order of their starts.
+The energy does not depend on it, so the solver leaves it out. One channel carries all transfers in the order of their
+starts; what it cannot hide is added to the step's time. A page-in that starts early holds its buffer from then on, a
+page-out that ends late holds its source until then, both only while the budget has room.
+
+Wanted, in this order: the least predicted time; the least time if every transfer took `SLOW_TRANSFERS` times as long,
+so that one which is a little late does not stop the step; the fewest bytes held, summed over the computations. The
+halves of transfers are moved, one at a time and over as many computations as it takes, until no move helps: what is
+left is just in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.simulate import TOKEN_BYTES, replay
 
+SLOW_TRANSFERS = 1.25
+"""Transfers are placed so that they would be in time, where memory allows it, even if they took so much longer."""
 
-@dataclass
+MOST_HALF_VISITS = 4_000_000
+"""Halves of transfers that one search may look at over all its trials: about a second, the same on any machine."""
+
+_TICKS = 1e9
+"""Times that differ by less than this part of the computations' time are the same."""
+
+_Cost = tuple[int, int, int]
+
+
+@dataclass(eq=False)
 class _Transfer:
     """A transfer between two boundaries; boundary b lies before the b-th computation.
 
     Attributes:
         value: name of what moves.
+        leaves: it is a page-out.
         seconds: how long the channel is busy with it.
-        size_bytes: of the value.
-        start, end: boundaries.
-        bound: the boundary that `end` of a page-out must not pass, where its value is made or paged in again; for a
-            page-in, the boundary that `start` must not precede.
-        held_from: for a page-out, the computation at which the value would die if it were not being written.
+        held_bytes: what it holds while it takes longer than it must.
+        start, end: boundaries of its halves.
+        lowest, highest: boundaries between which both must stay.
+        free_from: of a page-out, the first computation during which nothing but the transfer needs the value's buffer.
+        source: of a page-in, the page-out that must have ended.
+        readers: of a page-out, the page-ins that must follow it.
     """
 
     value: str
+    leaves: bool
     seconds: float
-    size_bytes: int
+    held_bytes: int
     start: int
     end: int
-    bound: int = 0
-    held_from: int = 0
+    lowest: int
+    highest: int
+    free_from: int = 0
+    source: _Transfer | None = None
+    readers: tuple[_Transfer, ...] = ()
+
+    def holds(self) -> range:
+        """Return the computations during which memory is held for the transfer alone."""
+        return range(self.free_from if self.leaves else self.start, self.end)
+
+    def limits(self, half: str) -> tuple[int, int]:
+        """Return the boundaries between which a half may stand while everything else stays where it is."""
+        if half == "start":
+            return max(self.lowest, self.source.end if self.source else 0), self.end
+        return self.start, min([self.highest, *(reader.start for reader in self.readers)])
 
 
 def overlap(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the steps with transfers spread over the computations that can hide them."""
+    """Return the steps with transfers spread over the computations that can hide them, just in time."""
     if not problem.costs.asynchronous or all(step.action is Action.COMPUTE for step in steps):
         return tuple(steps)
-    computations = [step for step in steps if step.action is Action.COMPUTE]
-    outs, ins = _collect(problem, steps)
-    room = _room(problem, steps, len(outs) + len(ins))
-    clock = [0.0]
-    for step in computations:
-        clock.append(clock[-1] + problem.costs.nodes[step.subject].seconds)
-    _delay_ends(outs, ins, clock, room)
-    _advance_starts(outs, ins, clock, room)
-    return _weave(computations, outs, ins)
+    best: tuple[_Cost, tuple[Step, ...]] | None = None
+    for outs_first, last_in_first in ((True, True), (True, False), (False, False)):
+        placement = _Placement(problem, steps)
+        cost = placement.improve(outs_first=outs_first, last_in_first=last_in_first)
+        if best is None or cost < best[0]:
+            best = cost, tuple(placement.steps())
+    return best[1] if best else tuple(steps)
 
 
-def _room(problem: ScheduleProblem, steps: Sequence[Step], transfers: int) -> list[float]:
-    """Return the free bytes during each computation, tokens of all transfers set aside."""
-    unlimited = ScheduleProblem(problem.graph, problem.costs, None, None, problem.recompute, problem.paging)
-    levels = replay(unlimited, steps).step_bytes
-    budget = float("inf") if problem.budget_bytes is None else problem.budget_bytes - 2 * TOKEN_BYTES * transfers
-    return [budget - level for level, step in zip(levels, steps, strict=True) if step.action is Action.COMPUTE]
+class _Collector:
+    """Finds the transfers in a list of steps, with the boundaries that other uses of their values set.
 
+    Each is as short as can be: a page-out ends where it starts, a page-in starts where it ends.
+    """
 
-def _collect(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[list[_Transfer], list[_Transfer]]:
-    """Return page-outs and page-ins in order, with the boundaries that their values' other uses set."""
-    graph, costs = problem.graph, problem.costs
-    nodes = {node.name: node for node in graph.nodes}
-    outs: list[_Transfer] = []
-    ins: list[_Transfer] = []
-    leaving: dict[str, _Transfer] = {}
-    last_read: dict[str, int] = {}
-    boundary, last = 0, sum(1 for step in steps if step.action is Action.COMPUTE)
-    for step in steps:
-        name = step.subject
-        if step.action is Action.COMPUTE:
-            for value in graph.reads(nodes[name]):
-                last_read[value] = boundary
-                if value in leaving:
-                    leaving[value].held_from = boundary
-            for value in graph.writes(nodes[name]):
-                last_read[value] = boundary
-                if value in leaving:
-                    leaving.pop(value).bound = boundary
-            boundary += 1
+    def __init__(self, problem: ScheduleProblem, computations: int) -> None:
+        self._graph = problem.graph
+        self._costs = problem.costs
+        self._last = computations
+        self._boundary = 0
+        self._leaving: dict[str, _Transfer] = {}  # page-outs whose value has not changed since
+        self._stored: dict[str, _Transfer] = {}
+        self._arriving: dict[str, _Transfer] = {}
+        self._last_use: dict[str, int] = {}
+        self.transfers: list[_Transfer] = []
+
+    def add(self, step: Step, node: Node | None) -> None:
+        """Take the next step; `node` is what a computation runs."""
+        if node is not None:
+            self._compute(node)
         elif step.action is Action.PAGE_OUT_START:
-            size = graph.tensors[name].size_bytes
-            held = last_read[name]
-            leaving[name] = _Transfer(name, costs.page_out[name].seconds, size, boundary, boundary, last, held)
-            outs.append(leaving[name])
+            self._page_out(step.subject)
         elif step.action is Action.PAGE_IN_START:
-            size = graph.tensors[name].size_bytes
-            bound = last_read[name] + 1
-            ins.append(_Transfer(name, costs.page_in[name].seconds, size, boundary, boundary, bound=bound))
-            if name in leaving:
-                leaving.pop(name).bound = boundary
-    return outs, ins
+            self._page_in(step.subject)
+        elif step.action is Action.PAGE_IN_END:
+            arrival = self._arriving[step.subject]
+            arrival.start = arrival.end = arrival.highest = self._boundary
+
+    def _compute(self, node: Node) -> None:
+        writes = self._graph.writes(node)
+        given_on = _given_on(self._graph, node)
+        for value in (*self._graph.reads(node), *writes):
+            self._last_use[value] = self._boundary
+            if value in self._leaving:
+                self._leaving[value].free_from = self._boundary + (value not in given_on)
+        for value in writes:
+            if value in self._leaving:
+                self._leaving.pop(value).highest = self._boundary
+        self._boundary += 1
+
+    def _page_out(self, value: str) -> None:
+        here, size = self._boundary, self._graph.tensors[value].size_bytes
+        seconds, free_from = self._costs.page_out[value].seconds, self._last_use[value] + 1
+        leaver = _Transfer(value, True, seconds, size, here, here, here, self._last, free_from)
+        self._stored[value] = self._leaving[value] = leaver
+        self.transfers.append(leaver)
+
+    def _page_in(self, value: str) -> None:
+        here, source = self._boundary, self._stored[value]
+        size, seconds = self._graph.tensors[value].size_bytes, self._costs.page_in[value].seconds
+        lowest = self._last_use[value] + 1
+        arrival = _Transfer(value, False, seconds, size, here, here, lowest, self._last, source=source)
+        for earlier in source.readers:  # the last of them takes the place of the token, the others have theirs besides
+            earlier.held_bytes = size + TOKEN_BYTES
+        source.readers += (arrival,)
+        self._leaving.pop(value, None)
+        self._arriving[value] = arrival
+        self.transfers.append(arrival)
 
 
-def _delay_ends(outs: list[_Transfer], ins: list[_Transfer], clock: list[float], room: list[float]) -> None:
-    """Move each page-out's end to where its write is done, or as far as memory lets it."""
-    channel = stalled = 0.0
-    for out in outs:
-        channel = max(channel, clock[out.start] + stalled) + out.seconds
-        while out.end < out.bound and clock[out.end] + stalled < channel:
-            dead = range(max(out.held_from, out.end), out.end + 1)
-            if any(room[step] < out.size_bytes for step in dead):
-                break
-            out.end += 1
-        for step in range(max(out.held_from, out.start), out.end):
-            room[step] -= out.size_bytes
-        stalled += max(0.0, channel - clock[out.end] - stalled)
-        for arrival in ins:
-            if arrival.value == out.value and arrival.start >= out.end:
-                arrival.bound = max(arrival.bound, out.end)
+def _given_on(graph: TrainingGraph, node: Node) -> set[str]:
+    """Return the values whose buffers an output would take over, if they died in this node."""
+    sources = (node.inputs[source] for source, _ in node.inplace if source < len(node.inputs))
+    return {graph.tensors[name].storage for name in sources if name}
 
 
-def _advance_starts(outs: list[_Transfer], ins: list[_Transfer], clock: list[float], room: list[float]) -> None:
-    """Move each page-in's start to where the channel must begin it, latest reader first."""
-    channel = float("inf")
-    for arrival in reversed(ins):
-        begin = min(channel, clock[arrival.end]) - arrival.seconds
-        while (
-            arrival.start > arrival.bound
-            and clock[arrival.start] > begin
-            and room[arrival.start - 1] >= arrival.size_bytes
-        ):
-            arrival.start -= 1
-            room[arrival.start] -= arrival.size_bytes
-        channel = min(channel, clock[arrival.start])
+class _Placement:
+    """Transfers among computations, and the bytes that are still free during each of these."""
 
+    def __init__(self, problem: ScheduleProblem, steps: Sequence[Step]) -> None:
+        nodes = {node.name: node for node in problem.graph.nodes}
+        self._computations = [step for step in steps if step.action is Action.COMPUTE]
+        found = _Collector(problem, len(self._computations))
+        for step in steps:
+            found.add(step, nodes[step.subject] if step.action is Action.COMPUTE else None)
+        self._outs = [transfer for transfer in found.transfers if transfer.leaves]
+        self._ins = [transfer for transfer in found.transfers if not transfer.leaves]
+        self._clock = [0.0]
+        for step in self._computations:
+            self._clock.append(self._clock[-1] + problem.costs.nodes[step.subject].seconds)
+        self._tick = self._clock[-1] / _TICKS or 1.0
+        self._visits = MOST_HALF_VISITS
+        self._held = 0  # bytes, summed over computations
+        self._room = self._free_bytes(problem)
 
-def _weave(computations: Sequence[Step], outs: Sequence[_Transfer], ins: Sequence[_Transfer]) -> tuple[Step, ...]:
-    """Put the halves of all transfers back between the computations; halves at one boundary stay side by side."""
-    boundaries: list[list[Step]] = [[] for _ in range(len(computations) + 1)]
-    for out in outs:
-        boundaries[out.start].append(Step(Action.PAGE_OUT_START, out.value))
-        if out.end == out.start:
-            boundaries[out.end].append(Step(Action.PAGE_OUT_END, out.value))
-    for out in outs:
-        if out.end > out.start:
-            boundaries[out.end].append(Step(Action.PAGE_OUT_END, out.value))
-    for arrival in sorted(ins, key=lambda item: item.start):
-        boundaries[arrival.start].append(Step(Action.PAGE_IN_START, arrival.value))
-        if arrival.end == arrival.start:
-            boundaries[arrival.end].append(Step(Action.PAGE_IN_END, arrival.value))
-    for arrival in ins:
-        if arrival.end > arrival.start:
-            boundaries[arrival.end].append(Step(Action.PAGE_IN_END, arrival.value))
-    steps: list[Step] = []
-    for boundary, computation in zip(boundaries, [*computations, None], strict=True):
-        steps.extend(boundary)
-        if computation is not None:
-            steps.append(computation)
-    return tuple(steps)
+    def steps(self) -> Iterator[Step]:
+        """Yield the computations with the halves of the transfers between them."""
+        halves = self._halves()
+        halves.reverse()
+        for boundary, computation in enumerate((*self._computations, None)):
+            while halves and halves[-1][0] == boundary:
+                _, starts, transfer = halves.pop()
+                if transfer.leaves:
+                    action = Action.PAGE_OUT_START if starts else Action.PAGE_OUT_END
+                else:
+                    action = Action.PAGE_IN_START if starts else Action.PAGE_IN_END
+                yield Step(action, transfer.value)
+            if computation is not None:
+                yield computation
+
+    def improve(self, *, outs_first: bool, last_in_first: bool) -> _Cost:
+        """Move halves until no move helps, and return what is reached.
+
+        Args:
+            outs_first: page-outs are looked at before page-ins, and so get the room that both could use.
+            last_in_first: page-ins are looked at from the last to the first.
+        """
+        outs = [(out, half) for out in self._outs for half in ("end", "start")]
+        ins = [(arrival, "start") for arrival in (reversed(self._ins) if last_in_first else self._ins)]
+        moves = outs + ins if outs_first else ins + outs
+        best, before = self._cost(), None
+        while best != before and self._visits > 0:
+            before = best
+            for transfer, half in moves:
+                for direction in (1, -1):
+                    best = self._move_far(transfer, half, direction, best)
+        return best
+
+    def _move_far(self, transfer: _Transfer, half: str, direction: int, best: _Cost) -> _Cost:
+        """Move a half in one direction, by strides that double while they help and halve when they do not."""
+        stride = 1
+        while stride and self._visits > 0:
+            here = int(getattr(transfer, half))
+            low, high = transfer.limits(half)
+            there = min(max(here + direction * stride, low), high)
+            found = self._cost(best) if there != here and self._move(transfer, half, there) else None
+            if found is not None and found < best:
+                best, stride = found, 2 * stride
+                continue
+            if found is not None:
+                self._move(transfer, half, here)
+            stride //= 2
+        return best
+
+    def _move(self, transfer: _Transfer, half: str, boundary: int) -> bool:
+        """Put a half at a boundary, unless memory forbids it; return whether it is there now."""
+        here, held, size = getattr(transfer, half), transfer.holds(), transfer.held_bytes
+        setattr(transfer, half, boundary)
+        wanted = transfer.holds()
+        if any(self._room[index] < size for index in wanted if index not in held):
+            setattr(transfer, half, here)
+            return False
+        for index in held:
+            self._room[index] += size
+        for index in wanted:
+            self._room[index] -= size
+        self._held += size * (len(wanted) - len(held))
+        return True
+
+    def _cost(self, best: _Cost | None = None) -> _Cost:
+        """Return time, time if transfers were slow, and bytes held; the best so far may be given to save work."""
+        halves = self._halves()
+        self._visits -= len(halves)
+        seconds = round(self._seconds(halves, 1.0) / self._tick)
+        if best is not None and seconds > best[0]:
+            return seconds, 0, 0
+        return seconds, round(self._seconds(halves, SLOW_TRANSFERS) / self._tick), self._held
+
+    def _seconds(self, halves: Sequence[tuple[int, bool, _Transfer]], slowness: float) -> float:
+        channel = stalled = 0.0
+        done: dict[_Transfer, float] = {}
+        for boundary, starts, transfer in halves:
+            now = self._clock[boundary] + stalled
+            if starts:
+                done[transfer] = channel = max(now, channel) + slowness * transfer.seconds
+            elif done[transfer] > now:
+                stalled += done[transfer] - now
+        return self._clock[-1] + stalled
+
+    def _halves(self) -> list[tuple[int, bool, _Transfer]]:
+        """Return (boundary, whether it is a start, transfer) in the order in which the halves stand.
+
+        At one boundary page-outs come first, which frees memory, and page-ins in the order in which they are needed;
+        both halves of a transfer that starts and ends there stay side by side.
+        """
+        found = []
+        for rank, transfers in ((0, self._outs), (2, self._ins)):
+            for transfer in sorted(transfers, key=lambda one: (one.start, one.end)):
+                whole = transfer.start == transfer.end
+                found.append((transfer.start, rank, True, transfer))
+                found.append((transfer.end, rank + (not whole), False, transfer))
+        found.sort(key=lambda half: half[:2])
+        return [(boundary, starts, transfer) for boundary, _, starts, transfer in found]
+
+    def _free_bytes(self, problem: ScheduleProblem) -> list[float]:
+        """Return the free bytes during each computation, beside a token that may be there twice for a moment."""
+        unlimited = replace(problem, budget_bytes=None, deadline_seconds=None)
+        steps = tuple(self.steps())
+        levels = replay(unlimited, steps).step_bytes
+        budget = float("inf") if problem.budget_bytes is None else problem.budget_bytes - TOKEN_BYTES
+        return [budget - level for level, step in zip(levels, steps, strict=True) if step.action is Action.COMPUTE]
