@@ -1,8 +1,10 @@
-// Functions for the Python face (poet_onnx/runtime.py, through ctypes): the allocation tracker. None of them throws.
+// Functions for the Python face (poet_onnx/runtime, through ctypes): the allocation tracker and the page stores. None
+// of them throws.
 #include <algorithm>
 #include <new>
 
 #include "allocation_tracker.h"
+#include "page_store.h"
 
 #define POET_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -39,4 +41,34 @@ POET_EXPORT int64_t poet_events(int64_t* out, uint64_t capacity, uint64_t* dropp
   } catch (const std::exception&) {
     return -1;
   }
+}
+
+// Copies the numbers of the open page stores to `out`, at most `capacity`, and returns how many there are; -1 where
+// memory is missing.
+POET_EXPORT int64_t poet_open_stores(uint64_t* out, uint64_t capacity) {
+  try {
+    const auto stores = poet::PageStore::all();
+    for (uint64_t i = 0; i < std::min<uint64_t>(capacity, stores.size()); ++i) out[i] = stores[i]->number();
+    return static_cast<int64_t>(stores.size());
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
+// Reads what a store has moved; number 0: what all stores of the process have, closed ones too. Returns 0, or 1 where
+// there is no such store.
+POET_EXPORT int poet_statistics(uint64_t number, poet::StatisticsValues* out) {
+  if (number == 0) {
+    *out = poet::total_statistics().values();
+    return 0;
+  }
+  try {
+    for (const auto& store : poet::PageStore::all()) {
+      if (store->number() != number) continue;
+      *out = store->device().statistics().values();
+      return 0;
+    }
+  } catch (const std::exception&) {
+  }
+  return 1;
 }

@@ -14,6 +14,8 @@
 namespace poet {
 namespace {
 
+constexpr size_t kMaxLength = 256;
+
 struct Registry {
   std::mutex mutex;
   std::vector<IoQueue*> queues;
@@ -24,11 +26,6 @@ struct Registry {
 Registry& registry() {
   static Registry* const instance = new Registry;
   return *instance;
-}
-
-void execute(Transfer& transfer) {
-  transfer.result = transfer.is_write ? transfer.file->write(transfer.data, transfer.bytes, transfer.offset)
-                                      : transfer.file->read(transfer.data, transfer.bytes, transfer.offset);
 }
 
 // Signals belong to the application's threads: the I/O thread is started with all of them blocked.
@@ -49,13 +46,13 @@ class BlockedSignals {
 
 }  // namespace
 
-void Transfer::check() const {
+void Transfer::check(const PageFile& file) const {
   if (state.load(std::memory_order_acquire) == TransferState::kCancelled)
     throw Error("the transfer was cancelled because its memory was released");
-  if (result.error != 0) throw Error(file->describe(is_write ? "write" : "read", result, bytes, offset));
+  if (result.error != 0) throw Error(file.describe(is_write ? "write" : "read", result, bytes, offset));
 }
 
-IoQueue::IoQueue() {
+IoQueue::IoQueue(PageDevice& device) : device_(device) {
   Registry& r = registry();
   const std::lock_guard<std::mutex> lock(r.mutex);
   r.queues.push_back(this);
@@ -76,7 +73,9 @@ IoQueue::~IoQueue() {
   if (thread_.joinable()) thread_.join();
 }
 
-void IoQueue::append(Transfer& transfer) {
+void IoQueue::append(Transfer& transfer, std::unique_lock<std::mutex>& lock) {
+  finished_.wait(lock, [&] { return length_ < kMaxLength; });
+  ++length_;
   transfer.previous = last_;
   transfer.next = nullptr;
   (last_ != nullptr ? last_->next : first_) = &transfer;
@@ -85,6 +84,7 @@ void IoQueue::append(Transfer& transfer) {
 }
 
 void IoQueue::unlink(Transfer& transfer) {
+  --length_;
   (transfer.previous != nullptr ? transfer.previous->next : first_) = transfer.next;
   (transfer.next != nullptr ? transfer.next->previous : last_) = transfer.previous;
 }
@@ -95,6 +95,17 @@ void IoQueue::finish(Transfer& transfer, TransferState state) {
   if (transfer.is_watched) registry().watched.fetch_sub(1, std::memory_order_release);
   transfer.state.store(state, std::memory_order_release);
   finished_.notify_all();
+}
+
+// Moves the bytes on this thread, without the lock meanwhile; the channel was free.
+void IoQueue::carry_out(Transfer& transfer, std::unique_lock<std::mutex>& lock) {
+  running_ = &transfer;
+  transfer.state.store(TransferState::kRunning, std::memory_order_release);
+  lock.unlock();
+  device_.carry_out(transfer);
+  lock.lock();
+  running_ = nullptr;
+  finish(transfer, TransferState::kDone);
 }
 
 void IoQueue::start_thread() {
@@ -109,41 +120,41 @@ void IoQueue::start_thread() {
 }
 
 void IoQueue::submit(Transfer& transfer) {
+  transfer.submitted_at = Clock::now();
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     start_thread();
     transfer.is_watched = true;
     registry().watched.fetch_add(1, std::memory_order_relaxed);
-    append(transfer);
+    append(transfer, lock);
   }
   work_.notify_one();
 }
 
 void IoQueue::run(Transfer& transfer) {
+  transfer.submitted_at = Clock::now();
   transfer.is_watched = false;
   std::unique_lock<std::mutex> lock(mutex_);
   if (first_ != nullptr || running_ != nullptr) {
     start_thread();
-    append(transfer);
-    lock.unlock();
+    append(transfer, lock);
     work_.notify_one();
-    wait(transfer);
-    return;
+    finished_.wait(lock, [&] { return !transfer.is_in_flight(); });
+  } else {
+    carry_out(transfer, lock);
+    if (first_ != nullptr) work_.notify_one();
   }
-  running_ = &transfer;
-  transfer.state.store(TransferState::kRunning, std::memory_order_release);
   lock.unlock();
-  execute(transfer);
-  lock.lock();
-  running_ = nullptr;
-  finish(transfer, TransferState::kDone);
-  if (first_ != nullptr) work_.notify_one();
+  device_.add_wait(nanoseconds_since(transfer.submitted_at));
 }
 
 void IoQueue::wait(const Transfer& transfer) {
   if (!transfer.is_in_flight()) return;
+  const Clock::time_point start = Clock::now();
   std::unique_lock<std::mutex> lock(mutex_);
   finished_.wait(lock, [&] { return !transfer.is_in_flight(); });
+  lock.unlock();
+  device_.add_wait(nanoseconds_since(start));
 }
 
 void IoQueue::cancel(Transfer& transfer) {
@@ -164,13 +175,7 @@ void IoQueue::work() {
     if (first_ == nullptr || running_ != nullptr) return;
     Transfer& transfer = *first_;
     unlink(transfer);
-    running_ = &transfer;
-    transfer.state.store(TransferState::kRunning, std::memory_order_release);
-    lock.unlock();
-    execute(transfer);
-    lock.lock();
-    running_ = nullptr;
-    finish(transfer, TransferState::kDone);
+    carry_out(transfer, lock);
   }
 }
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "page_file.h"
+#include "page_device.h"
 
 namespace poet {
 
@@ -15,7 +15,6 @@ enum class TransferState { kIdle, kQueued, kRunning, kDone, kCancelled };
 
 // One transfer. Its owner keeps it alive until it is in flight no more (IoQueue::wait or cancel).
 struct Transfer {
-  const PageFile* file = nullptr;
   bool is_write = false;
   void* data = nullptr;
   uint64_t bytes = 0;
@@ -23,6 +22,7 @@ struct Transfer {
 
   std::atomic<TransferState> state{TransferState::kIdle};
   IoResult result;
+  Clock::time_point submitted_at;
 
   Transfer* previous = nullptr;  // links of the queue's list
   Transfer* next = nullptr;
@@ -33,9 +33,11 @@ struct Transfer {
     return now == TransferState::kQueued || now == TransferState::kRunning;
   }
   // The failure as an Error, or nothing where all bytes were transferred.
-  void check() const;
+  void check(const PageFile& file) const;
 };
 
+// The queue is bounded: where it is full, starting one more transfer waits for the first to end.
+//
 // The queue's thread starts with the first transfer that is not waited for, and sleeps while there is nothing to do.
 //
 // A run that ONNX Runtime aborts between a start and an end operator frees the buffers of transfers in flight. The
@@ -43,7 +45,7 @@ struct Transfer {
 // begun is waited for, so that the thread never touches freed memory.
 class IoQueue {
  public:
-  IoQueue();
+  explicit IoQueue(PageDevice& device);
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
   ~IoQueue();  // nothing may be in flight
@@ -61,20 +63,23 @@ class IoQueue {
   static void unlock_after_fork(bool in_child);
 
  private:
-  void append(Transfer& transfer);
+  void append(Transfer& transfer, std::unique_lock<std::mutex>& lock);
   void unlink(Transfer& transfer);
+  void carry_out(Transfer& transfer, std::unique_lock<std::mutex>& lock);
   void finish(Transfer& transfer, TransferState state);
   void start_thread();
   void work();
   void release(const void* data, uint64_t bytes);
   Transfer* find_overlap(const void* data, uint64_t bytes) const;
 
+  PageDevice& device_;
   std::mutex mutex_;
   std::condition_variable work_;
   std::condition_variable finished_;
   Transfer* first_ = nullptr;
   Transfer* last_ = nullptr;
   Transfer* running_ = nullptr;
+  size_t length_ = 0;  // of the list
   bool is_stopping_ = false;
   std::thread thread_;
 };

@@ -59,9 +59,19 @@ std::string NodeInfo::name() const {
   return name;
 }
 
+const void* NodeInfo::session() const {
+  // The logger is its session's: ONNX Runtime gives each session one of its own (InferenceSession::InitLogger).
+  const OrtLogger* logger = nullptr;
+  return api_.succeeded(api_.kernel_info_get_logger(raw_, &logger)) ? logger : nullptr;
+}
+
+bool NodeInfo::optional_int(const char* attribute, int64_t* value) const {
+  return api_.succeeded(api_.kernel_info_get_int(raw_, attribute, value));
+}
+
 int64_t NodeInfo::require_int(const char* attribute) const {
   int64_t value = 0;
-  if (!api_.succeeded(api_.kernel_info_get_int(raw_, attribute, &value)))
+  if (!optional_int(attribute, &value))
     throw Error(std::string("the integer attribute '") + attribute + "' is missing");
   return value;
 }

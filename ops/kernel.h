@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ort_api.h"
+#include "store_options.h"
 #include "tensor_layout.h"
 
 namespace poet {
@@ -25,13 +26,16 @@ class Kernel {
 // The node a kernel is made for.
 class NodeInfo {
  public:
-  NodeInfo(const Api& api, const OrtKernelInfo* raw, std::string page_directory)
-      : api_(api), raw_(raw), page_directory_(std::move(page_directory)) {}
+  NodeInfo(const Api& api, const OrtKernelInfo* raw, const StoreOptions& store_options)
+      : api_(api), raw_(raw), store_options_(store_options) {}
 
   const Api& api() const { return api_; }
-  const std::string& page_directory() const { return page_directory_; }
+  const StoreOptions& store_options() const { return store_options_; }
+  // An address that is the same for all nodes of a session, and in no other living session; nullptr where unknown.
+  const void* session() const;
   std::string name() const;
   int64_t require_int(const char* attribute) const;
+  bool optional_int(const char* attribute, int64_t* value) const;  // false where it is absent
   Shape require_shape(const char* attribute) const;
   // The bytes of an input where its shape is known before the first run; false where it is not.
   bool static_input_bytes(size_t index, uint64_t* bytes) const;
@@ -39,7 +43,7 @@ class NodeInfo {
  private:
   const Api& api_;
   const OrtKernelInfo* raw_;
-  std::string page_directory_;
+  const StoreOptions& store_options_;
 };
 
 struct Tensor {

@@ -23,6 +23,7 @@ struct OrtTensorTypeAndShapeInfo;
 struct OrtShapeInferContext;
 struct OrtMemoryInfo;
 struct OrtOpAttr;
+struct OrtLogger;
 struct OrtApi;  // a table of function pointers: see ort_api.h for the slots in use
 
 // What ONNX Runtime passes to RegisterCustomOps.

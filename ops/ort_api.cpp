@@ -42,6 +42,7 @@ Api::Api(const OrtApi* table) {
   take(has_session_config_entry, table, 237);
   take(get_session_config_entry, table, 238);
   take(kernel_info_get_node_name, table, 244);
+  take(kernel_info_get_logger, table, 245);
   take(infer_get_input, table, 268);
   take(infer_get_attribute, table, 269);
   take(infer_set_output, table, 270);

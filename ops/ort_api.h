@@ -42,6 +42,7 @@ struct Api {
   OrtStatus* (*kernel_info_get_ints)(const OrtKernelInfo*, const char* name, int64_t*, size_t*);
   OrtStatus* (*kernel_info_get_input_type_info)(const OrtKernelInfo*, size_t index, OrtTypeInfo**);
   OrtStatus* (*kernel_info_get_node_name)(const OrtKernelInfo*, char*, size_t*);
+  OrtStatus* (*kernel_info_get_logger)(const OrtKernelInfo*, const OrtLogger**);
   OrtStatus* (*kernel_context_get_input_count)(const OrtKernelContext*, size_t*);
   OrtStatus* (*kernel_context_get_input)(const OrtKernelContext*, size_t index, const OrtValue**);
   OrtStatus* (*kernel_context_get_output)(OrtKernelContext*, size_t index, const int64_t*, size_t, OrtValue**);

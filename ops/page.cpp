@@ -31,22 +31,37 @@ std::shared_ptr<Page> Page::find(int64_t token) {
   return page;
 }
 
-void Page::remove() noexcept { table().remove(index_); }
-
-Page::~Page() {
-  if (store_->is_inherited()) return;
-  store_->queue().cancel(transfer_);
-  if (capacity_bytes_ != 0) store_->give_back(offset_, capacity_bytes_);
+bool Page::attach() {
+  int nodes = nodes_.load();
+  while (nodes != 0 && !nodes_.compare_exchange_weak(nodes, nodes + 1)) {
+  }
+  return nodes != 0;
 }
 
-void Page::reserve(uint64_t bytes) {
+void Page::detach() noexcept {
+  if (nodes_.fetch_sub(1) == 1) table().remove(index_);
+}
+
+Page::~Page() {
+  if (!store_->is_inherited()) store_->queue().cancel(transfer_);
+}
+
+void Page::reserve(uint64_t bytes, bool is_limit) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_limited_ && (bytes != capacity_bytes_ || !is_limit))
+    throw Error("slot " + std::to_string(slot_) + " has " + std::to_string(capacity_bytes_) +
+                " bytes by another node's word, but " + std::to_string(bytes) + " by this one's");
+  make_room(bytes);
+  is_limited_ = is_limit;
+}
+
+// The caller holds the lock.
+void Page::make_room(uint64_t bytes) {
   if (bytes <= capacity_bytes_) return;
-  if (capacity_bytes_ != 0) {
-    store_->give_back(offset_, capacity_bytes_);
-    capacity_bytes_ = 0;
-  }
-  offset_ = store_->take(bytes);
+  if (is_limited_)
+    throw Error("a tensor of " + std::to_string(bytes) + " bytes does not fit into slot " + std::to_string(slot_) +
+                ", which has " + std::to_string(capacity_bytes_) + " bytes by its plan");
+  offset_ = store_->take(slot_, bytes);
   capacity_bytes_ = bytes;
 }
 
@@ -58,13 +73,12 @@ int64_t Page::begin(TensorLayout layout) {
   int64_t token = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    make_room(bytes);
     token = token_ = table().make_handle(index_);
     is_complete_ = false;
     layout_ = std::move(layout);
   }
-  reserve(bytes);
   transfer_.state.store(TransferState::kIdle, std::memory_order_relaxed);
-  transfer_.file = &store_->file();
   transfer_.is_write = true;
   transfer_.bytes = bytes;
   transfer_.offset = offset_;
@@ -77,7 +91,7 @@ int64_t Page::write(const void* data, TensorLayout layout) {
   const int64_t token = begin(std::move(layout));
   transfer_.data = const_cast<void*>(data);
   if (transfer_.bytes != 0) store_->queue().run(transfer_);
-  transfer_.check();
+  transfer_.check(store_->file());
   const std::lock_guard<std::mutex> lock(mutex_);
   is_complete_ = true;
   return token;
@@ -103,7 +117,7 @@ void Page::end_write(int64_t token, const void* data) {
   require_current(token);  // no other run may have used the transfer meanwhile
   if (transfer_.bytes != 0 && transfer_.data != data)
     throw Error("the tensor to end paging out is not the one that was started for slot " + std::to_string(slot_));
-  transfer_.check();
+  transfer_.check(store_->file());
   const std::lock_guard<std::mutex> lock(mutex_);
   is_complete_ = true;
 }

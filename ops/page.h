@@ -1,6 +1,7 @@
 // What one page-out node has put into the page file.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -10,11 +11,12 @@
 
 namespace poet {
 
-// A page has a region of the file for as long as its node exists, and in it the tensor of the node's last run. The
+// A page is a slot of its session's page file, and holds the tensor that a page-out node of that slot wrote last. The
 // token that a write returns names the page and that write; it is the only way to read, and it ends with the next
 // write.
 class Page {
  public:
+  // A page for a first node; PageStore::page has those of further nodes.
   static std::shared_ptr<Page> make(std::shared_ptr<PageStore> store, int64_t slot);
   // The page that a token names. Throws Error where there is none (any more).
   static std::shared_ptr<Page> find(int64_t token);
@@ -23,9 +25,11 @@ class Page {
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
   ~Page();
-  void remove() noexcept;  // the node goes away: no token finds the page any more
+  bool attach();           // for one more node; false where the last has detached
+  void detach() noexcept;  // a node goes away: after the last no token finds the page any more
 
-  void reserve(uint64_t bytes);  // makes room ahead of the first write; throws Error
+  // Makes room ahead of the first write. `is_limit`: no tensor of more bytes will be taken. Throws Error.
+  void reserve(uint64_t bytes, bool is_limit);
 
   // Writes now, and returns the token.
   int64_t write(const void* data, TensorLayout layout);
@@ -46,11 +50,13 @@ class Page {
 
  private:
   int64_t begin(TensorLayout layout);
+  void make_room(uint64_t bytes);
   void require_current(int64_t token) const;
 
   const std::shared_ptr<PageStore> store_;
   const int64_t slot_;
   size_t index_ = 0;  // in the table of pages
+  std::atomic<int> nodes_{1};
 
   std::mutex writer_;         // held while a write is set up or done by the calling thread
   mutable std::mutex mutex_;  // guards what follows
@@ -59,6 +65,7 @@ class Page {
   TensorLayout layout_;
   uint64_t offset_ = 0;
   uint64_t capacity_bytes_ = 0;  // 0: no region
+  bool is_limited_ = false;
 
   Transfer transfer_;  // of start_write
 };

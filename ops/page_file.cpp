@@ -69,7 +69,7 @@ IoResult transfer(uint64_t bytes, uint64_t offset, Call&& call) noexcept {
 }  // namespace
 
 const FileCalls& system_calls() {
-  static const FileCalls calls{pread, pwrite, fallocate};
+  static const FileCalls calls{pread, pwrite, posix_fallocate};
   return calls;
 }
 
@@ -89,19 +89,12 @@ void PageFile::reserve(uint64_t offset, uint64_t bytes) {
     error = EFBIG;
   } else {
     do {
-      error = calls_.reserve(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+      error = calls_.reserve(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
     } while (error == EINTR);
-    // A file system that cannot reserve reports a full disk at the write.
-    if (error == EOPNOTSUPP || error == ENOSYS) error = 0;
   }
   if (error != 0)
     throw Error(describe("reserve room in", IoResult{error, 0}, bytes, offset) +
                 "; free space there or choose another page directory");
-}
-
-void PageFile::shrink(uint64_t bytes) noexcept {
-  // Where this fails the file keeps room that it will use again.
-  if (ftruncate(fd_, static_cast<off_t>(bytes)) != 0) return;
 }
 
 IoResult PageFile::read(void* data, uint64_t bytes, uint64_t offset) const noexcept {

@@ -12,7 +12,7 @@ namespace poet {
 struct FileCalls {
   ssize_t (*read)(int fd, void* data, size_t bytes, off_t offset);
   ssize_t (*write)(int fd, const void* data, size_t bytes, off_t offset);
-  int (*reserve)(int fd, int mode, off_t offset, off_t bytes);
+  int (*reserve)(int fd, off_t offset, off_t bytes);  // returns the errno value
 };
 const FileCalls& system_calls();
 
@@ -34,9 +34,6 @@ class PageFile {
 
   // Makes sure that the file system has room for these bytes. Throws Error where it has not.
   void reserve(uint64_t offset, uint64_t bytes);
-  // Gives back what is behind `bytes`.
-  void shrink(uint64_t bytes) noexcept;
-
   // Transfers all bytes, through interruptions and partial results; they neither throw nor allocate.
   IoResult read(void* data, uint64_t bytes, uint64_t offset) const noexcept;
   IoResult write(const void* data, uint64_t bytes, uint64_t offset) const noexcept;

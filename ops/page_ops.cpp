@@ -26,23 +26,45 @@ bool is_watched(const Context& context, const OrtValue* value, const void* data,
   return context.has_own_block(value) && allocations::is_tracked(data, bytes);
 }
 
-// The page of a page-out node.
+// What the node says of its plan; the three attributes come together or not at all.
+bool read_plan(const NodeInfo& node, PlanSize* plan, uint64_t* slot_bytes) {
+  int64_t bytes = 0, file_bytes = 0;
+  const bool has[] = {node.optional_int("bytes", &bytes), node.optional_int("plan_slots", &plan->slots),
+                      node.optional_int("plan_bytes", &file_bytes)};
+  if (!has[0] && !has[1] && !has[2]) return false;
+  if (!has[0] || !has[1] || !has[2])
+    throw Error("the attributes 'bytes', 'plan_slots' and 'plan_bytes' belong together, but not all of them are there");
+  if (bytes < 0 || plan->slots < 1 || file_bytes < 0)
+    throw Error("the attributes 'bytes', 'plan_slots' and 'plan_bytes' are " + std::to_string(bytes) + ", " +
+                std::to_string(plan->slots) + " and " + std::to_string(file_bytes) +
+                ", but must be 0, 1 and 0 or more");
+  *slot_bytes = static_cast<uint64_t>(bytes);
+  plan->bytes = static_cast<uint64_t>(file_bytes);
+  return true;
+}
+
+// The page of a page-out node. Its room is reserved when the session is made, where its size is known, so that a full
+// disk is found then and not in a step.
 class OwnPage {
  public:
-  explicit OwnPage(const NodeInfo& node)
-      : page_(Page::make(PageStore::open(node.page_directory()), require_slot(node))) {
-    // Where the size is known, a full disk is found when the session is made and not in a step.
+  explicit OwnPage(const NodeInfo& node) {
+    const int64_t slot = require_slot(node);
+    PlanSize plan;
     uint64_t bytes = 0;
+    const bool is_planned = read_plan(node, &plan, &bytes);
+    const auto store = PageStore::open(node.session(), node.store_options());
+    store->declare(plan);
+    page_ = store->page(slot);
     try {
-      if (node.static_input_bytes(0, &bytes)) page_->reserve(bytes);
+      if (is_planned || node.static_input_bytes(0, &bytes)) page_->reserve(bytes, is_planned);
     } catch (...) {
-      page_->remove();
+      page_->detach();
       throw;
     }
   }
   OwnPage(const OwnPage&) = delete;
   OwnPage& operator=(const OwnPage&) = delete;
-  ~OwnPage() { page_->remove(); }
+  ~OwnPage() { page_->detach(); }
   Page* operator->() const { return page_.get(); }
 
  private:

@@ -2,22 +2,19 @@
 
 #include <unistd.h>
 
-#include <new>
+#include <atomic>
+#include <limits>
 
 #include "error.h"
 #include "fork.h"
+#include "page.h"
 
 namespace poet {
 namespace {
 
-// Regions start and end at pages of the file system, so that direct I/O can use them.
-constexpr uint64_t kRegionAlignment = 4096;
-
-uint64_t region_bytes(uint64_t bytes) { return (bytes + kRegionAlignment - 1) / kRegionAlignment * kRegionAlignment; }
-
 struct Registry {
   std::mutex mutex;
-  std::map<std::string, std::weak_ptr<PageStore>> stores;
+  std::vector<std::pair<const void*, std::weak_ptr<PageStore>>> stores;  // by session
 };
 
 Registry& registry() {
@@ -25,75 +22,95 @@ Registry& registry() {
   return *instance;
 }
 
+uint64_t next_number() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+std::string describe(const PlanSize& plan) {
+  return plan.slots == 0
+             ? std::string("no plan")
+             : "a plan of " + std::to_string(plan.slots) + " slots and " + std::to_string(plan.bytes) + " bytes";
+}
+
 }  // namespace
 
-std::shared_ptr<PageStore> PageStore::open(const std::string& directory) {
+std::shared_ptr<PageStore> PageStore::open(const void* session, const StoreOptions& options) {
   Registry& r = registry();
   const std::lock_guard<std::mutex> lock(r.mutex);
-  std::weak_ptr<PageStore>& known = r.stores[directory];
-  std::shared_ptr<PageStore> store = known.lock();
-  if (store == nullptr || store->is_inherited()) known = store = std::make_shared<PageStore>(directory);
+  for (auto entry = r.stores.begin(); entry != r.stores.end();) {
+    const std::shared_ptr<PageStore> store = entry->second.lock();
+    if (store != nullptr && session != nullptr && entry->first == session && !store->is_inherited()) return store;
+    entry = store == nullptr ? r.stores.erase(entry) : entry + 1;
+  }
+  auto store = std::make_shared<PageStore>(options);
+  r.stores.emplace_back(session, store);
   return store;
 }
 
-PageStore::PageStore(const std::string& directory, const FileCalls& calls)
-    : file_(directory, calls), queue_(std::make_unique<IoQueue>()), fork_depth_(fork_depth()), process_(getpid()) {}
+std::vector<std::shared_ptr<PageStore>> PageStore::all() {
+  std::vector<std::shared_ptr<PageStore>> found;
+  Registry& r = registry();
+  const std::lock_guard<std::mutex> lock(r.mutex);
+  for (const auto& entry : r.stores) {
+    auto store = entry.second.lock();
+    if (store != nullptr && !store->is_inherited()) found.push_back(std::move(store));
+  }
+  return found;
+}
+
+PageStore::PageStore(const StoreOptions& options, const FileCalls& calls)
+    : device_(options, calls),
+      queue_(std::make_unique<IoQueue>(device_)),
+      fork_depth_(fork_depth()),
+      process_(getpid()),
+      number_(next_number()) {}
 
 PageStore::~PageStore() {
   // A child has no thread to stop, and the queue's locks may be held by threads that it lacks.
   if (is_inherited()) static_cast<void>(queue_.release());
 }
 
-uint64_t PageStore::take(uint64_t bytes) {
-  const uint64_t wanted = region_bytes(bytes);
+void PageStore::declare(const PlanSize& plan) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto region = free_.begin(); region != free_.end(); ++region) {
-    const auto [offset, size] = *region;
-    if (size < wanted) continue;
-    if (size > wanted) free_.emplace(offset + wanted, size - wanted);
-    free_.erase(offset);
-    return offset;
-  }
-  file_.reserve(end_, wanted);
-  const uint64_t offset = end_;
-  end_ += wanted;
-  return offset;
-}
-
-void PageStore::give_back(uint64_t offset, uint64_t bytes) noexcept {
-  if (is_inherited()) return;
-  uint64_t size = region_bytes(bytes);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto next = free_.lower_bound(offset);
-  if (next != free_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second == offset) {
-      offset = before->first;
-      size += before->second;
-      free_.erase(before);
-    }
-  }
-  if (next != free_.end() && offset + size == next->first) {
-    size += next->second;
-    free_.erase(next);
-  }
-  if (offset + size == end_) {
-    end_ = offset;
-    file_.shrink(end_);
+  if (is_declared_) {
+    if (!(plan == plan_))
+      throw Error("the node belongs to " + describe(plan) + ", but other nodes of the model to " + describe(plan_));
     return;
   }
-  try {
-    free_.emplace(offset, size);
-  } catch (const std::bad_alloc&) {
-    return;  // the region stays unused until the file is closed
-  }
+  if (plan.bytes != 0) device_.file().reserve(0, plan.bytes);
+  plan_ = plan;
+  is_declared_ = true;
+}
+
+std::shared_ptr<Page> PageStore::page(int64_t slot) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (plan_.slots != 0 && slot >= plan_.slots)
+    throw Error("slot " + std::to_string(slot) + " does not exist in " + describe(plan_));
+  std::weak_ptr<Page>& known = pages_[slot];
+  std::shared_ptr<Page> page = known.lock();
+  if (page == nullptr || !page->attach()) known = page = Page::make(shared_from_this(), slot);
+  return page;
+}
+
+uint64_t PageStore::take(int64_t slot, uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t most = plan_.slots != 0 ? plan_.bytes : std::numeric_limits<int64_t>::max();
+  const uint64_t padding = (kSlotAlignment - bytes % kSlotAlignment) % kSlotAlignment;
+  if (bytes > most - end_ || padding > most - end_ - bytes)
+    throw Error("slot " + std::to_string(slot) + " needs " + std::to_string(bytes) + " bytes, but " +
+                std::to_string(most - end_) + " are left of " + describe(plan_));
+  if (plan_.slots == 0) device_.file().reserve(end_, bytes + padding);
+  const uint64_t offset = end_;
+  end_ += bytes + padding;
+  return offset;
 }
 
 bool PageStore::is_inherited() const { return fork_depth_ != fork_depth(); }
 
 void PageStore::require_own() const {
   if (is_inherited())
-    throw Error("the page file in " + file_.directory() + " belongs to process " + std::to_string(process_) +
+    throw Error("the page file in " + file().directory() + " belongs to process " + std::to_string(process_) +
                 ", which forked this one: make a new session in this process");
 }
 

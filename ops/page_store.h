@@ -1,4 +1,4 @@
-// A page file, its I/O channel and the regions of the file that are taken. One per directory and process.
+// The page file of one session, its I/O channel and its slots.
 #pragma once
 
 #include <cstdint>
@@ -6,28 +6,52 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "io_queue.h"
-#include "page_file.h"
+#include "page_device.h"
 
 namespace poet {
 
-class PageStore {
- public:
-  // The store of a directory; opened where no session of this process has it open. Throws Error.
-  static std::shared_ptr<PageStore> open(const std::string& directory);
+class Page;
 
-  explicit PageStore(const std::string& directory, const FileCalls& calls = system_calls());
+// What a plan says of the page file, as the page-out nodes repeat it; 0 slots: the model says nothing.
+struct PlanSize {
+  int64_t slots = 0;
+  uint64_t bytes = 0;  // of the file: every slot begins at a multiple of kSlotAlignment
+
+  friend bool operator==(const PlanSize& a, const PlanSize& b) { return a.slots == b.slots && a.bytes == b.bytes; }
+};
+
+// Slots start and end at pages of the file system, so that direct I/O can use them.
+constexpr uint64_t kSlotAlignment = 4096;
+
+class PageStore : public std::enable_shared_from_this<PageStore> {
+ public:
+  // The store of a session, which is named by an address that no other living session has; nullptr: a store of its own.
+  // Throws Error.
+  static std::shared_ptr<PageStore> open(const void* session, const StoreOptions& options);
+  static std::vector<std::shared_ptr<PageStore>> all();  // of this process, in the order in which they were opened
+
+  explicit PageStore(const StoreOptions& options, const FileCalls& calls = system_calls());
   PageStore(const PageStore&) = delete;
   PageStore& operator=(const PageStore&) = delete;
   ~PageStore();
 
-  // Takes a region of at least `bytes` bytes, reserved on the file system, and returns its offset. Throws Error.
-  uint64_t take(uint64_t bytes);
-  void give_back(uint64_t offset, uint64_t bytes) noexcept;
+  // Reserves the file of a plan when it is declared first. Throws Error where that fails, or where another was
+  // declared.
+  void declare(const PlanSize& plan);
+  // The page of a slot for one more node, which detaches it at its end. Throws Error where the plan has no such slot.
+  std::shared_ptr<Page> page(int64_t slot);
+  // Takes a region of at least `bytes` bytes for a slot, reserved on the file system, and returns its offset. Throws
+  // Error, also where the plan has no such room.
+  uint64_t take(int64_t slot, uint64_t bytes);
 
-  const PageFile& file() const { return file_; }
+  PageDevice& device() { return device_; }
+  const PageDevice& device() const { return device_; }
+  const PageFile& file() const { return device_.file(); }
   IoQueue& queue() { return *queue_; }
+  uint64_t number() const { return number_; }  // 1 is the first of the process
 
   // True in a child of fork(): its use would reach into the parent's file and wait for the parent's thread.
   bool is_inherited() const;
@@ -37,14 +61,17 @@ class PageStore {
   static void unlock_after_fork();
 
  private:
-  PageFile file_;
+  PageDevice device_;
   std::unique_ptr<IoQueue> queue_;
   const uint64_t fork_depth_;
   const int process_;
+  const uint64_t number_;
 
   std::mutex mutex_;
-  std::map<uint64_t, uint64_t> free_;  // offset -> bytes, no two adjacent
-  uint64_t end_ = 0;                   // all regions lie below
+  bool is_declared_ = false;
+  PlanSize plan_;
+  std::map<int64_t, std::weak_ptr<Page>> pages_;
+  uint64_t end_ = 0;  // all regions lie below
 };
 
 }  // namespace poet

@@ -10,9 +10,8 @@ HandleTable<PendingRead>& table() {
   return *instance;
 }
 
-void prepare(Transfer& transfer, const Page& page, uint64_t offset, uint64_t bytes, void* data) {
+void prepare(Transfer& transfer, uint64_t offset, uint64_t bytes, void* data) {
   transfer.state.store(TransferState::kIdle, std::memory_order_relaxed);
-  transfer.file = &page.store().file();
   transfer.is_write = false;
   transfer.data = data;
   transfer.bytes = bytes;
@@ -27,9 +26,9 @@ void read_page(int64_t token, int64_t slot, const TensorLayout& layout, void* da
   const uint64_t offset = page->offset_for(token, slot, layout);
   if (layout.bytes == 0) return;
   Transfer transfer;
-  prepare(transfer, *page, offset, layout.bytes, data);
+  prepare(transfer, offset, layout.bytes, data);
   page->store().queue().run(transfer);
-  transfer.check();
+  transfer.check(page->store().file());
   page->require_unchanged(token);
 }
 
@@ -63,7 +62,7 @@ int64_t PendingRead::start(int64_t token, int64_t slot, const TensorLayout& layo
   const std::lock_guard<std::mutex> user(user_);
   const std::lock_guard<std::mutex> lock(mutex_);
   cancel();  // left over by a run that was aborted
-  prepare(transfer_, *page, offset, layout.bytes, data);
+  prepare(transfer_, offset, layout.bytes, data);
   token_ = token;
   ticket_ = table().make_handle(index_);
   page_ = std::move(page);
@@ -92,7 +91,7 @@ void PendingRead::end(int64_t ticket, const void* data) {
   page_of(ticket);
   if (transfer_.bytes != 0 && transfer_.data != data)
     throw Error("the tensor to end paging in is not the one that was started");
-  transfer_.check();
+  transfer_.check(page->store().file());
   page->require_unchanged(token_);
   const std::lock_guard<std::mutex> lock(mutex_);
   page_.reset();

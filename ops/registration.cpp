@@ -1,6 +1,5 @@
 // RegisterCustomOps, the function that ONNX Runtime looks up in a custom-op library, and the OrtCustomOp of each
 // operator.
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -8,16 +7,15 @@
 #include "allocation_tracker.h"
 #include "fork.h"
 #include "kernel.h"
+#include "session_config.h"
 
 namespace poet {
 namespace {
 
 constexpr const char* kDomain = "poet";
-constexpr const char* kPageDirectoryKey = "poet.page_dir";  // session configuration entry
-constexpr const char* kPageDirectoryVariable = "POET_PAGE_DIR";
 constexpr int kLastVersion = 0x7fffffff;
 
-// The operators as one session sees them: with the runtime's functions and its page directory.
+// The operators as one session sees them: with the runtime's functions and its options.
 struct OpSet;
 struct Op : OrtCustomOp {
   const OpDefinition* definition = nullptr;
@@ -26,7 +24,7 @@ struct Op : OrtCustomOp {
 struct OpSet {
   explicit OpSet(const OrtApi* table) : api(table) {}
   Api api;
-  std::string page_directory;
+  StoreOptions store_options;
   std::vector<Op> ops;
   OrtCustomOpDomain* domain = nullptr;
 };
@@ -42,7 +40,7 @@ OrtStatus* create_kernel(const OrtCustomOp* raw, const OrtApi*, const OrtKernelI
   const Op& op = self(raw);
   const Api& api = op.set->api;
   return guarded(api, [&] {
-    const NodeInfo node(api, info, op.set->page_directory);
+    const NodeInfo node(api, info, op.set->store_options);
     try {
       *kernel = new KernelHandle{&api, op.definition->create(node)};
     } catch (const Error& error) {
@@ -114,33 +112,16 @@ Op make_op(const OpDefinition& definition, const OpSet& set) {
   return op;
 }
 
-std::string page_directory_of(const Api& api, const OrtSessionOptions* options) {
-  int has = 0;
-  if (api.succeeded(api.has_session_config_entry(options, kPageDirectoryKey, &has)) && has != 0) {
-    size_t size = 0;
-    api.succeeded(api.get_session_config_entry(options, kPageDirectoryKey, nullptr, &size));
-    std::string value(size, '\0');
-    api.check(api.get_session_config_entry(options, kPageDirectoryKey, value.data(), &size));
-    value.resize(value.find('\0') == std::string::npos ? value.size() : value.find('\0'));
-    if (!value.empty()) return value;
-  }
-  for (const char* variable : {kPageDirectoryVariable, "TMPDIR"}) {
-    const char* value = std::getenv(variable);
-    if (value != nullptr && *value != '\0') return value;
-  }
-  return "/tmp";
-}
-
-// The operators for a page directory. ONNX Runtime keeps pointers to them for as long as any session lives, which it
-// does not tell, so a set is made once per runtime and directory and kept.
-const OpSet& op_set(const OrtApi* table, const Api& api, const std::string& directory) {
+// The operators for a session's options. ONNX Runtime keeps pointers to them for as long as any session lives, which it
+// does not tell, so a set is made once per runtime and options and kept.
+const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& config) {
   static std::mutex mutex;
   static auto* const sets = new std::map<std::pair<const OrtApi*, std::string>, std::unique_ptr<OpSet>>;
   const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<OpSet>& set = (*sets)[{table, directory}];
+  std::unique_ptr<OpSet>& set = (*sets)[{table, config.text}];
   if (set == nullptr) {
     auto made = std::make_unique<OpSet>(table);
-    made->page_directory = directory;
+    made->store_options = config.store_options;
     for (const OpDefinition* definition :
          {&kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd, &kAccumulate,
           &kAccumulateRows, &kUpdateSgd, &kUpdateAdam, &kAddSquares})
@@ -165,7 +146,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   const Api api(table);
   return guarded(api, [&] {
     fork_depth();  // installs the handlers before the first lock is taken
-    const OpSet& set = op_set(table, api, page_directory_of(api, options));
+    const OpSet& set = op_set(table, api, read_session_config(api, options));
     allocations::track_module(reinterpret_cast<const void*>(base->GetApi));
     api.check(api.add_custom_op_domain(options, set.domain));
   });

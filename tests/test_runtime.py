@@ -15,7 +15,12 @@ from onnx import TensorProto, helper
 from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, round_trip_model
 
 from poet_onnx.errors import InputError
-from poet_onnx.runtime import count_allocations, installed_runtime, session_options, training_module
+from poet_onnx.runtime import (
+    count_allocations,
+    installed_runtime,
+    session_options,
+    training_module,
+)
 
 FLOATS = 1 << 16
 BYTES = 4 * FLOATS

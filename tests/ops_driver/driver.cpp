@@ -15,25 +15,48 @@ namespace {
 
 using namespace driver;
 
-void regions_never_overlap() {
+void slots_keep_to_their_plan() {
   const auto store = make_store();
-  std::mt19937 random(1);
-  std::vector<std::pair<uint64_t, uint64_t>> taken;
-  for (int turn = 0; turn < 20000; ++turn) {
-    if (taken.size() < 40 && random() % 2 == 0) {
-      const uint64_t bytes = 1 + random() % 50000;
-      const uint64_t offset = store->take(bytes);
-      REQUIRE(offset % 4096 == 0);
-      for (const auto& [other, size] : taken) REQUIRE(offset + bytes <= other || other + size <= offset);
-      taken.emplace_back(offset, bytes);
-    } else if (!taken.empty()) {
-      const size_t which = random() % taken.size();
-      store->give_back(taken[which].first, taken[which].second);
-      taken.erase(taken.begin() + static_cast<std::ptrdiff_t>(which));
-    }
-  }
-  for (const auto& [offset, bytes] : taken) store->give_back(offset, bytes);
-  REQUIRE(store->take(1) == 0);
+  store->declare({3, 3 * 4096});
+  store->declare({3, 3 * 4096});
+  REQUIRE(fails([&] { store->declare({2, 3 * 4096}); }, "belongs to a plan of 2 slots and 12288 bytes"));
+  REQUIRE(fails([&] { store->declare({}); }, "belongs to no plan, but other nodes"));
+  REQUIRE(fails([&] { store->page(3); }, "slot 3 does not exist in a plan of 3 slots"));
+  Node first(store, 0), again(store, 0), second(store, 1), third(store, 2);
+  REQUIRE(first.page == again.page);
+  first.page->reserve(1, true);
+  again.page->reserve(1, true);
+  REQUIRE(fails([&] { again.page->reserve(2, true); }, "has 1 bytes by another node's word, but 2 by this one's"));
+  second.page->reserve(4097, true);
+  REQUIRE(fails([&] { third.page->reserve(1, true); }, "slot 2 needs 1 bytes, but 0 are left of a plan of 3 slots"));
+  Block block(2);
+  REQUIRE(fails([&] { out(first, block, false); }, "8 bytes does not fit into slot 0, which has 1 bytes by its plan"));
+  REQUIRE(fails([&] { store->take(2, ~uint64_t{0}); }, "slot 2 needs 18446744073709551615 bytes"));
+  const auto free = make_store();
+  REQUIRE(free->take(0, 1) == 0 && free->take(0, 4097) == 4096 && free->take(0, 1) == 3 * 4096);
+  REQUIRE(fails([&] { free->take(0, ~uint64_t{0}); }, "of no plan"));
+  REQUIRE(fails([&] { make_store()->declare({1, uint64_t{1} << 62}); }, "cannot reserve room"));
+}
+
+// A throttled transfer takes its time, a queue of them the sum, and who waits is told from who does not.
+void throttled_storage_is_as_slow_as_asked() {
+  Throttle throttle;
+  throttle.page_out_bytes_per_second = 4000000;  // 4 ms for 16,000 bytes
+  throttle.page_in_latency_nanoseconds = 3000000;
+  const auto store = make_store(throttle);
+  Node first(store, 0), second(store, 1);
+  Block source(4000), target(4000);
+  const auto begun = Clock::now();
+  const int64_t token = first.page->start_write(source.data(), source.layout(), true);
+  second.page->start_write(source.data(), source.layout(), true);
+  first.page->end_write(token, source.data());
+  REQUIRE(nanoseconds_since(begun) >= 4000000);
+  read_page(token, 0, target.layout(), target.data());
+  REQUIRE(nanoseconds_since(begun) >= 11000000);
+  const StatisticsValues seen = store->device().statistics().values();
+  REQUIRE(seen.page_outs == 2 && seen.page_ins == 1 && seen.page_out_bytes == 32000 && seen.page_in_bytes == 16000);
+  REQUIRE(seen.page_out_nanoseconds >= 7000000 && seen.page_in_nanoseconds >= 2000000);
+  REQUIRE(seen.waited_nanoseconds >= 10000000);
 }
 
 // Every system call of a round trip fails in turn, in every way: the result is right or an Error, and the next is
@@ -207,7 +230,7 @@ void counters_are_exact_across_threads() {
 }
 
 void child_of_a_fork_is_refused() {
-  const auto store = PageStore::open(directory);
+  const auto store = PageStore::open(nullptr, StoreOptions{directory, {}});
   auto writer = std::make_unique<Node>(store, 0);
   Block source(1 << 12);
   source.fill(3);
@@ -217,7 +240,7 @@ void child_of_a_fork_is_refused() {
     REQUIRE(fails([&] { out(*writer, source, true); }, "which forked this one"));
     REQUIRE(fails([&] { read_page(token, 0, source.layout(), source.data()); }, "which forked this one"));
     writer.reset();
-    Node fresh(PageStore::open(directory), 0);
+    Node fresh(PageStore::open(nullptr, StoreOptions{directory, {}}), 0);
     ReadNode reader;
     Block target(1 << 12);
     in(reader, out(fresh, source, true), 0, target, true);
@@ -252,7 +275,8 @@ int main(int argc, char** argv) {
   const bool with_fork = argc < 3 || std::strcmp(argv[2], "nofork") != 0;
   const std::pair<const char*, void (*)()> scenarios[] = {
       {"layouts are checked", layouts_are_checked},
-      {"regions never overlap", regions_never_overlap},
+      {"slots keep to their plan", slots_keep_to_their_plan},
+      {"throttled storage is as slow as asked", throttled_storage_is_as_slow_as_asked},
       {"every call may fail", every_call_may_fail},
       {"memory may be released in mid-transfer", memory_may_be_released_in_mid_transfer},
       {"nodes may go away in mid-transfer", nodes_may_go_away_in_mid_transfer},

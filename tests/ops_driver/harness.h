@@ -70,12 +70,11 @@ inline const FileCalls kFaultyCalls{
     [](int fd, const void* data, size_t bytes, off_t offset) -> ssize_t {
       return with_fault(bytes, [&](size_t n) { return pwrite(fd, data, n, offset); });
     },
-    [](int fd, int mode, off_t offset, off_t bytes) -> int {
+    [](int fd, off_t offset, off_t bytes) -> int {
       const Fault kind = next_fault();
       if (kind == Fault::kNone || kind == Fault::kShort || kind == Fault::kEndOfFile)
-        return fallocate(fd, mode, offset, bytes);
-      errno = errno_of(kind);
-      return -1;
+        return posix_fallocate(fd, offset, bytes);
+      return errno_of(kind);
     },
 };
 
@@ -83,7 +82,9 @@ inline const FileCalls kFaultyCalls{
 
 inline std::string directory;
 
-inline std::shared_ptr<PageStore> make_store() { return std::make_shared<PageStore>(directory, kFaultyCalls); }
+inline std::shared_ptr<PageStore> make_store(Throttle throttle = {}) {
+  return std::make_shared<PageStore>(StoreOptions{directory, throttle}, kFaultyCalls);
+}
 
 inline TensorLayout floats(int64_t count) {
   Shape shape(1);
@@ -122,10 +123,10 @@ class Block {
 
 // A page-out node: the page lives as long as it.
 struct Node {
-  explicit Node(const std::shared_ptr<PageStore>& store, int64_t slot) : page(Page::make(store, slot)) {}
+  explicit Node(const std::shared_ptr<PageStore>& store, int64_t slot) : page(store->page(slot)) {}
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
-  ~Node() { page->remove(); }
+  ~Node() { page->detach(); }
   std::shared_ptr<Page> page;
 };
 

@@ -1,0 +1,27 @@
+// What a session asks of its page store: parsed from the session's configuration entries by registration.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace poet {
+
+// Makes the storage as slow as a given one; 0 where a figure is not limited.
+struct Throttle {
+  uint64_t page_out_bytes_per_second = 0;
+  uint64_t page_in_bytes_per_second = 0;
+  uint64_t page_out_latency_nanoseconds = 0;  // added to every transfer
+  uint64_t page_in_latency_nanoseconds = 0;
+
+  bool is_on() const {
+    return page_out_bytes_per_second != 0 || page_in_bytes_per_second != 0 || page_out_latency_nanoseconds != 0 ||
+           page_in_latency_nanoseconds != 0;
+  }
+};
+
+struct StoreOptions {
+  std::string directory;  // of the page file
+  Throttle throttle;
+};
+
+}  // namespace poet

@@ -1,0 +1,24 @@
+"""ONNX Runtime sessions in which the measured peak is the plan's, and the counters that measure them."""
+
+from __future__ import annotations
+
+from poet_onnx.runtime.allocations import AllocationCounter, count_allocations
+from poet_onnx.runtime.installed import InstalledRuntime, installed_runtime
+from poet_onnx.runtime.options import PagingOptions, Throttle, session_options, training_module
+from poet_onnx.runtime.statistics import PagingCounter, PagingStatistics, count_paging, open_stores, paging_statistics
+
+__all__ = [
+    "AllocationCounter",
+    "InstalledRuntime",
+    "PagingCounter",
+    "PagingOptions",
+    "PagingStatistics",
+    "Throttle",
+    "count_allocations",
+    "count_paging",
+    "installed_runtime",
+    "open_stores",
+    "paging_statistics",
+    "session_options",
+    "training_module",
+]

@@ -1,0 +1,107 @@
+"""The exact bytes that ONNX Runtime's CPU allocator holds."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from poet_onnx.errors import InputError
+from poet_onnx.runtime.library import tracked_library
+
+
+class AllocationCounter:
+    """Exact bytes of the blocks that ONNX Runtime's CPU allocator holds: what `count_allocations` yields.
+
+    Blocks that were allocated before the operator library was first registered in the process are not counted.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._highest_bytes = 0
+        self.level_bytes = 0
+        """Bytes held when the context was entered or `reset_peak` was last called."""
+
+    @property
+    def current_bytes(self) -> int:
+        """Bytes held now."""
+        return int(self._library.poet_current_bytes())
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes held at one moment since the context was entered or `reset_peak` was last called."""
+        return max(self._highest_bytes, int(self._library.poet_peak_bytes()))
+
+    @property
+    def transient_peak_bytes(self) -> int:
+        """`peak_bytes` above `level_bytes`: the transient peak of what ran since."""
+        return self.peak_bytes - self.level_bytes
+
+    @property
+    def allocation_count(self) -> int:
+        """Allocations made since the operator library was registered in this process."""
+        return int(self._library.poet_allocation_count())
+
+    def reset_peak(self) -> None:
+        """Restart the peak from the bytes held now, which become `level_bytes`."""
+        _fold_peaks(self._library)
+        self._highest_bytes = self.level_bytes = self.current_bytes
+
+    def start_events(self, capacity: int = 1 << 20) -> None:
+        """Start a new log of at most `capacity` allocations and releases; it ends with the outermost context.
+
+        Raises:
+            InputError: `capacity` is no positive number that fits into memory.
+        """
+        if capacity < 1 or self._library.poet_start_events(capacity) != 0:
+            raise InputError(f"An event log of {capacity} events cannot be kept: give a positive number that fits.")
+
+    def events(self) -> list[int]:
+        """Return what was logged since `start_events`: +bytes of an allocation, -bytes of a release, in order.
+
+        Raises:
+            InputError: more events happened than the log's capacity.
+        """
+        dropped = ctypes.c_uint64(0)
+        count = int(self._library.poet_events(None, 0, ctypes.byref(dropped)))
+        if dropped.value != 0:
+            raise InputError(f"{dropped.value} events did not fit into the log of {count}: start it with more room.")
+        log = (ctypes.c_int64 * max(count, 0))()
+        self._library.poet_events(log, count, ctypes.byref(dropped))
+        return list(log)
+
+
+_active: list[AllocationCounter] = []
+_active_lock = threading.RLock()
+
+
+@contextmanager
+def count_allocations() -> Iterator[AllocationCounter]:
+    """Count ONNX Runtime's allocations, of existing sessions and new ones; contexts may nest.
+
+    Raises:
+        InputError: no usable ONNX Runtime or operator library, or a runtime whose allocator cannot be watched.
+    """
+    library = tracked_library()
+    counter = AllocationCounter(library)
+    with _active_lock:
+        _active.append(counter)
+        counter.reset_peak()
+    try:
+        yield counter
+    finally:
+        with _active_lock:
+            _fold_peaks(library)
+            _active.remove(counter)
+            if not _active:
+                library.poet_start_events(0)
+
+
+def _fold_peaks(library: ctypes.CDLL) -> None:
+    """Save the library's one peak in every open counter, then restart it."""
+    with _active_lock:
+        peak_bytes = int(library.poet_peak_bytes())
+        for counter in _active:
+            counter._highest_bytes = max(counter._highest_bytes, peak_bytes)
+        library.poet_reset_peak()

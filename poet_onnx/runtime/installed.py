@@ -1,0 +1,68 @@
+"""Which ONNX Runtime this environment has."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from typing import Any, NamedTuple
+
+from poet_onnx.errors import InputError
+
+_DISTRIBUTIONS = (
+    "onnxruntime-training",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-openvino",
+    "onnxruntime-directml",
+    "onnxruntime-qnn",
+)
+
+
+class InstalledRuntime(NamedTuple):
+    """The ONNX Runtime of this environment."""
+
+    distribution: str
+    version: str
+
+    @property
+    def has_training(self) -> bool:
+        """Whether it has gradient kernels and `onnxruntime.training`."""
+        return self.distribution == "onnxruntime-training"
+
+
+def installed_runtime() -> InstalledRuntime:
+    """Return which ONNX Runtime this environment has.
+
+    Raises:
+        InputError: there is none, or several that overwrite each other's files.
+    """
+    found = []
+    for name in _DISTRIBUTIONS:
+        try:
+            found.append(InstalledRuntime(name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if not found:
+        raise InputError(
+            "No ONNX Runtime is installed: `pip install poet-onnx[training]` (x86_64, Python 3.11 at most) or "
+            "`pip install poet-onnx[stock]` adds one."
+        )
+    if len(found) > 1:
+        names = " and ".join(f"{runtime.distribution} {runtime.version}" for runtime in found)
+        raise InputError(
+            f"{names} are both installed and overwrite each other's files: make a new environment with one of them."
+        )
+    return found[0]
+
+
+def import_onnxruntime() -> Any:
+    """Return the module `onnxruntime`.
+
+    Raises:
+        InputError: there is none that can be used.
+    """
+    runtime = installed_runtime()
+    try:
+        return importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise InputError(f"{runtime.distribution} {runtime.version} cannot be imported: {error}.") from error

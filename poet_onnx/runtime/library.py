@@ -1,0 +1,46 @@
+"""The operator library as the process has it loaded, for what Python asks of it."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+
+from poet_onnx.errors import InputError
+from poet_onnx.ops import library_path
+from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
+
+_COUNTERS = ("poet_current_bytes", "poet_peak_bytes", "poet_allocation_count")
+
+
+@lru_cache(maxsize=1)
+def tracked_library() -> ctypes.CDLL:
+    """Load the operator library and let ONNX Runtime register it, which starts the tracking of its allocations.
+
+    Raises:
+        InputError: no usable ONNX Runtime or operator library, or a runtime whose allocator cannot be watched.
+    """
+    path = str(library_path())
+    import_onnxruntime().SessionOptions().register_custom_ops_library(path)
+    library = ctypes.CDLL(path)
+    library.poet_tracked_imports.argtypes = []
+    library.poet_tracked_imports.restype = ctypes.c_uint64
+    if library.poet_tracked_imports() == 0:
+        runtime = installed_runtime()
+        raise InputError(
+            f"The allocations of {runtime.distribution} {runtime.version} cannot be counted: no import of its library "
+            "could be redirected; use a released wheel of onnxruntime-training 1.19.2 or onnxruntime 1.31."
+        )
+    for name in _COUNTERS:
+        getattr(library, name).argtypes = []
+        getattr(library, name).restype = ctypes.c_int64
+    library.poet_reset_peak.argtypes = []
+    library.poet_reset_peak.restype = None
+    library.poet_start_events.argtypes = [ctypes.c_uint64]
+    library.poet_start_events.restype = ctypes.c_int
+    library.poet_events.argtypes = [ctypes.POINTER(ctypes.c_int64), ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]
+    library.poet_events.restype = ctypes.c_int64
+    library.poet_open_stores.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64]
+    library.poet_open_stores.restype = ctypes.c_int64
+    library.poet_statistics.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
+    library.poet_statistics.restype = ctypes.c_int
+    return library

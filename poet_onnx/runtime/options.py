@@ -1,0 +1,161 @@
+"""Session options with which a session keeps to its plan, and how its pages are moved."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from poet_onnx.errors import InputError
+from poet_onnx.ops import library_path
+from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
+
+if TYPE_CHECKING:
+    from onnxruntime import SessionOptions
+    from onnxruntime.training.api import Module
+
+# Session configuration entries that the operator library reads when it is registered.
+_PAGE_DIR_ENTRY = "poet.page_dir"
+_PAGE_DIR_VARIABLE = "POET_PAGE_DIR"
+_LONGEST_ENTRY_BYTES = 1024  # of a configuration entry's value in ONNX Runtime 1.19
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throttle:
+    """Makes a session's paging as slow as a storage with these figures; the names are those of a storage profile.
+
+    A transfer takes at least its latency plus its bytes by the rate, and transfers follow one another. None: unlimited.
+
+    Raises:
+        InputError: a rate below 1 byte per second or a negative latency.
+    """
+
+    page_out_bytes_per_second: float | None = None
+    page_in_bytes_per_second: float | None = None
+    page_out_latency_seconds: float = 0.0
+    page_in_latency_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for rate in (self.page_out_bytes_per_second, self.page_in_bytes_per_second):
+            if rate is not None and not 1.0 <= rate < 2.0**63:
+                raise InputError(f"A paging rate of {rate} bytes per second cannot be kept: give 1 or more, or None.")
+        for latency in (self.page_out_latency_seconds, self.page_in_latency_seconds):
+            if not 0.0 <= latency <= 3600.0:
+                raise InputError(f"A paging latency of {latency} seconds cannot be kept: give 0 to 3600.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagingOptions:
+    """How a session moves its pages.
+
+    Attributes:
+        throttle: makes the storage slower, for tests and to try a plan for another device.
+    """
+
+    throttle: Throttle = Throttle()
+
+    def _entries(self) -> Iterator[tuple[str, str]]:
+        """Yield the session configuration entries that say the same."""
+        for field in fields(self.throttle):
+            value = getattr(self.throttle, field.name)
+            if value and field.name.endswith("_seconds"):
+                yield f"poet.{field.name.removesuffix('_seconds')}_nanoseconds", str(round(value * 1e9))
+            elif value:
+                yield f"poet.{field.name}", str(round(value))
+
+
+def session_options(
+    *, threads: int = 1, page_dir: str | os.PathLike[str] | None = None, paging: PagingOptions | None = None
+) -> SessionOptions:
+    """Return session options with which a session's allocator peak is the liveness of the file's order.
+
+    Args:
+        threads: threads inside an operator.
+        page_dir: existing directory for the page file; default the environment variable POET_PAGE_DIR, then the
+            system's directory for temporary files.
+        paging: how pages are moved; default `PagingOptions()`.
+
+    Raises:
+        InputError: no usable ONNX Runtime, operator library or page directory, or fewer than one thread.
+    """
+    if threads < 1:
+        raise InputError(f"{threads} threads cannot run a session: give 1 or more.")
+    onnxruntime = import_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    # No fusion, elimination or layout change: the nodes that were planned are the nodes that run.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # File order is the plan's order; the default order is another one.
+    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    # One node at a time: two at once would need the memory of both.
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.inter_op_num_threads = 1
+    options.intra_op_num_threads = threads
+    # An arena keeps what was freed and rounds up: the plan's peak would not be the allocator's.
+    options.enable_cpu_mem_arena = False
+    # A memory pattern allocates one block for the whole step.
+    options.enable_mem_pattern = False
+    # Reuse keeps a dead tensor's larger buffer alive under a smaller tensor.
+    options.enable_mem_reuse = False
+    # Prepacking makes second copies of constant weights.
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    directory = page_dir or os.environ.get(_PAGE_DIR_VARIABLE)
+    if directory:
+        options.add_session_config_entry(_PAGE_DIR_ENTRY, _checked_page_dir(directory))
+    for entry, value in (paging or PagingOptions())._entries():
+        options.add_session_config_entry(entry, value)
+    options.register_custom_ops_library(str(library_path()))
+    return options
+
+
+def training_module(
+    training_model: str | os.PathLike[str],
+    checkpoint: Any,
+    *,
+    eval_model: str | os.PathLike[str] | None = None,
+    threads: int = 1,
+    page_dir: str | os.PathLike[str] | None = None,
+    paging: PagingOptions | None = None,
+) -> Module:
+    """Return an `onnxruntime.training.api.Module` of a training graph, with the options of `session_options`.
+
+    Args:
+        training_model: the training graph, rewritten or as generated.
+        checkpoint: an `onnxruntime.training.api.CheckpointState`.
+        eval_model: the evaluation graph, if `eval()` is to be used.
+        threads: threads inside an operator.
+        page_dir: as in `session_options`.
+        paging: as in `session_options`.
+
+    Raises:
+        InputError: this environment has no onnxruntime-training, or what `session_options` raises.
+    """
+    runtime = installed_runtime()
+    if not runtime.has_training:
+        raise InputError(
+            f"onnxruntime.training.api needs onnxruntime-training, and this environment has {runtime.distribution} "
+            f"{runtime.version}: use `pip install poet-onnx[training]` in a new environment."
+        )
+    options = session_options(threads=threads, page_dir=page_dir, paging=paging)
+    try:
+        api = importlib.import_module("onnxruntime.training.api")
+    except ImportError as error:
+        raise InputError(
+            f"onnxruntime.training cannot be imported ({error}): `pip install poet-onnx[training]` adds what it needs."
+        ) from error
+    evaluation = None if eval_model is None else os.fspath(eval_model)
+    return api.Module(os.fspath(training_model), checkpoint, evaluation, device="cpu", session_options=options)
+
+
+def _checked_page_dir(page_dir: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a page directory that exists and can be written."""
+    path = Path(page_dir).absolute()
+    if not path.is_dir():
+        raise InputError(f"The page directory {path} does not exist or is no directory: make it, or give another one.")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise InputError(f"The page directory {path} cannot be written: change its permissions, or give another one.")
+    if len(os.fsencode(path)) > _LONGEST_ENTRY_BYTES:
+        raise InputError(f"The page directory's path has more than {_LONGEST_ENTRY_BYTES} bytes: give a shorter one.")
+    return str(path)
