@@ -94,6 +94,7 @@ extern const OpDefinition kPageInEnd;
 extern const OpDefinition kAccumulate;
 extern const OpDefinition kAccumulateRows;
 extern const OpDefinition kUpdateSgd;
+extern const OpDefinition kUpdateMomentum;
 extern const OpDefinition kUpdateAdam;
 extern const OpDefinition kAddSquares;
 

@@ -1,6 +1,7 @@
 // Optimizers that change parameters and their state in place, and the norm that clips gradients.
 //
-//   UpdateSgd(gradient, rates, parameter, momentum, after...) -> updated
+//   UpdateSgd(gradient, rates, parameter, after...) -> updated
+//   UpdateMomentum(gradient, rates, parameter, momentum, after...) -> updated
 //   UpdateAdam(gradient, rates, parameter, first_moment, second_moment, after...) -> updated
 //       update the parameter's elements from `offset` on, as many as the gradient has, and their state
 //   AddSquares(gradient, total, after...) -> updated
@@ -10,7 +11,9 @@
 // poet_onnx/training/rates.py computes them. Every operation below is one correctly rounded float operation, in the
 // order written: CMakeLists.txt turns contraction to fused multiply-add off, so every machine computes the same bits.
 //
-//   UpdateSgd:   rates = (scale, rate, momentum, l2, nesterov)
+//   UpdateSgd:   rates = (scale, rate, l2)
+//       g = scale * gradient + l2 * w;  w = w - rate * g
+//   UpdateMomentum:   rates = (scale, rate, l2, momentum, nesterov)
 //       g = scale * gradient + l2 * w;  b = momentum * b + g;  w = w - rate * (nesterov != 0 ? g + momentum * b : b)
 //       (torch.optim.SGD without dampening; b starts as zero)
 //   UpdateAdam:  rates = (scale, rate, beta1, 1 - beta1, beta2, 1 - beta2, epsilon, decay, l2)
@@ -25,7 +28,8 @@
 namespace poet {
 namespace {
 
-constexpr int64_t kSgdRates = 5;
+constexpr int64_t kSgdRates = 3;
+constexpr int64_t kMomentumRates = 5;
 constexpr int64_t kAdamRates = 9;
 
 // Elementwise loops in the widest vectors of the machine that runs them: the bits are the same in any.
@@ -35,9 +39,17 @@ constexpr int64_t kAdamRates = 9;
 #define POET_WIDE
 #endif
 
-POET_WIDE void sgd(float* __restrict w, float* __restrict b, const float* __restrict gradient, uint64_t count,
-                   const float* rates) {
-  const float scale = rates[0], rate = rates[1], momentum = rates[2], l2 = rates[3];
+POET_WIDE void sgd(float* __restrict w, const float* __restrict gradient, uint64_t count, const float* rates) {
+  const float scale = rates[0], rate = rates[1], l2 = rates[2];
+  for (uint64_t i = 0; i < count; ++i) {
+    const float g = scale * gradient[i] + l2 * w[i];
+    w[i] = w[i] - rate * g;
+  }
+}
+
+POET_WIDE void momentum_sgd(float* __restrict w, float* __restrict b, const float* __restrict gradient, uint64_t count,
+                            const float* rates) {
+  const float scale = rates[0], rate = rates[1], l2 = rates[2], momentum = rates[3];
   const bool nesterov = rates[4] != 0.0F;
   for (uint64_t i = 0; i < count; ++i) {
     const float g = scale * gradient[i] + l2 * w[i];
@@ -124,9 +136,20 @@ class UpdateSgd final : public Update {
   void compute(Context& context) override {
     const Tensor gradient = require(context, 0, kFloat);
     const uint64_t count = element_count(gradient);
+    sgd(part(context, 2, count), static_cast<const float*>(gradient.data), count, rates(context, kSgdRates));
+    context.output_true();
+  }
+};
+
+class UpdateMomentum final : public Update {
+ public:
+  using Update::Update;
+  void compute(Context& context) override {
+    const Tensor gradient = require(context, 0, kFloat);
+    const uint64_t count = element_count(gradient);
     float* parameter = part(context, 2, count);
     float* momentum = part(context, 3, count);
-    sgd(parameter, momentum, static_cast<const float*>(gradient.data), count, rates(context, kSgdRates));
+    momentum_sgd(parameter, momentum, static_cast<const float*>(gradient.data), count, rates(context, kMomentumRates));
     context.output_true();
   }
 };
@@ -168,6 +191,7 @@ std::unique_ptr<Kernel> create_add_squares(const NodeInfo&) { return std::make_u
 }  // namespace
 
 const OpDefinition kUpdateSgd{"UpdateSgd", 1, {kBool}, false, create<UpdateSgd>, infer_flag};
+const OpDefinition kUpdateMomentum{"UpdateMomentum", 1, {kBool}, false, create<UpdateMomentum>, infer_flag};
 const OpDefinition kUpdateAdam{"UpdateAdam", 1, {kBool}, false, create<UpdateAdam>, infer_flag};
 const OpDefinition kAddSquares{"AddSquares", 1, {kBool}, false, create_add_squares, infer_flag};
 

@@ -32,7 +32,11 @@ _DOCS = {
         "AccumulateRows(buffer, indices, gradient, overwrite, after...) -> updated: adds rows of a gradient to the "
         "rows of its buffer that the indices name."
     ),
-    "UpdateSgd": "UpdateSgd(gradient, rates, parameter, momentum, after...) -> updated: a step of SGD, in place.",
+    "UpdateSgd": "UpdateSgd(gradient, rates, parameter, after...) -> updated: a step of SGD, in place.",
+    "UpdateMomentum": (
+        "UpdateMomentum(gradient, rates, parameter, momentum, after...) -> updated: a step of SGD with momentum, in "
+        "place."
+    ),
     "UpdateAdam": (
         "UpdateAdam(gradient, rates, parameter, first_moment, second_moment, after...) -> updated: a step of Adam, in "
         "place."
@@ -50,6 +54,7 @@ _OUTPUTS = {
     "Accumulate": ("updated",),
     "AccumulateRows": ("updated",),
     "UpdateSgd": ("updated",),
+    "UpdateMomentum": ("updated",),
     "UpdateAdam": ("updated",),
     "AddSquares": ("updated",),
 }
@@ -69,6 +74,7 @@ _ATTRIBUTES = {
     "PageInStart": [_SLOT, _DTYPE, _SHAPE],
     "Accumulate": [_OFFSET],
     "UpdateSgd": [_OFFSET],
+    "UpdateMomentum": [_OFFSET],
     "UpdateAdam": [_OFFSET],
 }
 
@@ -160,6 +166,7 @@ _INFERENCE = {
     "Accumulate": _infer_flag,
     "AccumulateRows": _infer_flag,
     "UpdateSgd": _infer_flag,
+    "UpdateMomentum": _infer_flag,
     "UpdateAdam": _infer_flag,
     "AddSquares": _infer_flag,
 }

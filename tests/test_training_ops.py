@@ -45,15 +45,25 @@ def rates(*numbers: float) -> Array:
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_sgd_is_its_formula_to_the_bit(size: int) -> None:
+    gradient, w = samples(size, 2)
+    r = rates(0.5, 0.01, 0.001)
+    scale, rate, l2 = r
+    new_w = w - rate * (scale * gradient + l2 * w)
+    run("UpdateSgd", {"g": gradient, "r": r, "w": w}, offset=0)
+    assert w.tobytes() == new_w.tobytes()
+
+
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("nesterov", [0.0, 1.0])
-def test_sgd_is_its_formula_to_the_bit(size: int, nesterov: float) -> None:
+def test_momentum_is_its_formula_to_the_bit(size: int, nesterov: float) -> None:
     gradient, w, b = samples(size, 3)
-    r = rates(0.5, 0.01, 0.9, 0.001, nesterov)
-    scale, rate, momentum, l2, _ = r
+    r = rates(0.5, 0.01, 0.001, 0.9, nesterov)
+    scale, rate, l2, momentum, _ = r
     g = scale * gradient + l2 * w
     new_b = momentum * b + g
     new_w = w - rate * (g + momentum * new_b if nesterov else new_b)
-    run("UpdateSgd", {"g": gradient, "r": r, "w": w, "b": b}, offset=0)
+    run("UpdateMomentum", {"g": gradient, "r": r, "w": w, "b": b}, offset=0)
     assert b.tobytes() == new_b.tobytes()
     assert w.tobytes() == new_w.tobytes()
 
@@ -104,10 +114,10 @@ def test_squares_are_summed_in_one_order(size: int) -> None:
 @pytest.mark.parametrize(
     ("op_type", "arrays", "attributes", "message"),
     [
-        ("UpdateSgd", (4, 5, 4), {"offset": 0}, "input 3 is missing"),
-        ("UpdateSgd", (4, 4, 4, 4), {"offset": 0}, "rates have 4 elements, but must have 5"),
-        ("UpdateSgd", (4, 5, 4, 3), {"offset": 0}, "4 elements at offset 0 does not fit into input 3 of 3"),
-        ("UpdateSgd", (4, 5, 4, 4), {"offset": 1}, "4 elements at offset 1 does not fit into input 2 of 4"),
+        ("UpdateMomentum", (4, 5, 4), {"offset": 0}, "input 3 is missing"),
+        ("UpdateSgd", (4, 4, 4), {"offset": 0}, "rates have 4 elements, but must have 3"),
+        ("UpdateMomentum", (4, 5, 4, 3), {"offset": 0}, "4 elements at offset 0 does not fit into input 3 of 3"),
+        ("UpdateSgd", (4, 3, 4), {"offset": 1}, "4 elements at offset 1 does not fit into input 2 of 4"),
         ("UpdateAdam", (4, 9, 4, 4, 3), {"offset": 0}, "does not fit into input 4 of 3"),
         ("UpdateAdam", (4, 9, 4, 4, 4), {"offset": -1}, "'offset' is -1, but must be 0 or more"),
         ("UpdateAdam", (4, 9, 4, 4, 4), {}, "'offset' is missing"),
