@@ -1,7 +1,10 @@
-"""What pip builds and installs: the source distribution builds, and its wheel holds the library and all data."""
+"""What pip builds and installs: the sources build, their wheel is whole, and portable wheels are portable."""
 
 from __future__ import annotations
 
+import ctypes
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,6 +22,20 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_SOURCES_BYTES = 2 << 20
+PORTABLE_SOURCE = """
+#include <dlfcn.h>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+extern "C" __attribute__((visibility("default"))) int answer() {
+  auto words = std::make_shared<std::vector<std::string>>();
+  std::thread writer([words] { words->resize(dlsym(nullptr, "malloc") != nullptr ? 42 : 0); });
+  writer.join();
+  pthread_setname_np(pthread_self(), "answer");
+  return static_cast<int>(words->size());
+}
+"""
 
 
 def run_python(*arguments: str, cwd: Path = ROOT) -> str:
@@ -84,3 +101,36 @@ def test_library_stays_loaded() -> None:
         "print(open('/proc/self/maps').read().count('libpoet_ops'))"
     )
     assert int(run_python("-c", script, str(library_path()))) > 0
+
+
+@pytest.fixture(scope="module")
+def compiler() -> str:
+    """Return the C++ compiler's path."""
+    found = shutil.which("g++") or shutil.which("c++")
+    assert found is not None, "the custom operators need a C++ compiler too"
+    return found
+
+
+def test_stubs_make_a_library_for_older_systems(compiler: str, tmp_path: Path) -> None:
+    run_python(str(ROOT / "scripts/wheel/link_stubs.py"), compiler, str(tmp_path / "stubs"))
+    source, library = tmp_path / "answer.cpp", tmp_path / "libanswer.so"
+    source.write_text(PORTABLE_SOURCE)
+    flags = ("-std=c++17", "-O2", "-fPIC", "-shared", "-Wl,--no-undefined", "-Wl,--exclude-libs,ALL")
+    subprocess.run([compiler, *flags, f"-L{tmp_path / 'stubs'}", str(source), "-o", str(library)], check=True)
+    needs = re.findall(rb"(?:GLIBC|GLIBCXX)_[0-9.]+", library.read_bytes())
+    newest = {"GLIBC": (2, 27), "GLIBCXX": (3, 4, 24)}
+    assert needs
+    for need in needs:
+        family, number = need.decode().split("_")
+        assert tuple(map(int, number.split("."))) <= newest[family], needs
+    assert ctypes.CDLL(str(library)).answer() == 42
+
+
+def test_wheel_built_for_this_machine_is_not_called_portable(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(str(wheel.filename), tmp_path))
+    processor = copy.stem.partition("linux_")[2]
+    tagger = (sys.executable, str(ROOT / "scripts/wheel/tag_wheel.py"), str(copy), processor)
+    done = subprocess.run(tagger, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"{copy.name} is only good for" in done.stderr
+    assert copy.exists(), "a wheel that is refused keeps its name"
