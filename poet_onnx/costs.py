@@ -48,6 +48,7 @@ class CostTable:
         asynchronous: transfers run beside compute; otherwise each one stops it.
         idle_watts: added for every second of the step; 0 where the nodes' joules already hold all of it.
         energy_measured: the nodes' joules come from a power meter, not from the device profile's watts.
+        storage: the device profile's; None if the device has no storage.
     """
 
     device: str
@@ -57,6 +58,7 @@ class CostTable:
     asynchronous: bool
     idle_watts: float = 0.0
     energy_measured: bool = False
+    storage: StorageProfile | None = None
 
 
 def cost_table(
@@ -102,7 +104,7 @@ def cost_table(
         t.name: _transfer(t.size_bytes, figures.page_in_latency_seconds, figures.page_in_bytes_per_second, storage)
         for t in pageable
     }
-    return CostTable(device.name, nodes, page_out, page_in, storage.asynchronous, idle_watts, energy_measured)
+    return CostTable(device.name, nodes, page_out, page_in, storage.asynchronous, idle_watts, energy_measured, storage)
 
 
 def _transfer(

@@ -7,13 +7,17 @@ from typing import Literal, TypeAlias
 
 import pydantic
 
-from poet_onnx.device import describe_first_error
+from poet_onnx.device import StorageProfile, describe_first_error
 from poet_onnx.errors import InputError
+from poet_onnx.graph import TrainingGraph
 from poet_onnx.measured import MeasuredCosts
-from poet_onnx.plan import Prediction
+from poet_onnx.plan import Action, Plan, Prediction
 from poet_onnx.rewrite import RewriteResult
 
 SCHEMA_VERSION: Literal[1] = 1
+
+_BLOCK_BYTES = 4096
+"""A value in the page file takes whole blocks."""
 
 Origin: TypeAlias = Literal["modelled", "measured"]
 
@@ -68,6 +72,49 @@ class Figures(_Value):
         )
 
 
+class Wear(_Value):
+    """What paging writes to the storage while a model trains, and how long the storage stands that.
+
+    Attributes:
+        written_bytes_per_step: as `page_out_bytes`.
+        written_bytes_per_hour: if one step follows the other.
+        page_file_bytes: room that the page file needs.
+        capacity_bytes: of the storage.
+        capacity_seconds: training time in which as much is written as the storage holds.
+        endurance_bytes: what may be written before the storage wears out; None where the device profile does not know.
+        life_steps, life_seconds: training until then, if the storage is new and nothing else writes to it.
+    """
+
+    written_bytes_per_step: int = pydantic.Field(gt=0)
+    written_bytes_per_hour: float = pydantic.Field(gt=0)
+    page_file_bytes: int = pydantic.Field(gt=0)
+    capacity_bytes: int = pydantic.Field(gt=0)
+    capacity_seconds: float = pydantic.Field(gt=0)
+    endurance_bytes: int | None = pydantic.Field(default=None, gt=0)
+    life_steps: int | None = pydantic.Field(default=None, ge=0)
+    life_seconds: float | None = pydantic.Field(default=None, gt=0)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, graph: TrainingGraph, storage: StorageProfile | None) -> Wear | None:
+        """Make the figures of a plan; None where it writes nothing or takes no time."""
+        written, seconds = plan.prediction.page_out_bytes, plan.prediction.seconds
+        if storage is None or not written or not seconds:
+            return None
+        paged = {step.subject for step in plan.steps if step.action is Action.PAGE_OUT_START}
+        blocks = sum(-(-graph.tensors[name].size_bytes // _BLOCK_BYTES) for name in paged)
+        endurance = storage.endurance_bytes
+        return cls(
+            written_bytes_per_step=written,
+            written_bytes_per_hour=written * 3600 / seconds,
+            page_file_bytes=blocks * _BLOCK_BYTES,
+            capacity_bytes=storage.capacity_bytes,
+            capacity_seconds=storage.capacity_bytes / written * seconds,
+            endurance_bytes=endurance,
+            life_steps=None if endurance is None else endurance // written,
+            life_seconds=None if endurance is None else endurance / written * seconds,
+        )
+
+
 class Report(Figures):
     """What a rewrite did. The figures at the top level are the rewritten graph's.
 
@@ -85,6 +132,7 @@ class Report(Figures):
         status, objective_joules, bound_joules, gap, overhead_gap, covers, solver, seed, solve_seconds: the plan's
             certificate, see `poet_onnx.plan.Certificate`.
         part_bytes: weight gradients larger than this are computed in parts; None where all are whole.
+        wear: what paging does to the storage; None where nothing is paged.
         original: the graph as given.
         ordered: the graph after memory-aware ordering alone.
     """
@@ -110,6 +158,7 @@ class Report(Figures):
     seed: int
     solve_seconds: float = pydantic.Field(ge=0)
     part_bytes: int | None = pydantic.Field(default=None, ge=1)
+    wear: Wear | None = None
     original: Figures
     ordered: Figures
 
@@ -151,6 +200,7 @@ class Report(Figures):
             seed=certificate.seed,
             solve_seconds=certificate.solve_seconds,
             part_bytes=plan.part_bytes,
+            wear=Wear.of_plan(plan, result.graph, result.costs.storage),
             original=Figures.of(result.original, result.original_nodes),
             ordered=Figures.of(result.ordered, result.original_nodes),
         )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pydantic
 import pytest
 
+from poet_onnx import rewrite
+from poet_onnx.cli.tables import duration_text, report_lines
+from poet_onnx.device import load_device
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Prediction
 from poet_onnx.report import Figures, Report, load_report
@@ -118,3 +122,48 @@ def test_a_missing_report_is_refused_by_name(tmp_path: Path) -> None:
 def test_another_schema_version_is_refused() -> None:
     with pytest.raises(pydantic.ValidationError, match="schema_version"):
         report(schema_version=2)
+
+
+def test_wear_is_reported_where_something_is_paged(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    device = load_device("a72")
+    result = rewrite(model_path("vgg16"), device=device, activation_budget="90%", recompute=False)
+    made = Report.of_rewrite(result, model="model.onnx", output=None)
+    wear = made.wear
+    assert wear is not None
+    assert device.storage is not None
+    assert wear.written_bytes_per_step == made.page_out_bytes > 0
+    assert wear.written_bytes_per_hour == pytest.approx(made.page_out_bytes * 3600 / made.seconds)
+    assert made.page_out_bytes <= wear.page_file_bytes < made.page_out_bytes + 4096 * 100
+    assert wear.endurance_bytes == device.storage.endurance_bytes == 29_250_000_000_000
+    assert wear.life_steps == 29_250_000_000_000 // made.page_out_bytes
+    assert wear.life_seconds == pytest.approx(29.25e12 / made.page_out_bytes * made.seconds)
+    assert wear.capacity_seconds == pytest.approx(32e9 / made.page_out_bytes * made.seconds)
+    (text,) = (line for line in report_lines(made) if line.startswith("writes"))
+    assert f"{wear.life_steps:,} steps" in text
+    path = tmp_path / "report.json"
+    path.write_text(made.model_dump_json())
+    assert load_report(path) == made
+
+
+def test_wear_is_silent_where_nothing_is_paged_and_modest_where_endurance_is_unknown(
+    model_path: Callable[..., Path],
+) -> None:
+    path = model_path("vgg16")
+    alone = rewrite(path, device="a72", activation_budget="95%", paging=False)
+    assert Report.of_rewrite(alone, model="m", output=None).wear is None
+    paged = Report.of_rewrite(
+        rewrite(path, device="tx2", activation_budget="90%", recompute=False), model="m", output=None
+    )
+    assert paged.wear is not None
+    assert paged.wear.life_seconds is None
+    (text,) = (line for line in report_lines(paged) if line.startswith("writes"))
+    assert "as much as all of that is written in" in text
+    assert "endurance" not in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.5, "1.5 seconds"), (300, "5 minutes"), (36000, "10 hours"), (864000, "10 days"), (1e12, "31,688 years")],
+)
+def test_durations_are_in_units_that_people_plan_with(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

@@ -18,7 +18,7 @@ from rich.table import Table
 from poet_onnx.device import DeviceProfile
 from poet_onnx.inspection import Inspection
 from poet_onnx.measured import MeasuredCosts
-from poet_onnx.report import Figures, Report
+from poet_onnx.report import Figures, Report, Wear
 from poet_onnx.scheduling import Progress
 from poet_onnx.verify import VerificationReport
 
@@ -48,7 +48,7 @@ def show_json(text: str) -> None:
 
 def bytes_text(count: int) -> str:
     """Return bytes in the binary unit that reads best."""
-    size, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while abs(size) >= 1024 and len(units) > 1:
         size /= 1024
         units.pop(0)
@@ -68,6 +68,13 @@ def scaled_text(value: float, unit: str) -> str:
 def percent_text(fraction: float) -> str:
     """Return a fraction as a percentage with at most two decimals; never 0 for what is not."""
     return "under 0.01 %" if 0 < fraction < 1e-4 else f"{100 * fraction:.2f} %"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time that people plan with, in the unit that reads best."""
+    units = ((365.25 * 86400, "years"), (86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
+    size, name = next((unit for unit in units if seconds >= 2 * unit[0]), (1.0, "seconds"))
+    return f"{seconds / size:,.3g} {name}" if seconds / size < 1000 else f"{seconds / size:,.0f} {name}"
 
 
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
@@ -113,6 +120,8 @@ def report_lines(report: Report) -> list[str]:
         )
     if report.part_bytes is not None:
         lines.append(f"weight gradients of more than {bytes_text(report.part_bytes)} are computed in parts")
+    if report.wear is not None:
+        lines.append(_wear_text(report.wear))
     if report.status == "not_needed":
         lines.append("the ordered step fits: nothing is recomputed and nothing is paged")
     else:
@@ -124,6 +133,21 @@ def report_lines(report: Report) -> list[str]:
         lines.append(f"the bound covers: {report.covers}")
         lines.append(f"solved by {report.solver} in {report.solve_seconds:.1f} s, seed {report.seed}")
     return lines
+
+
+def _wear_text(wear: Wear) -> str:
+    """Say what paging writes to the storage, and how long that can go on."""
+    text = (
+        f"writes {bytes_text(wear.written_bytes_per_step)} a step to storage, "
+        f"{bytes_text(round(wear.written_bytes_per_hour))} an hour; the page file takes "
+        f"{bytes_text(wear.page_file_bytes)} of {bytes_text(wear.capacity_bytes)}"
+    )
+    if wear.life_seconds is None:
+        return f"{text}; as much as all of that is written in {duration_text(wear.capacity_seconds)} of training"
+    return (
+        f"{text}; its endurance of {bytes_text(wear.endurance_bytes or 0)} lasts "
+        f"{duration_text(wear.life_seconds)} of training, {wear.life_steps:,} steps"
+    )
 
 
 class ProgressLine:
