@@ -5,9 +5,13 @@ from poet_onnx.ops import library_path
 from poet_onnx.plan import Plan
 from poet_onnx.rewrite import RewriteResult, pipeline, rewrite
 from poet_onnx.runtime import count_allocations, session_options, training_module
+from poet_onnx.training import SGD, Adam, AdamW, TrainingSession
 from poet_onnx.verify import VerificationReport, verify
 
 __all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
     "CheckFailedError",
     "InfeasibleError",
     "InputError",
@@ -15,6 +19,7 @@ __all__ = [
     "Plan",
     "PoetError",
     "RewriteResult",
+    "TrainingSession",
     "VerificationReport",
     "count_allocations",
     "library_path",

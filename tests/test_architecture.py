@@ -20,7 +20,7 @@ STAGES = [
     {"simulate", "plan_json", "scheduling"},
     {"passes"},
     {"planning", "saving", "rewrite"},
-    {"ops", "feeds", "runtime", "verify", "profiler"},
+    {"ops", "feeds", "runtime", "verify", "profiler", "training"},
     {"report", "inspection"},
     {"cli"},
 ]
@@ -98,7 +98,7 @@ def test_passes_know_neither_solver_nor_simulator(module: str) -> None:
     ("library", "homes"),
     [
         ("pyscipopt", {"scheduling"}),
-        ("onnxruntime", {"runtime", "verify", "profiler"}),
+        ("onnxruntime", {"runtime", "verify", "profiler", "training"}),
         ("click", {"cli"}),
         ("rich", {"cli"}),
     ],

@@ -1,0 +1,119 @@
+"""Make a plain ONNX model for inference of a forward graph and trained values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass, ShapeInferencePass
+
+from poet_onnx.errors import InputError
+from poet_onnx.operators import ONNX_DOMAINS
+
+Array = npt.NDArray[np.generic]
+
+
+def make_inference_model(
+    model: ir.Model, values: Mapping[str, Array], *, outputs: Sequence[str] | None = None, cut_loss: bool
+) -> None:
+    """Give a forward graph trained values and let it infer; changes the model.
+
+    Args:
+        model: with parameters as inputs or initializers.
+        values: parameters and running statistics by name.
+        outputs: names of what is to be computed; default the model's outputs, or those in front of the loss.
+        cut_loss: whether the model ends in a loss of its last data input.
+
+    Raises:
+        InputError: if an output is not there, or nothing is trained that the model reads.
+    """
+    graph = model.graph
+    if outputs is not None:
+        _set_outputs(graph, outputs)
+    elif cut_loss:
+        _set_outputs(graph, _before_loss(graph, values))
+    infer_only(model)
+    _fill(graph, values)
+    RemoveUnusedNodesPass()(model)
+    for value in [value for value in graph.inputs if not value.uses() and not value.is_graph_output()]:
+        graph.inputs.remove(value)
+    RemoveUnusedOpsetsPass()(model)
+    ShapeInferencePass()(model)  # what was inside of the model may have had no type, and an output must have one
+
+
+def infer_only(model: ir.Model) -> None:
+    """Let batch normalizations use their running statistics and Dropout keep everything; changes the model.
+
+    Raises:
+        InputError: if the model reads statistics of a batch.
+    """
+    for node in list(model.graph):
+        if node.domain in ONNX_DOMAINS and node.op_type == "BatchNormalization":
+            _use_running_statistics(model.graph, node)
+        elif node.domain in ONNX_DOMAINS and node.op_type == "Dropout" and len(node.inputs) > 2:
+            node.replace_input_with(2, None)
+
+
+def _set_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
+    made = {value.name: value for node in graph for value in node.outputs if value.name}
+    for name in names:
+        if name not in made:
+            raise InputError(f"No node of the model makes an output '{name}'.")
+    graph.outputs[:] = [made[name] for name in names]
+
+
+def _before_loss(graph: ir.Graph, values: Mapping[str, Array]) -> list[str]:
+    """Return what the nodes that depend on the labels read of the others."""
+    data = [value for value in graph.inputs if value.name not in values]
+    if len(data) < 2:
+        raise InputError("The model has fewer than two data inputs, so none holds labels: name the outputs to keep.")
+    behind: set[ir.Node] = set()
+    pending = [data[-1]]
+    while pending:
+        for node, _ in pending.pop().uses():
+            if node not in behind:
+                behind.add(node)
+                pending.extend(node.outputs)
+    read = [value for node in graph if node in behind for value in node.inputs if value is not None]
+    found = [value.name or "" for value in read if (maker := value.producer()) is not None and maker not in behind]
+    if not found:
+        raise InputError(f"The loss of '{data[-1].name}' reads nothing that the model computes: name the outputs.")
+    return list(dict.fromkeys(found))
+
+
+def _use_running_statistics(graph: ir.Graph, node: ir.Node) -> None:
+    """Replace a batch normalization by one that only reads its statistics."""
+    old = node.outputs[0]
+    for other in node.outputs[1:]:
+        if other.uses() or other.is_graph_output():
+            raise InputError(
+                f"'{other.name}', the statistics of batch normalization '{node.name}', is read by the model, which "
+                "inference does not compute."
+            )
+    kept = [node.attributes[name] for name in ("epsilon", "momentum") if name in node.attributes]
+    output = ir.Value(type=old.type, shape=old.shape)
+    new = ir.Node(node.domain, node.op_type, node.inputs, kept, outputs=[output], name=node.name)
+    graph.insert_before(node, new)
+    name = old.name
+    old.replace_all_uses_with(output, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    output.name = name
+
+
+def _fill(graph: ir.Graph, values: Mapping[str, Array]) -> None:
+    places = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values())}
+    known = [name for name in values if name in places]
+    if not known:
+        raise InputError("The model has none of the trained parameters: give the forward model that was trained.")
+    for name in known:
+        value, array = places[name], values[name]
+        shape = None if value.shape is None else tuple(value.shape)
+        if value.const_value is not None and tuple(value.const_value.shape.numpy()) != array.shape:
+            raise InputError(f"Initializer '{name}' has shape {shape}, but {array.shape} was trained.")
+        value.const_value = ir.tensor(np.array(array), name=name)
+        value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(array.shape)
+        if value.is_graph_input():
+            graph.inputs.remove(value)
+        graph.initializers[name] = value

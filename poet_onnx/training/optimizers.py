@@ -1,0 +1,186 @@
+"""Optimizers: their settings, and the numbers that their operators need at each step.
+
+Formulas, for a parameter w and its gradient, g = scale * gradient (scale clips and averages); every operation is one
+correctly rounded float operation, so the bits are the same on every machine and for every equal gradient:
+
+    SGD     g = g + weight_decay * w;  b = momentum * b + g;  w = w - rate * b
+            (with nesterov: w = w - rate * (g + momentum * b); without momentum: w = w - rate * g)
+            Source: torch.optim.SGD without dampening.
+    Adam    g = g + weight_decay * w;  m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + ((1 - beta2) * g) * g
+            w = w - (corrected * m) / (sqrt(v) + epsilon)
+            with corrected = rate * sqrt(1 - beta2^t) / (1 - beta1^t) at update t = 1, 2, ...
+            Source: Kingma and Ba, Adam, ICLR 2015, the order of computation at the end of section 2.
+    AdamW   the same without weight_decay in g, and then w = w - (rate * weight_decay) * w
+            Source: AdamWComputeMode1 in orttraining/orttraining/training_ops/cpu/optimizer/adamw/adamw.cc of
+            github.com/microsoft/onnxruntime, v1.19.2: what the optimizer model of onnxruntime.training.artifacts
+            computes, with its default settings. On x86 that kernel approximates the square root; this one does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.errors import InputError
+
+Rates = npt.NDArray[np.float32]
+
+_ONE = np.float32(1)
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent, with momentum if that is not 0.
+
+    Attributes:
+        learning_rate: step size, where no schedule gives one.
+        momentum: part of the last step that the next one keeps, 0 or more and less than 1.
+        weight_decay: L2 penalty that is added to the gradient.
+        nesterov: look ahead by the momentum.
+    """
+
+    learning_rate: float = 1e-2
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        _check_rate(self.learning_rate)
+        _check(0 <= self.momentum < 1, "momentum", self.momentum, "0 or more and less than 1")
+        _check(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "0 or more")
+        _check(not self.nesterov or self.momentum > 0, "momentum", self.momentum, "more than 0 for nesterov")
+
+    @property
+    def operator(self) -> str:
+        """Operator of domain `poet` that makes the update."""
+        return "UpdateMomentum" if self.momentum else "UpdateSgd"
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of what is kept for each parameter."""
+        return ("momentum",) if self.momentum else ()
+
+    def rates(self, step: int, learning_rate: float, scale: float) -> Rates:
+        """Return the operator's second input.
+
+        Args:
+            step: number of the update, 1 or more.
+            learning_rate: of this update.
+            scale: factor of the gradient.
+        """
+        plain = (scale, learning_rate, self.weight_decay)
+        more = (self.momentum, float(self.nesterov)) if self.momentum else ()
+        return np.array((*plain, *more), np.float32)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam, with its weight decay as an L2 penalty in the gradient.
+
+    Attributes:
+        learning_rate: step size, where no schedule gives one.
+        beta1: part of the mean gradient that each step keeps.
+        beta2: part of the mean squared gradient that each step keeps.
+        epsilon: added to the square root, after its bias correction moved into the step size.
+        weight_decay: L2 penalty that is added to the gradient.
+    """
+
+    learning_rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    decoupled: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_rate(self.learning_rate)
+        _check(0 <= self.beta1 < 1, "beta1", self.beta1, "0 or more and less than 1")
+        _check(0 <= self.beta2 < 1, "beta2", self.beta2, "0 or more and less than 1")
+        _check(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "more than 0")
+        _check(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "0 or more")
+
+    @property
+    def operator(self) -> str:
+        """Operator of domain `poet` that makes the update."""
+        return "UpdateAdam"
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of what is kept for each parameter."""
+        return ("first_moment", "second_moment")
+
+    def rates(self, step: int, learning_rate: float, scale: float) -> Rates:
+        """Return the operator's second input.
+
+        Args:
+            step: number of the update, 1 or more.
+            learning_rate: of this update.
+            scale: factor of the gradient.
+        """
+        rate, beta1, beta2 = np.float32(learning_rate), np.float32(self.beta1), np.float32(self.beta2)
+        # As in ONNX Runtime: the powers in double, all else in float.
+        correction1 = _ONE - np.float32(math.pow(float(beta1), step))
+        correction2 = _ONE - np.float32(math.pow(float(beta2), step))
+        corrected = rate * (np.sqrt(correction2) / correction1)
+        decay = np.float32(self.weight_decay)
+        decays = (rate * decay, 0.0) if self.decoupled else (0.0, decay)
+        moments = (beta1, _ONE - beta1, beta2, _ONE - beta2, self.epsilon)
+        return np.array((scale, corrected, *moments, *decays), np.float32)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay; the defaults are those of ONNX Runtime's training artifacts.
+
+    Attributes:
+        learning_rate: step size, where no schedule gives one.
+        beta1: part of the mean gradient that each step keeps.
+        beta2: part of the mean squared gradient that each step keeps.
+        epsilon: added to the square root, after its bias correction moved into the step size.
+        weight_decay: part of the parameter, times the learning rate, that each step takes away.
+    """
+
+    epsilon: float = 1e-6
+
+    decoupled: ClassVar[bool] = True
+
+
+Optimizer = SGD | Adam
+"""Settings of any optimizer; `AdamW` is an `Adam`."""
+
+_KINDS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam, "AdamW": AdamW}
+
+
+def settings(optimizer: Optimizer) -> dict[str, float | bool | str]:
+    """Return an optimizer's settings as plain values, for a file."""
+    return {"kind": type(optimizer).__name__, **asdict(optimizer)}
+
+
+def from_settings(values: Mapping[str, object]) -> Optimizer:
+    """Return the optimizer that `settings` described.
+
+    Raises:
+        InputError: if no optimizer is described.
+    """
+    kind = _KINDS.get(str(values.get("kind")))
+    if kind is None:
+        raise InputError(f"There is no optimizer {values.get('kind')!r}: use one of {', '.join(_KINDS)}.")
+    names = [field.name for field in fields(kind)]
+    if {"kind", *names} != set(values) or any(not isinstance(values[name], (float, int)) for name in names):
+        raise InputError(f"These are no settings of {kind.__name__}: {dict(values)}; it has {', '.join(names)}.")
+    return kind(**{name: values[name] for name in names})  # type: ignore[arg-type]
+
+
+def _check_rate(value: float) -> None:
+    _check(0 <= value < math.inf, "learning_rate", value, "0 or more")
+
+
+def _check(holds: bool, name: str, value: float, must_be: str) -> None:
+    if not holds:
+        raise InputError(f"The optimizer's {name} is {value}, but must be {must_be}.")

@@ -1,0 +1,116 @@
+"""What the inputs, outputs and initializers of a training graph are for."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from poet_onnx.errors import InputError
+from poet_onnx.extract.build import plain_attributes
+from poet_onnx.operators import MICROSOFT_DOMAIN, traits
+
+_POET = "poet"
+_BUFFER_SUFFIX = "_grad.accumulation.buffer"
+_FLAG_INPUT = {
+    (MICROSOFT_DOMAIN, "InPlaceAccumulatorV2"): 2,
+    (_POET, "Accumulate"): 2,
+    (_POET, "AccumulateRows"): 3,
+}
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The names in a training graph by what they are for, each in the order of the file.
+
+    Attributes:
+        data: inputs that a batch fills.
+        parameters: inputs that are trained.
+        frozen: inputs that are parameters and not trained.
+        buffers: input that collects the gradient, by parameter.
+        flag: input that says whether gradients start anew; empty if nothing is accumulated.
+        state: what the graph itself updates in place, such as running statistics.
+        loss: output that is minimised.
+    """
+
+    data: tuple[str, ...]
+    parameters: tuple[str, ...]
+    frozen: tuple[str, ...]
+    buffers: dict[str, str]
+    flag: str
+    state: tuple[str, ...]
+    loss: str
+
+
+def is_accumulator(node: ir.Node) -> bool:
+    """Return whether a node adds a gradient, or a part of one, to its buffer."""
+    return (node.domain, node.op_type) in _FLAG_INPUT
+
+
+def flag_of(node: ir.Node) -> ir.Value | None:
+    """Return the input of an accumulator that says whether to start anew."""
+    return node.inputs[_FLAG_INPUT[node.domain, node.op_type]]
+
+
+def find_roles(model: ir.Model, known: Container[str]) -> Roles:
+    """Return what the names in a training graph are for.
+
+    Args:
+        model: a training graph, as generated or rewritten.
+        known: names of the parameters that there are values for.
+
+    Raises:
+        InputError: if it is no training graph, or a parameter has no value.
+    """
+    graph = model.graph
+    inputs = [value.name or "" for value in graph.inputs]
+    accumulators = [node for node in graph if is_accumulator(node)]
+    buffers = {_parameter_of(node): node.inputs[0].name or "" for node in accumulators if node.inputs[0] is not None}
+    flags = {value.name or "" for node in accumulators if (value := flag_of(node)) is not None}
+    if not buffers:
+        raise InputError(
+            "The model accumulates no gradients: give the training_model.onnx that onnxruntime.training.artifacts "
+            "generates, or what poet-onnx made of it."
+        )
+    if len(flags) > 1:
+        raise InputError(f"The model has {len(flags)} flags that reset gradients, {sorted(flags)}, but must have one.")
+    for parameter in buffers:
+        if parameter not in inputs or parameter not in known:
+            lacking = "input of the model" if parameter not in inputs else "value in the parameters that were given"
+            raise InputError(f"The gradient of '{parameter}' is accumulated, but there is no {lacking} of that name.")
+    made = {value.name or "" for node in accumulators for value in node.outputs}
+    losses = [value.name or "" for value in graph.outputs if value.name not in made]
+    if not losses:
+        raise InputError("The model has no output besides its accumulated gradients: it needs the loss.")
+    taken = {*buffers, *buffers.values(), *flags}
+    frozen = tuple(name for name in inputs if name not in taken and name in known)
+    return Roles(
+        data=tuple(name for name in inputs if name not in taken and name not in frozen),
+        parameters=tuple(name for name in inputs if name in buffers),
+        frozen=frozen,
+        buffers={name: buffers[name] for name in inputs if name in buffers},
+        flag=next(iter(flags), ""),
+        state=tuple(dict.fromkeys(_written_initializers(graph))),
+        loss=losses[0],
+    )
+
+
+def _parameter_of(node: ir.Node) -> str:
+    buffer = node.inputs[0]
+    name = "" if buffer is None else buffer.name or ""
+    if buffer is None or not buffer.is_graph_input() or not name.endswith(_BUFFER_SUFFIX):
+        raise InputError(
+            f"The accumulator '{node.name}' adds to '{name}', but must add to an input of the model named after its "
+            f"parameter, '<parameter>{_BUFFER_SUFFIX}'."
+        )
+    return name.removesuffix(_BUFFER_SUFFIX)
+
+
+def _written_initializers(graph: ir.Graph) -> Iterator[str]:
+    """Yield the names of initializers that a node updates in place."""
+    for node in graph:
+        for place in traits(node.domain, node.op_type, plain_attributes(node)).writes:
+            value = node.inputs[place] if place < len(node.inputs) else None
+            if value is not None and value.is_initializer() and value.name:
+                yield value.name

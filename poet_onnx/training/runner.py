@@ -1,0 +1,123 @@
+"""ONNX Runtime sessions whose inputs and outputs stay bound to arrays of ours."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto, helper
+
+from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.runtime import installed_runtime, session_options
+from poet_onnx.training.batch import Wanted
+
+Array = npt.NDArray[np.generic]
+
+_ALIGNMENT_BYTES = 64
+_ERRORS = (
+    *("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf"),
+    *("ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail"),
+)
+
+
+def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Return an array of zeros at an address that vector instructions like."""
+    kind = np.dtype(dtype)
+    size_bytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    room = np.zeros(size_bytes + _ALIGNMENT_BYTES, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT_BYTES
+    array: Array = room[start : start + size_bytes].view(kind).reshape(shape)
+    return array
+
+
+class Runner:
+    """A session that is run over and over on the same memory."""
+
+    def __init__(
+        self,
+        payload: bytes,
+        held: Mapping[str, Array],
+        *,
+        role: str,
+        threads: int = 1,
+        page_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Load a model and bind its inputs and outputs.
+
+        Args:
+            payload: the model; every output has a static shape.
+            held: arrays of inputs that stay bound; more than the model has may be given.
+            role: what to call the model in errors.
+            threads: inside an operator.
+            page_dir: as in `session_options`.
+
+        Raises:
+            InputError: if ONNX Runtime does not take the model.
+        """
+        self._runtime: Any = importlib.import_module("onnxruntime")
+        self._role = role
+        options = session_options(threads=threads, page_dir=page_dir)
+        options.log_severity_level = 4
+        state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+        self._errors = tuple(getattr(state, name) for name in _ERRORS if hasattr(state, name))
+        try:
+            self._session = self._runtime.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
+        except self._errors as error:
+            runtime = installed_runtime()
+            hint = "" if runtime.has_training else ": rewrite it with target='stock' for this runtime"
+            raise InputError(
+                f"{runtime.distribution} {runtime.version} cannot load the {role}{hint}: {_one_line(error)}"
+            ) from error
+        self._binding = self._session.io_binding()
+        self._held: list[Any] = []  # an OrtValue made of an array borrows its memory
+        wanted = []
+        for put in self._session.get_inputs():
+            if put.name in held:
+                self._bind(self._binding.bind_ortvalue_input, put.name, held[put.name])
+            else:
+                wanted.append(Wanted(put.name, _dtype(put.type), tuple(put.shape)))
+        self.wanted = tuple(wanted)
+        """The inputs that `run` must be given."""
+        self.outputs: dict[str, Array] = {}
+        """Arrays that every run writes its outputs to, by name."""
+        for put in self._session.get_outputs():
+            if any(not isinstance(size, int) for size in put.shape):
+                raise InputError(f"Output '{put.name}' of the {role} has shape {put.shape}, but must be of fixed size.")
+            self.outputs[put.name] = aligned(tuple(put.shape), _dtype(put.type))
+            self._bind(self._binding.bind_ortvalue_output, put.name, self.outputs[put.name])
+
+    def run(self, feeds: Mapping[str, Array] | None = None) -> None:
+        """Run the model once.
+
+        Args:
+            feeds: the arrays of `wanted`, contiguous, by name.
+
+        Raises:
+            CheckFailedError: if it fails in ONNX Runtime.
+        """
+        lent = [self._runtime.OrtValue.ortvalue_from_numpy(array, "cpu") for array in (feeds or {}).values()]
+        for name, value in zip(feeds or {}, lent, strict=True):
+            self._binding.bind_ortvalue_input(name, value)
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except self._errors as error:
+            raise CheckFailedError(f"ONNX Runtime cannot run the {self._role}: {_one_line(error)}") from error
+
+    def _bind(self, bind: Callable[[str, Any], None], name: str, array: Array) -> None:
+        value = self._runtime.OrtValue.ortvalue_from_numpy(array, "cpu")
+        self._held.append(value)
+        bind(name, value)
+
+
+def _dtype(kind: str) -> np.dtype[np.generic]:
+    """Return the element type of "tensor(float)" and its like."""
+    name = kind.removeprefix("tensor(").removesuffix(")").upper()
+    return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

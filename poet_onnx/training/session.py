@@ -1,0 +1,351 @@
+"""Train a model with the ONNX Runtime of this environment, with or without its training build."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from poet_onnx.errors import InputError
+from poet_onnx.passes.normalize import PinSeeds
+from poet_onnx.rewrite import as_model
+from poet_onnx.saving import save_model
+from poet_onnx.training import randomness
+from poet_onnx.training.batch import Array, Arrays, Wanted, read_batch
+from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
+from poet_onnx.training.inference import infer_only, make_inference_model
+from poet_onnx.training.memory import Memory
+from poet_onnx.training.optimizers import AdamW, Optimizer, from_settings, settings
+from poet_onnx.training.parameters import Source, read_parameters
+from poet_onnx.training.roles import find_roles
+from poet_onnx.training.runner import Runner
+from poet_onnx.training.updates import free_state, squares_model, update_in_step, update_model
+
+AnyModel = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+
+_FORMAT = 1
+_NORM_EPSILON = 1e-6  # as in ONNX Runtime's InplaceClipGradNorm and torch.nn.utils.clip_grad_norm_
+
+
+@dataclass(frozen=True)
+class _Collected:
+    """How gradients become one update.
+
+    Attributes:
+        steps: batches whose gradients are averaged.
+        clip_norm: bound on the Euclidean norm of all gradients together, or None.
+    """
+
+    steps: int
+    clip_norm: float | None
+
+
+class TrainingSession:
+    """Trains a graph: parameters, gradients, moments and statistics live once, and a step copies none of them.
+
+    The same class runs on onnxruntime-training, and on the stock onnxruntime with graphs rewritten for it. Results are
+    reproducible to the bit with one thread: between runs, between a graph and what poet-onnx made of it, and between a
+    run without a break and one that went on from a checkpoint.
+    """
+
+    def __init__(
+        self,
+        training_model: AnyModel,
+        parameters: Source,
+        *,
+        optimizer: Optimizer | None = None,
+        schedule: Callable[[int], float] | None = None,
+        accumulation_steps: int = 1,
+        clip_norm: float | None = None,
+        eval_model: AnyModel | None = None,
+        keep_gradients: bool = False,
+        threads: int = 1,
+        page_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Load everything.
+
+        Args:
+            training_model: what onnxruntime.training.artifacts generates, rewritten or not.
+            parameters: the first values: the checkpoint beside the artifacts, the forward ONNX model, a safetensors
+                file, or arrays by name. Running statistics in it replace those of the training model.
+            optimizer: default `AdamW()`.
+            schedule: number of updates made before -> learning rate of the next one; default the optimizer's own rate.
+            accumulation_steps: batches whose gradients are averaged for one update.
+            clip_norm: bound on the Euclidean norm of all gradients together.
+            eval_model: graph of the loss without training, for `eval`.
+            keep_gradients: let `gradients` show them; costs memory and time.
+            threads: inside an operator; results of several threads are not reproducible for every operator.
+            page_dir: existing directory for the page file.
+
+        Raises:
+            InputError: if something cannot be used.
+        """
+        if accumulation_steps < 1:
+            raise InputError(f"Gradients of {accumulation_steps} batches make no update: give 1 or more.")
+        if clip_norm is not None and not 0 < clip_norm < math.inf:
+            raise InputError(f"Gradients cannot be clipped to a norm of {clip_norm}: give a number above 0.")
+        self._optimizer: Optimizer = optimizer or AdamW()
+        self._schedule = schedule
+        self._collected = _Collected(accumulation_steps, clip_norm)
+        self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir}
+        self._updates = self._batches = self._runs = 0
+        self._rate = self._optimizer.learning_rate
+        self._norm: float | None = None
+        self._failed = False
+        self._training = True
+
+        values = read_parameters(parameters)
+        self._model = as_model(training_model)
+        PinSeeds()(self._model)
+        self._seeds = randomness.seeds(self._model)
+        self._roles = find_roles(self._model, values)
+        whole_step = accumulation_steps == 1 and clip_norm is None and not keep_gradients
+        done = update_in_step(self._model, self._roles, self._optimizer) if whole_step else ()
+        deferred = [name for name in self._roles.parameters if name not in done]
+        self._memory = Memory(self._model, self._roles, self._optimizer, values, frozenset(deferred))
+        del values
+        free_state(self._model, self._roles.state)
+        self._step = self._make_step()
+        self._after = self._make_after(deferred)
+        self._eval_model = None if eval_model is None else as_model(eval_model)
+        self._evaluation = None if self._eval_model is None else self._make_evaluation(self._eval_model)
+
+    @property
+    def parameters(self) -> Mapping[str, Array]:
+        """Parameters and running statistics by name: the arrays that are trained, not copies."""
+        return self._memory.values()
+
+    @property
+    def data_inputs(self) -> tuple[Wanted, ...]:
+        """Name, element type and shape of what a batch fills, in the order of the graph."""
+        return self._step.wanted
+
+    @property
+    def gradients(self) -> Mapping[str, Array]:
+        """Gradients of the last batch, or of those collected so far, by parameter; see `keep_gradients`."""
+        return self._memory.gradients()
+
+    @property
+    def updates(self) -> int:
+        """Updates made so far."""
+        return self._updates
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the last update."""
+        return self._rate
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """Norm of the gradients at the last update before clipping; None if they are not clipped."""
+        return self._norm
+
+    @property
+    def training(self) -> bool:
+        """Whether `step` trains."""
+        return self._training
+
+    def train(self) -> None:
+        """Let `step` train, as it does at first."""
+        self._training = True
+
+    def eval(self) -> None:
+        """Let `step` only compute the loss of the evaluation graph; nothing changes.
+
+        Raises:
+            InputError: if there is none.
+        """
+        if self._evaluation is None:
+            raise InputError("There is no evaluation graph: give TrainingSession its eval_model.")
+        self._training = False
+
+    def step(self, inputs: Arrays, labels: Arrays = None) -> float:
+        """Train on a batch, or evaluate it, and return its loss.
+
+        Every `accumulation_steps`-th batch makes an update.
+
+        Args:
+            inputs: one array, several in the order of the graph's data inputs, or several by name.
+            labels: the same; it may be left out where `inputs` has them all.
+
+        Raises:
+            InputError: if the batch does not fit the graph; nothing has changed then.
+            CheckFailedError: if ONNX Runtime fails; then a checkpoint must be loaded before the next step.
+        """
+        if not self._training:
+            assert self._evaluation is not None
+            self._evaluation.run(read_batch(self._evaluation.wanted, inputs, labels))
+            return float(next(iter(self._evaluation.outputs.values())).reshape(()))
+        if self._failed:
+            raise InputError("An earlier step failed half-way: load a checkpoint before the next step.")
+        feeds = read_batch(self._step.wanted, inputs, labels)
+        updating = self._batches + 1 == self._collected.steps
+        if updating:
+            rate = self._optimizer.learning_rate if self._schedule is None else float(self._schedule(self._updates))
+            if not 0 <= rate < math.inf:
+                raise InputError(f"After {self._updates} updates the schedule gives {rate}: give a rate of 0 or more.")
+            self._rate = rate
+        with self._all_or_failed():
+            self._memory.fresh[...] = self._batches == 0
+            if self._collected.clip_norm is None:
+                self._set_rates(1.0)
+            self._step.run(feeds)
+            self._runs += 1
+            self._batches += 1
+            if updating:
+                self._update()
+        return float(self._step.outputs[self._roles.loss].reshape(()))
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write all that training needs to go on to the same bits, as one safetensors file.
+
+        It is written whole or not at all: after a failure or a crash there is the old file or the new one. Where to go
+        on in the data, and the schedule, are the caller's to know.
+
+        Raises:
+            InputError: if it cannot be written, or a step failed, or the graph draws numbers that cannot be resumed.
+        """
+        if self._failed:
+            raise InputError("A step failed half-way: there is nothing whole to save.")
+        randomness.check_resumable(self._model)
+        progress = {
+            "format": _FORMAT,
+            "optimizer": settings(self._optimizer),
+            "accumulation_steps": self._collected.steps,
+            "clip_norm": self._collected.clip_norm,
+            "updates": self._updates,
+            "batches": self._batches,
+            "runs": self._runs,
+            "seeds": self._seeds,
+        }
+        write_checkpoint(path, self._memory.lasting(gradients=self._batches > 0), progress)
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a checkpoint; the session must have the same graph and settings as the one that wrote it.
+
+        The graph may be rewritten in one of them and not in the other.
+
+        Raises:
+            InputError: if it cannot be read or is of another graph or of other settings; nothing has changed then.
+        """
+        with open_checkpoint(path) as file:
+            progress = file.progress()
+            self._check_progress(progress, path)
+            wanted = self._memory.lasting(gradients=progress["batches"] > 0)
+            for name, array in wanted.items():
+                file.check(name, array)
+            with self._all_or_failed():
+                for name, array in wanted.items():
+                    np.copyto(array, file.read(name))
+                self._updates, self._batches = progress["updates"], progress["batches"]
+                self._runs = progress["runs"]
+                if self._seeds:
+                    self._step = self._make_step()
+
+    def export_inference_model(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        model: AnyModel | None = None,
+        outputs: Sequence[str] | None = None,
+    ) -> None:
+        """Write a plain ONNX model with the trained parameters and running statistics, for any ONNX Runtime.
+
+        Args:
+            path: of the file.
+            model: the forward model that was trained; default the evaluation graph without its loss, which is what
+                depends on its last data input.
+            outputs: names of what is to be computed, if not all outputs or all that the loss reads.
+
+        Raises:
+            InputError: if there is no forward model, or it has none of the parameters, or the file cannot be written.
+        """
+        source = self._eval_model if model is None else as_model(model)
+        if source is None:
+            raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
+        forward = source.clone()
+        make_inference_model(forward, self._memory.values(), outputs=outputs, cut_loss=model is None)
+        save_model(forward, path)
+
+    def _update(self) -> None:
+        """Finish an update: parameters that the step has not updated, and the count."""
+        clip_norm = self._collected.clip_norm
+        if clip_norm is not None:
+            self._memory.total[...] = 0.0
+            self._after["squares"].run()
+            self._norm = math.sqrt(float(self._memory.total[0])) / self._collected.steps
+            self._set_rates(min(1.0, clip_norm / (self._norm + _NORM_EPSILON)))
+        if "update" in self._after:
+            self._after["update"].run()
+        self._updates += 1
+        self._batches = 0
+
+    def _set_rates(self, factor: float) -> None:
+        scale = factor / self._collected.steps
+        self._memory.rates[...] = self._optimizer.rates(self._updates + 1, self._rate, scale)
+
+    def _make_step(self) -> Runner:
+        """Make the session of the training graph, which draws its random numbers from where they are."""
+        model = self._model
+        if self._seeds and self._runs:
+            model = model.clone()
+            randomness.advance(model, self._runs)
+        return Runner(_payload(model), self._memory.arrays, role="training model", **self._options)
+
+    def _make_after(self, deferred: Sequence[str]) -> dict[str, Runner]:
+        """Make the sessions of what is done after the step."""
+        shapes = {name: self._memory.arrays[name].shape for name in deferred}
+        payloads = {}
+        if self._collected.clip_norm is not None:
+            payloads["squares"] = squares_model(self._roles, shapes)
+        if shapes:
+            payloads["update"] = update_model(self._roles, shapes, self._optimizer)
+        return {
+            name: Runner(payload, self._memory.arrays, role=f"optimizer's {name} model", threads=1)
+            for name, payload in payloads.items()
+        }
+
+    def _make_evaluation(self, eval_model: ir.Model) -> Runner:
+        model = eval_model.clone()
+        shared = [name for name in model.graph.initializers if name in self._memory.values()]
+        free_state(model, shared)
+        infer_only(model)
+        return Runner(_payload(model), self._memory.arrays, role="evaluation model", **self._options)
+
+    def _check_progress(self, progress: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+        if progress.get("format") != _FORMAT:
+            raise InputError(f"{path} has format {progress.get('format')}, but this version reads {_FORMAT}.")
+        optimizer = from_settings(progress["optimizer"])
+        if optimizer != self._optimizer:
+            raise InputError(f"{path} was made with {optimizer}, but this session has {self._optimizer}.")
+        found = _Collected(progress["accumulation_steps"], progress["clip_norm"])
+        if found != self._collected:
+            raise InputError(
+                f"{path} was made with accumulation_steps={found.steps} and clip_norm={found.clip_norm}, but this "
+                f"session has {self._collected.steps} and {self._collected.clip_norm}."
+            )
+        if progress["seeds"] != self._seeds:
+            raise InputError(f"{path} was made with a graph that draws other random numbers than this one.")
+
+    @contextmanager
+    def _all_or_failed(self) -> Iterator[None]:
+        """Remember it if what follows changes half of the state."""
+        self._failed = True
+        yield
+        self._failed = False
+
+
+def _payload(model: ir.Model) -> bytes:
+    """Return a model as bytes, external data embedded."""
+    for value in model.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
+    payload: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
+    return payload

@@ -1,0 +1,153 @@
+"""Optimizers against torch's and ONNX Runtime's, and their settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from poet_onnx import SGD, Adam, AdamW
+from poet_onnx.errors import InputError
+from poet_onnx.training.optimizers import Optimizer, from_settings, settings
+from poet_onnx.training.roles import Roles
+from poet_onnx.training.runner import Runner
+from poet_onnx.training.updates import RATES, slot_name, update_model
+
+STEPS = 20
+Array = np.ndarray
+EVERY = [
+    SGD(0.1),
+    SGD(0.1, weight_decay=0.01),
+    SGD(0.1, momentum=0.9, weight_decay=0.01),
+    SGD(0.1, momentum=0.9, nesterov=True),
+    Adam(0.01),
+    Adam(0.01, beta1=0.8, beta2=0.99, epsilon=1e-6, weight_decay=0.1),
+    AdamW(0.01),
+    AdamW(0.01, beta1=0.8, beta2=0.99, epsilon=1e-7, weight_decay=0.1),
+]
+
+
+def gradients() -> list[Array]:
+    random = np.random.default_rng(1)
+    return [random.standard_normal((5, 7), dtype=np.float32) for _ in range(STEPS)]
+
+
+def start() -> Array:
+    return np.random.default_rng(0).standard_normal((5, 7), dtype=np.float32)
+
+
+def run_ours(optimizer: Optimizer) -> Array:
+    roles = Roles(("x",), ("w",), (), {"w": "g"}, "", (), "loss")
+    held = {"w": start(), "g": np.zeros((5, 7), np.float32), RATES: optimizer.rates(1, 0.0, 1.0)}
+    held |= {slot_name("w", slot): np.zeros((5, 7), np.float32) for slot in optimizer.slots}
+    runner = Runner(update_model(roles, {"w": (5, 7)}, optimizer), held, role="optimizer")
+    for step, gradient in enumerate(gradients(), start=1):
+        held["g"][...] = gradient
+        held[RATES][...] = optimizer.rates(step, optimizer.learning_rate, 1.0)
+        runner.run()
+    return held["w"]
+
+
+def run_torch(optimizer: Optimizer) -> Array:
+    import torch
+
+    weight = torch.nn.Parameter(torch.from_numpy(start()))
+    options = dataclasses.asdict(optimizer)
+    options["lr"] = options.pop("learning_rate")
+    if isinstance(optimizer, Adam):
+        options |= {"betas": (options.pop("beta1"), options.pop("beta2")), "eps": options.pop("epsilon")}
+    other = getattr(torch.optim, type(optimizer).__name__)([weight], **options)
+    for gradient in gradients():
+        weight.grad = torch.from_numpy(gradient)
+        other.step()
+    return weight.detach().numpy()
+
+
+@pytest.mark.parametrize("optimizer", EVERY, ids=str)
+def test_optimizers_agree_with_those_of_torch(optimizer: Optimizer) -> None:
+    """Nearly: Adam's epsilon stands at another place there, and AdamW decays before it moves."""
+    decays_first = isinstance(optimizer, AdamW) and optimizer.weight_decay > 0
+    # The difference of a step is rate * decay times the move, which is about the rate.
+    bound = STEPS * optimizer.learning_rate**2 * optimizer.weight_decay if decays_first else 2e-6
+    relative = 2e-6 if isinstance(optimizer, SGD) else 2e-3
+    np.testing.assert_allclose(run_ours(optimizer), run_torch(optimizer), rtol=relative, atol=bound)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adamw_is_that_of_onnxruntime(weight_decay: float) -> None:
+    """Not to the bit: on x86 ONNX Runtime's square root is an approximation."""
+    optimizer = AdamW(0.01, weight_decay=weight_decay)
+    session = onnxruntime.InferenceSession(ort_adamw(weight_decay), providers=["CPUExecutionProvider"])
+    weights, *moments = [start()], [np.zeros((5, 7), np.float32)], [np.zeros((5, 7), np.float32)]
+    for step, gradient in enumerate(gradients(), start=1):
+        feeds = {"w": weights, "g": [gradient], "m": moments[0], "v": moments[1]}
+        feeds |= {"rate": np.array([0.01], np.float32), "step": np.array([step], np.int64)}
+        weights, *moments = session.run(["new_w", "new_m", "new_v"], feeds)
+    np.testing.assert_allclose(run_ours(optimizer), weights[0], rtol=1e-6, atol=1e-7)
+
+
+def ort_adamw(weight_decay: float) -> bytes:
+    """Return a model of one AdamWOptimizer node, as the training artifacts have it but for the decay."""
+    attributes = {"adam_mode": 1, "alpha": 0.9, "beta": 0.999, "correct_bias": 1, "epsilon": 1e-6}
+    node = helper.make_node(
+        "AdamWOptimizer",
+        ["rate", "step", "w", "g", "m", "v"],
+        ["updated", "new_w", "new_m", "new_v"],
+        domain="com.microsoft",
+        weight_decay=weight_decay,
+        **attributes,
+    )
+    inputs = [
+        helper.make_tensor_value_info("rate", TensorProto.FLOAT, [1]),
+        helper.make_tensor_value_info("step", TensorProto.INT64, [1]),
+        *(helper.make_tensor_sequence_value_info(name, TensorProto.FLOAT, None) for name in "wgmv"),
+    ]
+    outputs = [
+        helper.make_tensor_sequence_value_info(name, TensorProto.FLOAT, None) for name in ("new_w", "new_m", "new_v")
+    ]
+    graph = helper.make_graph([node], "adamw", inputs, outputs)
+    imports = [helper.make_opsetid("", 15), helper.make_opsetid("com.microsoft", 1)]
+    payload: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    return payload
+
+
+@pytest.mark.parametrize("optimizer", EVERY, ids=str)
+def test_settings_survive_a_file(optimizer: Optimizer) -> None:
+    again = from_settings(json.loads(json.dumps(settings(optimizer))))
+    assert again == optimizer
+    assert type(again) is type(optimizer)
+
+
+def test_adam_and_adamw_are_told_apart() -> None:
+    assert Adam(epsilon=1e-6) != AdamW()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        AdamW().learning_rate = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (SGD, {"learning_rate": -1.0}, "learning_rate is -1.0, but must be 0 or more"),
+        (SGD, {"momentum": 1.0}, "momentum is 1.0"),
+        (SGD, {"nesterov": True}, "more than 0 for nesterov"),
+        (Adam, {"beta1": 1.0}, "beta1 is 1.0"),
+        (AdamW, {"beta2": -0.1}, "beta2 is -0.1"),
+        (AdamW, {"epsilon": 0.0}, "epsilon is 0.0, but must be more than 0"),
+        (AdamW, {"weight_decay": float("nan")}, "weight_decay is nan"),
+    ],
+)
+def test_bad_settings_are_refused(kind: type, options: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        kind(**options)
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"kind": "Lion"}, {"kind": "SGD", "learning_rate": 1.0}, {**settings(SGD()), "momentum": "x"}]
+)
+def test_settings_of_no_optimizer_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=r"There is no optimizer|These are no settings"):
+        from_settings(values)
