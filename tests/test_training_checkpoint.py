@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -81,4 +80,4 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written: No such file or directory"):
         write_checkpoint(tmp_path / "nowhere" / "a.safetensors", {}, {})
     assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["a.safetensors"]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
