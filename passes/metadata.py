@@ -14,7 +14,7 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Plan
 from poet_onnx.plan_json import from_json, to_json
 
-VERSION_KEY, PLAN_KEY, DEVICE_KEY = "poet.version", "poet.plan", "poet.device"
+VERSION_KEY, PLAN_KEY, DEVICE_KEY, TARGET_KEY = "poet.version", "poet.plan", "poet.device", "poet.target"
 FINGERPRINT_KEY, CERTIFICATE_KEY, DIMS_KEY = "poet.source_fingerprint", "poet.certificate", "poet.dims"
 FIGURES = ("resident_bytes", "transient_peak_bytes", "step_peak_bytes", "energy_joules", "seconds")
 """Predicted figures that are written one by one, each as `poet.<figure>`."""
@@ -29,17 +29,25 @@ class WriteMetadata(InPlacePass):
             out (0), so that the same input gives the same bytes.
         M3. `poet.version` is the version of poet-onnx that wrote the model: whoever finds it knows that the model is
             rewritten.
+        M4. `poet.target` names the runtime that it was written for.
 
     Requires nothing; ensures that the plan reads back as it was.
     """
 
     def __init__(
-        self, graph: TrainingGraph, plan: Plan, *, version: str, dims: Mapping[str, int] | None = None
+        self,
+        graph: TrainingGraph,
+        plan: Plan,
+        *,
+        version: str,
+        target: str = "training",
+        dims: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         self._graph = graph
         self._plan = dataclasses.replace(plan, certificate=dataclasses.replace(plan.certificate, solve_seconds=0.0))
         self._version = version
+        self._target = target
         self._dims = dict(dims or {})
 
     def call(self, model: ir.Model) -> PassResult:
@@ -49,6 +57,7 @@ class WriteMetadata(InPlacePass):
             VERSION_KEY: self._version,
             PLAN_KEY: to_json(plan, self._graph),
             DEVICE_KEY: plan.device,
+            TARGET_KEY: self._target,
             FINGERPRINT_KEY: plan.fingerprint,
             CERTIFICATE_KEY: json.dumps(dataclasses.asdict(plan.certificate)),
         }

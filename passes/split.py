@@ -4,8 +4,9 @@ At batch 1 a weight gradient is larger than all activations together: 9.4 MB of 
 It lives only to be added to its accumulation buffer, so it can as well be computed and added row by row.
 
 Rules:
-    S1. A gradient of more than `part_bytes` bytes that one InPlaceAccumulatorV2 alone reads, directly or through
-        Identity nodes and one Transpose of a matrix, is split if a rule below knows the node that makes it.
+    S1. A gradient of more than `part_bytes` bytes that one InPlaceAccumulatorV2 or Accumulate alone reads, directly or
+        through Identity nodes, Reshapes that keep its rows and one Transpose of a matrix, is split if a rule below
+        knows the node that makes it.
     S2. ConvGrad without groups: the output channels are split. Parts get slices of dY and of W; what else the node
         makes (dX, dB) stays with the node, which only loses the output.
     S3. Gemm (no C), MatMul and FusedMatMul of matrices: the rows of the plain or transposed product are split: they are
@@ -39,7 +40,7 @@ class _Gradient:
     Attributes:
         maker: the node that computes it.
         between: views and the Transpose that lead from there to the accumulator, first to last.
-        accumulator: the InPlaceAccumulatorV2 node.
+        accumulator: the InPlaceAccumulatorV2 or Accumulate node.
         rows: of the gradient as the accumulator gets it.
         row_elements: elements of one of them.
     """
@@ -75,7 +76,7 @@ class SplitWeightGradients(InPlacePass):
 
     def _gradient(self, node: ir.Node) -> _Gradient | None:
         """Return the gradient that a node accumulates, if it is to be split (S1)."""
-        if node.op_type != "InPlaceAccumulatorV2" or _has_output(node, 1):
+        if not _accumulates_whole(node) or _has_output(node, 1):
             return None
         value = node.inputs[1]
         between: list[ir.Node] = []
@@ -105,23 +106,33 @@ class SplitWeightGradients(InPlacePass):
             return None
         if maker.op_type == "ConvGrad" and maker.domain == MICROSOFT_DOMAIN:
             return gradient if plain and maker.attributes.get_int("group", 1) == 1 else None
-        return gradient if _is_matrix_product(maker, value) and _keeps_rows(between, buffer) else None
+        return gradient if _is_matrix_product(maker, value) and _keeps_rows(gradient) else None
+
+
+def _accumulates_whole(node: ir.Node) -> bool:
+    return node.op_type == "InPlaceAccumulatorV2" or (
+        node.op_type == "Accumulate"
+        and node.domain == DOMAIN
+        and math.prod(_shape(node.inputs[0])) == math.prod(_shape(node.inputs[1]))
+    )
 
 
 def _passes_on(node: ir.Node, *, transposed: bool) -> bool:
-    """Return whether a node only hands its first input on: a view, or one Transpose of a matrix."""
+    """Return whether a node only hands its first input on: a view that keeps the rows, or one Transpose of a matrix."""
     if node.domain not in ONNX_DOMAINS:
         return False
     if node.op_type == "Transpose":
         permutation = node.attributes.get_ints("perm", [1, 0])
         return not transposed and list(permutation) == [1, 0]
+    if node.op_type == "Reshape":
+        return _shape(node.inputs[0])[:1] == _shape(node.outputs[0])[:1]
     return node.op_type == "Identity"
 
 
-def _keeps_rows(between: tuple[ir.Node, ...], buffer: ir.Value) -> bool:
-    return all(node.outputs[0].shape is not None and len(node.outputs[0].shape) == 2 for node in between) and (
-        buffer.shape is not None and len(buffer.shape) == 2
-    )
+def _keeps_rows(gradient: _Gradient) -> bool:
+    """Return whether rows of the product are rows, or with a Transpose columns, of what is accumulated."""
+    shapes = [_shape(node.outputs[0]) for node in gradient.between] + [_shape(gradient.accumulator.inputs[0])]
+    return not gradient.transposed or all(len(shape) == 2 for shape in shapes)
 
 
 def _is_matrix_product(node: ir.Node, value: ir.Value) -> bool:

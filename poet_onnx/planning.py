@@ -34,7 +34,7 @@ PART_BYTES = (1 << 20, 128 << 10)
 """Sizes of parts that large weight gradients are split into where whole ones do not fit."""
 
 METHODS = ("poet",)
-TARGETS = ("training",)
+TARGETS = ("training", "stock")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Request:
     plan: Plan | str | None
     progress: Callable[[Progress], None] | None
     dims: Mapping[str, int]
+    target: str
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def read_request(
         plan=plan if isinstance(plan, Plan) or plan is None else _read_text(Path(plan), "plan"),
         progress=progress,
         dims=dict(dims or {}),
+        target=target,
     )
 
 

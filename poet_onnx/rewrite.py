@@ -20,8 +20,8 @@ from poet_onnx.extract import load_model
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.layout import DOMAIN
+from poet_onnx.passes.lowering import prepare
 from poet_onnx.passes.metadata import VERSION_KEY, WriteMetadata
-from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
@@ -169,7 +169,8 @@ def rewrite(
             the plan's own.
         progress: called while the solver works.
         dims: sizes of named dynamic dimensions.
-        target: runtime that will run the model; "training" is onnxruntime-training.
+        target: runtime that will run the model: "training" is onnxruntime-training, "stock" the plain onnxruntime,
+            for which operators that only train are lowered to others.
 
     Raises:
         InputError: if an argument or the model cannot be used.
@@ -260,11 +261,13 @@ def _passes(request: Request, progress: _Progress) -> Sequential:
         return WithPlan(make, progress)
 
     def metadata(planned: Planned) -> PassBase:
-        return WriteMetadata(planned.graph, planned.plan, version=version("poet-onnx"), dims=request.dims)
+        return WriteMetadata(
+            planned.graph, planned.plan, version=version("poet-onnx"), target=request.target, dims=request.dims
+        )
 
     return Sequential(
         RefuseRewritten(progress),
-        normalize(dims=request.dims or None),
+        prepare(target=request.target, dims=request.dims or None),
         PlanStep(request, progress),
         with_plan(lambda planned: AnnotateCosts(planned.costs)),
         with_plan(lambda planned: OrderNodes(planned.graph, planned.plan)),

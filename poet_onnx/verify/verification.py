@@ -19,8 +19,9 @@ from poet_onnx.extract import extract
 from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import Phase, TrainingGraph
 from poet_onnx.passes.layout import lay_out
-from poet_onnx.passes.metadata import DIMS_KEY, PLAN_KEY
-from poet_onnx.passes.normalize import InlineFunctions, PinSeeds, normalize
+from poet_onnx.passes.lowering import prepare
+from poet_onnx.passes.metadata import DIMS_KEY, PLAN_KEY, TARGET_KEY
+from poet_onnx.passes.normalize import InlineFunctions, PinSeeds
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.weave import check_woven
 from poet_onnx.plan import Action, Plan
@@ -141,8 +142,11 @@ def _subject(original: ir.Model, rewritten: ir.Model, conditions: Conditions, se
     if PLAN_KEY in original.metadata_props:
         raise InputError("The first model was rewritten by poet-onnx: give the model that it was made from.")
     dims = json.loads(rewritten.metadata_props.get(DIMS_KEY, "null"))
+    target = rewritten.metadata_props.get(TARGET_KEY, "training")
     normalized = original.clone()
-    normalize(dims=dims)(normalized)
+    prepare(target=target, dims=dims)(normalized)
+    if target != "training":
+        original = normalized.clone()
     part_bytes = plan_json.part_bytes(text)
     if part_bytes is not None:
         SplitWeightGradients(part_bytes)(normalized)

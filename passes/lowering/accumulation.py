@@ -1,0 +1,55 @@
+"""Accumulation of gradients: in place by operators of poet-onnx, or as a new tensor by plain ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.passes.lowering.site import DOUBLE, FLOAT, MICROSOFT, POET, Rules, Site, UnsupportedError
+
+
+def rows_to_accumulate(gather: ir.Node) -> ir.Node | None:
+    """Return the accumulator that alone reads what a GatherGrad along axis 0 makes, if that is how it is used.
+
+    Then AccumulateRows adds the rows to the buffer, and the gradient, as large as the whole table, is never made.
+    """
+    if gather.op_type != "GatherGrad" or gather.attributes.get_int("axis", 0) != 0:
+        return None
+    value = gather.outputs[0]
+    while len(value.uses()) == 1 and not value.is_graph_output():
+        reader, index = next(iter(value.uses()))
+        if reader.op_type == "InPlaceAccumulatorV2" and reader.domain == MICROSOFT and index == 1:
+            kind = value.dtype if value.dtype is not None else gather.inputs[2].dtype if gather.inputs[2] else None
+            return reader if len(reader.outputs) == 1 and kind in (None, FLOAT, DOUBLE) else None
+        if reader.op_type != "Identity":
+            return None
+        value = reader.outputs[0]
+    return None
+
+
+def _accumulate(site: Site) -> None:
+    """InPlaceAccumulatorV2(buffer, gradient, overwrite) -> (updated, buffer?)."""
+    buffer, gradient, overwrite = (site.input(index) for index in range(3))
+    if not site.in_place:
+        total = site.op("Add", buffer, gradient)
+        site.give(0, site.op("Where", overwrite, gradient, total))
+        return
+    if site.type(0).dtype not in (FLOAT, DOUBLE) or site.type(0).dtype != site.type(1).dtype:
+        raise UnsupportedError(f"it accumulates {site.type(1).dtype.name} in {site.type(0).dtype.name}")
+    if site.wants(1):
+        raise UnsupportedError("its second output, the buffer, is read")
+    maker = gradient.producer()
+    while maker is not None and maker.op_type == "Identity" and maker.inputs[0] is not None:
+        maker = maker.inputs[0].producer()
+    if maker is not None and rows_to_accumulate(maker) is site.node:
+        site.give(0, site.op("AccumulateRows", buffer, *maker.inputs[1:3], overwrite, domain=POET))
+        return
+    site.give(0, site.op("Accumulate", buffer, gradient, overwrite, domain=POET, offset=0))
+
+
+def assign(site: Site, buffer: ir.Value, value: ir.Value) -> None:
+    """Write a new value into a buffer, in place."""
+    site.op("Accumulate", buffer, value, site.constant(np.array([True])), domain=POET, offset=0)
+
+
+RULES: Rules = {"InPlaceAccumulatorV2": _accumulate}

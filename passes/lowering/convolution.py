@@ -1,0 +1,221 @@
+"""Gradients of convolutions: the data's half is a transposed convolution, the weight's half a matrix product.
+
+The weight's gradient is dY (output channels x pixels) times the columns of X (input channels and taps x pixels),
+transposed. Three forms make it, and the shape decides which:
+
+    taps     for each tap one product with the pixels under it; the products are interleaved at the end
+    columns  all columns at once, made by a convolution whose filters each pick one tap, and one product
+    kernel   the convolution of X with dY as its kernel; for few input channels under a large kernel
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.passes.lowering.site import MICROSOFT, Rules, Site
+from poet_onnx.passes.lowering.windows import Window, read_window
+
+_INTERLEAVED_NANOSECONDS = 1.05  # for each element of the weight: written by its tap's product, moved to its place
+_SLICED_NANOSECONDS = 0.2  # for each element of the columns, where every tap is sliced
+_COLUMN_NANOSECONDS = 0.7  # for each element of the columns, where a convolution makes them
+_KERNEL_CHANNELS, _KERNEL_TAPS = 4, 25  # most channels and fewest taps with which the kernel form is the quickest
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """Sizes of a convolution's gradient; `x` has [batch, channels, image], `d_y` has [batch, filters, pixels]."""
+
+    batch: int
+    channels: int
+    filters: int
+    group: int
+    image: tuple[int, ...]
+    pixels: tuple[int, ...]
+    window: Window
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.window.kernel)
+
+    @property
+    def samples(self) -> int:
+        """Return all pixels of the batch."""
+        return self.batch * math.prod(self.pixels)
+
+    @property
+    def weight(self) -> tuple[int, ...]:
+        return (self.filters, self.channels // self.group, *self.window.kernel)
+
+    @property
+    def form(self) -> str:
+        """Return the quickest form for these sizes, by measured costs of the passes that the forms differ in."""
+        if self.group > 1 or self.window.is_point:
+            return "columns"
+        if self.batch == 1 and self.channels <= _KERNEL_CHANNELS and self.taps >= _KERNEL_TAPS:
+            return "kernel"
+        columns = self.channels * self.taps * self.samples
+        interleaved = _INTERLEAVED_NANOSECONDS * math.prod(self.weight) + _SLICED_NANOSECONDS * columns
+        return "taps" if interleaved < _COLUMN_NANOSECONDS * columns else "columns"
+
+
+def _conv(site: Site) -> None:
+    """ConvGrad(dY, X, W) -> (dX, dW, dB)."""
+    weight = site.shape(2)
+    sizes = _sizes(site, site.shape(1), site.shape(0), weight)
+    if site.wants(0):
+        site.give(0, _data_gradient(site, sizes))
+    if site.wants(1):
+        site.give(1, _weight_gradient(site, site.input(1), site.input(0), sizes))
+    if site.wants(2):
+        site.give(2, site.sum(site.input(0), 0, *range(2, len(weight)), keep=False))
+
+
+def _conv_transpose(site: Site) -> None:
+    """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB): a ConvTranspose is the convolution from Y's image to X's, turned."""
+    weight = site.shape(2)
+    sizes = _sizes(site, site.shape(0), site.shape(1), weight)
+    window = sizes.window
+    if site.wants(0):
+        d_x = site.op(
+            "Conv",
+            site.input(0),
+            site.input(2),
+            kernel_shape=window.kernel,
+            strides=window.strides,
+            dilations=window.dilations,
+            pads=[*window.begins, *window.ends],
+            group=sizes.group,
+        )
+        site.give(0, d_x)
+    if site.wants(1):
+        site.give(1, _weight_gradient(site, site.input(0), site.input(1), sizes))
+    if site.wants(2):
+        site.give(2, site.sum(site.input(0), 0, *range(2, len(weight)), keep=False))
+
+
+def _sizes(site: Site, x: tuple[int, ...], d_y: tuple[int, ...], weight: tuple[int, ...]) -> _Shapes:
+    window = read_window(site, x[2:], d_y[2:], weight[2:])
+    return _Shapes(x[0], x[1], d_y[1], int(site.attributes.get("group", 1)), x[2:], d_y[2:], window)
+
+
+def _data_gradient(site: Site, sizes: _Shapes) -> ir.Value:
+    """Return dX: the transposed convolution of dY, or for single pixels the product with the transposed weight."""
+    window = sizes.window
+    if window.is_point and sizes.batch == sizes.group == 1:
+        weight = site.reshape(site.input(2), sizes.filters, sizes.channels)
+        d_y = site.reshape(site.input(0), sizes.filters, sizes.samples)
+        return site.reshape(site.op("Gemm", weight, d_y, transA=1), 1, sizes.channels, *sizes.image)
+    begins, ends, extra = window.transposed(sizes.image, sizes.pixels)
+    return site.op(
+        "ConvTranspose",
+        site.input(0),
+        site.input(2),
+        kernel_shape=window.kernel,
+        strides=window.strides,
+        dilations=window.dilations,
+        pads=[*begins, *ends],
+        output_padding=extra,
+        group=sizes.group,
+    )
+
+
+def _weight_gradient(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+    forms = {"taps": _by_taps, "columns": _by_columns, "kernel": _by_kernel}
+    return forms[sizes.form](site, x, d_y, sizes)
+
+
+def _filters_first(site: Site, value: ir.Value, sizes: _Shapes, *, channels: int) -> ir.Value:
+    """View or turn dY to [channels, all pixels of the batch]."""
+    if sizes.batch > 1:
+        value = site.op("Transpose", value, perm=[1, 0, *range(2, 2 + len(sizes.pixels))])
+    return site.reshape(value, channels, sizes.samples)
+
+
+def _by_taps(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+    window, rank = sizes.window, len(sizes.image)
+    if any((*window.begins, *window.ends)):
+        x = site.op("Pad", x, site.ints(0, 0, *window.begins, 0, 0, *window.ends))
+    if sizes.batch > 1:
+        x = site.op("Transpose", x, perm=[1, 0, *range(2, 2 + rank)])
+    turned = _filters_first(site, d_y, sizes, channels=sizes.filters)
+    products = []
+    for tap in np.ndindex(*window.kernel):
+        starts = [place * dilation for place, dilation in zip(tap, window.dilations, strict=True)]
+        ends = [
+            start + (count - 1) * stride + 1
+            for start, count, stride in zip(starts, sizes.pixels, window.strides, strict=True)
+        ]
+        axes, strides = site.ints(*range(2, 2 + rank)), site.ints(*window.strides)
+        under = site.op("Slice", x, site.ints(*starts), site.ints(*ends), axes, strides)
+        product = site.op("Gemm", turned, site.reshape(under, sizes.channels, sizes.samples), transB=1)
+        products.append(site.reshape(product, 1, sizes.filters * sizes.channels))
+    interleaved = site.op("Transpose", site.op("Concat", *products, axis=0), perm=[1, 0])
+    return site.reshape(interleaved, *sizes.weight)
+
+
+def _by_columns(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+    group, depth = sizes.group, sizes.channels // sizes.group * sizes.taps
+    columns = _columns(site, x, sizes)
+    turned = _filters_first(site, d_y, sizes, channels=sizes.filters)
+    if group == 1:
+        product = site.op("Gemm", turned, site.reshape(columns, depth, sizes.samples), transB=1)
+        return site.reshape(product, *sizes.weight)
+    left = site.reshape(turned, group, sizes.filters // group, sizes.samples)
+    right = site.reshape(columns, group, depth, sizes.samples)
+    return site.reshape(site.op("FusedMatMul", left, right, domain=MICROSOFT, transB=1), *sizes.weight)
+
+
+def _columns(site: Site, x: ir.Value, sizes: _Shapes) -> ir.Value:
+    """Return [channels, taps, pixels of the batch]: under every tap, the pixel of X at each window."""
+    window, rank = sizes.window, len(sizes.image)
+    if window.is_point:
+        if sizes.batch > 1:
+            return site.op("Transpose", x, perm=[1, 0, *range(2, 2 + rank)])
+        return x
+    filters = np.eye(sizes.taps, dtype=site.type(0).dtype.numpy()).reshape(sizes.taps, 1, *window.kernel)
+    picked = site.op(
+        "Conv",
+        site.reshape(x, sizes.batch * sizes.channels, 1, *sizes.image),
+        site.constant(filters),
+        kernel_shape=window.kernel,
+        strides=window.strides,
+        dilations=window.dilations,
+        pads=[*window.begins, *window.ends],
+    )
+    if sizes.batch == 1:
+        return picked
+    pixels = math.prod(sizes.pixels)
+    return site.op("Transpose", site.reshape(picked, sizes.batch, sizes.channels * sizes.taps, pixels), perm=[1, 0, 2])
+
+
+def _by_kernel(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+    """Slide dY over X: each channel of X is an image, each filter's dY a kernel, a step is a tap."""
+    window, rank = sizes.window, len(sizes.image)
+    images = site.reshape(x, sizes.channels, 1, *sizes.image)
+    kernels = site.reshape(d_y, sizes.filters, 1, *sizes.pixels)
+    reached = [
+        extent + (count - 1) * stride - begin
+        for extent, count, stride, begin in zip(window.extent, sizes.pixels, window.strides, window.begins, strict=True)
+    ]
+    if any(size > reach for size, reach in zip(sizes.image, reached, strict=True)):
+        limits = [min(size, reach) for size, reach in zip(sizes.image, reached, strict=True)]
+        axes = site.ints(*range(2, 2 + rank))
+        images = site.op("Slice", images, site.ints(*(0,) * rank), site.ints(*limits), axes)
+    ends = [max(0, reach - size) for size, reach in zip(sizes.image, reached, strict=True)]
+    turned = site.op(
+        "Conv",
+        images,
+        kernels,
+        kernel_shape=sizes.pixels,
+        strides=window.dilations,
+        dilations=window.strides,
+        pads=[*window.begins, *ends],
+    )
+    return site.op("Transpose", turned, perm=[1, 0, *range(2, 2 + rank)])
+
+
+RULES: Rules = {"ConvGrad": _conv, "ConvTransposeGrad": _conv_transpose}

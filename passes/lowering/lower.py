@@ -1,0 +1,160 @@
+"""The pass that lowers a training graph for the stock ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
+
+from poet_onnx.errors import InputError
+from poet_onnx.extract import check_structure
+from poet_onnx.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.passes.lowering import (
+    accumulation,
+    activation,
+    convolution,
+    elementwise,
+    indexing,
+    loss,
+    normalization,
+    pooling,
+)
+from poet_onnx.passes.lowering.accumulation import rows_to_accumulate
+from poet_onnx.passes.lowering.site import POET, Rule, Site, UnsupportedError
+from poet_onnx.passes.normalize import Normalization, WriteShapes, normalize
+from poet_onnx.shapes import infer
+
+OLDEST_OPSET, OPSET = 13, 17
+"""The oldest version of ONNX's operators whose nodes mean the same in version 17, and the one that is written."""
+
+STOCK_KERNELS = frozenset(
+    ("BiasGelu", "FastGelu", "FusedMatMul", "Gelu", "QuickGelu", "Inverse", "SkipLayerNormalization", "Trilu")
+)
+"""Operators of ONNX Runtime's own domain that the stock wheel runs on the CPU and training graphs hold."""
+
+TRAINING_ONLY = frozenset(("ConvGrad", "MaxPoolGrad", "AveragePoolGrad", "SinGrad", "SoftmaxCrossEntropyLoss"))
+"""Operators that ONNX Runtime's training wheel adds to ONNX's domain, or that the stock wheel has no kernel for."""
+
+RULES: dict[str, Rule] = {
+    **accumulation.RULES,
+    **activation.RULES,
+    **convolution.RULES,
+    **elementwise.RULES,
+    **indexing.RULES,
+    **loss.RULES,
+    **normalization.RULES,
+    **pooling.RULES,
+}
+
+_SHOWN_NODES = 3
+
+
+class LowerTraining(InPlacePass):
+    """Replace every operator that the stock ONNX Runtime lacks by nodes that it has.
+
+    Rules:
+        W1. An operator is replaced where it stands; what it made keeps its name, new nodes are named after it.
+        W2. Gradients are accumulated by Accumulate and AccumulateRows of poet-onnx, in place; running statistics are
+            written the same way. Without `in_place` both become plain nodes, whose results are new tensors.
+        W3. A half of a gradient that nobody reads is not computed.
+        W4. The model imports version 17 of ONNX's operators or a later one.
+
+    Requires a normalized model; ensures that no operator is left that the stock runtime lacks.
+    """
+
+    def __init__(self, *, in_place: bool = True) -> None:
+        super().__init__()
+        self._in_place = in_place
+
+    def requires(self, model: ir.Model) -> None:
+        """The model consists of plain nodes on tensors of numbers."""
+        check_structure(model)
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Lower all nodes.
+
+        Raises:
+            InputError: naming every operator that cannot be lowered, and its nodes.
+        """
+        graph = model.graph
+        nodes = [node for node in graph if is_training_only(node)]
+        inferred = infer(model)
+        refused: dict[str, list[str]] = {}
+        taken_over = [node for node in nodes if self._in_place and rows_to_accumulate(node) is not None]
+        for node in nodes:
+            if node in taken_over:
+                continue
+            site = Site(graph, node, inferred, in_place=self._in_place)
+            try:
+                rule = RULES.get(node.op_type)
+                if rule is None:
+                    raise UnsupportedError("")
+                rule(site)
+            except UnsupportedError as reason:
+                what = f"{node.op_type} ({reason})" if str(reason) else node.op_type
+                refused.setdefault(what, []).append(node.name or "")
+                continue
+            site.finish()
+        if refused:
+            raise InputError(_refusal(refused))
+        for node in taken_over:
+            _remove_with_readers(graph, node)
+        self._import(model)
+        return PassResult(model, modified=bool(nodes))
+
+    def ensures(self, model: ir.Model) -> None:
+        """No operator is left that the stock runtime lacks."""
+        left = [node.op_type for node in model.graph if is_training_only(node)]
+        if left:
+            raise PostconditionError(f"{left[0]} is left")
+
+    @staticmethod
+    def _import(model: ir.Model) -> None:
+        version = model.opset_imports.get("", OPSET)
+        if version < OLDEST_OPSET:
+            raise InputError(
+                f"The model's operators are of ONNX opset {version}: export it with opset {OLDEST_OPSET} or later."
+            )
+        model.opset_imports[""] = max(version, OPSET)
+        model.opset_imports[MICROSOFT_DOMAIN] = 1
+        if any(node.domain == POET for node in model.graph):
+            model.opset_imports[POET] = 1
+
+
+def prepare(*, target: str, dims: Mapping[str, int] | None = None) -> Normalization:
+    """Return the passes that make of a training graph what is planned: normalized, and lowered for its target.
+
+    Args:
+        target: runtime that will run the model, "training" or "stock".
+        dims: sizes of named dynamic dimensions.
+    """
+    if target == "training":
+        return normalize(dims=dims)
+    return Normalization(normalize(dims=dims), LowerTraining(), WriteShapes())
+
+
+def is_training_only(node: ir.Node) -> bool:
+    """Return whether the stock runtime lacks a node's operator."""
+    if node.domain in ONNX_DOMAINS:
+        return node.op_type in TRAINING_ONLY
+    return node.domain == MICROSOFT_DOMAIN and node.op_type not in STOCK_KERNELS
+
+
+def _remove_with_readers(graph: ir.Graph, node: ir.Node) -> None:
+    """Remove a node, and before it those that only hand its output on to nobody."""
+    chain = [node]
+    while chain[-1].outputs[0].uses():
+        chain.append(next(iter(chain[-1].outputs[0].uses())).node)
+    graph.remove(list(reversed(chain)), safe=True)
+
+
+def _refusal(refused: dict[str, list[str]]) -> str:
+    parts = []
+    for what, names in sorted(refused.items()):
+        more = f" and {len(names) - _SHOWN_NODES} more" if len(names) > _SHOWN_NODES else ""
+        parts.append(f"{what} in {', '.join(repr(name) for name in names[:_SHOWN_NODES])}{more}")
+    return (
+        f"The stock ONNX Runtime has no kernels for {'; '.join(parts)}, and poet-onnx has no expansion: "
+        "use the target 'training', or replace these operators."
+    )

@@ -1,0 +1,132 @@
+"""Normalization in training: batch statistics, and the gradients of batch and layer normalization."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.passes.lowering.accumulation import assign
+from poet_onnx.passes.lowering.site import Rules, Site
+
+
+def _per_channel(site: Site, value: ir.Value, rank: int) -> ir.Value:
+    """View one number for each channel so that it spreads over an image of `rank` dimensions, batch included."""
+    return site.reshape(value, -1, *(1,) * (rank - 2))
+
+
+def _batch_norm(site: Site) -> None:
+    """BatchNormInternal(X, scale, bias, mean, variance) -> (Y, new mean, new variance, batch mean, 1 / deviation).
+
+    The running statistics are old x momentum + new x (1 - momentum), with the variance over all elements: not Bessel's.
+    """
+    shape = site.shape(0)
+    epsilon = float(site.attributes.get("epsilon", 1e-5))
+    momentum = float(site.attributes.get("momentum", 0.9))
+    axes = (0, *range(2, len(shape)))
+    share = site.number(1 / math.prod(shape[axis] for axis in axes))
+    mean = site.op("Mul", site.sum(site.input(0), *axes, keep=False), share)
+    centred = site.op("Sub", site.input(0), _per_channel(site, mean, len(shape)))
+    squares = site.sum(site.op("Mul", centred, centred), *axes, keep=False)
+    variance = site.op("Mul", squares, share)
+    y = site.op("BatchNormalization", *site.node.inputs[:3], mean, variance, epsilon=epsilon)
+    site.give(0, y)
+    if len(site.node.outputs) > 4:
+        deviation = site.op("Sqrt", site.op("Add", variance, site.number(epsilon)))
+        site.give(4, site.op("Reciprocal", deviation))
+    for index, statistic in ((1, mean), (2, variance)):
+        if len(site.node.outputs) > index and site.node.outputs[index].name:
+            _update(site, index, statistic, momentum)
+    if len(site.node.outputs) > 3:
+        site.give(3, mean)
+
+
+def _update(site: Site, index: int, statistic: ir.Value, momentum: float) -> None:
+    """Move a running statistic towards the batch's."""
+    running = site.input(2 + index)
+    old = site.op("Mul", running, site.number(momentum, 2 + index))
+    new = site.op("Add", old, site.op("Mul", statistic, site.number(1 - momentum, 2 + index)))
+    if site.in_place:
+        assign(site, running, new)
+    site.give(index, new)
+
+
+def _batch_norm_gradient(site: Site) -> None:
+    """BatchNormalizationGrad(dY, X, scale, mean, 1 / deviation) -> (dX, dScale, dBias).
+
+    dX = a (dY - mean(dY)) - a (X - mean) mean(dY (X - mean)) / variance, with a = scale / deviation: what multiplies
+    X - mean and what stands alone are one number for each channel, which BatchNormalization applies in a single pass.
+    """
+    shape = site.shape(0)
+    d_y, x, scale, mean, inverse = (site.input(index) for index in range(5))
+    axes = (0, *range(2, len(shape)))
+    count = math.prod(shape[axis] for axis in axes)
+    d_bias = site.sum(d_y, *axes, keep=False)
+    centred = site.op("Sub", x, _per_channel(site, mean, len(shape)))
+    product = site.sum(site.op("Mul", d_y, centred), *axes, keep=False)
+    d_scale = site.op("Mul", product, inverse)
+    if site.wants(0):
+        factor = site.op("Mul", scale, inverse)
+        share = site.op("Mul", factor, site.number(-1 / count))
+        slope = site.op("Mul", site.op("Mul", share, inverse), d_scale)
+        offset = site.op("Mul", share, d_bias)
+        ones = site.op("ConstantOfShape", site.ints(shape[1]), value=_one(site))
+        affine = site.op("BatchNormalization", x, slope, offset, mean, ones, epsilon=0.0)
+        site.give(0, site.op("Add", affine, site.op("Mul", d_y, _per_channel(site, factor, len(shape)))))
+    site.give(1, d_scale)
+    site.give(2, d_bias)
+
+
+def _one(site: Site) -> ir.TensorProtocol:
+    return ir.tensor(np.ones(1, site.type(0).dtype.numpy()), name="value")
+
+
+def _layer_norm_gradient(site: Site) -> None:
+    """LayerNormalizationGrad(dY, X, scale, mean, 1 / deviation) -> (dX, dScale, dBias)."""
+    normalized = site.op("Mul", site.op("Sub", site.input(1), site.input(3)), site.input(4))
+    _normalized_gradient(site, normalized, site.input(4), rank=len(site.shape(1)), centred=True)
+
+
+def _simplified_layer_norm_gradient(site: Site) -> None:
+    """SimplifiedLayerNormalizationGrad(dY, X, scale, 1 / root mean square) -> (dX, dScale)."""
+    normalized = site.op("Mul", site.input(1), site.input(3))
+    _normalized_gradient(site, normalized, site.input(3), rank=len(site.shape(1)), centred=False)
+
+
+def _invertible_layer_norm_gradient(site: Site) -> None:
+    """InvertibleLayerNormalizationGrad(dY, Y, scale, bias, 1 / deviation): X is found from Y."""
+    normalized = site.op("Div", site.op("Sub", site.input(1), site.input(3)), site.input(2))
+    _normalized_gradient(site, normalized, site.input(4), rank=len(site.shape(1)), centred=True)
+
+
+def _normalized_gradient(site: Site, normalized: ir.Value, inverse: ir.Value, *, rank: int, centred: bool) -> None:
+    """Write dX = (G - mean(G) - n mean(G n)) / deviation with G = dY scale, and n the normalized input.
+
+    Without centring mean(G) is left out.
+    """
+    axis = int(site.attributes.get("axis", -1)) % rank
+    rows, columns = tuple(range(axis)), tuple(range(axis, rank))
+    share = site.number(1 / math.prod(site.shape(1)[axis:]))
+    d_y, scale = site.input(0), site.input(2)
+    product = site.op("Mul", d_y, normalized)
+    if site.wants(0):
+        gradient = site.op("Mul", d_y, scale)
+        along = site.op("Mul", site.sum(site.op("Mul", gradient, normalized), *columns), share)
+        if centred:
+            mean = site.op("Mul", site.sum(gradient, *columns), share)
+            gradient = site.op("Sub", gradient, mean)
+        d_x = site.op("Sub", gradient, site.op("Mul", normalized, along))
+        site.give(0, site.op("Mul", d_x, inverse))
+    site.give(1, site.op("ReduceSum", product, site.ints(*rows), keepdims=0))
+    if centred:
+        site.give(2, site.op("ReduceSum", d_y, site.ints(*rows), keepdims=0))
+
+
+RULES: Rules = {
+    "BatchNormInternal": _batch_norm,
+    "BatchNormalizationGrad": _batch_norm_gradient,
+    "LayerNormalizationGrad": _layer_norm_gradient,
+    "SimplifiedLayerNormalizationGrad": _simplified_layer_norm_gradient,
+    "InvertibleLayerNormalizationGrad": _invertible_layer_norm_gradient,
+}

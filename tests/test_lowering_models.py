@@ -1,0 +1,88 @@
+"""Whole training graphs, lowered: the same loss, gradients and statistics, and the memory that is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from poet_onnx.extract import extract, load_model
+from poet_onnx.feeds import random_feeds
+from poet_onnx.passes.lowering import prepare
+from poet_onnx.rewrite import rewrite
+from poet_onnx.runtime import session_options
+from poet_onnx.verify import verify
+
+LOSS_ERROR, GRADIENT_ERROR = 1e-6, 2e-5
+"""Largest relative difference of a loss, and relative L2 difference of a gradient or a statistic."""
+
+ZERO = 1e-5
+
+SMALL = ["vgg16", "bert-2", "transformer", "densenet"]
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def run(model: ir.Model, feeds: Arrays) -> Arrays:
+    """Run a step and return its outputs and what its inputs hold afterwards."""
+    session = onnxruntime.InferenceSession(
+        ir.to_proto(model).SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
+    )
+    held = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array.copy()) for name, array in feeds.items()}
+    binding = session.io_binding()
+    for wanted in session.get_inputs():
+        binding.bind_ortvalue_input(wanted.name, held[wanted.name])
+    for output in session.get_outputs():
+        binding.bind_output(output.name)
+    session.run_with_iobinding(binding)
+    outputs = zip(session.get_outputs(), binding.get_outputs(), strict=True)
+    results = {output.name: value.numpy() for output, value in outputs}
+    return results | {name: np.array(value.numpy()) for name, value in held.items()}
+
+
+def worst_error(expected: Arrays, found: Arrays) -> tuple[float, str]:
+    """Return the largest relative L2 error of a tensor, and its name.
+
+    Some gradients are zero, such as those of biases before a normalization: only rounding is left of them, less than
+    ZERO of the largest gradient, and so it must be in both.
+    """
+    floats = {name: array.astype(np.float64) for name, array in expected.items() if array.dtype == np.float32}
+    largest = max(float(np.linalg.norm(array)) for name, array in floats.items() if "grad" in name)
+    errors = []
+    for name, array in floats.items():
+        norm, error = float(np.linalg.norm(array)), float(np.linalg.norm(array - found[name]))
+        if "grad" in name and norm <= ZERO * largest:
+            assert float(np.linalg.norm(found[name])) <= ZERO * largest, name
+            continue
+        errors.append((error / max(norm, np.finfo(np.float32).tiny), name))
+    return max(errors)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_lowered_step_gives_the_same_loss_and_gradients(model_path: Callable[..., Path], name: str) -> None:
+    """On one runtime: the plain operators are there too."""
+    original, lowered = load_model(model_path(name)), load_model(model_path(name))
+    prepare(target="training")(original)
+    prepare(target="stock")(lowered)
+    feeds = random_feeds(extract(original), 0)
+    expected, found = run(original, feeds), run(lowered, feeds)
+    loss = lowered.graph.outputs[0].name or ""
+    assert abs(expected[loss] - found[loss]) <= LOSS_ERROR * abs(expected[loss])
+    error, name = worst_error(expected, found)
+    assert error <= GRADIENT_ERROR, name
+
+
+@pytest.mark.parametrize(("name", "budget"), [("vgg16", "60%"), ("bert-2", "70%")])
+def test_a_rewritten_lowered_graph_keeps_its_promises(model_path: Callable[..., Path], name: str, budget: str) -> None:
+    result = rewrite(model_path(name), device="tx2", activation_budget=budget, target="stock")
+    assert result.model.metadata_props["poet.target"] == "stock"
+    report = verify(model_path(name), result.model, feeds=2)
+    assert report.passed, report.problems
+    assert report.measured_transient_peak_bytes == pytest.approx(report.predicted_transient_peak_bytes, rel=0.002)
+    assert report.measured_transient_peak_bytes <= (report.budget_bytes or 0)
