@@ -109,9 +109,11 @@ def _fill(graph: ir.Graph, values: Mapping[str, Array]) -> None:
         raise InputError("The model has none of the trained parameters: give the forward model that was trained.")
     for name in known:
         value, array = places[name], values[name]
-        shape = None if value.shape is None else tuple(value.shape)
-        if value.const_value is not None and tuple(value.const_value.shape.numpy()) != array.shape:
-            raise InputError(f"Initializer '{name}' has shape {shape}, but {array.shape} was trained.")
+        if value.shape is not None and tuple(value.shape) != array.shape:
+            raise InputError(
+                f"'{name}' has shape {list(value.shape)} in the forward model, but {list(array.shape)} was trained: "
+                "give the forward model that was trained."
+            )
         value.const_value = ir.tensor(np.array(array), name=name)
         value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(array.shape)
         if value.is_graph_input():

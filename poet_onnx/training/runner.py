@@ -50,7 +50,7 @@ class Runner:
 
         Args:
             payload: the model; every output has a static shape.
-            held: arrays of inputs that stay bound; more than the model has may be given.
+            held: arrays of inputs and outputs that stay bound; more than the model has may be given.
             role: what to call the model in errors.
             threads: inside an operator.
             page_dir: as in `session_options`.
@@ -87,7 +87,7 @@ class Runner:
         for put in self._session.get_outputs():
             if any(not isinstance(size, int) for size in put.shape):
                 raise InputError(f"Output '{put.name}' of the {role} has shape {put.shape}, but must be of fixed size.")
-            self.outputs[put.name] = aligned(tuple(put.shape), _dtype(put.type))
+            self.outputs[put.name] = held.get(put.name, aligned(tuple(put.shape), _dtype(put.type)))
             self._bind(self._binding.bind_ortvalue_output, put.name, self.outputs[put.name])
 
     def run(self, feeds: Mapping[str, Array] | None = None) -> None:
@@ -104,7 +104,7 @@ class Runner:
             self._binding.bind_ortvalue_input(name, value)
         try:
             self._session.run_with_iobinding(self._binding)
-        except self._errors as error:
+        except (*self._errors, RuntimeError) as error:  # a kernel's failure comes as the latter
             raise CheckFailedError(f"ONNX Runtime cannot run the {self._role}: {_one_line(error)}") from error
 
     def _bind(self, bind: Callable[[str, Any], None], name: str, array: Array) -> None:

@@ -26,7 +26,7 @@ from poet_onnx.training.optimizers import AdamW, Optimizer, from_settings, setti
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.roles import find_roles
 from poet_onnx.training.runner import Runner
-from poet_onnx.training.updates import free_state, squares_model, update_in_step, update_model
+from poet_onnx.training.updates import free_state, squares_model, update_in_step, update_model, write_in_step
 
 AnyModel = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
@@ -109,6 +109,8 @@ class TrainingSession:
         whole_step = accumulation_steps == 1 and clip_norm is None and not keep_gradients
         done = update_in_step(self._model, self._roles, self._optimizer) if whole_step else ()
         deferred = [name for name in self._roles.parameters if name not in done]
+        if accumulation_steps == 1:
+            write_in_step(self._model, self._roles, deferred)
         self._memory = Memory(self._model, self._roles, self._optimizer, values, frozenset(deferred))
         del values
         free_state(self._model, self._roles.state)

@@ -5,8 +5,9 @@ Rules:
         processor's cache, and needs no buffer that outlives it. A gradient that comes in parts updates part by part.
     U2. That is done only where every node that reads the parameter's numbers stands before the first of them. A weight
         that only tells its shape, as that of a ConvGrad which computes no data gradient, is not read.
-    U3. All other parameters keep their accumulators and are updated after the step, as all are if gradients are
-        clipped, collected over several steps, or to be looked at.
+    U3. All other parameters are updated after the step, as all are if gradients are clipped, collected over several
+        batches, or to be looked at. Where a buffer takes the gradient of one batch, the node that makes the gradient
+        writes it there; where it collects several, or parts, its accumulators stay.
     U4. What the graph updates in place, and is an initializer, becomes an input: so its memory is ours.
     U5. An update's arithmetic is elementwise: its bits depend neither on U1 to U3 nor on parts.
 """
@@ -14,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -78,11 +79,31 @@ def update_in_step(model: ir.Model, roles: Roles, optimizer: Optimizer) -> tuple
         graph.inputs.extend(slots)
         for node in nodes:
             _replace(graph, node, optimizer.operator, [node.inputs[1], rates, weight, *slots])
-    unused = {roles.flag, *(roles.buffers[parameter] for parameter in chosen)}
-    for name in unused:
-        if name in inputs and not inputs[name].uses():
-            graph.inputs.remove(inputs[name])
+    _drop_unused(graph, {roles.flag, *(roles.buffers[parameter] for parameter in chosen)})
     return tuple(chosen)
+
+
+def write_in_step(model: ir.Model, roles: Roles, parameters: Iterable[str]) -> None:
+    """Let gradients be written to their buffers without an accumulator where that can be (U3); changes the model.
+
+    The buffers of these become outputs.
+    """
+    graph = model.graph
+    inputs = {value.name: value for value in graph.inputs}
+    for parameter in parameters:
+        buffer = inputs[roles.buffers[parameter]]
+        nodes = [node for node, _ in buffer.uses()]
+        gradient = nodes[0].inputs[1]
+        whole = len(nodes) == 1 and nodes[0].op_type == "InPlaceAccumulatorV2" and _replaceable(nodes[0])
+        if not whole or gradient is None or gradient.producer() is None or gradient.is_graph_output():
+            continue
+        place = [output is nodes[0].outputs[0] for output in graph.outputs].index(True)
+        graph.outputs[place] = gradient
+        nodes[0].outputs[0].replace_all_uses_with(gradient)  # it triggers gates, which take anything
+        graph.remove(nodes[0], safe=True)
+        graph.inputs.remove(buffer)
+        gradient.type, gradient.shape, gradient.name = buffer.type, buffer.shape, buffer.name
+    _drop_unused(graph, {roles.flag})
 
 
 def update_model(roles: Roles, shapes: Mapping[str, Sequence[int]], optimizer: Optimizer) -> bytes:
@@ -112,6 +133,11 @@ def squares_model(roles: Roles, shapes: Mapping[str, Sequence[int]]) -> bytes:
         inputs.append(helper.make_tensor_value_info(buffer, TensorProto.FLOAT, shape))
         nodes.append(_node("AddSquares", [buffer, TOTAL], f"poet/squared/{parameter}"))
     return _model(nodes, inputs)
+
+
+def _drop_unused(graph: ir.Graph, names: Container[str]) -> None:
+    for value in [value for value in graph.inputs if value.name in names and not value.uses()]:
+        graph.inputs.remove(value)
 
 
 def _node(operator: str, operands: Sequence[str], output: str, offset: int | None = None) -> onnx.NodeProto:

@@ -1,0 +1,403 @@
+"""Training sessions: the same bits for every way to a step, after a restart, and nothing lost when one is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from training_batches import batch, digest, session_of, train
+
+import poet_onnx
+from poet_onnx import SGD, Adam, AdamW, TrainingSession
+from poet_onnx.errors import CheckFailedError, InputError, PoetError
+from poet_onnx.runtime import count_allocations, training_module
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def rewritten(model_path: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """Return a function: name and budget of a model -> what poet-onnx makes of it."""
+    made: dict[tuple[str, str], Path] = {}
+
+    def path(name: str, budget: str) -> Path:
+        if (name, budget) not in made:
+            file = tmp_path_factory.mktemp("rewritten") / f"{name}.onnx"
+            poet_onnx.rewrite(model_path(name), device="a72", activation_budget=budget, gap=0.5).save(file)
+            made[name, budget] = file
+        return made[name, budget]
+
+    return path
+
+
+@pytest.mark.parametrize("name", ["mobilenet", "transformer"])
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (AdamW(1e-3, weight_decay=0.01), {}),
+        (AdamW(1e-3), {"clip_norm": 0.1}),
+        (SGD(1e-2, momentum=0.9), {"accumulation_steps": 2}),
+        (Adam(1e-3), {"accumulation_steps": 3, "clip_norm": 0.1}),
+        (SGD(1e-2), {"keep_gradients": True}),
+    ],
+    ids=str,
+)
+def test_the_rewritten_graph_trains_to_the_same_bits(
+    model_path: Callable[..., Path],
+    rewritten: Callable[[str, str], Path],
+    name: str,
+    optimizer: object,
+    options: dict[str, object],
+) -> None:
+    original = session_of(model_path(name), optimizer=optimizer, **options)
+    checkpoint = model_path(name).with_name("checkpoint")
+    other = TrainingSession(rewritten(name, "70%"), checkpoint, optimizer=optimizer, **options)
+    start = digest(original)
+    assert train(original, 6) == train(other, 6)
+    assert digest(original) == digest(other) != start
+    assert original.updates == other.updates == 6 // options.get("accumulation_steps", 1)
+    for parameter, gradient in original.gradients.items():
+        if parameter in other.gradients and options:
+            assert gradient.tobytes() == other.gradients[parameter].tobytes()
+
+
+def test_updates_within_the_step_give_the_bits_of_updates_after_it(
+    rewritten: Callable[[str, str], Path], model_path: Callable[..., Path]
+) -> None:
+    checkpoint = model_path("transformer").with_name("checkpoint")
+    within = TrainingSession(rewritten("transformer", "70%"), checkpoint)
+    after = TrainingSession(rewritten("transformer", "70%"), checkpoint, keep_gradients=True)
+    assert len(within.gradients) < len(after.gradients)
+    assert train(within, 5) == train(after, 5)
+    assert digest(within) == digest(after)
+
+
+def test_losses_and_parameters_are_those_of_the_training_api(model_path: Callable[..., Path]) -> None:
+    """Nearly: ONNX Runtime's AdamW approximates the square root."""
+    from onnxruntime.training import api
+
+    path = model_path("mobilenet")
+    session = session_of(path, optimizer=AdamW(1e-3), keep_gradients=True)
+    state = api.CheckpointState.load_checkpoint(str(path.with_name("checkpoint")))
+    module = training_module(path, state)
+    optimizer = api.Optimizer(str(path.with_name("optimizer_model.onnx")), module)
+    optimizer.set_learning_rate(1e-3)
+    module.train()
+    for number in range(5):
+        feeds = batch(session, 0, number)
+        theirs = module(*feeds.values())
+        ours = session.step(feeds)
+        if number == 0:
+            assert np.float32(ours) == np.float32(theirs)
+            for name, gradient in session.gradients.items():
+                assert gradient.tobytes() == state.parameters[name].grad.tobytes()
+        assert ours == pytest.approx(float(theirs), rel=1e-4)
+        optimizer.step()
+        module.lazy_reset_grad()
+    for name, parameter in state.parameters:
+        np.testing.assert_allclose(session.parameters[name], parameter.data, rtol=1e-3, atol=2e-5)
+
+
+def test_averaged_gradients_are_those_of_a_larger_batch(model_path: Callable[..., Path]) -> None:
+    one = session_of(model_path("mlp-mse"), optimizer=SGD(0.1), accumulation_steps=4)
+    four = session_of(model_path("mlp-mse", batch=4), optimizer=SGD(0.1))
+    for number in range(3):
+        whole = batch(four, 0, number)
+        losses = [one.step({name: array[row : row + 1] for name, array in whole.items()}) for row in range(4)]
+        assert np.mean(losses) == pytest.approx(four.step(whole), rel=1e-5)
+    for name, array in one.parameters.items():
+        np.testing.assert_allclose(array, four.parameters[name], rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_are_clipped_to_their_common_norm(model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-mse")
+    free = session_of(path, optimizer=SGD(1.0), keep_gradients=True)
+    tight = session_of(path, optimizer=SGD(1.0), clip_norm=0.05)
+    loose = session_of(path, optimizer=SGD(1.0), clip_norm=1e6)
+    before = {name: array.copy() for name, array in free.parameters.items()}
+    for session in (free, tight, loose):
+        train(session, 1)
+    norm = np.sqrt(sum(float(np.sum(g.astype(np.float64) ** 2)) for g in free.gradients.values()))
+    assert tight.gradient_norm == loose.gradient_norm == pytest.approx(norm, rel=1e-12)
+    assert norm > 0.05
+    assert digest(free) == digest(loose)
+    for name, array in tight.parameters.items():
+        moved = (0.05 / norm) * (free.parameters[name] - before[name])
+        np.testing.assert_allclose(array - before[name], moved, rtol=1e-3, atol=1e-7)
+
+
+def test_schedules_set_the_rate_of_each_update(model_path: Callable[..., Path]) -> None:
+    seen = []
+
+    def schedule(updates: int) -> float:
+        seen.append(updates)
+        return 0.5 / (1 + updates)
+
+    path = model_path("mlp-mse")
+    session = session_of(path, optimizer=SGD(9.0), schedule=schedule, accumulation_steps=2)
+    train(session, 7)
+    assert seen == [0, 1, 2]
+    assert session.learning_rate == 0.5 / 3
+    constant = session_of(path, optimizer=SGD(0.5), accumulation_steps=2)
+    halted = session_of(path, optimizer=SGD(9.0), schedule=lambda updates: 0.5 * (updates == 0), accumulation_steps=2)
+    train(constant, 2)
+    train(halted, 8)
+    assert digest(constant) == digest(halted)
+    with pytest.raises(InputError, match=r"After 0 updates the schedule gives -1\.0"):
+        train(session_of(path, schedule=lambda _: -1.0), 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulation_steps": 3}, {"clip_norm": 0.1}], ids=str)
+def test_a_resumed_run_is_the_run_without_a_break(
+    model_path: Callable[..., Path], rewritten: Callable[[str, str], Path], tmp_path: Path, options: dict[str, object]
+) -> None:
+    """With dropout, running on in the rewritten graph, and from a checkpoint amid collected gradients."""
+    path, saved = model_path("transformer"), tmp_path / "saved.safetensors"
+    through = session_of(path, **options)
+    expected = train(through, 9)
+    broken = session_of(path, **options)
+    assert train(broken, 4) == expected[:4]
+    broken.save_checkpoint(saved)
+    resumed = TrainingSession(rewritten("transformer", "70%"), saved, **options)
+    resumed.load_checkpoint(saved)
+    assert train(resumed, 5, first=4) == expected[4:]
+    assert digest(resumed) == digest(through)
+    assert (resumed.updates, resumed.training) == (through.updates, True)
+    broken.load_checkpoint(saved)
+    assert train(broken, 5, first=4) == expected[4:]
+    assert train(TrainingSession(path, saved, **options), 1, first=4) != expected[4:5]  # dropout draws anew
+
+
+def test_running_statistics_are_kept(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path, saved = model_path("mobilenet"), tmp_path / "saved.safetensors"
+    through = session_of(path)
+    first = {name: array.copy() for name, array in through.parameters.items() if "running" in name}
+    train(through, 3)
+    through.save_checkpoint(saved)
+    train(through, 3, first=3)
+    resumed = session_of(path)
+    resumed.load_checkpoint(saved)
+    train(resumed, 3, first=3)
+    assert digest(resumed) == digest(through)
+    assert len(first) > 10
+    assert all(array.tobytes() != through.parameters[name].tobytes() for name, array in first.items())
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from training_batches import digest, session_of, train
+model, saved, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+session = session_of(model)
+if saved.exists():
+    session.load_checkpoint(saved)
+while session.updates < steps:
+    train(session, 1, first=session.updates)
+    if session.updates % 3 == 0:
+        session.save_checkpoint(saved)
+    print(session.updates, flush=True)
+print(digest(session), flush=True)
+"""
+
+
+def test_a_killed_run_resumes_to_the_same_bits(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    """Killed again and again at random moments, with a checkpoint every third step."""
+    path, saved, steps = model_path("transformer"), tmp_path / "saved.safetensors", 45
+    through = session_of(path)
+    train(through, steps)
+    random = np.random.default_rng(0)
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    reached, kills = 0, 0
+    while True:
+        command = [sys.executable, "-c", KILLED, str(path), str(saved), str(steps)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            assert process.stdout is not None
+            limit = reached + int(random.integers(8, 25))
+            last = ""
+            for line in process.stdout:
+                last = line.strip()
+                if last.isdigit() and int(last) >= limit and kills < 2:
+                    time.sleep(float(random.uniform(0, 0.01)))
+                    process.send_signal(signal.SIGKILL)
+                    kills += 1
+                    break
+            process.wait()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, last
+        reached = int(last)
+    assert kills == 2
+    assert last == digest(through)
+
+
+def test_checkpoints_of_something_else_are_refused(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
+    session = session_of(path, accumulation_steps=2)
+    train(session, 3)
+    session.save_checkpoint(saved)
+    before = digest(session)
+    for options, message in (
+        ({}, r"accumulation_steps=2 and clip_norm=None, but this session has 1 and None"),
+        ({"accumulation_steps": 2, "optimizer": AdamW(0.5)}, r"learning_rate=0\.001.*learning_rate=0\.5"),
+        ({"accumulation_steps": 2, "optimizer": Adam(epsilon=1e-6)}, r"made with AdamW\(.*has Adam\("),
+    ):
+        with pytest.raises(InputError, match=message):
+            session_of(path, **options).load_checkpoint(saved)
+    other = session_of(model_path("mlp-bce"), accumulation_steps=2)
+    unchanged = digest(other)
+    with pytest.raises(InputError, match="it was made of another model"):
+        other.load_checkpoint(saved)
+    assert digest(other) == unchanged
+    train(other, 1)
+    with pytest.raises(InputError, match="draws other random numbers"):
+        session_of(model_path("transformer"), accumulation_steps=2).load_checkpoint(saved)
+    with pytest.raises(InputError, match="cannot be written"):
+        session.save_checkpoint(tmp_path / "nowhere" / "saved")
+    assert digest(session) == before
+
+
+def test_evaluation_changes_nothing(model_path: Callable[..., Path]) -> None:
+    path = model_path("mobilenet")
+    session = session_of(path, eval_model=path.with_name("eval_model.onnx"))
+    train(session, 3)
+    before, feeds = digest(session), batch(session, 1, 0)
+    session.eval()
+    assert not session.training
+    first = session.step(feeds)
+    assert session.step(feeds) == first
+    assert digest(session) == before
+    session.train()
+    assert session.step(feeds) != first
+    assert digest(session) != before
+    session.eval()
+    assert session.step(feeds) != first
+    with pytest.raises(InputError, match="no evaluation graph"):
+        session_of(path).eval()
+
+
+@pytest.mark.parametrize("name", ["mobilenet", "transformer", "mlp-mse"])
+def test_the_exported_model_infers_what_evaluation_computes(
+    model_path: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    import onnxruntime
+
+    path = model_path(name)
+    session = session_of(path, eval_model=path.with_name("eval_model.onnx"))
+    train(session, 3)
+    session.export_inference_model(tmp_path / "inference.onnx")
+    model = onnx.load(tmp_path / "inference.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [value.name for value in model.graph.output] == ["output"]
+    feeds = batch(session, 1, 0)
+    labels = feeds.pop("labels", feeds.pop("target", None)) if name != "mlp-mse" else feeds.pop(list(feeds)[-1])
+    assert {value.name for value in model.graph.input} == set(feeds)
+    other = onnxruntime.InferenceSession(str(tmp_path / "inference.onnx"), providers=["CPUExecutionProvider"])
+    (output,) = other.run(None, feeds)
+    if name == "mlp-mse":
+        loss = np.mean((output - labels) ** 2)
+    else:
+        shifted = output - output.max()
+        loss = -(shifted - np.log(np.exp(shifted).sum()))[0, labels[0]]
+    session.eval()
+    assert session.step(list(feeds.values()), labels) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_a_forward_model_gives_parameters_and_takes_them(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    """The model for inference is a forward model too: its numbers start another run."""
+    path = model_path("mobilenet")
+    session = session_of(path, eval_model=path.with_name("eval_model.onnx"))
+    train(session, 2)
+    session.export_inference_model(tmp_path / "forward.onnx")
+    session.save_checkpoint(tmp_path / "saved.safetensors")
+    for source in (tmp_path / "forward.onnx", tmp_path / "saved.safetensors", dict(session.parameters)):
+        assert digest(TrainingSession(path, source)) == digest(session)
+    other = TrainingSession(path, tmp_path / "forward.onnx")
+    train(other, 1)
+    other.export_inference_model(tmp_path / "again.onnx", model=tmp_path / "forward.onnx")
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "again.onnx").graph.initializer}
+    for name, array in other.parameters.items():
+        assert stored[name].tobytes() == array.tobytes()
+    with pytest.raises(InputError, match="No node of the model makes an output 'nothing'"):
+        other.export_inference_model(tmp_path / "x", model=tmp_path / "forward.onnx", outputs=["nothing"])
+    with pytest.raises(InputError, match="no forward model to export"):
+        other.export_inference_model(tmp_path / "x")
+    for name, message in (("mlp-mse", "in the forward model, but"), ("transformer", "none of the trained parameters")):
+        with pytest.raises(InputError, match=message):
+            other.export_inference_model(tmp_path / "x", model=model_path(name).with_name("eval_model.onnx"))
+
+
+def test_a_step_that_fails_half_way_needs_a_checkpoint(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    """An index outside of the embedding fails in ONNX Runtime; so may a full disk under paging."""
+    path, saved = model_path("transformer"), tmp_path / "saved.safetensors"
+    session = session_of(path)
+    train(session, 2)
+    session.save_checkpoint(saved)
+    before, feeds = digest(session), batch(session, 0, 0)
+    with pytest.raises(CheckFailedError, match="cannot run the training model"):
+        session.step({**feeds, "input_ids": feeds["input_ids"] + 10_000})
+    with pytest.raises(InputError, match="load a checkpoint before the next step"):
+        session.step(feeds)
+    with pytest.raises(InputError, match="nothing whole to save"):
+        session.save_checkpoint(tmp_path / "other")
+    session.load_checkpoint(saved)
+    assert digest(session) == before
+    through = session_of(path)
+    assert train(through, 4)[2:] == train(session, 2, first=2)
+
+
+def test_wrong_batches_change_nothing(model_path: Callable[..., Path]) -> None:
+    session = session_of(model_path("mlp-mse"))
+    before = digest(session)
+    with pytest.raises(InputError, match="must have float32"):
+        session.step(np.zeros((1, 32)), np.zeros((1, 8), np.float32))
+    with pytest.raises(InputError, match="but the model takes 2"):
+        session.step(np.zeros((1, 32), np.float32))
+    assert digest(session) == before
+    train(session, 1)
+    assert digest(session) != before
+
+
+def test_what_cannot_be_trained_is_refused(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path = model_path("mlp-mse")
+    checkpoint, evaluation = path.with_name("checkpoint"), path.with_name("eval_model.onnx")
+    good = dict(session_of(path).parameters)
+    name = next(iter(good))
+    for model, source, options, message in (
+        (evaluation, checkpoint, {}, "accumulates no gradients"),
+        (path, {k: v for k, v in good.items() if k != name}, {}, "no value in the parameters .* of that name"),
+        (path, {**good, name: good[name].astype(np.float64)}, {}, f"The value of '{name}' is float64"),
+        (path, {**good, name: good[name][:1]}, {}, "give the parameters of this model"),
+        (path, checkpoint, {"accumulation_steps": 0}, "make no update"),
+        (path, checkpoint, {"clip_norm": 0.0}, "clipped to a norm of 0.0"),
+        (path, checkpoint, {"page_dir": tmp_path / "nowhere"}, "page directory .* does not exist"),
+        (path, checkpoint, {"threads": 0}, "0 threads"),
+    ):
+        with pytest.raises(InputError, match=message):
+            TrainingSession(model, source, **options)
+
+
+def test_a_step_allocates_nothing_but_its_transient_tensors(model_path: Callable[..., Path]) -> None:
+    """Parameters, gradients and moments are ours: the allocator's level stays, whatever a step did."""
+    for options in ({}, {"clip_norm": 1.0}):
+        session = session_of(model_path("mobilenet"), **options)
+        train(session, 2)
+        with count_allocations() as memory:
+            train(session, 1)
+            before = memory.current_bytes
+            addresses = {name: array.ctypes.data for name, array in session.parameters.items()}
+            train(session, 3)
+            assert memory.current_bytes == before
+        assert {name: array.ctypes.data for name, array in session.parameters.items()} == addresses
+
+
+def test_every_error_is_one_of_ours() -> None:
+    with pytest.raises(PoetError):
+        TrainingSession("nothing.onnx", {})
