@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import onnxruntime
 from onnx import TensorProto, helper
@@ -57,6 +56,7 @@ class Bound:
                 self.binding.bind_output(put.name, "cpu")
 
     def __call__(self) -> None:
+        """Run it once."""
         self.session.run_with_iobinding(self.binding)
 
 
@@ -197,15 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.models:
         training_model = options.artifacts / name / "training_model.onnx"
         target = "training" if runtime.has_training else "stock"
-        ordered = poet_onnx.rewrite(
-            training_model,
-            device="a72",
-            activation_budget="100%",
-            recompute=False,
-            paging=False,
-            split=False,
-            target=target,
-        )
+        levers = {"recompute": False, "paging": False, "split": False}
+        ordered = poet_onnx.rewrite(training_model, device="a72", activation_budget="100%", target=target, **levers)
         feeds = random_feeds(ordered.graph, 0)
         steps = dict(ways(ordered.model, training_model.with_name("checkpoint"), feeds))
         medians = measure(steps, options.rounds)

@@ -44,8 +44,11 @@ class Roles:
 
 
 def is_accumulator(node: ir.Node) -> bool:
-    """Return whether a node adds a gradient, or a part of one, to its buffer."""
-    return (node.domain, node.op_type) in _FLAG_INPUT
+    """Return whether a node adds a gradient, or a part of one, to its buffer; running statistics are no gradients."""
+    if (node.domain, node.op_type) not in _FLAG_INPUT:
+        return False
+    buffer = node.inputs[0]
+    return buffer is not None and buffer.is_graph_input()
 
 
 def flag_of(node: ir.Node) -> ir.Value | None:
@@ -99,10 +102,10 @@ def find_roles(model: ir.Model, known: Container[str]) -> Roles:
 def _parameter_of(node: ir.Node) -> str:
     buffer = node.inputs[0]
     name = "" if buffer is None else buffer.name or ""
-    if buffer is None or not buffer.is_graph_input() or not name.endswith(_BUFFER_SUFFIX):
+    if not name.endswith(_BUFFER_SUFFIX):
         raise InputError(
-            f"The accumulator '{node.name}' adds to '{name}', but must add to an input of the model named after its "
-            f"parameter, '<parameter>{_BUFFER_SUFFIX}'."
+            f"The accumulator '{node.name}' adds to '{name}', but the input must be named after its parameter, "
+            f"'<parameter>{_BUFFER_SUFFIX}'."
         )
     return name.removesuffix(_BUFFER_SUFFIX)
 
