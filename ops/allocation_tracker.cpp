@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <typeinfo>
 #include <unordered_map>
 
 #include "elf_patch.h"
@@ -13,7 +16,7 @@
 namespace poet::allocations {
 namespace {
 
-// No block that the tracker counts has a smaller alignment: ONNX Runtime asks for 64 bytes (and more on some builds).
+// Only blocks of this alignment are counted: ONNX Runtime asks for 64 bytes (and more on some builds) for its tensors.
 // A release of any other address is none of ours, which spares small objects the look-up.
 constexpr uintptr_t kMinAlignment = 64;
 constexpr size_t kShards = 64;
@@ -28,6 +31,8 @@ struct State {
   std::atomic<int64_t> current{0};
   std::atomic<int64_t> peak{0};
   std::atomic<int64_t> count{0};
+  std::atomic<int64_t> limit{0};
+  std::atomic<int64_t> limit_base{0};
   std::atomic<ReleaseHook> hook{nullptr};
   std::atomic<bool> logging{false};
   std::mutex events_mutex;
@@ -56,23 +61,46 @@ void raise_peak(int64_t bytes) {
   }
 }
 
-// Counts and logs in one step where a log is kept, so that its running sum is the counter's value.
-void count(int64_t bytes) {
+thread_local char refusal[192] = "";
+thread_local bool is_refused = false;  // and nothing was allocated or thrown since
+
+// Adds to the counter; false, and nothing added, where the limit forbids that.
+bool add_within_limit(int64_t bytes) noexcept {
   State& s = state();
-  if (!s.logging.load(std::memory_order_relaxed)) {
-    raise_peak(s.current.fetch_add(bytes, std::memory_order_relaxed) + bytes);
-    return;
+  const int64_t before = s.current.fetch_add(bytes, std::memory_order_relaxed);
+  const int64_t limit = s.limit.load(std::memory_order_relaxed);
+  if (bytes <= 0 || limit == 0 || before + bytes <= limit) {
+    raise_peak(before + bytes);
+    return true;
   }
+  s.current.fetch_sub(bytes, std::memory_order_relaxed);
+  const int64_t base = s.limit_base.load(std::memory_order_relaxed);
+  std::snprintf(refusal, sizeof refusal,
+                "an allocation of %lld bytes exceeds the memory budget: %lld bytes are in use and the budget is %lld "
+                "bytes",
+                static_cast<long long>(bytes), static_cast<long long>(before - base),
+                static_cast<long long>(limit - base));
+  is_refused = true;
+  return false;
+}
+
+// Counts and logs in one step where a log is kept, so that its running sum is the counter's value.
+bool count(int64_t bytes) noexcept {
+  State& s = state();
+  if (!s.logging.load(std::memory_order_relaxed)) return add_within_limit(bytes);
   const std::lock_guard<std::mutex> lock(s.events_mutex);
-  raise_peak(s.current.fetch_add(bytes, std::memory_order_relaxed) + bytes);
+  if (!add_within_limit(bytes)) return false;
   if (s.events.size() < s.events_capacity)
     s.events.push_back(bytes);
   else
     ++s.events_dropped;
+  return true;
 }
 
+bool is_counted(size_t alignment) { return alignment >= kMinAlignment; }
+
+// Remembers a block whose bytes are counted.
 void add(const void* block, uint64_t bytes) noexcept {
-  if (block == nullptr || reinterpret_cast<uintptr_t>(block) % kMinAlignment != 0) return;
   uint64_t replaced = 0;
   try {
     Shard& shard = shard_of(block);
@@ -81,11 +109,11 @@ void add(const void* block, uint64_t bytes) noexcept {
     replaced = entry;  // not 0 where a module that is not tracked released the block that was here before
     entry = bytes;
   } catch (const std::bad_alloc&) {
-    return;  // the allocation itself stands; a block that cannot be tracked is paged synchronously
+    replaced = bytes;  // the allocation itself stands; a block that cannot be tracked is paged synchronously
   }
-  if (replaced != 0) count(-static_cast<int64_t>(replaced));
+  if (replaced != 0) give_back(replaced);
   state().count.fetch_add(1, std::memory_order_relaxed);
-  count(static_cast<int64_t>(bytes));
+  is_refused = false;
 }
 
 void remove(const void* block) {
@@ -100,25 +128,64 @@ void remove(const void* block) {
     shard.bytes_of.erase(entry);
   }
   if (const ReleaseHook hook = state().hook.load(std::memory_order_acquire)) hook(block, bytes);
-  count(-static_cast<int64_t>(bytes));
+  give_back(bytes);
+}
+
+// Allocates by `call`, which returns the block or nullptr; counted, and forbidden where the limit says so.
+template <class Call>
+void* allocate(size_t alignment, size_t bytes, Call&& call) {
+  if (!is_counted(alignment)) return call();
+  if (!reserve(bytes)) return nullptr;
+  void* block = nullptr;
+  try {
+    block = call();
+  } catch (...) {
+    give_back(bytes);
+    throw;
+  }
+  if (block == nullptr)
+    give_back(bytes);
+  else
+    add(block, bytes);
+  return block;
+}
+
+// What ONNX Runtime gets to see in place of a plain std::bad_alloc, so that its error says what happened.
+class OverBudget final : public std::bad_alloc {
+ public:
+  const char* what() const noexcept override { return refusal; }
+};
+static_assert(sizeof(OverBudget) == sizeof(std::bad_alloc), "one takes the other's place");
+
+using ThrowFunction = void (*)(void*, std::type_info*, void (*)(void*));
+ThrowFunction original_throw = nullptr;
+
+// Stands in for the function by which C++ code throws (__cxa_throw, Itanium C++ ABI: Exception Handling, 2.4.3). An
+// allocator that was refused memory throws std::bad_alloc, which has no text of its own.
+[[noreturn]] void replacement_throw(void* exception, std::type_info* type, void (*destructor)(void*)) {
+  if (is_refused && *type == typeid(std::bad_alloc)) {
+    is_refused = false;
+    new (exception) OverBudget;
+    type = const_cast<std::type_info*>(&typeid(OverBudget));
+  }
+  original_throw(exception, type, destructor);
+  std::abort();  // it does not return
 }
 
 void* replacement_aligned_alloc(size_t alignment, size_t bytes) {
-  void* block = aligned_alloc(alignment, bytes);
-  add(block, bytes);
+  void* block = allocate(alignment, bytes, [&] { return aligned_alloc(alignment, bytes); });
+  if (block == nullptr) errno = ENOMEM;
   return block;
 }
 
 void* replacement_new(size_t bytes, std::align_val_t alignment) {
-  void* block = ::operator new(bytes, alignment);
-  add(block, bytes);
+  void* block = allocate(static_cast<size_t>(alignment), bytes, [&] { return ::operator new(bytes, alignment); });
+  if (block == nullptr) throw OverBudget();
   return block;
 }
 
 void* replacement_new_nothrow(size_t bytes, std::align_val_t alignment, const std::nothrow_t& nothrow) noexcept {
-  void* block = ::operator new(bytes, alignment, nothrow);
-  add(block, bytes);
-  return block;
+  return allocate(static_cast<size_t>(alignment), bytes, [&] { return ::operator new(bytes, alignment, nothrow); });
 }
 
 void replacement_delete(void* block, std::align_val_t alignment) noexcept {
@@ -141,10 +208,24 @@ void* address_of(Function* function) {
 
 }  // namespace
 
+bool reserve(uint64_t bytes) noexcept { return count(static_cast<int64_t>(bytes)); }
+
+void give_back(uint64_t bytes) noexcept { count(-static_cast<int64_t>(bytes)); }
+
+const char* refusal_text() noexcept { return refusal; }
+
+void set_limit(int64_t limit, int64_t base) {
+  state().limit_base.store(base, std::memory_order_relaxed);
+  state().limit.store(limit, std::memory_order_relaxed);
+}
+
 int replacement_posix_memalign(void** block, size_t alignment, size_t bytes) {
-  const int result = posix_memalign(block, alignment, bytes);
-  if (result == 0) add(*block, bytes);
-  return result;
+  int error = ENOMEM;
+  void* const made = allocate(alignment, bytes, [&]() -> void* {
+    error = posix_memalign(block, alignment, bytes);
+    return error == 0 ? *block : nullptr;
+  });
+  return made == nullptr ? error : 0;
 }
 
 void replacement_free(void* block) {
@@ -159,6 +240,7 @@ size_t track_module(const void* address) {
       {"aligned_alloc", address_of(replacement_aligned_alloc)},
       {"memalign", address_of(replacement_aligned_alloc)},
       {"free", address_of(replacement_free)},
+      {"__cxa_throw", address_of(replacement_throw), reinterpret_cast<void**>(&original_throw)},
       {"_ZnwmSt11align_val_t", address_of(replacement_new)},
       {"_ZnamSt11align_val_t", address_of(replacement_new)},
       {"_ZnwmSt11align_val_tRKSt9nothrow_t", address_of(replacement_new_nothrow)},

@@ -22,6 +22,16 @@ int64_t peak_bytes();        // most that current_bytes was since the last reset
 int64_t allocation_count();  // tracked allocations ever made
 void reset_peak();           // the peak restarts from current_bytes
 
+// Forbids current_bytes to exceed `limit` (0: anything goes). An allocation that would do so fails as if there were no
+// memory, and the runtime's error says so in bytes above `base`.
+void set_limit(int64_t limit, int64_t base);
+
+// Memory of this library's own: counts bytes that are about to be allocated, false where the limit forbids them.
+bool reserve(uint64_t bytes) noexcept;
+void give_back(uint64_t bytes) noexcept;
+// Why the last allocation of this thread was forbidden.
+const char* refusal_text() noexcept;
+
 // Logs every tracked allocation as +bytes and every release as -bytes, at most `capacity` of them; 0 ends the log.
 void start_events(size_t capacity);
 // What was logged since start_events, in order; `dropped` is set to the number of events beyond the capacity.

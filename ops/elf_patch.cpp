@@ -124,6 +124,9 @@ size_t redirect_imports(const void* address, const Redirection* redirections, si
       for (size_t k = 0; k < count; ++k) {
         if (std::strcmp(name, redirections[k].symbol) != 0) continue;
         auto** entry = reinterpret_cast<void**>(search.found.base + relocation.r_offset);
+        void* const before = __atomic_load_n(entry, __ATOMIC_ACQUIRE);
+        if (before == redirections[k].replacement) continue;
+        if (redirections[k].original != nullptr) *redirections[k].original = before;
         if (write_entry(search.found, entry, redirections[k].replacement)) ++redirected;
       }
     }

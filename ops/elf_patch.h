@@ -8,6 +8,7 @@ namespace poet {
 struct Redirection {
   const char* symbol;  // the imported symbol's (mangled) name
   void* replacement;
+  void** original = nullptr;  // where given, gets what was called before
 };
 
 // Redirects every import named in `redirections` of the module that contains `address`; other modules keep calling the

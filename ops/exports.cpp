@@ -1,9 +1,11 @@
 // Functions for the Python face (poet_onnx/runtime, through ctypes): the allocation tracker and the page stores. None
 // of them throws.
 #include <algorithm>
+#include <cstdio>
 #include <new>
 
 #include "allocation_tracker.h"
+#include "faults.h"
 #include "page_store.h"
 
 #define POET_EXPORT extern "C" __attribute__((visibility("default")))
@@ -18,6 +20,9 @@ POET_EXPORT int64_t poet_current_bytes() { return poet::allocations::current_byt
 POET_EXPORT int64_t poet_peak_bytes() { return poet::allocations::peak_bytes(); }
 
 POET_EXPORT void poet_reset_peak() { poet::allocations::reset_peak(); }
+
+// Forbids poet_current_bytes to exceed `limit` (0: ends that); errors tell bytes above `base`.
+POET_EXPORT void poet_set_limit(int64_t limit, int64_t base) { poet::allocations::set_limit(limit, base); }
 
 POET_EXPORT int64_t poet_allocation_count() { return poet::allocations::allocation_count(); }
 
@@ -72,3 +77,27 @@ POET_EXPORT int poet_statistics(uint64_t number, poet::StatisticsValues* out) {
   }
   return 1;
 }
+
+// Writes a store's directory, back end, reason for it and bytes of staging memory to `out`, each ended by a line feed.
+// Returns 0, or 1 where there is no such store or memory is missing.
+POET_EXPORT int poet_describe_store(uint64_t number, char* out, uint64_t capacity) {
+  try {
+    for (const auto& store : poet::PageStore::all()) {
+      if (store->number() != number) continue;
+      const poet::DeviceReport report = store->device().report();
+      std::snprintf(out, capacity, "%s\n%s\n%s\n%llu\n", store->device().options().directory.c_str(),
+                    poet::name_of(report.backend), report.reason.c_str(),
+                    static_cast<unsigned long long>(report.staging_bytes));
+      return 0;
+    }
+  } catch (const std::exception&) {
+  }
+  return 1;
+}
+
+// For tests: makes a system call or allocation of this library fail (faults.h).
+POET_EXPORT void poet_arm_fault(int kind, uint64_t calls_before) {
+  poet::faults::arm(static_cast<poet::faults::Kind>(kind), calls_before);
+}
+
+POET_EXPORT uint64_t poet_disarm_fault() { return poet::faults::disarm(); }

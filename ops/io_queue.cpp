@@ -46,10 +46,14 @@ class BlockedSignals {
 
 }  // namespace
 
-void Transfer::check(const PageFile& file) const {
-  if (state.load(std::memory_order_acquire) == TransferState::kCancelled)
-    throw Error("the transfer was cancelled because its memory was released");
-  if (result.error != 0) throw Error(file.describe(is_write ? "write" : "read", result, bytes, offset));
+void Transfer::check(const PageDevice& device) const {
+  const bool is_cancelled = state.load(std::memory_order_acquire) == TransferState::kCancelled;
+  if (!is_cancelled && result.error == 0) return;
+  const std::string what = std::string("cannot ") + (is_write ? "write slot " : "read slot ") + std::to_string(slot) +
+                           (is_write ? " to" : " from") + " the page file in " + device.file().directory() + ": ";
+  if (is_cancelled) throw Error(what + "the transfer was cancelled because its memory was released");
+  throw Error(what + error_text(result.error) + ", after " + std::to_string(result.done_bytes) + " of " +
+              std::to_string(bytes) + " bytes at offset " + std::to_string(offset));
 }
 
 IoQueue::IoQueue(PageDevice& device) : device_(device) {

@@ -16,11 +16,13 @@ enum class TransferState { kIdle, kQueued, kRunning, kDone, kCancelled };
 // One transfer. Its owner keeps it alive until it is in flight no more (IoQueue::wait or cancel).
 struct Transfer {
   bool is_write = false;
+  int64_t slot = 0;
   void* data = nullptr;
   uint64_t bytes = 0;
   uint64_t offset = 0;
 
   std::atomic<TransferState> state{TransferState::kIdle};
+  Seal seal;  // a write makes it, a read checks it; its generation comes from the caller
   IoResult result;
   Clock::time_point submitted_at;
 
@@ -33,7 +35,7 @@ struct Transfer {
     return now == TransferState::kQueued || now == TransferState::kRunning;
   }
   // The failure as an Error, or nothing where all bytes were transferred.
-  void check(const PageFile& file) const;
+  void check(const PageDevice& device) const;
 };
 
 // The queue is bounded: where it is full, starting one more transfer waits for the first to end.

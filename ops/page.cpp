@@ -80,8 +80,10 @@ int64_t Page::begin(TensorLayout layout) {
   }
   transfer_.state.store(TransferState::kIdle, std::memory_order_relaxed);
   transfer_.is_write = true;
+  transfer_.slot = slot_;
   transfer_.bytes = bytes;
   transfer_.offset = offset_;
+  transfer_.seal.generation = store_->device().next_generation();
   transfer_.result = IoResult{};
   return token;
 }
@@ -91,8 +93,9 @@ int64_t Page::write(const void* data, TensorLayout layout) {
   const int64_t token = begin(std::move(layout));
   transfer_.data = const_cast<void*>(data);
   if (transfer_.bytes != 0) store_->queue().run(transfer_);
-  transfer_.check(store_->file());
+  transfer_.check(store_->device());
   const std::lock_guard<std::mutex> lock(mutex_);
+  seal_ = transfer_.seal;
   is_complete_ = true;
   return token;
 }
@@ -117,8 +120,9 @@ void Page::end_write(int64_t token, const void* data) {
   require_current(token);  // no other run may have used the transfer meanwhile
   if (transfer_.bytes != 0 && transfer_.data != data)
     throw Error("the tensor to end paging out is not the one that was started for slot " + std::to_string(slot_));
-  transfer_.check(store_->file());
+  transfer_.check(store_->device());
   const std::lock_guard<std::mutex> lock(mutex_);
+  seal_ = transfer_.seal;
   is_complete_ = true;
 }
 
@@ -129,7 +133,7 @@ void Page::require_current(int64_t token) const {
                 " has been written again since (by a later or concurrent run of its session)");
 }
 
-uint64_t Page::offset_for(int64_t token, int64_t slot, const TensorLayout& layout) const {
+void Page::prepare_read(int64_t token, int64_t slot, const TensorLayout& layout, Transfer* read) const {
   store_->require_own();
   require_current(token);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -141,7 +145,13 @@ uint64_t Page::offset_for(int64_t token, int64_t slot, const TensorLayout& layou
   if (layout.dtype != layout_.dtype || layout.shape != layout_.shape)
     throw Error("slot " + std::to_string(slot_) + " holds " + describe(layout_) + ", but the node declares " +
                 describe(layout));
-  return offset_;
+  read->state.store(TransferState::kIdle, std::memory_order_relaxed);
+  read->is_write = false;
+  read->slot = slot;
+  read->bytes = layout.bytes;
+  read->offset = offset_;
+  read->seal = seal_;
+  read->result = IoResult{};
 }
 
 void Page::require_unchanged(int64_t token) const { require_current(token); }

@@ -38,8 +38,8 @@ class Page {
   int64_t start_write(const void* data, TensorLayout layout, bool is_watched);
   void end_write(int64_t token, const void* data);
 
-  // Where the tensor of a token lies; throws Error unless the page still holds it, in this slot and layout.
-  uint64_t offset_for(int64_t token, int64_t slot, const TensorLayout& layout) const;
+  // Sets up a read of the tensor of a token; throws Error unless the page still holds it, in this slot and layout.
+  void prepare_read(int64_t token, int64_t slot, const TensorLayout& layout, Transfer* read) const;
   // After a read: throws Error where the page was written again meanwhile, so that what was read may be mixed.
   void require_unchanged(int64_t token) const;
 
@@ -63,6 +63,7 @@ class Page {
   int64_t token_ = 0;         // of the last write; 0 while there is none
   bool is_complete_ = false;  // the last write can be read
   TensorLayout layout_;
+  Seal seal_;
   uint64_t offset_ = 0;
   uint64_t capacity_bytes_ = 0;  // 0: no region
   bool is_limited_ = false;

@@ -1,22 +1,119 @@
 #include "page_device.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <thread>
 
+#include "error.h"
 #include "io_queue.h"
+#include "staging.h"
 
 namespace poet {
+namespace {
 
-PageDevice::PageDevice(const StoreOptions& options, const FileCalls& calls)
-    : options_(options), file_(options.directory, calls) {}
+// Of the available memory, a page file may fill this share of the page cache without pushing out much else.
+constexpr uint64_t kCacheShare = 8;
+constexpr uint64_t kProbeBytes = 4 << 20;
 
-void PageDevice::carry_out(Transfer& transfer) {
+// "MemAvailable" of /proc/meminfo (proc(5)); 0 where it cannot be read.
+uint64_t available_bytes() {
+  std::FILE* const file = std::fopen("/proc/meminfo", "re");
+  if (file == nullptr) return 0;
+  char line[128];
+  unsigned long long kibibytes = 0;
+  while (std::fgets(line, sizeof line, file) != nullptr)
+    if (std::sscanf(line, "MemAvailable: %llu kB", &kibibytes) == 1) break;
+  std::fclose(file);
+  return kibibytes << 10;
+}
+
+std::string in_mib(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+}  // namespace
+
+PageDevice::PageDevice(const StoreOptions& options)
+    : options_(options), file_(options.directory), codec_(options.has_checksum, options.cipher) {}
+
+void PageDevice::reserve(uint64_t offset, uint64_t bytes) {
+  file_.reserve(offset, bytes);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_settled_) settle_backend(bytes);
+  is_settled_ = true;
+}
+
+void PageDevice::use(BackendKind kind) {
+  backend_.reset();  // before the next one sets the file's flags
+  backend_ = make_backend(kind, file_, codec_);
+}
+
+// Uses the back end that was asked for, or else the fastest that keeps the page cache free of a large file.
+void PageDevice::settle_backend(uint64_t file_bytes) {
+  if (options_.backend == BackendKind::kUring) {
+    try {
+      use(BackendKind::kUring);
+    } catch (const Error& error) {
+      use(BackendKind::kDirect);
+      reason_ = error.what();
+    }
+    return;
+  }
+  if (options_.backend != BackendKind::kAuto) return use(options_.backend);
+  const uint64_t available = available_bytes();
+  reason_ = in_mib(file_bytes) + " of pages, " + in_mib(available) + " of memory available";
+  if (file_bytes <= available / kCacheShare) return use(BackendKind::kCached);
+  const Staging probe(std::min(kProbeBytes, file_bytes / kBlockBytes * kBlockBytes));
+  std::fill_n(probe.data(), probe.bytes(), static_cast<unsigned char>(0xa5));
+  auto fastest = BackendKind::kUncached;
+  auto least = Clock::duration::max();
+  for (const BackendKind kind : {BackendKind::kDirect, BackendKind::kUring}) {
+    try {
+      use(kind);
+    } catch (const Error&) {
+      continue;  // not possible here: the next may be
+    }
+    const Clock::time_point start = Clock::now();
+    codec_.begin(true, 0, Seal{next_generation(), 0, {}});
+    const bool written = backend_->write(probe.data(), probe.bytes(), 0).error == 0;
+    codec_.abandon();
+    codec_.begin(false, 0, Seal{next_generation(), 0, {}});
+    const bool read = backend_->read(probe.data(), probe.bytes(), 0).error == 0;
+    codec_.abandon();
+    if (!written || !read || Clock::now() - start >= least) continue;
+    least = Clock::now() - start;
+    fastest = kind;
+  }
+  use(fastest);
+}
+
+DeviceReport PageDevice::report() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (backend_ == nullptr) return {options_.backend, "nothing was reserved yet", 0};
+  return {backend_->kind(), reason_, backend_->staging_bytes()};
+}
+
+void PageDevice::carry_out(Transfer& transfer) noexcept {
   const Clock::time_point start = Clock::now();
-  transfer.result = transfer.is_write ? file_.write(transfer.data, transfer.bytes, transfer.offset)
-                                      : file_.read(transfer.data, transfer.bytes, transfer.offset);
+  transfer.result = move(transfer);
   if (options_.throttle.is_on()) hold_back(transfer, start);
   const uint64_t taken = nanoseconds_since(start);
   statistics_.add_transfer(transfer.is_write, transfer.result.done_bytes, taken);
   total_statistics().add_transfer(transfer.is_write, transfer.result.done_bytes, taken);
+}
+
+IoResult PageDevice::move(Transfer& transfer) noexcept {
+  if (!codec_.begin(transfer.is_write, transfer.slot, transfer.seal)) {
+    codec_.abandon();
+    return {IoResult::kCipherFailed, 0};
+  }
+  IoResult result = transfer.is_write ? backend_->write(transfer.data, transfer.bytes, transfer.offset)
+                                      : backend_->read(transfer.data, transfer.bytes, transfer.offset);
+  if (result.error != 0)
+    codec_.abandon();
+  else if (transfer.is_write && !codec_.end_encoding(&transfer.seal))
+    result.error = IoResult::kCipherFailed;
+  else if (!transfer.is_write && !codec_.end_decoding(transfer.seal))
+    result.error = IoResult::kAltered;
+  return result;
 }
 
 void PageDevice::add_wait(uint64_t nanoseconds) {

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "error.h"
+#include "faults.h"
 
 namespace poet {
 namespace {
@@ -20,20 +21,25 @@ constexpr mode_t kOwnerOnly = 0600;
 constexpr int kNameAttempts = 16;
 // Linux transfers at most 0x7ffff000 bytes in one call: pread(2).
 constexpr uint64_t kMaxCallBytes = 0x7ffff000;
+constexpr int kMaxIdleCalls = 16;  // in a row that transfer less than a unit
 
-std::string error_text(int error) {
-  return std::system_category().message(error) + " (errno " + std::to_string(error) + ")";
+int open_file(const char* path, int flags) {
+  const int error = faults::status([] { return 0; });
+  if (error == 0) return open(path, flags, kOwnerOnly);
+  errno = error;
+  return -1;
 }
 
 // For file systems without O_TMPFILE: a new name that nobody can guess or have prepared, removed at once.
 int open_and_unlink(const std::string& directory) {
   for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
     uint64_t random = 0;
-    if (getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random)) return -1;
+    const ssize_t got = faults::transfer(sizeof random, [&](size_t bytes) { return getrandom(&random, bytes, 0); });
+    if (got != static_cast<ssize_t>(sizeof random)) return -1;
     char name[48];
     std::snprintf(name, sizeof name, "/.poet-pages-%016llx", static_cast<unsigned long long>(random));
     const std::string path = directory + name;
-    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnerOnly);
+    const int fd = open_file(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == EEXIST) continue;
     if (fd >= 0) unlink(path.c_str());
     return fd;
@@ -43,39 +49,53 @@ int open_and_unlink(const std::string& directory) {
 
 bool lacks_tmpfile(int error) { return error == EOPNOTSUPP || error == EISDIR || error == EINVAL; }
 
-// Repeats `call(done_bytes, chunk_bytes)` until all bytes are transferred.
+// Repeats `call(done_bytes, chunk_bytes)` until all bytes are transferred. Only whole units count as done.
 template <class Call>
-IoResult transfer(uint64_t bytes, uint64_t offset, Call&& call) noexcept {
+IoResult transfer(uint64_t bytes, uint64_t offset, uint64_t unit, Call&& call) noexcept {
   IoResult result;
   if (offset > static_cast<uint64_t>(std::numeric_limits<off_t>::max()) - bytes) {
     result.error = EFBIG;
     return result;
   }
+  int idle_calls = 0;
   while (result.done_bytes < bytes) {
-    const ssize_t moved = call(result.done_bytes, std::min(bytes - result.done_bytes, kMaxCallBytes));
+    const uint64_t chunk = std::min(bytes - result.done_bytes, kMaxCallBytes);
+    const ssize_t moved = faults::transfer(chunk, [&](size_t some) { return call(result.done_bytes, some); });
     if (moved > 0) {
-      result.done_bytes += static_cast<uint64_t>(moved);
+      const uint64_t done = static_cast<uint64_t>(moved) / unit * unit;
+      result.done_bytes += done;
+      idle_calls = done != 0 ? 0 : idle_calls + 1;
+      if (idle_calls == kMaxIdleCalls) result.error = EIO;
     } else if (moved == 0) {
       result.error = IoResult::kEndOfFile;
-      return result;
     } else if (errno != EINTR) {
       result.error = errno;
-      return result;
     }
+    if (result.error != 0) return result;
   }
   return result;
 }
 
 }  // namespace
 
-const FileCalls& system_calls() {
-  static const FileCalls calls{pread, pwrite, posix_fallocate};
-  return calls;
+std::string error_text(int error) {
+  switch (error) {
+    case IoResult::kEndOfFile:
+      return "unexpected end of file";
+    case IoResult::kAltered:
+      return "what was read is not what was written: the storage or another program altered it";
+    case IoResult::kCipherFailed:
+      return "the cipher of libcrypto failed";
+    default:
+      return std::system_category().message(error) + " (errno " + std::to_string(error) + ")";
+  }
 }
 
-PageFile::PageFile(std::string directory, const FileCalls& calls) : directory_(std::move(directory)), calls_(calls) {
-  // O_EXCL with O_TMPFILE: the file can never be given a name.
-  fd_ = open(directory_.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, kOwnerOnly);
+PageFile::PageFile(std::string directory) : directory_(std::move(directory)) {
+  do {
+    // O_EXCL with O_TMPFILE: the file can never be given a name.
+    fd_ = open_file(directory_.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC);
+  } while (fd_ < 0 && errno == EINTR);
   if (fd_ < 0 && lacks_tmpfile(errno)) fd_ = open_and_unlink(directory_);
   if (fd_ < 0) throw Error("cannot make a page file in " + directory_ + ": " + error_text(errno));
 }
@@ -89,31 +109,45 @@ void PageFile::reserve(uint64_t offset, uint64_t bytes) {
     error = EFBIG;
   } else {
     do {
-      error = calls_.reserve(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+      error =
+          faults::status([&] { return posix_fallocate(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes)); });
     } while (error == EINTR);
   }
   if (error != 0)
-    throw Error(describe("reserve room in", IoResult{error, 0}, bytes, offset) +
+    throw Error("cannot reserve " + std::to_string(bytes) + " bytes of the page file in " + directory_ + ": " +
+                error_text(error) + " at offset " + std::to_string(offset) +
                 "; free space there or choose another page directory");
 }
 
+int PageFile::set_direct(bool is_direct) {
+  const int error = faults::status([&] {
+    const int flags = fcntl(fd_, F_GETFL);
+    if (flags < 0) return errno;
+    return fcntl(fd_, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0 ? 0 : errno;
+  });
+  if (error == 0) is_direct_ = is_direct;
+  return error;
+}
+
+void PageFile::drop_cache(uint64_t offset, uint64_t bytes) const noexcept {
+  const auto begin = static_cast<off_t>(offset);
+  const auto length = static_cast<off_t>(whole_blocks(bytes));
+  // Only clean pages can be dropped.
+  if (sync_file_range(fd_, begin, length,
+                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) == 0)
+    posix_fadvise(fd_, begin, length, POSIX_FADV_DONTNEED);
+}
+
 IoResult PageFile::read(void* data, uint64_t bytes, uint64_t offset) const noexcept {
-  return transfer(bytes, offset, [&](uint64_t done, uint64_t chunk) {
-    return calls_.read(fd_, static_cast<char*>(data) + done, chunk, static_cast<off_t>(offset + done));
+  return transfer(bytes, offset, is_direct_ ? kBlockBytes : 1, [&](uint64_t done, size_t chunk) {
+    return pread(fd_, static_cast<char*>(data) + done, chunk, static_cast<off_t>(offset + done));
   });
 }
 
 IoResult PageFile::write(const void* data, uint64_t bytes, uint64_t offset) const noexcept {
-  return transfer(bytes, offset, [&](uint64_t done, uint64_t chunk) {
-    return calls_.write(fd_, static_cast<const char*>(data) + done, chunk, static_cast<off_t>(offset + done));
+  return transfer(bytes, offset, is_direct_ ? kBlockBytes : 1, [&](uint64_t done, size_t chunk) {
+    return pwrite(fd_, static_cast<const char*>(data) + done, chunk, static_cast<off_t>(offset + done));
   });
-}
-
-std::string PageFile::describe(const char* action, const IoResult& result, uint64_t bytes, uint64_t offset) const {
-  const std::string cause = result.error == IoResult::kEndOfFile ? "unexpected end of file" : error_text(result.error);
-  return std::string("cannot ") + action + " the page file in " + directory_ + ": " + cause + " at offset " +
-         std::to_string(offset + result.done_bytes) + ", after " + std::to_string(result.done_bytes) + " of " +
-         std::to_string(bytes) + " bytes";
 }
 
 }  // namespace poet

@@ -59,8 +59,8 @@ std::vector<std::shared_ptr<PageStore>> PageStore::all() {
   return found;
 }
 
-PageStore::PageStore(const StoreOptions& options, const FileCalls& calls)
-    : device_(options, calls),
+PageStore::PageStore(const StoreOptions& options)
+    : device_(options),
       queue_(std::make_unique<IoQueue>(device_)),
       fork_depth_(fork_depth()),
       process_(getpid()),
@@ -78,7 +78,7 @@ void PageStore::declare(const PlanSize& plan) {
       throw Error("the node belongs to " + describe(plan) + ", but other nodes of the model to " + describe(plan_));
     return;
   }
-  if (plan.bytes != 0) device_.file().reserve(0, plan.bytes);
+  if (plan.bytes != 0) device_.reserve(0, plan.bytes);
   plan_ = plan;
   is_declared_ = true;
 }
@@ -96,11 +96,11 @@ std::shared_ptr<Page> PageStore::page(int64_t slot) {
 uint64_t PageStore::take(int64_t slot, uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t most = plan_.slots != 0 ? plan_.bytes : std::numeric_limits<int64_t>::max();
-  const uint64_t padding = (kSlotAlignment - bytes % kSlotAlignment) % kSlotAlignment;
+  const uint64_t padding = (kBlockBytes - bytes % kBlockBytes) % kBlockBytes;
   if (bytes > most - end_ || padding > most - end_ - bytes)
     throw Error("slot " + std::to_string(slot) + " needs " + std::to_string(bytes) + " bytes, but " +
                 std::to_string(most - end_) + " are left of " + describe(plan_));
-  if (plan_.slots == 0) device_.file().reserve(end_, bytes + padding);
+  if (plan_.slots == 0) device_.reserve(end_, bytes + padding);
   const uint64_t offset = end_;
   end_ += bytes + padding;
   return offset;
@@ -110,7 +110,7 @@ bool PageStore::is_inherited() const { return fork_depth_ != fork_depth(); }
 
 void PageStore::require_own() const {
   if (is_inherited())
-    throw Error("the page file in " + file().directory() + " belongs to process " + std::to_string(process_) +
+    throw Error("the page file in " + device_.options().directory + " belongs to process " + std::to_string(process_) +
                 ", which forked this one: make a new session in this process");
 }
 

@@ -18,13 +18,10 @@ class Page;
 // What a plan says of the page file, as the page-out nodes repeat it; 0 slots: the model says nothing.
 struct PlanSize {
   int64_t slots = 0;
-  uint64_t bytes = 0;  // of the file: every slot begins at a multiple of kSlotAlignment
+  uint64_t bytes = 0;  // of the file: every slot has whole blocks (page_file.h)
 
   friend bool operator==(const PlanSize& a, const PlanSize& b) { return a.slots == b.slots && a.bytes == b.bytes; }
 };
-
-// Slots start and end at pages of the file system, so that direct I/O can use them.
-constexpr uint64_t kSlotAlignment = 4096;
 
 class PageStore : public std::enable_shared_from_this<PageStore> {
  public:
@@ -33,7 +30,7 @@ class PageStore : public std::enable_shared_from_this<PageStore> {
   static std::shared_ptr<PageStore> open(const void* session, const StoreOptions& options);
   static std::vector<std::shared_ptr<PageStore>> all();  // of this process, in the order in which they were opened
 
-  explicit PageStore(const StoreOptions& options, const FileCalls& calls = system_calls());
+  explicit PageStore(const StoreOptions& options);
   PageStore(const PageStore&) = delete;
   PageStore& operator=(const PageStore&) = delete;
   ~PageStore();
@@ -49,7 +46,6 @@ class PageStore : public std::enable_shared_from_this<PageStore> {
 
   PageDevice& device() { return device_; }
   const PageDevice& device() const { return device_; }
-  const PageFile& file() const { return device_.file(); }
   IoQueue& queue() { return *queue_; }
   uint64_t number() const { return number_; }  // 1 is the first of the process
 

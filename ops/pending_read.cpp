@@ -10,25 +10,16 @@ HandleTable<PendingRead>& table() {
   return *instance;
 }
 
-void prepare(Transfer& transfer, uint64_t offset, uint64_t bytes, void* data) {
-  transfer.state.store(TransferState::kIdle, std::memory_order_relaxed);
-  transfer.is_write = false;
-  transfer.data = data;
-  transfer.bytes = bytes;
-  transfer.offset = offset;
-  transfer.result = IoResult{};
-}
-
 }  // namespace
 
 void read_page(int64_t token, int64_t slot, const TensorLayout& layout, void* data) {
   const std::shared_ptr<Page> page = Page::find(token);
-  const uint64_t offset = page->offset_for(token, slot, layout);
-  if (layout.bytes == 0) return;
   Transfer transfer;
-  prepare(transfer, offset, layout.bytes, data);
+  page->prepare_read(token, slot, layout, &transfer);
+  if (layout.bytes == 0) return;
+  transfer.data = data;
   page->store().queue().run(transfer);
-  transfer.check(page->store().file());
+  transfer.check(page->store().device());
   page->require_unchanged(token);
 }
 
@@ -58,11 +49,11 @@ void PendingRead::cancel() noexcept {
 
 int64_t PendingRead::start(int64_t token, int64_t slot, const TensorLayout& layout, void* data, bool is_watched) {
   std::shared_ptr<Page> page = Page::find(token);
-  const uint64_t offset = page->offset_for(token, slot, layout);
   const std::lock_guard<std::mutex> user(user_);
   const std::lock_guard<std::mutex> lock(mutex_);
   cancel();  // left over by a run that was aborted
-  prepare(transfer_, offset, layout.bytes, data);
+  page->prepare_read(token, slot, layout, &transfer_);
+  transfer_.data = data;
   token_ = token;
   ticket_ = table().make_handle(index_);
   page_ = std::move(page);
@@ -91,7 +82,7 @@ void PendingRead::end(int64_t ticket, const void* data) {
   page_of(ticket);
   if (transfer_.bytes != 0 && transfer_.data != data)
     throw Error("the tensor to end paging in is not the one that was started");
-  transfer_.check(page->store().file());
+  transfer_.check(page->store().device());
   page->require_unchanged(token_);
   const std::lock_guard<std::mutex> lock(mutex_);
   page_.reset();

@@ -15,6 +15,14 @@ _Parameter = defs.OpSchema.FormalParameter
 _Attribute = defs.OpSchema.Attribute
 
 _SLOT = _Attribute("slot", defs.OpSchema.AttrType.INT, "Number of the page within the model, 0 or more.", required=True)
+_PLAN = [
+    _Attribute(name, defs.OpSchema.AttrType.INT, description, required=False)
+    for name, description in (
+        ("bytes", "Bytes of the slot; comes with the two that follow, or not at all."),
+        ("plan_slots", "Number of slots of the model's plan."),
+        ("plan_bytes", "Bytes of the page file of the model's plan."),
+    )
+]
 _DTYPE = _Attribute("dtype", defs.OpSchema.AttrType.INT, "Element type, as onnx.TensorProto.DataType.", required=True)
 _SHAPE = _Attribute("shape", defs.OpSchema.AttrType.INTS, "Shape of the tensor that is paged in.", required=True)
 _OFFSET = _Attribute("offset", defs.OpSchema.AttrType.INT, "First element of the buffer that changes.", required=True)
@@ -68,8 +76,8 @@ _REFUSED_TYPES = {
     "tensor(float4e2m1)",
 }
 _ATTRIBUTES = {
-    "PageOut": [_SLOT],
-    "PageOutStart": [_SLOT],
+    "PageOut": [_SLOT, *_PLAN],
+    "PageOutStart": [_SLOT, *_PLAN],
     "PageIn": [_SLOT, _DTYPE, _SHAPE],
     "PageInStart": [_SLOT, _DTYPE, _SHAPE],
     "Accumulate": [_OFFSET],

@@ -41,6 +41,30 @@ uint64_t number_of(const Api& api, const OrtSessionOptions* options, const char*
   return number;
 }
 
+// The one of these names that an entry has; the first where there is no entry.
+template <class Kind, size_t count>
+Kind choice_of(const Api& api, const OrtSessionOptions* options, const char* key,
+               const std::pair<const char*, Kind> (&choices)[count]) {
+  const std::string value = entry_of(api, options, key);
+  std::string names;
+  for (const auto& [name, kind] : choices) {
+    if (value == name || value.empty()) return kind;
+    names += std::string(names.empty() ? "" : ", ") + name;
+  }
+  throw Error(std::string("the session configuration entry '") + key + "' is '" + value + "', but must be one of " +
+              names);
+}
+
+constexpr std::pair<const char*, BackendKind> kBackends[] = {{"auto", BackendKind::kAuto},
+                                                             {"cached", BackendKind::kCached},
+                                                             {"uncached", BackendKind::kUncached},
+                                                             {"direct", BackendKind::kDirect},
+                                                             {"io_uring", BackendKind::kUring}};
+constexpr std::pair<const char*, bool> kSwitch[] = {{"1", true}, {"0", false}};
+constexpr std::pair<const char*, CipherKind> kCiphers[] = {{"none", CipherKind::kNone},
+                                                           {"aes-256-gcm", CipherKind::kAes256Gcm},
+                                                           {"chacha20-poly1305", CipherKind::kChaCha20Poly1305}};
+
 }  // namespace
 
 SessionConfig read_session_config(const Api& api, const OrtSessionOptions* options) {
@@ -58,6 +82,12 @@ SessionConfig read_session_config(const Api& api, const OrtSessionOptions* optio
     *number = number_of(api, options, key);
     config.text += std::to_string(*number) + " ";
   }
+  store.backend = choice_of(api, options, "poet.page_backend", kBackends);
+  store.has_checksum = choice_of(api, options, "poet.page_checksum", kSwitch);
+  store.cipher = choice_of(api, options, "poet.page_cipher", kCiphers);
+  for (const int choice :
+       {static_cast<int>(store.backend), static_cast<int>(store.has_checksum), static_cast<int>(store.cipher)})
+    config.text += std::to_string(choice) + " ";
   config.text += store.directory;
   return config;
 }

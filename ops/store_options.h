@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <string>
 
+#include "backend.h"
+#include "cipher.h"
+
 namespace poet {
 
 // Makes the storage as slow as a given one; 0 where a figure is not limited.
@@ -22,6 +25,9 @@ struct Throttle {
 struct StoreOptions {
   std::string directory;  // of the page file
   Throttle throttle;
+  BackendKind backend = BackendKind::kAuto;
+  bool has_checksum = true;
+  CipherKind cipher = CipherKind::kNone;
 };
 
 }  // namespace poet

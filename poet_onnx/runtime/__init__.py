@@ -5,7 +5,15 @@ from __future__ import annotations
 from poet_onnx.runtime.allocations import AllocationCounter, count_allocations
 from poet_onnx.runtime.installed import InstalledRuntime, installed_runtime
 from poet_onnx.runtime.options import PagingOptions, Throttle, session_options, training_module
-from poet_onnx.runtime.statistics import PagingCounter, PagingStatistics, count_paging, open_stores, paging_statistics
+from poet_onnx.runtime.statistics import (
+    PagingCounter,
+    PagingStatistics,
+    StoreDescription,
+    count_paging,
+    describe_store,
+    open_stores,
+    paging_statistics,
+)
 
 __all__ = [
     "AllocationCounter",
@@ -13,9 +21,11 @@ __all__ = [
     "PagingCounter",
     "PagingOptions",
     "PagingStatistics",
+    "StoreDescription",
     "Throttle",
     "count_allocations",
     "count_paging",
+    "describe_store",
     "installed_runtime",
     "open_stores",
     "paging_statistics",

@@ -17,8 +17,9 @@ class AllocationCounter:
     Blocks that were allocated before the operator library was first registered in the process are not counted.
     """
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, budget_bytes: int | None = None) -> None:
         self._library = library
+        self._budget_bytes = budget_bytes
         self._highest_bytes = 0
         self.level_bytes = 0
         """Bytes held when the context was entered or `reset_peak` was last called."""
@@ -47,6 +48,12 @@ class AllocationCounter:
         """Restart the peak from the bytes held now, which become `level_bytes`."""
         _fold_peaks(self._library)
         self._highest_bytes = self.level_bytes = self.current_bytes
+        _enforce(self._library)
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Bound on `current_bytes`: `level_bytes` and the budget; None where there is no budget."""
+        return None if self._budget_bytes is None else self.level_bytes + self._budget_bytes
 
     def start_events(self, capacity: int = 1 << 20) -> None:
         """Start a new log of at most `capacity` allocations and releases; it ends with the outermost context.
@@ -77,14 +84,22 @@ _active_lock = threading.RLock()
 
 
 @contextmanager
-def count_allocations() -> Iterator[AllocationCounter]:
+def count_allocations(budget_bytes: int | None = None) -> Iterator[AllocationCounter]:
     """Count ONNX Runtime's allocations, of existing sessions and new ones; contexts may nest.
 
+    Args:
+        budget_bytes: if given, the budget is enforced: an allocation with which the process would hold more than this
+            above `level_bytes` fails, and with it the step, by an error of ONNX Runtime that names the bytes asked for,
+            in use and allowed. The session can run again. Of nested budgets the tightest counts.
+
     Raises:
-        InputError: no usable ONNX Runtime or operator library, or a runtime whose allocator cannot be watched.
+        InputError: no usable ONNX Runtime or operator library, a runtime whose allocator cannot be watched, or a budget
+            below 1 byte.
     """
+    if budget_bytes is not None and budget_bytes < 1:
+        raise InputError(f"A budget of {budget_bytes} bytes forbids every allocation: give 1 or more.")
     library = tracked_library()
-    counter = AllocationCounter(library)
+    counter = AllocationCounter(library, budget_bytes)
     with _active_lock:
         _active.append(counter)
         counter.reset_peak()
@@ -94,8 +109,16 @@ def count_allocations() -> Iterator[AllocationCounter]:
         with _active_lock:
             _fold_peaks(library)
             _active.remove(counter)
+            _enforce(library)
             if not _active:
                 library.poet_start_events(0)
+
+
+def _enforce(library: ctypes.CDLL) -> None:
+    """Set the library's one limit to the tightest of the open counters."""
+    with _active_lock:
+        limits = [(counter.limit_bytes, counter.level_bytes) for counter in _active if counter.limit_bytes is not None]
+        library.poet_set_limit(*min(limits, default=(0, 0)))
 
 
 def _fold_peaks(library: ctypes.CDLL) -> None:

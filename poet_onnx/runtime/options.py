@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from poet_onnx.errors import InputError
 from poet_onnx.ops import library_path
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _PAGE_DIR_ENTRY = "poet.page_dir"
 _PAGE_DIR_VARIABLE = "POET_PAGE_DIR"
 _LONGEST_ENTRY_BYTES = 1024  # of a configuration entry's value in ONNX Runtime 1.19
+
+BACKENDS = ("auto", "cached", "uncached", "direct", "io_uring")
+"""Ways to move pages between memory and the page file."""
+CIPHERS = ("aes-256-gcm", "chacha20-poly1305")
+"""Ways to encrypt pages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +57,35 @@ class PagingOptions:
     """How a session moves its pages.
 
     Attributes:
+        backend: "cached" goes through the page cache; "uncached" does so too and drops each page from it at once;
+            "direct" goes past it (O_DIRECT); "io_uring" does so with several requests under way, and is "direct" where
+            the system forbids io_uring. "auto" is "cached" for a page file that takes little of the free memory, and
+            else what a short measurement finds fastest of the others. `describe_store` tells the choice.
+        checksum: whether each page is known again by a 64-bit checksum when it is read.
+        cipher: encrypts pages with a key that is only in memory, and authenticates them: "aes-256-gcm" (fast where the
+            processor has instructions for it) or "chacha20-poly1305". Needs OpenSSL's libcrypto 3 or 1.1.
         throttle: makes the storage slower, for tests and to try a plan for another device.
+
+    Raises:
+        InputError: an unknown back end or cipher.
     """
 
+    backend: Literal["auto", "cached", "uncached", "direct", "io_uring"] = "auto"
+    checksum: bool = True
+    cipher: Literal["aes-256-gcm", "chacha20-poly1305"] | None = None
     throttle: Throttle = Throttle()
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise InputError(f"There is no paging back end {self.backend!r}: give one of {', '.join(BACKENDS)}.")
+        if self.cipher is not None and self.cipher not in CIPHERS:
+            raise InputError(f"There is no page cipher {self.cipher!r}: give one of {', '.join(CIPHERS)}, or None.")
 
     def _entries(self) -> Iterator[tuple[str, str]]:
         """Yield the session configuration entries that say the same."""
+        yield "poet.page_backend", self.backend
+        yield "poet.page_checksum", "1" if self.checksum else "0"
+        yield "poet.page_cipher", self.cipher or "none"
         for field in fields(self.throttle):
             value = getattr(self.throttle, field.name)
             if value and field.name.endswith("_seconds"):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from poet_onnx.errors import InputError
 from poet_onnx.runtime.library import tracked_library
+
+_LONGEST_DESCRIPTION_BYTES = 8192
 
 
 class _Values(ctypes.Structure):
@@ -118,6 +121,40 @@ def open_stores() -> tuple[int, ...]:
     return tuple(numbers[:found])
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoreDescription:
+    """How a session's pages are moved.
+
+    Attributes:
+        page_dir: where the page file is.
+        backend: in use, one of those of `PagingOptions` but "auto".
+        reason: why it is this one, where it is not the one asked for.
+        staging_bytes: memory that pages pass through, taken when the session was made and held as long as it; it is
+            counted in `AllocationCounter.current_bytes`.
+    """
+
+    page_dir: str
+    backend: str
+    reason: str
+    staging_bytes: int
+
+
+def describe_store(store: int) -> StoreDescription:
+    """Return how the session of a page store moves its pages.
+
+    Args:
+        store: a number from `open_stores`.
+
+    Raises:
+        InputError: no usable ONNX Runtime or operator library, or no store of that number is open.
+    """
+    text = ctypes.create_string_buffer(_LONGEST_DESCRIPTION_BYTES)
+    if tracked_library().poet_describe_store(store, text, len(text)) != 0:
+        raise _not_open(store)
+    page_dir, backend, reason, staging_bytes = os.fsdecode(text.value).rsplit("\n", 4)[:4]
+    return StoreDescription(page_dir=page_dir, backend=backend, reason=reason, staging_bytes=int(staging_bytes))
+
+
 def paging_statistics(store: int | None = None) -> PagingStatistics:
     """Return what a session has moved since it was made, or what all sessions of this process have ever moved.
 
@@ -129,7 +166,7 @@ def paging_statistics(store: int | None = None) -> PagingStatistics:
     """
     values = _Values()
     if tracked_library().poet_statistics(store or 0, ctypes.byref(values)) != 0:
-        raise InputError(f"No session has page store {store} open: it was closed, or the number is not of open_stores.")
+        raise _not_open(store)
     return PagingStatistics(
         page_outs=values.page_outs,
         page_ins=values.page_ins,
@@ -139,3 +176,7 @@ def paging_statistics(store: int | None = None) -> PagingStatistics:
         page_in_seconds=values.page_in_nanoseconds / 1e9,
         waited_seconds=values.waited_nanoseconds / 1e9,
     )
+
+
+def _not_open(store: int | None) -> InputError:
+    return InputError(f"No session has page store {store} open: it was closed, or the number is not of open_stores.")

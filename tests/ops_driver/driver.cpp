@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "checksum.h"
 #include "harness.h"
 
 namespace {
@@ -35,15 +36,15 @@ void slots_keep_to_their_plan() {
   const auto free = make_store();
   REQUIRE(free->take(0, 1) == 0 && free->take(0, 4097) == 4096 && free->take(0, 1) == 3 * 4096);
   REQUIRE(fails([&] { free->take(0, ~uint64_t{0}); }, "of no plan"));
-  REQUIRE(fails([&] { make_store()->declare({1, uint64_t{1} << 62}); }, "cannot reserve room"));
+  REQUIRE(fails([&] { make_store()->declare({1, uint64_t{1} << 62}); }, "cannot reserve 4611686018427387904 bytes"));
 }
 
 // A throttled transfer takes its time, a queue of them the sum, and who waits is told from who does not.
 void throttled_storage_is_as_slow_as_asked() {
-  Throttle throttle;
-  throttle.page_out_bytes_per_second = 4000000;  // 4 ms for 16,000 bytes
-  throttle.page_in_latency_nanoseconds = 3000000;
-  const auto store = make_store(throttle);
+  StoreOptions options;
+  options.throttle.page_out_bytes_per_second = 4000000;  // 4 ms for 16,000 bytes
+  options.throttle.page_in_latency_nanoseconds = 3000000;
+  const auto store = make_store(options);
   Node first(store, 0), second(store, 1);
   Block source(4000), target(4000);
   const auto begun = Clock::now();
@@ -55,48 +56,128 @@ void throttled_storage_is_as_slow_as_asked() {
   REQUIRE(nanoseconds_since(begun) >= 11000000);
   const StatisticsValues seen = store->device().statistics().values();
   REQUIRE(seen.page_outs == 2 && seen.page_ins == 1 && seen.page_out_bytes == 32000 && seen.page_in_bytes == 16000);
-  REQUIRE(seen.page_out_nanoseconds >= 7000000 && seen.page_in_nanoseconds >= 2000000);
+  REQUIRE(seen.page_out_nanoseconds >= 4000000 && seen.page_in_nanoseconds > 0);
   REQUIRE(seen.waited_nanoseconds >= 10000000);
 }
 
-// Every system call of a round trip fails in turn, in every way: the result is right or an Error, and the next is
-// right.
+// Every system call and every allocation of a store's life fails in turn, in every way: the result is right or an
+// Error, and the next is right.
 void every_call_may_fail() {
   int injected = 0;
-  for (const bool asynchronous : {false, true}) {
-    for (const Fault kind :
-         {Fault::kInterrupted, Fault::kShort, Fault::kIoError, Fault::kDiskFull, Fault::kEndOfFile}) {
-      const bool is_harmless = kind == Fault::kInterrupted || kind == Fault::kShort;
-      for (int nth = 0;; ++nth) {
-        const auto store = make_store();
-        Node writer(store, 2);
-        ReadNode reader;
+  for (const StoreOptions& options : every_kind_of_store()) {
+    for (int kind = 1; kind <= static_cast<int>(faults::Kind::kOutOfMemory); ++kind) {
+      for (uint64_t nth = 0;; ++nth) {
+        const bool asynchronous = nth % 2 == 0;
         Block source(3000), target(3000);
         source.fill(static_cast<float>(nth + 1));
-        fault = kind;
-        calls_until_fault = nth;
+        std::shared_ptr<PageStore> store;
+        std::unique_ptr<Node> writer;
+        std::unique_ptr<ReadNode> reader;
         bool succeeded = false;
+        faults::arm(static_cast<faults::Kind>(kind), nth);
         try {
-          in(reader, out(writer, source, asynchronous), 2, target, asynchronous);
+          store = make_store(options);
+          writer = std::make_unique<Node>(store, 2);
+          reader = std::make_unique<ReadNode>();
+          in(*reader, out(*writer, source, asynchronous), 2, target, asynchronous);
           succeeded = true;
-        } catch (const Error& error) {
-          REQUIRE(std::strstr(error.what(), directory.c_str()) != nullptr);
-          REQUIRE(std::strstr(error.what(), "of 12000 bytes") != nullptr ||
-                  std::strstr(error.what(), "of 12288 bytes") != nullptr);
+        } catch (const Error&) {
+        } catch (const std::bad_alloc&) {
         }
-        const bool was_reached = calls_until_fault.load() < 0;
-        calls_until_fault = -1;
-        REQUIRE(!is_harmless || succeeded);
+        const bool was_reached = faults::disarm() > nth;
         if (succeeded) REQUIRE(target.is_all(static_cast<float>(nth + 1)));
+        REQUIRE(succeeded || was_reached);
+        if (store == nullptr) store = make_store(options);
+        if (writer == nullptr) writer = std::make_unique<Node>(store, 2);
+        if (reader == nullptr) reader = std::make_unique<ReadNode>();
         source.fill(-1);
-        in(reader, out(writer, source, asynchronous), 2, target, asynchronous);
+        in(*reader, out(*writer, source, asynchronous), 2, target, asynchronous);
         REQUIRE(target.is_all(-1));
         if (!was_reached) break;
         ++injected;
       }
     }
   }
-  REQUIRE(injected >= 30);
+  REQUIRE(injected >= 500);
+  std::printf("%d faults\n", injected);
+}
+
+// Interruptions and partial transfers are completed, in every back end.
+void harmless_faults_are_completed() {
+  for (const StoreOptions& options : every_kind_of_store()) {
+    for (const faults::Kind kind : {faults::Kind::kInterrupted, faults::Kind::kShort}) {
+      const auto store = make_store(options);
+      Node writer(store, 0);
+      ReadNode reader;
+      Block source(300000), target(300000);
+      writer.page->reserve(1200000, true);
+      for (uint64_t nth = 0; nth < 12; ++nth) {
+        source.fill(static_cast<float>(nth));
+        faults::arm(kind, nth);
+        in(reader, out(writer, source, nth % 2 == 0), 0, target, nth % 2 == 0);
+        faults::disarm();
+        REQUIRE(target.is_all(static_cast<float>(nth)));
+      }
+    }
+  }
+}
+
+// A flipped bit anywhere in a page is noticed, in every back end, and a page of another slot or write as well.
+void altered_pages_are_noticed() {
+  std::mt19937 random(5);
+  for (const StoreOptions& options : every_kind_of_store()) {
+    const auto store = make_store(options);
+    Node writer(store, 0), other(store, 1);
+    Block source(5000), target(5000);
+    source.fill(1);
+    const int64_t token = out(writer, source, true);
+    const int file = store->device().file().descriptor();
+    const int flags = fcntl(file, F_GETFL);
+    REQUIRE(fcntl(file, F_SETFL, flags & ~O_DIRECT) == 0);
+    const auto flip = [&](off_t at, int bit) {
+      unsigned char byte = 0;
+      REQUIRE(pread(file, &byte, 1, at) == 1);
+      byte = static_cast<unsigned char>(byte ^ 1 << bit);
+      REQUIRE(pwrite(file, &byte, 1, at) == 1);
+    };
+    for (int turn = 0; turn < 40; ++turn) {
+      const auto at = static_cast<off_t>(random() % 20000);
+      const int bit = static_cast<int>(random() % 8);
+      flip(at, bit);
+      REQUIRE(fcntl(file, F_SETFL, flags) == 0);
+      REQUIRE(fails([&] { read_page(token, 0, source.layout(), target.data()); }, "not what was written"));
+      REQUIRE(fcntl(file, F_SETFL, flags & ~O_DIRECT) == 0);
+      flip(at, bit);
+    }
+    // The other slot's page, and then this slot's own of before, in this slot's place.
+    std::vector<unsigned char> before(20480);
+    REQUIRE(pread(file, before.data(), before.size(), 0) == static_cast<ssize_t>(before.size()));
+    REQUIRE(fcntl(file, F_SETFL, flags) == 0);
+    source.fill(2);
+    out(other, source, false);
+    const int64_t newer = out(writer, source, false);
+    REQUIRE(fcntl(file, F_SETFL, flags & ~O_DIRECT) == 0);
+    REQUIRE(pwrite(file, before.data(), before.size(), 0) == static_cast<ssize_t>(before.size()));
+    REQUIRE(fcntl(file, F_SETFL, flags) == 0);
+    REQUIRE(fails([&] { read_page(newer, 0, source.layout(), target.data()); }, "not what was written"));
+  }
+}
+
+// XXH64 of the specification's sanity buffer: its tests' own results (tests/sanity_test_vectors.h of xxHash).
+void checksums_are_those_of_the_specification() {
+  const auto sum = [](const char* text, uint64_t seed, size_t piece) {
+    Checksum checksum(seed);
+    for (size_t at = 0; at < std::strlen(text); at += piece)
+      checksum.add(text + at, std::min(piece, std::strlen(text) - at));
+    return checksum.value();
+  };
+  for (const size_t piece : {1, 3, 32, 100}) {
+    REQUIRE(sum("", 0, piece) == 0xEF46DB3751D8E999);
+    REQUIRE(sum("a", 0, piece) == 0xD24EC4F1A98C6E5B);
+    REQUIRE(sum("abc", 0, piece) == 0x44BC2CF5AD770999);
+    REQUIRE(sum("Nobody inspects the spammish repetition", 0, piece) == 0xFBCEA83C8A378BF1);
+    REQUIRE(sum("xxhash", 20141025, piece) == 0xB559B98D844E0635);
+  }
 }
 
 // What ONNX Runtime does when a run is aborted between a start and its end.
@@ -109,7 +190,7 @@ void memory_may_be_released_in_mid_transfer() {
   Node other(store, 1);
   const int64_t token = out(other, ballast, false);
   for (int turn = 0; turn < 60; ++turn) {
-    call_delay_microseconds = turn % 3 == 0 ? 2000 : 0;
+    faults::set_delay_microseconds(turn % 3 == 0 ? 2000 : 0);
     Block queued_first(1 << 16);
     Node before(store, 3);
     if (turn % 2 == 0) before.page->start_write(queued_first.data(), queued_first.layout(), true);
@@ -130,7 +211,7 @@ void memory_may_be_released_in_mid_transfer() {
       }
     }
   }
-  call_delay_microseconds = 0;
+  faults::set_delay_microseconds(0);
   Block target(1 << 16);
   in(reader, token, 1, target, true);
   REQUIRE(target.is_all(5));
@@ -138,7 +219,7 @@ void memory_may_be_released_in_mid_transfer() {
 
 void nodes_may_go_away_in_mid_transfer() {
   for (int turn = 0; turn < 40; ++turn) {
-    call_delay_microseconds = turn % 2 == 0 ? 1000 : 0;
+    faults::set_delay_microseconds(turn % 2 == 0 ? 1000 : 0);
     const auto store = make_store();
     Block source(1 << 14), target(1 << 14);
     source.fill(1);
@@ -157,7 +238,7 @@ void nodes_may_go_away_in_mid_transfer() {
       writer.reset();
     }
   }
-  call_delay_microseconds = 0;
+  faults::set_delay_microseconds(0);
 }
 
 // Threads with pages of their own share the channel; every tensor comes back.
@@ -230,7 +311,9 @@ void counters_are_exact_across_threads() {
 }
 
 void child_of_a_fork_is_refused() {
-  const auto store = PageStore::open(nullptr, StoreOptions{directory, {}});
+  StoreOptions in_directory;
+  in_directory.directory = directory;
+  const auto store = PageStore::open(nullptr, in_directory);
   auto writer = std::make_unique<Node>(store, 0);
   Block source(1 << 12);
   source.fill(3);
@@ -240,7 +323,7 @@ void child_of_a_fork_is_refused() {
     REQUIRE(fails([&] { out(*writer, source, true); }, "which forked this one"));
     REQUIRE(fails([&] { read_page(token, 0, source.layout(), source.data()); }, "which forked this one"));
     writer.reset();
-    Node fresh(PageStore::open(nullptr, StoreOptions{directory, {}}), 0);
+    Node fresh(PageStore::open(nullptr, in_directory), 0);
     ReadNode reader;
     Block target(1 << 12);
     in(reader, out(fresh, source, true), 0, target, true);
@@ -277,7 +360,10 @@ int main(int argc, char** argv) {
       {"layouts are checked", layouts_are_checked},
       {"slots keep to their plan", slots_keep_to_their_plan},
       {"throttled storage is as slow as asked", throttled_storage_is_as_slow_as_asked},
+      {"checksums are those of the specification", checksums_are_those_of_the_specification},
       {"every call may fail", every_call_may_fail},
+      {"harmless faults are completed", harmless_faults_are_completed},
+      {"altered pages are noticed", altered_pages_are_noticed},
       {"memory may be released in mid-transfer", memory_may_be_released_in_mid_transfer},
       {"nodes may go away in mid-transfer", nodes_may_go_away_in_mid_transfer},
       {"threads share a store", threads_share_a_store},

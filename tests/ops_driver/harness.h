@@ -1,4 +1,4 @@
-// What the scenarios of driver.cpp are made of: system calls that fail on demand, tracked memory, nodes.
+// What the scenarios of driver.cpp and the fuzzer are made of: stores, tracked memory, nodes.
 #pragma once
 
 #include <fcntl.h>
@@ -6,17 +6,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "allocation_tracker.h"
 #include "error.h"
+#include "faults.h"
 #include "page.h"
 #include "page_store.h"
 #include "pending_read.h"
@@ -35,55 +35,27 @@ using namespace poet;
 
 constexpr int kFloat = 1;
 
-// ---- system calls that fail on demand ----
-
-enum class Fault { kNone, kInterrupted, kShort, kIoError, kDiskFull, kEndOfFile };
-inline std::atomic<int> calls_until_fault{-1};  // counts down; the call that finds 0 fails
-inline std::atomic<Fault> fault{Fault::kNone};
-inline std::atomic<int> call_delay_microseconds{0};
-
-// What the next call shall do.
-inline Fault next_fault() {
-  if (const int delay = call_delay_microseconds.load()) usleep(static_cast<useconds_t>(delay));
-  int left = calls_until_fault.load();
-  while (left >= 0 && !calls_until_fault.compare_exchange_weak(left, left - 1)) {
-  }
-  return left == 0 ? fault.load() : Fault::kNone;
-}
-
-inline int errno_of(Fault kind) { return kind == Fault::kInterrupted ? EINTR : kind == Fault::kIoError ? EIO : ENOSPC; }
-
-template <class Call>
-ssize_t with_fault(size_t bytes, Call&& call) {
-  const Fault kind = next_fault();
-  if (kind == Fault::kNone) return call(bytes);
-  if (kind == Fault::kShort) return call(bytes > 1 ? bytes / 2 : bytes);
-  if (kind == Fault::kEndOfFile) return 0;
-  errno = errno_of(kind);
-  return -1;
-}
-
-inline const FileCalls kFaultyCalls{
-    [](int fd, void* data, size_t bytes, off_t offset) -> ssize_t {
-      return with_fault(bytes, [&](size_t n) { return pread(fd, data, n, offset); });
-    },
-    [](int fd, const void* data, size_t bytes, off_t offset) -> ssize_t {
-      return with_fault(bytes, [&](size_t n) { return pwrite(fd, data, n, offset); });
-    },
-    [](int fd, off_t offset, off_t bytes) -> int {
-      const Fault kind = next_fault();
-      if (kind == Fault::kNone || kind == Fault::kShort || kind == Fault::kEndOfFile)
-        return posix_fallocate(fd, offset, bytes);
-      return errno_of(kind);
-    },
-};
-
 // ---- helpers ----
 
 inline std::string directory;
 
-inline std::shared_ptr<PageStore> make_store(Throttle throttle = {}) {
-  return std::make_shared<PageStore>(StoreOptions{directory, throttle}, kFaultyCalls);
+inline std::shared_ptr<PageStore> make_store(StoreOptions options = {}) {
+  options.directory = directory;
+  return std::make_shared<PageStore>(options);
+}
+
+// Every back end, with and without encryption.
+inline std::vector<StoreOptions> every_kind_of_store() {
+  std::vector<StoreOptions> kinds;
+  for (const CipherKind cipher : {CipherKind::kNone, CipherKind::kAes256Gcm, CipherKind::kChaCha20Poly1305})
+    for (const BackendKind backend : {BackendKind::kAuto, BackendKind::kCached, BackendKind::kUncached,
+                                      BackendKind::kDirect, BackendKind::kUring}) {
+      StoreOptions options;
+      options.backend = backend;
+      options.cipher = cipher;
+      kinds.push_back(options);
+    }
+  return kinds;
 }
 
 inline TensorLayout floats(int64_t count) {

@@ -1,0 +1,130 @@
+#include "backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "error.h"
+#include "staging.h"
+
+namespace poet {
+namespace {
+
+// Small enough that a piece is still in the processor's cache when the kernel copies what the codec has just seen.
+constexpr uint64_t kCachedPieceBytes = 256 << 10;
+constexpr uint64_t kDirectPieceBytes = 1 << 20;
+
+// Moves a page piece by piece. `move_piece(at, length)` returns how its I/O ended.
+template <class MovePiece>
+IoResult in_pieces(uint64_t bytes, uint64_t piece_bytes, MovePiece&& move_piece) noexcept {
+  IoResult result;
+  while (result.done_bytes < bytes && result.error == 0) {
+    const uint64_t length = std::min(piece_bytes, bytes - result.done_bytes);
+    const IoResult piece = move_piece(result.done_bytes, length);
+    result.error = piece.error;
+    result.done_bytes += std::min(piece.done_bytes, length);
+  }
+  return result;
+}
+
+class Cached final : public Backend {
+ public:
+  Cached(PageFile& file, Codec& codec, bool drops)
+      : file_(file), codec_(codec), drops_(drops), staging_(codec.changes_bytes() ? kCachedPieceBytes : 0) {}
+
+  BackendKind kind() const override { return drops_ ? BackendKind::kUncached : BackendKind::kCached; }
+  uint64_t staging_bytes() const override { return staging_.bytes(); }
+
+  IoResult write(const void* data, uint64_t bytes, uint64_t offset) noexcept override {
+    const IoResult result = in_pieces(bytes, kCachedPieceBytes, [&](uint64_t at, uint64_t length) {
+      auto* const from = static_cast<unsigned char*>(const_cast<void*>(data)) + at;
+      unsigned char* const side = codec_.changes_bytes() ? staging_.data() : from;
+      if (!codec_.move(from, side, length)) return IoResult{IoResult::kCipherFailed, 0};
+      return file_.write(side, length, offset + at);
+    });
+    if (drops_) file_.drop_cache(offset, bytes);
+    return result;
+  }
+
+  IoResult read(void* data, uint64_t bytes, uint64_t offset) noexcept override {
+    const IoResult result = in_pieces(bytes, kCachedPieceBytes, [&](uint64_t at, uint64_t length) {
+      auto* const to = static_cast<unsigned char*>(data) + at;
+      unsigned char* const side = codec_.changes_bytes() ? staging_.data() : to;
+      const IoResult piece = file_.read(side, length, offset + at);
+      if (piece.error == 0 && !codec_.move(side, to, length)) return IoResult{IoResult::kCipherFailed, 0};
+      return piece;
+    });
+    if (drops_) file_.drop_cache(offset, bytes);
+    return result;
+  }
+
+ private:
+  PageFile& file_;
+  Codec& codec_;
+  const bool drops_;
+  const Staging staging_;
+};
+
+class Direct final : public Backend {
+ public:
+  Direct(PageFile& file, Codec& codec) : file_(file), codec_(codec), staging_(kDirectPieceBytes) {
+    if (const int error = file_.set_direct(true); error != 0)
+      throw Error("direct I/O is not possible in " + file_.directory() + ": " + error_text(error));
+  }
+  ~Direct() override { static_cast<void>(file_.set_direct(false)); }
+
+  BackendKind kind() const override { return BackendKind::kDirect; }
+  uint64_t staging_bytes() const override { return staging_.bytes(); }
+
+  IoResult write(const void* data, uint64_t bytes, uint64_t offset) noexcept override {
+    return in_pieces(bytes, kDirectPieceBytes, [&](uint64_t at, uint64_t length) {
+      if (!codec_.move(static_cast<const unsigned char*>(data) + at, staging_.data(), length))
+        return IoResult{IoResult::kCipherFailed, 0};
+      std::memset(staging_.data() + length, 0, whole_blocks(length) - length);
+      return file_.write(staging_.data(), whole_blocks(length), offset + at);
+    });
+  }
+
+  IoResult read(void* data, uint64_t bytes, uint64_t offset) noexcept override {
+    return in_pieces(bytes, kDirectPieceBytes, [&](uint64_t at, uint64_t length) {
+      const IoResult piece = file_.read(staging_.data(), whole_blocks(length), offset + at);
+      if (piece.error == 0 && !codec_.move(staging_.data(), static_cast<unsigned char*>(data) + at, length))
+        return IoResult{IoResult::kCipherFailed, 0};
+      return piece;
+    });
+  }
+
+ private:
+  PageFile& file_;
+  Codec& codec_;
+  const Staging staging_;
+};
+
+}  // namespace
+
+const char* name_of(BackendKind kind) {
+  switch (kind) {
+    case BackendKind::kCached:
+      return "cached";
+    case BackendKind::kUncached:
+      return "uncached";
+    case BackendKind::kDirect:
+      return "direct";
+    case BackendKind::kUring:
+      return "io_uring";
+    default:
+      return "auto";
+  }
+}
+
+std::unique_ptr<Backend> make_backend(BackendKind kind, PageFile& file, Codec& codec) {
+  switch (kind) {
+    case BackendKind::kDirect:
+      return std::make_unique<Direct>(file, codec);
+    case BackendKind::kUring:
+      return make_uring_backend(file, codec);
+    default:
+      return std::make_unique<Cached>(file, codec, kind == BackendKind::kUncached);
+  }
+}
+
+}  // namespace poet

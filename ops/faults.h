@@ -1,0 +1,62 @@
+// Makes one system call or one allocation of this library fail, for tests: each place where it may go wrong must be
+// seen to go wrong well. Off, it costs the reading of one flag per system call and nothing per allocation.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+
+namespace poet::faults {
+
+// The numbers are part of the exported test function's interface.
+enum class Kind : int {
+  kNone = 0,
+  kInterrupted = 1,
+  kShort = 2,  // half of the bytes are transferred
+  kIoError = 3,
+  kDiskFull = 4,
+  kQuota = 5,
+  kEndOfFile = 6,
+  kOutOfMemory = 7,  // of an allocation; the other kinds are of system calls
+};
+
+// From now on calls of the kind's family are counted, and the one after `calls_before` others fails, once.
+void arm(Kind kind, uint64_t calls_before);
+// Ends that, and returns how many calls of the family were made since arm().
+uint64_t disarm();
+// Every system call for data takes this much longer.
+void set_delay_microseconds(int delay);
+
+extern std::atomic<bool> is_armed;
+Kind next_call_counted();
+
+// What the system call that is about to be made shall do.
+inline Kind next_call() { return is_armed.load(std::memory_order_relaxed) ? next_call_counted() : Kind::kNone; }
+int errno_of(Kind kind);
+
+// A system call that returns a number of bytes, or -1 and errno.
+template <class Call>
+ssize_t transfer(size_t bytes, Call&& call) {
+  switch (const Kind kind = next_call()) {
+    case Kind::kNone:
+      return call(bytes);
+    case Kind::kShort:
+      return call(bytes > 1 ? bytes / 2 : bytes);
+    case Kind::kEndOfFile:
+      return 0;
+    default:
+      errno = errno_of(kind);
+      return -1;
+  }
+}
+
+// One that returns an errno value.
+template <class Call>
+int status(Call&& call) {
+  const Kind kind = next_call();
+  return kind == Kind::kNone || kind == Kind::kShort || kind == Kind::kEndOfFile ? call() : errno_of(kind);
+}
+
+}  // namespace poet::faults
