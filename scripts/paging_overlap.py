@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""How much of the transfers' time a step hides, and how well its time is predicted, on a storage that can hide all.
+
+    python scripts/paging_overlap.py resnet18:8:75% bert-base:1:90% -o scripts/results/paging_overlap.csv
+
+For each case (model:batch:activation budget): this machine is profiled, the slowest storage is found at which the plan
+hides every transfer, the graph is planned for it, and runs with a page store that is throttled to the same figures.
+Original and rewritten steps run in turns, each case in a process of its own. Times are medians of wall time: run it on
+a machine that does nothing else. What the step's thread computed and waited for transfers, without what other work on
+the machine took from it, stands in the last columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+from paging_cases import (
+    Stepper,
+    exported,
+    interleaved_medians,
+    show,
+    throttled_costs,
+    throttled_device,
+    write_table,
+)
+
+from poet_onnx import rewrite
+from poet_onnx.costs import cost_table
+from poet_onnx.feeds import random_feeds
+from poet_onnx.measured import MeasuredCosts
+from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.profiler import measure
+from poet_onnx.rewrite import RewriteResult
+from poet_onnx.runtime import PagingOptions, Throttle, count_paging
+from poet_onnx.scheduling.transfers import overlap
+from poet_onnx.simulate import simulate
+
+DEFAULT_CASES = ["resnet18:8:75%", "bert-base:1:90%"]
+LATENCY_SECONDS = 0.0002
+SLOWEST_BYTES_PER_SECOND, FASTEST_BYTES_PER_SECOND = 5e6, 5e9
+HIDDEN = 0.999
+"""Share of the transfers' time that a plan must hide, as predicted, to count as hiding all of it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a case is run; see the command line."""
+
+    page_dir: Path | None
+    steps: int
+    warmup: int
+    repetitions: int
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases and write their rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=DEFAULT_CASES, metavar="MODEL:BATCH:BUDGET")
+    parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
+    parser.add_argument("--page-dir", type=Path, help="directory of the page file")
+    parser.add_argument("--steps", type=int, default=20, help="timed steps of each graph")
+    parser.add_argument("--warmup", type=int, default=3, help="steps before them")
+    parser.add_argument("--repetitions", type=int, default=20, help="steps that the profiler times")
+    options = parser.parse_args(arguments)
+    settings = Settings(options.page_dir, options.steps, options.warmup, options.repetitions)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for case in options.cases:
+            # A process of its own for each, as a user's would be: what ran before shapes the heap, and so the times.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                rows.append(pool.submit(run_case, case, Path(folder), settings).result())
+            show(rows[-1])
+    write_table(options.output, rows)
+    return 0
+
+
+def run_case(case: str, folder: Path, settings: Settings) -> Mapping[str, object]:
+    """Return the row of a case such as resnet18:8:75%."""
+    name, batch, budget = case.split(":")
+    path = exported(name, folder, batch=int(batch))
+    throttle = _throttle(FASTEST_BYTES_PER_SECOND)
+    measured = measure(path, throttled_device(throttle), page_cache=True, repetitions=settings.repetitions)
+    first = _plan(path, measured, budget, throttle)
+    throttle = slowest_that_hides(first, measured)
+    result = _plan(path, measured, budget, throttle)
+    rewritten = folder / f"{name}.poet.onnx"
+    result.save(rewritten)
+    feeds = random_feeds(result.graph, 0)
+    steppers = [
+        Stepper(path, feeds, page_dir=settings.page_dir),
+        Stepper(rewritten, feeds, page_dir=settings.page_dir, paging=PagingOptions(throttle=throttle)),
+    ]
+    for _ in range(settings.warmup):
+        for stepper in steppers:
+            stepper.run()
+    with count_paging() as paging:
+        original, rewritten_step = interleaved_medians(steppers, steps=settings.steps)
+        moved = paging.statistics
+    predicted = result.rewritten
+    transfers = transfer_seconds(result)
+    busy = rewritten_step.cpu_seconds + moved.waited_seconds / settings.steps
+    return {
+        "model": name,
+        "batch": batch,
+        "budget": budget,
+        "storage_bytes_per_second": f"{throttle.page_in_bytes_per_second:.0f}",
+        "transfers": sum(1 for step in result.plan.steps if step.action in _STARTS),
+        "moved_bytes": predicted.page_out_bytes + predicted.page_in_bytes,
+        "predicted_transfer_seconds": f"{transfers:.6f}",
+        "measured_transfer_seconds": f"{moved.transfer_seconds / settings.steps:.6f}",
+        "predicted_hidden": f"{hidden(predicted, transfers):.4f}",
+        "measured_hidden": f"{moved.hidden_share:.4f}",
+        "predicted_original_seconds": f"{result.original.seconds:.6f}",
+        "measured_original_seconds": f"{original.wall_seconds:.6f}",
+        "predicted_seconds": f"{predicted.seconds:.6f}",
+        "measured_seconds": f"{rewritten_step.wall_seconds:.6f}",
+        "predicted_over_measured": f"{predicted.seconds / rewritten_step.wall_seconds:.4f}",
+        "processor_and_waiting_seconds": f"{busy:.6f}",
+        "predicted_over_processor_and_waiting": f"{predicted.seconds / busy:.4f}",
+    }
+
+
+_STARTS = (Action.PAGE_OUT_START, Action.PAGE_IN_START)
+
+
+def _throttle(bytes_per_second: float) -> Throttle:
+    return Throttle(
+        page_out_bytes_per_second=bytes_per_second,
+        page_in_bytes_per_second=bytes_per_second,
+        page_out_latency_seconds=LATENCY_SECONDS,
+        page_in_latency_seconds=LATENCY_SECONDS,
+    )
+
+
+def _plan(path: Path, measured: MeasuredCosts, budget: str, throttle: Throttle) -> RewriteResult:
+    device = throttled_device(throttle)
+    costs = throttled_costs(measured, throttle)
+    return rewrite(path, device=device, costs=costs, activation_budget=budget, recompute=False, gap=0.05)
+
+
+def transfer_seconds(result: RewriteResult) -> float:
+    """Return what all transfers of a plan take, as predicted."""
+    costs = result.costs
+    tables = {Action.PAGE_OUT_START: costs.page_out, Action.PAGE_IN_START: costs.page_in}
+    return sum(tables[step.action][step.subject].seconds for step in result.plan.steps if step.action in tables)
+
+
+def hidden(prediction: Prediction, transfers: float) -> float:
+    """Return the share of the transfers' time that does not stop the step."""
+    return 1.0 - prediction.stall_seconds / transfers
+
+
+def slowest_that_hides(result: RewriteResult, measured: MeasuredCosts) -> Throttle:
+    """Return the slowest storage, within 2 %, at which the transfers of a plan can all hide.
+
+    Raises:
+        ValueError: if even the fastest does not do.
+    """
+    whole = tuple(_side_by_side(result.plan.steps))
+
+    def hides(bytes_per_second: float) -> bool:
+        throttle = _throttle(bytes_per_second)
+        costs = cost_table(result.graph, throttled_device(throttle), throttled_costs(measured, throttle))
+        problem = ScheduleProblem(result.graph, costs, result.plan.budget_bytes)
+        steps = overlap(problem, whole)
+        found = replace(result, plan=replace(result.plan, steps=steps), costs=costs)
+        return hidden(simulate(problem, steps), transfer_seconds(found)) >= HIDDEN
+
+    low, high = SLOWEST_BYTES_PER_SECOND, FASTEST_BYTES_PER_SECOND
+    if not hides(high):
+        raise ValueError("no storage is fast enough to hide all transfers: give a larger budget")
+    while high > 1.02 * low:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if hides(middle) else (middle, high)
+    return _throttle(high)
+
+
+def _side_by_side(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps with a page-out's end right behind its start, and a page-in's start right before its end."""
+    ends = {Action.PAGE_OUT_START: Action.PAGE_OUT_END, Action.PAGE_IN_END: Action.PAGE_IN_START}
+    found: list[Step] = []
+    for step in steps:
+        if step.action is Action.PAGE_OUT_START:
+            found += [step, Step(ends[step.action], step.subject)]
+        elif step.action is Action.PAGE_IN_END:
+            found += [Step(ends[step.action], step.subject), step]
+        elif step.action is Action.COMPUTE:
+            found.append(step)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
