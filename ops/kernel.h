@@ -78,7 +78,7 @@ class Context {
 struct OpDefinition {
   const char* name;
   size_t output_count;
-  int output_types[2];  // element types; kUndefined: what shape inference says
+  int output_types[3];  // element types; kUndefined: what shape inference says
   bool shares_input;    // output 0 may share input 0's buffer
   std::unique_ptr<Kernel> (*create)(const NodeInfo&);
   void (*infer)(const Api&, const OrtShapeInferContext*);
@@ -97,6 +97,9 @@ extern const OpDefinition kUpdateSgd;
 extern const OpDefinition kUpdateMomentum;
 extern const OpDefinition kUpdateAdam;
 extern const OpDefinition kAddSquares;
+extern const OpDefinition kBatchNormalize;
+extern const OpDefinition kBatchNormalizeGradient;
+extern const OpDefinition kDepthwiseWeightGradient;
 
 // Shape inference: the output is what input 0 is / is of these attributes' type and shape / is one int64 / one bool.
 void infer_from_input(const Api& api, const OrtShapeInferContext* context);

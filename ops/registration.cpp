@@ -124,7 +124,8 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
     made->store_options = config.store_options;
     for (const OpDefinition* definition :
          {&kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd, &kAccumulate,
-          &kAccumulateRows, &kUpdateSgd, &kUpdateMomentum, &kUpdateAdam, &kAddSquares})
+          &kAccumulateRows, &kUpdateSgd, &kUpdateMomentum, &kUpdateAdam, &kAddSquares, &kBatchNormalize,
+          &kBatchNormalizeGradient, &kDepthwiseWeightGradient})
       made->ops.push_back(make_op(*definition, *made));
     api.check(api.create_custom_op_domain(kDomain, &made->domain));
     for (const Op& op : made->ops) api.check(api.custom_op_domain_add(made->domain, &op));

@@ -50,6 +50,16 @@ _DOCS = {
         "place."
     ),
     "AddSquares": "AddSquares(gradient, total, after...) -> updated: adds the sum of a gradient's squares to a total.",
+    "BatchNormalize": (
+        "BatchNormalize(X, scale, bias, running_mean, running_variance, rates) -> (Y, mean, inverse): normalizes by "
+        "the batch's statistics, and moves the running ones in place."
+    ),
+    "BatchNormalizeGradient": (
+        "BatchNormalizeGradient(dY, X, scale, mean, inverse) -> (dX, dScale, dBias): the gradient of BatchNormalize."
+    ),
+    "DepthwiseWeightGradient": (
+        "DepthwiseWeightGradient(dY, X) -> dW: the weight's gradient of a convolution with filters for every channel."
+    ),
 }
 _OUTPUTS = {
     "Gate": ("Y",),
@@ -65,6 +75,9 @@ _OUTPUTS = {
     "UpdateMomentum": ("updated",),
     "UpdateAdam": ("updated",),
     "AddSquares": ("updated",),
+    "BatchNormalize": ("Y", "mean", "inverse"),
+    "BatchNormalizeGradient": ("dX", "dScale", "dBias"),
+    "DepthwiseWeightGradient": ("dW",),
 }
 # Their elements have no fixed size of whole bytes.
 _REFUSED_TYPES = {
@@ -84,6 +97,15 @@ _ATTRIBUTES = {
     "UpdateSgd": [_OFFSET],
     "UpdateMomentum": [_OFFSET],
     "UpdateAdam": [_OFFSET],
+    "DepthwiseWeightGradient": [
+        _Attribute(name, defs.OpSchema.AttrType.INTS, meaning, required=True)
+        for name, meaning in (
+            ("kernel", "Taps, rows first."),
+            ("strides", "From one window to the next."),
+            ("dilations", "From one tap to the next."),
+            ("begins", "Padding before the image."),
+        )
+    ],
 }
 
 
@@ -129,7 +151,9 @@ def _schema(name: str) -> defs.OpSchema:
 
 
 def _type_of(output: str) -> str:
-    return {"token": "tensor(int64)", "ticket": "tensor(int64)", "updated": "tensor(bool)"}.get(output, "V")
+    kinds = {"token": "tensor(int64)", "ticket": "tensor(int64)", "updated": "tensor(bool)"}
+    kinds |= dict.fromkeys(("mean", "inverse", "dX", "dScale", "dBias", "dW"), "tensor(float)")
+    return kinds.get(output, "V")
 
 
 def _infer_first(context: shape_inference.InferenceContext) -> None:
@@ -159,6 +183,24 @@ def _infer_flag(context: shape_inference.InferenceContext) -> None:
     context.set_output_type(0, _tensor_type(TensorProto.BOOL, [1]))
 
 
+def _infer_normalized(context: shape_inference.InferenceContext) -> None:
+    """The first output is what input 0 is, the others have one number for each of its channels."""
+    _infer_first(context)
+    known = context.get_input_type(0)
+    if known is not None and len(known.tensor_type.shape.dim) > 1:
+        numbers = _tensor_type(TensorProto.FLOAT, [known.tensor_type.shape.dim[1].dim_value])
+        for index in range(1, context.get_num_outputs()):
+            context.set_output_type(index, numbers)
+
+
+def _infer_depthwise(context: shape_inference.InferenceContext) -> None:
+    """The output is a kernel for each of the gradient's channels."""
+    known, kernel = context.get_input_type(0), context.get_attribute("kernel")
+    if known is not None and kernel is not None and len(known.tensor_type.shape.dim) > 1:
+        filters = known.tensor_type.shape.dim[1].dim_value
+        context.set_output_type(0, _tensor_type(TensorProto.FLOAT, [filters, 1, *kernel.ints]))
+
+
 def _tensor_type(dtype: int, shape: list[int]) -> TypeProto:
     return helper.make_tensor_type_proto(dtype, shape)
 
@@ -177,4 +219,7 @@ _INFERENCE = {
     "UpdateMomentum": _infer_flag,
     "UpdateAdam": _infer_flag,
     "AddSquares": _infer_flag,
+    "BatchNormalize": _infer_normalized,
+    "BatchNormalizeGradient": _infer_normalized,
+    "DepthwiseWeightGradient": _infer_depthwise,
 }

@@ -48,9 +48,9 @@ _PER_INPUT_ELEMENT = _by_operator(
     (1, "ReduceSum ReduceMean ReduceMax ReduceMin ReduceSumTraining ReduceAllL2"),
     (1, "InPlaceAccumulator InPlaceAccumulatorV2 GlobalAveragePool GlobalMaxPool CumSum ArgMax ArgMin TopK"),
     (2, "ReduceL1 ReduceL2 ReduceSumSquare ReduceProd"),
-    (6, "BatchNormalization BatchNormInternal InstanceNormalization GroupNormalization"),
+    (6, "BatchNormalization BatchNormInternal BatchNormalize InstanceNormalization GroupNormalization"),
     (6, "LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization"),
-    (10, "BatchNormalizationGrad LayerNormalizationGrad SimplifiedLayerNormalizationGrad"),
+    (10, "BatchNormalizationGrad BatchNormalizeGradient LayerNormalizationGrad SimplifiedLayerNormalizationGrad"),
     (10, "InvertibleLayerNormalizationGrad GroupNormGrad InstanceNormalizationGrad"),
     (12, "ReduceLogSumExp ReduceLogSum"),
     (14, "SoftmaxCrossEntropyLoss SoftmaxCrossEntropyLossInternal NegativeLogLikelihoodLoss"),
@@ -156,6 +156,11 @@ def _conv_grad(node: Node, inputs: _Tensors, outputs: _Tensors) -> int:
     return forward * sum(1 for tensor in outputs[:2] if tensor) + bias
 
 
+def _depthwise_gradient(node: Node, inputs: _Tensors, outputs: _Tensors) -> int:
+    # Every element of dY meets one pixel under each tap of its filter.
+    return 2 * elements(inputs[0]) * (math.prod(outputs[0].shape[1:]) if outputs[0] else 0)
+
+
 def _conv_transpose(node: Node, inputs: _Tensors, outputs: _Tensors) -> int:
     # Every input element is spread over Cout/group x kernel outputs: the weight is [Cin, Cout/group, kernel...].
     return 2 * elements(inputs[0]) * (math.prod(inputs[1].shape[1:]) if inputs[1] else 0)
@@ -181,6 +186,7 @@ _MATMUL_RULES: dict[str, Callable[[Node, _Tensors, _Tensors], int]] = {
     "FusedConv": _conv,
     "ConvGrad": _conv_grad,
     "ConvTranspose": _conv_transpose,
+    "DepthwiseWeightGradient": _depthwise_gradient,
     "ConvTransposeGrad": _conv_transpose_grad,
     "Gemm": _matmul,
     "FusedGemm": _matmul,

@@ -26,7 +26,8 @@ class Traits:
     Attributes:
         aliases: (input, output) pairs that always share one buffer.
         inplace: (input, output) pairs of which the output may take a dying input's buffer.
-        writes: inputs whose buffer the kernel writes; only where the aliased output is there and no graph output.
+        writes: inputs whose buffer the kernel writes: operators of ours always, others only where the aliased output is
+            there and no graph output.
         unread: inputs whose values do not influence the outputs, those aliased to them aside.
         random: draws random numbers.
         update: belongs to the update phase: accumulates gradients or changes parameters.
@@ -71,7 +72,10 @@ MICROSOFT: dict[str, Traits] = {
 }
 """Operators of ONNX Runtime with properties of their own."""
 
-POET: dict[str, Traits] = dict.fromkeys(("Accumulate", "AccumulateRows"), Traits(writes=(0,), update=True))
+POET: dict[str, Traits] = {
+    **dict.fromkeys(("Accumulate", "AccumulateRows"), Traits(writes=(0,), update=True)),
+    "BatchNormalize": Traits(writes=(3, 4), unread=(3, 4)),
+}
 """Operators of ours that may stand in a graph before it is planned."""
 
 NEW_BUFFERS = Traits()

@@ -23,8 +23,9 @@ _NONE = frozenset(
     word
     for line in (
         "Abs Acos Add And ArgMax ArgMin Asin Atan AveragePool AveragePoolGrad BatchNormInternal",
-        "BatchNormalizationGrad BroadcastGradientArgs Cast Ceil Celu Clip Concat ConcatTraining",
-        "ConstantOfShape Cos CumSum DepthToSpace Div Dropout DropoutGrad Elu Equal Erf Exp Expand",
+        "BatchNormalizationGrad BatchNormalize BatchNormalizeGradient BroadcastGradientArgs Cast Ceil Celu Clip Concat",
+        "ConcatTraining ConstantOfShape Cos CumSum DepthToSpace DepthwiseWeightGradient Div Dropout DropoutGrad",
+        "Elu Equal Erf Exp Expand",
         "FastGeluGrad Flatten Floor FusedMatMul Gate Gather GatherElements GatherElementsGrad GatherGrad",
         "GatherND GatherNDGrad Gelu GeluGrad Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual",
         "Accumulate AccumulateRows HardSigmoid Identity InPlaceAccumulator InPlaceAccumulatorV2 InstanceNormalization",

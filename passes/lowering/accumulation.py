@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.passes.lowering.site import DOUBLE, FLOAT, MICROSOFT, POET, Rules, Site, UnsupportedError
@@ -30,7 +29,7 @@ def rows_to_accumulate(gather: ir.Node) -> ir.Node | None:
 def _accumulate(site: Site) -> None:
     """InPlaceAccumulatorV2(buffer, gradient, overwrite) -> (updated, buffer?)."""
     buffer, gradient, overwrite = (site.input(index) for index in range(3))
-    if not site.in_place:
+    if not site.kernels:
         total = site.op("Add", buffer, gradient)
         site.give(0, site.op("Where", overwrite, gradient, total))
         return
@@ -45,11 +44,6 @@ def _accumulate(site: Site) -> None:
         site.give(0, site.op("AccumulateRows", buffer, *maker.inputs[1:3], overwrite, domain=POET))
         return
     site.give(0, site.op("Accumulate", buffer, gradient, overwrite, domain=POET, offset=0))
-
-
-def assign(site: Site, buffer: ir.Value, value: ir.Value) -> None:
-    """Write a new value into a buffer, in place."""
-    site.op("Accumulate", buffer, value, site.constant(np.array([True])), domain=POET, offset=0)
 
 
 RULES: Rules = {"InPlaceAccumulatorV2": _accumulate}

@@ -6,6 +6,9 @@ transposed. Three forms make it, and the shape decides which:
     taps     for each tap one product with the pixels under it; the products are interleaved at the end
     columns  all columns at once, made by a convolution whose filters each pick one tap, and one product
     kernel   the convolution of X with dY as its kernel; for few input channels under a large kernel
+
+A depthwise convolution's weight gradient has an operator of its own: the columns of one channel fit into a cache, those
+of all channels, which plain nodes need, do not.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.site import MICROSOFT, Rules, Site
+from poet_onnx.passes.lowering.site import FLOAT, MICROSOFT, POET, Rules, Site
 from poet_onnx.passes.lowering.windows import Window, read_window
 
 _INTERLEAVED_NANOSECONDS = 1.05  # for each element of the weight: written by its tap's product, moved to its place
@@ -124,6 +127,18 @@ def _data_gradient(site: Site, sizes: _Shapes) -> ir.Value:
 
 
 def _weight_gradient(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+    window = sizes.window
+    if site.kernels and sizes.group == sizes.channels > 1 and len(window.kernel) == 2 and site.type(0).dtype == FLOAT:
+        return site.op(
+            "DepthwiseWeightGradient",
+            d_y,
+            x,
+            domain=POET,
+            kernel=window.kernel,
+            strides=window.strides,
+            dilations=window.dilations,
+            begins=window.begins,
+        )
     forms = {"taps": _by_taps, "columns": _by_columns, "kernel": _by_kernel}
     return forms[sizes.form](site, x, d_y, sizes)
 

@@ -55,17 +55,18 @@ class LowerTraining(InPlacePass):
 
     Rules:
         W1. An operator is replaced where it stands; what it made keeps its name, new nodes are named after it.
-        W2. Gradients are accumulated by Accumulate and AccumulateRows of poet-onnx, in place; running statistics are
-            written the same way. Without `in_place` both become plain nodes, whose results are new tensors.
+        W2. Operators of poet-onnx's own library accumulate gradients and move running statistics in place, and stand
+            for batch normalization and the weight gradients of depthwise convolutions, which plain nodes compute in
+            many passes. Without `kernels` there are plain nodes only, whose results are new tensors.
         W3. A half of a gradient that nobody reads is not computed.
         W4. The model imports version 17 of ONNX's operators or a later one.
 
     Requires a normalized model; ensures that no operator is left that the stock runtime lacks.
     """
 
-    def __init__(self, *, in_place: bool = True) -> None:
+    def __init__(self, *, kernels: bool = True) -> None:
         super().__init__()
-        self._in_place = in_place
+        self._kernels = kernels
 
     def requires(self, model: ir.Model) -> None:
         """The model consists of plain nodes on tensors of numbers."""
@@ -81,11 +82,11 @@ class LowerTraining(InPlacePass):
         nodes = [node for node in graph if is_training_only(node)]
         inferred = infer(model)
         refused: dict[str, list[str]] = {}
-        taken_over = [node for node in nodes if self._in_place and rows_to_accumulate(node) is not None]
+        taken_over = [node for node in nodes if self._kernels and rows_to_accumulate(node) is not None]
         for node in nodes:
             if node in taken_over:
                 continue
-            site = Site(graph, node, inferred, in_place=self._in_place)
+            site = Site(graph, node, inferred, kernels=self._kernels)
             try:
                 rule = RULES.get(node.op_type)
                 if rule is None:

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.accumulation import assign
-from poet_onnx.passes.lowering.site import Rules, Site
+from poet_onnx.passes.lowering.site import FLOAT, POET, Rules, Site, UnsupportedError
 
 
 def _per_channel(site: Site, value: ir.Value, rank: int) -> ir.Value:
@@ -24,6 +23,14 @@ def _batch_norm(site: Site) -> None:
     shape = site.shape(0)
     epsilon = float(site.attributes.get("epsilon", 1e-5))
     momentum = float(site.attributes.get("momentum", 0.9))
+    if site.kernels and site.type(0).dtype == FLOAT:
+        if site.wants(1) or site.wants(2):
+            raise UnsupportedError("its running statistics are read in the same step")
+        rates = site.constant(np.array([epsilon, momentum], np.float32))
+        results = site.ops("BatchNormalize", [*site.node.inputs[:5], rates], 3, domain=POET)
+        for index, value in zip((0, 3, 4), results, strict=True):
+            site.give(index, value)
+        return
     axes = (0, *range(2, len(shape)))
     share = site.number(1 / math.prod(shape[axis] for axis in axes))
     mean = site.op("Mul", site.sum(site.input(0), *axes, keep=False), share)
@@ -36,7 +43,7 @@ def _batch_norm(site: Site) -> None:
         deviation = site.op("Sqrt", site.op("Add", variance, site.number(epsilon)))
         site.give(4, site.op("Reciprocal", deviation))
     for index, statistic in ((1, mean), (2, variance)):
-        if len(site.node.outputs) > index and site.node.outputs[index].name:
+        if site.wants(index):
             _update(site, index, statistic, momentum)
     if len(site.node.outputs) > 3:
         site.give(3, mean)
@@ -44,11 +51,8 @@ def _batch_norm(site: Site) -> None:
 
 def _update(site: Site, index: int, statistic: ir.Value, momentum: float) -> None:
     """Move a running statistic towards the batch's."""
-    running = site.input(2 + index)
-    old = site.op("Mul", running, site.number(momentum, 2 + index))
+    old = site.op("Mul", site.input(2 + index), site.number(momentum, 2 + index))
     new = site.op("Add", old, site.op("Mul", statistic, site.number(1 - momentum, 2 + index)))
-    if site.in_place:
-        assign(site, running, new)
     site.give(index, new)
 
 
@@ -59,6 +63,10 @@ def _batch_norm_gradient(site: Site) -> None:
     X - mean and what stands alone are one number for each channel, which BatchNormalization applies in a single pass.
     """
     shape = site.shape(0)
+    if site.kernels and site.type(0).dtype == FLOAT:
+        for index, value in enumerate(site.ops("BatchNormalizeGradient", site.node.inputs[:5], 3, domain=POET)):
+            site.give(index, value)
+        return
     d_y, x, scale, mean, inverse = (site.input(index) for index in range(5))
     axes = (0, *range(2, len(shape)))
     count = math.prod(shape[axis] for axis in axes)

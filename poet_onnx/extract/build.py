@@ -142,8 +142,8 @@ class _Extraction:
 
     @staticmethod
     def _writes(draft: _Draft, index: int) -> bool:
-        """Return whether the kernel writes an input: an accumulator always, others if an output shares its buffer."""
-        if draft.source.op_type in ("InPlaceAccumulatorV2", "Accumulate", "AccumulateRows"):
+        """Return whether the kernel writes an input: ours and accumulators always, others if an output shares it."""
+        if draft.source.domain == "poet" or draft.source.op_type == "InPlaceAccumulatorV2":
             return True
         return any(source == index for source, _ in draft.aliases)
 

@@ -48,6 +48,11 @@ def _conv_transpose_grad(site: Site) -> list[TensorType]:
     return [data, weight, TensorType(weight.dtype, (weight.shape[1] * site.integer("group", 1),))]
 
 
+def _depthwise_gradient(site: Site) -> list[TensorType]:
+    d_y = site.type(0)
+    return [TensorType(d_y.dtype, (d_y.shape[1], 1, *(int(size) for size in site.attributes["kernel"])))]
+
+
 def _pool_grad(site: Site) -> list[TensorType]:
     """The kernels take the output's shape from the model; MaxPoolGrad also knows the MaxPool that made its indices."""
     if site.declared[0] is not None:
@@ -263,7 +268,12 @@ MICROSOFT: dict[str, Rule] = {
 }
 """Rules by operator, whether ONNX Runtime registers it in its own domain or (as some versions do) in ONNX's."""
 
-POET: dict[str, Rule] = dict.fromkeys(("Accumulate", "AccumulateRows"), _updated)
+POET: dict[str, Rule] = {
+    **dict.fromkeys(("Accumulate", "AccumulateRows"), _updated),
+    "BatchNormalize": like(0, 3, 4),
+    "BatchNormalizeGradient": like(1, 2, 2),
+    "DepthwiseWeightGradient": _depthwise_gradient,
+}
 """Operators of ours that may stand in a graph before it is planned."""
 
 ONNX: dict[str, Rule] = {

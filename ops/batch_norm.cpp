@@ -1,0 +1,187 @@
+// Batch normalization in training and its gradient, each in one node.
+//
+//   BatchNormalize(X, scale, bias, running_mean, running_variance, rates) -> (Y, mean, inverse)
+//       Y = (X - mean) * (scale * inverse) + bias, with the batch's mean and inverse = 1 / sqrt(variance + epsilon);
+//       rates = (epsilon, momentum); running = momentum * running + (1 - momentum) * batch's, in place, with the
+//       variance over all elements
+//   BatchNormalizeGradient(dY, X, scale, mean, inverse) -> (dX, dScale, dBias)
+//       dBias = sum(dY);  dScale = inverse * sum(dY * (X - mean))
+//       dX = scale * inverse * (dY - dBias / count - (X - mean) * inverse * dScale / count)
+//
+// X and dY are [batch, channels, pixels...] of float, everything else has one number for each channel. Sums are taken
+// in lanes of float over the pixels of one channel of one image, beyond that in double.
+#include <cmath>
+#include <vector>
+
+#include "kernel.h"
+#include "vector_loops.h"
+
+namespace poet {
+namespace {
+
+POET_WIDE float sum(const float* x, uint64_t count) {
+  Lanes lanes;
+  uint64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (uint64_t lane = 0; lane < kLanes; ++lane) lanes.sums[lane] += x[i + lane];
+  for (uint64_t lane = 0; i < count; ++i, ++lane) lanes.sums[lane] += x[i];
+  return lanes.total();
+}
+
+POET_WIDE float sum_of_squares_about(const float* x, uint64_t count, float centre) {
+  Lanes lanes;
+  uint64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (uint64_t lane = 0; lane < kLanes; ++lane) {
+      const float distance = x[i + lane] - centre;
+      lanes.sums[lane] += distance * distance;
+    }
+  for (uint64_t lane = 0; i < count; ++i, ++lane) {
+    const float distance = x[i] - centre;
+    lanes.sums[lane] += distance * distance;
+  }
+  return lanes.total();
+}
+
+POET_WIDE float sum_of_products_about(const float* d_y, const float* x, uint64_t count, float centre) {
+  Lanes lanes;
+  uint64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (uint64_t lane = 0; lane < kLanes; ++lane) lanes.sums[lane] += d_y[i + lane] * (x[i + lane] - centre);
+  for (uint64_t lane = 0; i < count; ++i, ++lane) lanes.sums[lane] += d_y[i] * (x[i] - centre);
+  return lanes.total();
+}
+
+POET_WIDE void normalize(float* __restrict y, const float* __restrict x, uint64_t count, float centre, float slope,
+                         float offset) {
+  for (uint64_t i = 0; i < count; ++i) y[i] = (x[i] - centre) * slope + offset;
+}
+
+POET_WIDE void combine(float* __restrict d_x, const float* __restrict d_y, const float* __restrict x, uint64_t count,
+                       float centre, float factor, float slope, float offset) {
+  for (uint64_t i = 0; i < count; ++i) d_x[i] = (factor * d_y[i] + offset) + slope * (x[i] - centre);
+}
+
+struct Sizes {
+  uint64_t batch = 1;
+  uint64_t channels = 1;
+  uint64_t pixels = 1;
+  double count() const { return static_cast<double>(batch) * static_cast<double>(pixels); }
+};
+
+Sizes read_sizes(const Tensor& x) {
+  const Shape& shape = x.layout.shape;
+  if (x.layout.dtype != kFloat || shape.rank() < 2)
+    throw Error("input 0 is of element type " + std::to_string(x.layout.dtype) + " and shape " + to_string(shape) +
+                ", but must be float of two dimensions or more");
+  Sizes sizes;
+  sizes.batch = static_cast<uint64_t>(shape.data()[0]);
+  sizes.channels = static_cast<uint64_t>(shape.data()[1]);
+  for (size_t i = 2; i < shape.rank(); ++i) sizes.pixels *= static_cast<uint64_t>(shape.data()[i]);
+  return sizes;
+}
+
+float* read_numbers(const Context& context, size_t index, uint64_t count) {
+  const Tensor tensor = context.input(index);
+  if (tensor.layout.dtype != kFloat || tensor.layout.bytes != count * sizeof(float))
+    throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
+                " and shape " + to_string(tensor.layout.shape) + ", but must be " + std::to_string(count) + " floats");
+  return static_cast<float*>(tensor.data);
+}
+
+Shape per_channel(const Sizes& sizes) {
+  Shape shape(1);
+  shape.data()[0] = static_cast<int64_t>(sizes.channels);
+  return shape;
+}
+
+class BatchNormalize final : public Kernel {
+ public:
+  void compute(Context& context) override {
+    const Tensor input = context.input(0);
+    const Sizes sizes = read_sizes(input);
+    const auto* x = static_cast<const float*>(input.data);
+    const float* scale = read_numbers(context, 1, sizes.channels);
+    const float* bias = read_numbers(context, 2, sizes.channels);
+    float* running_mean = read_numbers(context, 3, sizes.channels);
+    float* running_variance = read_numbers(context, 4, sizes.channels);
+    const float* rates = read_numbers(context, 5, 2);
+    const double epsilon = static_cast<double>(rates[0]);
+    const float momentum = rates[1], rest = 1.0F - momentum;
+    auto* y = static_cast<float*>(context.output(0, input.layout.shape));
+    auto* means = static_cast<float*>(context.output(1, per_channel(sizes)));
+    auto* inverses = static_cast<float*>(context.output(2, per_channel(sizes)));
+    const uint64_t image = sizes.channels * sizes.pixels;
+    for (uint64_t channel = 0; channel < sizes.channels; ++channel) {
+      const uint64_t first = channel * sizes.pixels;
+      double total = 0, squares = 0;
+      for (uint64_t n = 0; n < sizes.batch; ++n) total += static_cast<double>(sum(x + n * image + first, sizes.pixels));
+      const auto mean = static_cast<float>(total / sizes.count());
+      for (uint64_t n = 0; n < sizes.batch; ++n)
+        squares += static_cast<double>(sum_of_squares_about(x + n * image + first, sizes.pixels, mean));
+      const double variance = squares / sizes.count();
+      const auto inverse = static_cast<float>(1.0 / std::sqrt(variance + epsilon));
+      for (uint64_t n = 0; n < sizes.batch; ++n)
+        normalize(y + n * image + first, x + n * image + first, sizes.pixels, mean, scale[channel] * inverse,
+                  bias[channel]);
+      means[channel] = mean;
+      inverses[channel] = inverse;
+      running_mean[channel] = momentum * running_mean[channel] + rest * mean;
+      running_variance[channel] = momentum * running_variance[channel] + rest * static_cast<float>(variance);
+    }
+  }
+};
+
+class BatchNormalizeGradient final : public Kernel {
+ public:
+  void compute(Context& context) override {
+    const Tensor gradient = context.input(0);
+    const Tensor input = context.input(1);
+    const Sizes sizes = read_sizes(gradient);
+    if (input.layout.dtype != kFloat || input.layout.shape != gradient.layout.shape)
+      throw Error("input 1 is of element type " + std::to_string(input.layout.dtype) + " and shape " +
+                  to_string(input.layout.shape) + ", but must be as input 0, of shape " +
+                  to_string(gradient.layout.shape));
+    const auto* d_y = static_cast<const float*>(gradient.data);
+    const auto* x = static_cast<const float*>(input.data);
+    const float* scale = read_numbers(context, 2, sizes.channels);
+    const float* mean = read_numbers(context, 3, sizes.channels);
+    const float* inverse = read_numbers(context, 4, sizes.channels);
+    auto* d_x = static_cast<float*>(context.output(0, input.layout.shape));
+    auto* d_scale = static_cast<float*>(context.output(1, per_channel(sizes)));
+    auto* d_bias = static_cast<float*>(context.output(2, per_channel(sizes)));
+    const uint64_t image = sizes.channels * sizes.pixels;
+    for (uint64_t channel = 0; channel < sizes.channels; ++channel) {
+      const uint64_t first = channel * sizes.pixels;
+      double total = 0, products = 0;
+      for (uint64_t n = 0; n < sizes.batch; ++n) {
+        const uint64_t start = n * image + first;
+        total += static_cast<double>(sum(d_y + start, sizes.pixels));
+        products += static_cast<double>(sum_of_products_about(d_y + start, x + start, sizes.pixels, mean[channel]));
+      }
+      const double each = static_cast<double>(inverse[channel]);
+      const double factor = static_cast<double>(scale[channel]) * each;
+      const double share = -factor / sizes.count();
+      d_scale[channel] = static_cast<float>(each * products);
+      d_bias[channel] = static_cast<float>(total);
+      for (uint64_t n = 0; n < sizes.batch; ++n)
+        combine(d_x + n * image + first, d_y + n * image + first, x + n * image + first, sizes.pixels, mean[channel],
+                static_cast<float>(factor), static_cast<float>(share * each * each * products),
+                static_cast<float>(share * total));
+    }
+  }
+};
+
+std::unique_ptr<Kernel> create_batch_normalize(const NodeInfo&) { return std::make_unique<BatchNormalize>(); }
+std::unique_ptr<Kernel> create_batch_normalize_gradient(const NodeInfo&) {
+  return std::make_unique<BatchNormalizeGradient>();
+}
+
+}  // namespace
+
+const OpDefinition kBatchNormalize{"BatchNormalize", 3, {kFloat, kFloat, kFloat}, false, create_batch_normalize,
+                                   infer_from_input};
+const OpDefinition kBatchNormalizeGradient{
+    "BatchNormalizeGradient", 3, {kFloat, kFloat, kFloat}, false, create_batch_normalize_gradient, infer_from_input};
+
+}  // namespace poet
