@@ -42,7 +42,7 @@ def _at(problem: ScheduleProblem, fraction: float) -> ScheduleProblem:
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch off the small allowances of the model, so that it and exhaustive search see the same bytes."""
     monkeypatch.setattr("poet_onnx.scheduling.candidates.TINY_FRACTION", 0.0)
-    monkeypatch.setattr("poet_onnx.scheduling.formulation.TOKEN_BYTES_EACH", 0)
+    monkeypatch.setattr("poet_onnx.scheduling.residency.TOKEN_BYTES_EACH", 0)
     monkeypatch.setattr("poet_onnx.simulate.TOKEN_BYTES", 0)
 
 

@@ -11,11 +11,12 @@ from random_graphs import random_graph
 from poet_onnx.errors import LimitReachedError
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule, smallest_budget
-from poet_onnx.scheduling.formulation import Formulation, formulate
+from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.search import improve
-from poet_onnx.scheduling.starts import Matrix, greedy_start
+from poet_onnx.scheduling.starts import greedy_start
 from poet_onnx.simulate import simulate
 
 
@@ -27,7 +28,7 @@ def _tight(seed: int, layers: int, share: float, **options: bool) -> tuple[Sched
     smallest = smallest_budget(problem, order).budget_bytes
     budget = int(smallest + share * (max(instance.step_bytes()) - smallest))
     problem = replace(problem, budget_bytes=budget)
-    return problem, formulate(build_instance(problem, order), budget, transfer_share=0.0)
+    return problem, formulate(build_instance(problem, order), budget)
 
 
 def _cost(model: Formulation, x: list[float]) -> float:
@@ -44,7 +45,7 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
     improved = improve(model, start, time_limit_seconds=2.0)
     assert _cost(model, improved) <= _cost(model, start) + 1e-12
     assert improved == model.complete(model.supplies(improved))
-    assert Matrix(model.memory, len(improved)).excess(improved) <= 0
+    assert model.ceilings().excess_bytes(improved) <= 0
     for row in model.rows:
         total = sum(coefficient * improved[variable] for variable, coefficient in row.terms.items())
         assert row.low is None or total >= row.low - 1e-9

@@ -7,12 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.formulation import Formulation, formulate
+from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.deadlines import solve_within_deadline
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.order import memory_aware_order
+from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.starts import greedy_start
+from poet_onnx.scheduling.timing import relaxed_timing
+from poet_onnx.simulate import simulate
 
 SEARCH_SECONDS = 20.0
+
+BISECTION_SECONDS = 4.0
+"""For each budget that is tried where transfers have to be in time."""
+
+PRECISION = 0.02
+"""Share of the budget to which the smallest one is found where transfers have to be in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,8 @@ def smallest_budget(problem: ScheduleProblem, order: Sequence[str] | None = None
     worst = max(range(len(needs)), key=needs.__getitem__)
     peak = max(instance.step_bytes())
     found, bound = _search(instance, needs[worst], peak)
+    if problem.deadline_seconds is not None and problem.costs.asynchronous and found < peak:
+        found = _within_deadline(instance, problem.deadline_seconds, found, peak)
     return SmallestBudget(min(found, peak), min(bound, peak), instance.nodes[worst].name, needs[worst])
 
 
@@ -54,9 +68,9 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, i
     budget, bound = low_bytes, low_bytes
     while budget < peak_bytes:
         model = _model(instance, budget)
-        bound = max(bound, model.fixed_bytes)
-        if model.fixed_bytes > budget:
-            budget = model.fixed_bytes
+        bound = max(bound, model.memory.fixed_bytes)
+        if model.memory.fixed_bytes > budget:
+            budget = model.memory.fixed_bytes
             continue
         if greedy_start(model) is not None:
             found_bytes = _tightened(instance, model)
@@ -69,21 +83,38 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, i
     return peak_bytes, bound
 
 
+def _within_deadline(instance: Instance, deadline_seconds: float, low_bytes: int, peak_bytes: int) -> int:
+    """Return the smallest budget, to within a few percent, for which a plan is found whose transfers are in time."""
+    works = peak_bytes
+    limits = Limits(gap=float("inf"), overhead_gap=float("inf"), time_limit_seconds=BISECTION_SECONDS)
+    budget = low_bytes
+    while works - low_bytes > PRECISION * works:
+        problem = replace(instance.problem, budget_bytes=budget)
+        incumbent = Incumbent(problem, instance.base_joules, None)
+        solve_within_deadline(incumbent, replace(instance, problem=problem), budget, deadline_seconds, limits)
+        if incumbent.steps is None:
+            low_bytes = budget
+        else:
+            works = min(budget, simulate(problem, incumbent.steps).transient_peak_bytes)
+        budget = (low_bytes + works) // 2
+    return works
+
+
 def _tightened(instance: Instance, model: Formulation) -> int:
     """Return the smallest feasible budget at or a little below that of a feasible model.
 
     What the model sets aside for small values and tokens depends on the budget, so a feasible model may leave a rest.
     """
-    while model.fixed_bytes < model.budget_bytes:
-        tighter = _model(instance, model.fixed_bytes)
-        if tighter.fixed_bytes > tighter.budget_bytes or greedy_start(tighter) is None:
+    while model.memory.fixed_bytes < model.budget_bytes:
+        tighter = _model(instance, model.memory.fixed_bytes)
+        if tighter.memory.fixed_bytes > tighter.budget_bytes or greedy_start(tighter) is None:
             break
         model = tighter
     return model.budget_bytes
 
 
 def _model(instance: Instance, budget_bytes: int) -> Formulation:
-    """Build the model that charges every transfer's time in full, so that all its plans can be carried out.
+    """Build the model that no plan within the deadline is left out of.
 
     Where everything can be paged and time does not matter, paging alone reaches the smallest budget: a recompute needs
     what it reads in RAM besides.
@@ -91,4 +122,5 @@ def _model(instance: Instance, budget_bytes: int) -> Formulation:
     problem = instance.problem
     if problem.paging and problem.costs.page_out and problem.deadline_seconds is None:
         instance = replace(instance, problem=replace(problem, recompute=False))
-    return formulate(instance, budget_bytes, transfer_share=1.0)
+    deadline = problem.deadline_seconds
+    return formulate(instance, budget_bytes, None if deadline is None else relaxed_timing(instance, deadline))

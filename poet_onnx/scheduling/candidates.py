@@ -73,23 +73,35 @@ class Candidates:
     hops: int
 
 
-def find_candidates(instance: Instance, budget_bytes: int, *, lengthen: bool = True) -> Candidates:
+def find_candidates(
+    instance: Instance,
+    budget_bytes: int,
+    *,
+    longest_seconds: float = float("inf"),
+    prune: bool = True,
+    lengthen: bool = True,
+) -> Candidates:
     """Collect all choices that the schedule has under a budget.
 
     Args:
         instance: the ordered problem.
         budget_bytes: bound on the transient peak.
+        longest_seconds: no recompute may take longer.
+        prune: leave out recomputes that cost more energy than storing the result and fetching it, which needs no more
+            RAM; nothing is lost where the time of transfers does not matter.
         lengthen: small values may be kept longer than the graph needs them, for a recompute that might read them.
             Without that there are fewer candidates, and no room is set aside for it.
     """
     tiny = _tiny_values(instance, budget_bytes)
     units = _units(instance, tiny) if instance.problem.recompute else ()
     gone = {} if lengthen else {value: instance.last_use(value) for value in tiny}
+    never = {number for number, unit in enumerate(units) if unit.seconds > longest_seconds}
+    never |= _dearer_than_paging(instance, units) if prune else set()
     hops = len(units)
-    slots = _slots(instance, units, hops, gone)
+    slots = _slots(instance, units, hops, gone, never)
     while hops > 2 and sum(map(len, slots)) > MOST_CANDIDATES:
         hops = min(hops // 2, 24) if hops > 24 else hops - 2
-        slots = _slots(instance, units, hops, gone)
+        slots = _slots(instance, units, hops, gone, never)
     events = _events(instance, units, slots, tiny)
     last_alive = {k: instance.last_use(k) for k in range(len(instance.values)) if k not in events}
     for stage, stage_slots in enumerate(slots):
@@ -168,12 +180,30 @@ def _unit(instance: Instance, nodes: tuple[int, ...], outputs: tuple[int, ...], 
     )
 
 
+def _dearer_than_paging(instance: Instance, units: Sequence[Unit]) -> set[int]:
+    """Return the units whose recompute costs at least as much energy as one page-out and page-in of all they make."""
+    costs = instance.problem.costs
+    if not instance.problem.paging:
+        return set()
+    waits = 0.0 if costs.asynchronous else costs.idle_watts
+    dear = set()
+    for number, unit in enumerate(units):
+        names = [instance.values[value] for value in unit.outputs]
+        if not all(name in costs.page_out and name in costs.page_in for name in names):
+            continue
+        transfers = [costs.page_out[name] for name in names] + [costs.page_in[name] for name in names]
+        paging = sum(transfer.joules + waits * transfer.seconds for transfer in transfers)
+        if paging <= unit.joules + costs.idle_watts * unit.seconds:
+            dear.add(number)
+    return dear
+
+
 def _slots(
-    instance: Instance, units: Sequence[Unit], hops: int, gone: Mapping[int, int]
+    instance: Instance, units: Sequence[Unit], hops: int, gone: Mapping[int, int], never: set[int]
 ) -> tuple[tuple[int, ...], ...]:
     """Return, for each stage, the units that could serve its node, directly or through at most `hops` others.
 
-    A unit that reads a value of `gone` is none behind the position given there.
+    A unit that reads a value of `gone` is none behind the position given there; those of `never` are none at all.
     """
     end = len(instance.nodes)
     until = [
@@ -189,7 +219,7 @@ def _slots(
         if not any(_idle(instance, value, stage) for unit in wave for value in units[unit].outputs):
             wave = []
         for hop in range(hops + 1):
-            fresh = {unit for unit in wave if unit not in distance and units[unit].nodes[-1] < stage}
+            fresh = {unit for unit in wave if unit not in distance and units[unit].nodes[-1] < stage} - never
             fresh = {unit for unit in fresh if not _blocked(units[unit], stage, blocked)}
             fresh = {unit for unit in fresh if until[unit] >= stage}
             if not fresh:

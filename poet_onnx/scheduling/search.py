@@ -10,11 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
 from poet_onnx.scheduling.formulation import Formulation, Supplies
-from poet_onnx.scheduling.starts import Matrix
 
 LONGEST_CHAIN = 12
 """Units that one move may recompute for one reader."""
@@ -41,8 +37,8 @@ class _Search:
             for value, events in model.candidates.events.items()
             for index, event in enumerate(events)
         }
-        rows = model.memory + [row for row in model.rows if row.low is None and len(row.terms) > 2]
-        self.columns = _Columns(Matrix(rows, len(x)), self.x)
+        self.ceilings = model.ceilings()
+        self.activity = self.ceilings.activity(self.x)
 
     def descend(self, deadline: float) -> bool:
         """Try every move once, the dearest supply first; return whether anything became cheaper."""
@@ -138,7 +134,7 @@ class _Search:
         touched |= self._prune(stage)
         changes = self._changes(touched, stage)
         saved = sum(self.model.cost[variable] * (self.x[variable] - level) for variable, level in changes.items())
-        if saved > 1e-12 and self.columns.change(self.x, changes):
+        if saved > 1e-12 and self._change(changes):
             return True
         self.recomputed, self.paged_in = before
         return False
@@ -204,34 +200,24 @@ class _Search:
                     paged = paged or (value, index) in self.paged_in
             if value in model.page_out:
                 levels[model.page_out[value]] = float(paged)
+            if value in model.leaving:
+                levels[model.leaving[value]] = max(levels[model.retain[value, 0]], float(paged))
         return {variable: level for variable, level in levels.items() if level != self.x[variable]}
 
-
-class _Columns:
-    """Activities of rows terms <= high, kept up to date variable by variable."""
-
-    def __init__(self, matrix: Matrix, x: list[float]) -> None:
-        order = np.argsort(matrix.column, kind="stable")
-        self.row = matrix.row[order]
-        self.value = matrix.value[order]
-        self.begin = np.searchsorted(matrix.column[order], np.arange(len(x) + 1))
-        self.high = matrix.high
-        self.activity: NDArray[np.float64] = matrix.activity(x)
-        self.slack = matrix.slack
-
-    def change(self, x: list[float], levels: dict[int, float]) -> bool:
-        """Set variables to new levels if every row still holds; otherwise leave all as it was."""
-        rows = [self.row[self.begin[variable] : self.begin[variable + 1]] for variable in levels]
-        deltas = [
-            self.value[self.begin[variable] : self.begin[variable + 1]] * (level - x[variable])
-            for variable, level in levels.items()
-        ]
-        changed = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
-        delta = np.concatenate(deltas) if deltas else np.zeros(0)
-        np.add.at(self.activity, changed, delta)
-        if np.any(self.activity[changed] > self.high[changed] + self.slack[changed]):
-            np.subtract.at(self.activity, changed, delta)
-            return False
-        for variable, level in levels.items():
-            x[variable] = level
-        return True
+    def _change(self, levels: dict[int, float]) -> bool:
+        """Set variables to new levels if all rows still hold; otherwise leave all as it was."""
+        steps = [(variable, level - self.x[variable]) for variable, level in levels.items()]
+        # What becomes free first: a row counts as exceeded only if it is so when all is done.
+        steps.sort(key=lambda step: step[1])
+        done = 0
+        for variable, by in steps:
+            done += 1
+            if not self.ceilings.shift(self.activity, variable, by):
+                break
+        else:
+            for variable, level in levels.items():
+                self.x[variable] = level
+            return True
+        for variable, by in steps[:done]:
+            self.ceilings.shift(self.activity, variable, -by)
+        return False

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 
 from pyscipopt import Eventhdlr, Model, Variable, quicksum
-from pyscipopt.scip import PY_SCIP_EVENTTYPE
+from pyscipopt.scip import PY_SCIP_EVENTTYPE, Event
 
-from poet_onnx.scheduling.formulation import Formulation, Row
-from poet_onnx.scheduling.outcome import Limits, Outcome, Progress
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.incumbent import Incumbent
+from poet_onnx.scheduling.memory import Row
+from poet_onnx.scheduling.outcome import Limits, Outcome
 
 OBJECTIVE_SCALE = 1e4
 """The base energy in the units that SCIP sees, which keeps its tolerances far below what matters."""
+
+POLISH_WORK = 400_000
+"""Variables times nodes that the solver goes on for when the asked gap is reached."""
+
+_EVENTS = (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED)
 
 
 def solver_name() -> str:
@@ -21,23 +28,17 @@ def solver_name() -> str:
     return f"SCIP {Model().version()} (PySCIPOpt {metadata.version('pyscipopt')})"
 
 
-def solve(
-    model: Formulation,
-    base_joules: float,
-    limits: Limits,
-    *,
-    start: Sequence[float] | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Outcome:
-    """Minimise the overhead energy.
+def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Sequence[float] | None = None) -> Outcome:
+    """Minimise the overhead energy, telling the incumbent of every assignment and bound on the way.
 
     Returns:
         The outcome; its status is "optimal", "time_limit", "interrupted" or "infeasible".
     """
+    base_joules = incumbent.base_joules
     scale = OBJECTIVE_SCALE / base_joules
     scip, variables = _build(model, [cost * scale for cost in model.cost], limits)
     _add_start(scip, variables, start)
-    _Reporter.attach(scip, base_joules, scale, progress)
+    scip.includeEventhdlr(_Watcher(model, variables, scale, incumbent), "watcher", "hands on what is found")
     begin = time.monotonic()
     overhead_gap = limits.overhead_gap
     while True:
@@ -51,9 +52,22 @@ def solve(
         allowed = limits.gap * (base_joules + objective)
         wanted = min(allowed, limits.overhead_gap * objective)
         if objective - bound <= wanted * (1 + 1e-6):
+            status = _polish(scip, limits.time_limit_seconds - (time.monotonic() - begin))
             break
         overhead_gap = min(overhead_gap / 2, max(wanted / max(bound, 1e-12), 1e-9))
     return _outcome(scip, variables, scale, status)
+
+
+def _polish(scip: Model, seconds: float) -> str:
+    """Go on for a little, counted in nodes so that it is the same everywhere; most models are solved to the end."""
+    if seconds > 1:
+        scip.setParam("limits/gap", 0.0)
+        scip.setParam("limits/time", seconds)
+        scip.setParam("limits/totalnodes", scip.getNTotalNodes() + POLISH_WORK // max(1, scip.getNVars()))
+        scip.optimize()
+        if scip.getStatus() == "userinterrupt":
+            return "userinterrupt"
+    return "optimal"
 
 
 def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[float, float, tuple[float, ...] | None]:
@@ -65,8 +79,8 @@ def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[floa
     limits = Limits(gap=0.001, overhead_gap=0.001, time_limit_seconds=time_limit_seconds)
     scip, variables = _build(model, [0.0] * len(model.cost), limits, memory=False)
     unit = max(1.0, model.budget_bytes / 1000.0)
-    budget = scip.addVar("budget", vtype="C", lb=model.fixed_bytes / unit, obj=1.0)
-    for row in model.memory:
+    budget = scip.addVar("budget", vtype="C", lb=model.memory.fixed_bytes / unit, obj=1.0)
+    for row in model.memory.rows():
         fixed = model.budget_bytes - (row.high or 0.0)
         terms = quicksum(size / unit * variables[variable] for variable, size in row.terms.items())
         scip.addCons(terms + fixed / unit <= budget)
@@ -89,9 +103,9 @@ def _build(
         scip.addVar(f"x{number}", vtype="B" if binary else "C", lb=0.0, ub=1.0, obj=objective[number])
         for number, binary in enumerate(model.binary)
     ]
-    for row in model.rows:
+    for row in (*model.rows, *model.time):
         _add_row(scip, variables, row, 1.0)
-    for row in model.memory if memory else ():
+    for row in model.memory.rows() if memory else ():
         _add_row(scip, variables, row, 1000.0 / max(model.budget_bytes, 1))
     return scip, variables
 
@@ -128,37 +142,28 @@ def _outcome(scip: Model, variables: Sequence[Variable], scale: float, status: s
     return Outcome(names.get(status, "time_limit"), x, bound, scip.getNTotalNodes())
 
 
-class _Reporter(Eventhdlr):
-    """Calls back with incumbent and bound, at most four times a second."""
+class _Watcher(Eventhdlr):
+    """Hands every better assignment and every better bound on as SCIP finds them."""
 
-    def __init__(self, base_joules: float, scale: float, progress: Callable[[Progress], None]) -> None:
-        self.base_joules = base_joules
+    def __init__(self, formulation: Formulation, variables: Sequence[Variable], scale: float, incumbent: Incumbent):
+        self.formulation = formulation
+        self.variables = variables
         self.scale = scale
-        self.progress = progress
-        self.begin = self.reported = time.monotonic()
-
-    @classmethod
-    def attach(cls, scip: Model, base_joules: float, scale: float, progress: Callable[[Progress], None] | None) -> None:
-        """Report a model's progress, if anybody wants to know."""
-        if progress is not None:
-            scip.includeEventhdlr(cls(base_joules, scale, progress), "progress", "reports incumbent and bound")
+        self.incumbent = incumbent
 
     def eventinit(self) -> None:
-        for event in (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED):
+        for event in _EVENTS:
             self.model.catchEvent(event, self)
 
     def eventexit(self) -> None:
-        for event in (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED):
+        for event in _EVENTS:
             self.model.dropEvent(event, self)
 
-    def eventexec(self, event: object) -> None:
-        now = time.monotonic()
-        if now - self.reported < 0.25:
-            return
-        self.reported = now
-        infinity = self.model.infinity()
-        primal, dual = self.model.getPrimalbound(), self.model.getDualbound()
-        objective = self.base_joules + primal / self.scale if primal < infinity else float("inf")
-        bound = self.base_joules + max(0.0, dual / self.scale) if dual > -infinity else self.base_joules
-        gap = (objective - bound) / objective if objective < float("inf") else float("inf")
-        self.progress(Progress(objective, bound, gap, now - self.begin))
+    def eventexec(self, event: Event) -> None:
+        dual = self.model.getDualbound()
+        if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
+            self.incumbent.lift(dual / self.scale)
+        if event.getType() == PY_SCIP_EVENTTYPE.BESTSOLFOUND:
+            best = self.model.getBestSol()
+            x = [self.model.getSolVal(best, variable) for variable in self.variables]
+            self.incumbent.offer(self.formulation, self.formulation.complete(self.formulation.supplies(x)))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from poet_onnx.scheduling.formulation import Formulation, Row, Supplies
+from poet_onnx.scheduling.formulation import Formulation, Supplies
+from poet_onnx.scheduling.memory import Ceilings
 
 MOST_VARIABLE_VISITS = 4_000_000
 """Variables that the greedy start may set, over all its trials: about two seconds, and the same on any machine."""
@@ -33,20 +31,20 @@ class Gap:
 def greedy_start(model: Formulation) -> list[float] | None:
     """Return a feasible assignment of all variables, or None if none was found this way."""
     gaps = _gaps(model)
-    matrix = Matrix(model.memory + [row for row in model.rows if row.low is None], len(model.cost))
+    ceilings = model.ceilings()
     forced = {gap for gap in gaps if _must_stay(model, gap)}
     # A value that is read again at once is best kept; only where that is too much may it be recomputed.
     for retained in (forced | {gap for gap in gaps if gap.length == 1}, forced):
         decisions = _Decisions(model, retained)
         best = decisions.assignment()
-        if best is not None and matrix.holds(best):
-            return _retain_more(model, matrix, decisions, best)
+        if best is not None and ceilings.holds(best):
+            return _retain_more(model, ceilings, decisions, best)
     return None
 
 
 def _retain_more(
     model: Formulation,
-    matrix: Matrix,
+    ceilings: Ceilings,
     decisions: _Decisions,
     best: list[float],
 ) -> list[float]:
@@ -59,7 +57,7 @@ def _retain_more(
         trials -= 1
         trial = _Decisions(model, decisions.retained | set(waiting[:batch]))
         x = trial.assignment()
-        if x is not None and matrix.holds(x) and _cost(model, x) <= _cost(model, best):
+        if x is not None and ceilings.holds(x) and _cost(model, x) <= _cost(model, best):
             decisions, best = trial, x
             waiting = waiting[batch:]
         elif batch > 1:
@@ -67,33 +65,6 @@ def _retain_more(
         else:
             waiting = waiting[1:]
     return best
-
-
-class Matrix:
-    """Rows of the form terms <= high, evaluated together."""
-
-    def __init__(self, rows: Sequence[Row], variables: int) -> None:
-        self.high: NDArray[np.float64] = np.array([row.high for row in rows], dtype=np.float64)
-        # Seconds are rounded by floating point; bytes are whole numbers, and not one of them may be too many.
-        self.slack: NDArray[np.float64] = np.minimum(0.5, 1e-9 * np.maximum(1.0, np.abs(self.high)))
-        lengths = [len(row.terms) for row in rows]
-        self.row = np.repeat(np.arange(len(rows)), lengths)
-        self.column = np.fromiter((v for row in rows for v in row.terms), dtype=np.int64, count=sum(lengths))
-        self.value = np.fromiter((c for row in rows for c in row.terms.values()), np.float64, count=sum(lengths))
-        self.variables = variables
-
-    def activity(self, x: Sequence[float]) -> NDArray[np.float64]:
-        """Return the left-hand side of every row."""
-        weights = self.value * np.asarray(x, dtype=np.float64)[self.column]
-        return np.bincount(self.row, weights, minlength=len(self.high)).astype(np.float64)
-
-    def excess(self, x: Sequence[float]) -> float:
-        """Return the largest amount by which a row is exceeded; at most 0 if all hold."""
-        return float(np.max(self.activity(x) - self.high)) if len(self.high) else 0.0
-
-    def holds(self, x: Sequence[float]) -> bool:
-        """Return whether every row holds."""
-        return bool(np.all(self.activity(x) <= self.high + self.slack))
 
 
 def _cost(model: Formulation, x: Sequence[float]) -> float:

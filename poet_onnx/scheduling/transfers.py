@@ -12,6 +12,7 @@ left is just in time.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -76,12 +77,26 @@ def overlap(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[Step, ...]
     if not problem.costs.asynchronous or all(step.action is Action.COMPUTE for step in steps):
         return tuple(steps)
     best: tuple[_Cost, tuple[Step, ...]] | None = None
-    for outs_first, last_in_first in ((True, True), (True, False), (False, False)):
+    for spread, outs_first, last_in_first in (
+        (True, True, True),
+        (False, True, True),
+        (False, True, False),
+        (False, False, False),
+    ):
         placement = _Placement(problem, steps)
+        if spread:
+            placement.spread()
         cost = placement.improve(outs_first=outs_first, last_in_first=last_in_first)
         if best is None or cost < best[0]:
             best = cost, tuple(placement.steps())
     return best[1] if best else tuple(steps)
+
+
+def spread_out(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the steps with every transfer given all the time that memory allows it, and no wait moved elsewhere."""
+    placement = _Placement(problem, steps)
+    placement.spread()
+    return tuple(placement.steps())
 
 
 class _Collector:
@@ -184,6 +199,30 @@ class _Placement:
                 yield Step(action, transfer.value)
             if computation is not None:
                 yield computation
+
+    def spread(self) -> None:
+        """Let every transfer take the time that it needs with the channel full, as far as memory lets it.
+
+        Where the channel is never idle, moving one half alone helps nothing; here all are moved together.
+        """
+        channel = stalled = 0.0
+        for out in sorted(self._outs, key=lambda one: one.start):
+            channel = max(channel, self._clock[out.start] + stalled) + out.seconds
+            self._move_towards(out, "end", bisect_left(self._clock, channel - stalled))
+            stalled += max(0.0, channel - self._clock[out.end] - stalled)
+        channel = float("inf")
+        for arrival in sorted(self._ins, key=lambda one: -one.end):
+            begin = min(channel, self._clock[arrival.end]) - arrival.seconds
+            self._move_towards(arrival, "start", bisect_right(self._clock, begin) - 1)
+            channel = min(begin, self._clock[arrival.start])
+
+    def _move_towards(self, transfer: _Transfer, half: str, boundary: int) -> None:
+        """Put a half as near to a boundary as its neighbours and memory let it."""
+        low, high = transfer.limits(half)
+        there = min(max(boundary, low), high)
+        nearer = 1 if there < getattr(transfer, half) else -1
+        while there != getattr(transfer, half) and not self._move(transfer, half, there):
+            there += nearer
 
     def improve(self, *, outs_first: bool, last_in_first: bool) -> _Cost:
         """Move halves until no move helps, and return what is reached.

@@ -15,9 +15,9 @@ def solve_greedy(problem: ScheduleProblem, order: tuple[str, ...], limits: Limit
     """Build the product's model and take the greedy start for its answer."""
     begin = time.monotonic()
     model = build_model(problem, order)
-    size = Size(len(model.cost), len(model.rows) + len(model.memory))
+    size = Size(len(model.cost), len(model.rows) + len(model.memory.room))
     built = time.monotonic()
-    if problem.budget_bytes is not None and model.fixed_bytes > problem.budget_bytes:
+    if problem.budget_bytes is not None and model.memory.fixed_bytes > problem.budget_bytes:
         return Solved("infeasible", None, 0.0, size, built - begin, 0.0, (), "what must stay in RAM exceeds the budget")
     start = greedy_start(model)
     steps = to_steps(model, model.complete(model.supplies(start))) if start is not None else None

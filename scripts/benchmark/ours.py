@@ -8,8 +8,10 @@ from benchmark.result import Limits, Point, Size, Solved
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import Progress, schedule
-from poet_onnx.scheduling.formulation import Formulation, formulate
+from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import build_instance
+from poet_onnx.scheduling.timing import relaxed_timing
 
 
 def solve_ours(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
@@ -17,7 +19,7 @@ def solve_ours(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits)
     built = time.monotonic()
     model = build_model(problem, order)
     build_seconds = time.monotonic() - built
-    size = Size(len(model.cost), len(model.rows) + len(model.memory))
+    size = Size(len(model.cost), len(model.rows) + len(model.memory.room))
     points: list[Point] = []
     begin = time.monotonic()
 
@@ -55,5 +57,6 @@ def build_model(problem: ScheduleProblem, order: tuple[str, ...]) -> Formulation
     """Build the product's own model of a problem that has a budget."""
     if problem.budget_bytes is None:
         raise ValueError("A model needs a budget.")
-    share = 0.0 if problem.costs.asynchronous or problem.deadline_seconds is None else 1.0
-    return formulate(build_instance(problem, order), problem.budget_bytes, transfer_share=share)
+    instance = build_instance(problem, order)
+    timing = None if problem.deadline_seconds is None else relaxed_timing(instance, problem.deadline_seconds)
+    return formulate(instance, problem.budget_bytes, timing)

@@ -1,0 +1,60 @@
+"""One model from start to finish: a greedy start, local search, SCIP, local search on what it found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.incumbent import Incumbent
+from poet_onnx.scheduling.instance import Instance
+from poet_onnx.scheduling.outcome import Limits, Outcome
+from poet_onnx.scheduling.search import improve
+from poet_onnx.scheduling.starts import greedy_start
+from poet_onnx.scheduling.timing import Timing
+
+SEARCH_SECONDS = 10.0
+"""A guard for each local search; it ends by itself in a fraction of that."""
+
+
+def attempt(
+    incumbent: Incumbent, instance: Instance, budget_bytes: int, timing: Timing | None, limits: Limits
+) -> tuple[Outcome, Formulation]:
+    """Solve one model, and offer all it finds to the incumbent.
+
+    Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
+    model is solved again; the bound is the first model's.
+
+    Returns:
+        How the solver ended, its assignment made exact and improved (None if it found none), and the model.
+    """
+    # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
+    from poet_onnx.scheduling.solver import solve
+
+    bound = 0.0
+    for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
+        model = formulate(instance, budget_bytes - tightened, timing)
+        model.proves = model.proves and not tightened
+        if model.memory.fixed_bytes > budget_bytes - tightened:
+            return Outcome("infeasible", None, bound, 0), model
+        start = None if model.held else greedy_start(model)
+        if start is not None:
+            incumbent.offer(model, start)
+            start = improve(model, start, time_limit_seconds=SEARCH_SECONDS)
+            incumbent.offer(model, start)
+        outcome = solve(model, incumbent, limits, start=start)
+        if model.proves and outcome.status != "infeasible":
+            incumbent.lift(outcome.bound_joules)
+        bound = bound or outcome.bound_joules
+        outcome = replace(outcome, bound_joules=bound)
+        if outcome.x is None:
+            return outcome, model
+        exact = model.complete(model.supplies(outcome.x))
+        if model.held:
+            incumbent.offer(model, exact)
+            return replace(outcome, x=tuple(exact)), model
+        if model.ceilings().excess_bytes(exact) <= tightened:
+            exact = improve(model, exact, time_limit_seconds=SEARCH_SECONDS)
+            incumbent.offer(model, exact)
+            return replace(outcome, x=tuple(exact)), model
+    return Outcome("infeasible", None, bound, 0), model

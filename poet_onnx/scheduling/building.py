@@ -1,0 +1,125 @@
+"""Builds the model of `formulation` from an instance, a budget and a view of time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poet_onnx.scheduling.candidates import find_candidates
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.instance import Instance
+from poet_onnx.scheduling.memory import Row
+from poet_onnx.scheduling.residency import memory_rows
+from poet_onnx.scheduling.timing import Timing, add_arrivals, add_departures, add_footprints, add_time_rows
+
+
+def formulate(instance: Instance, budget_bytes: int, timing: Timing | None = None) -> Formulation:
+    """Build the model for a budget and a deadline.
+
+    Args:
+        instance: the ordered problem; its own budget and deadline are not looked at.
+        budget_bytes: bound on the transient peak.
+        timing: how the model sees the deadline; None for none.
+    """
+    model = _formulate(instance, budget_bytes, timing)
+    if model.memory.fixed_bytes > budget_bytes:
+        model = _formulate(instance, budget_bytes, timing, lengthen=False)
+    if model.memory.fixed_bytes > budget_bytes and instance.problem.paging:
+        # Whatever may be recomputed later cannot give its buffer away before; paging alone needs the least.
+        paging = replace(instance, problem=replace(instance.problem, recompute=False))
+        model = _formulate(paging, budget_bytes, timing)
+    return model
+
+
+def _formulate(instance: Instance, budget_bytes: int, timing: Timing | None, *, lengthen: bool = True) -> Formulation:
+    candidates = find_candidates(
+        instance,
+        budget_bytes,
+        longest_seconds=float("inf") if timing is None else timing.spare_seconds,
+        prune=timing is None or not timing.limits_transfers,
+        lengthen=lengthen,
+    )
+    model = Formulation(candidates, budget_bytes, proves=timing is None or timing.leaves_none_out)
+    _add_variables(model)
+    _add_supply_rows(model)
+    _add_just_in_time_rows(model)
+    if timing is not None:
+        add_footprints(model, timing)
+        add_time_rows(model, timing)
+        add_departures(model, timing)
+        add_arrivals(model, timing)
+    model.memory = memory_rows(model)
+    return model
+
+
+def _add_variables(model: Formulation) -> None:
+    candidates = model.candidates
+    instance, costs = candidates.instance, candidates.instance.problem.costs
+    idle = costs.idle_watts
+    for stage, slots in enumerate(candidates.slots):
+        for number in slots:
+            unit = candidates.units[number]
+            model.recompute[stage, number] = model.variable(unit.joules + idle * unit.seconds)
+    waits = 0.0 if costs.asynchronous else idle
+    for value, events in candidates.events.items():
+        name = instance.values[value]
+        pageable = instance.problem.paging and name in costs.page_out and name in costs.page_in
+        present_at = instance.producer[value]
+        for index, event in enumerate(events):
+            model.retain[value, index] = model.variable()
+            used = event.main or bool(event.readers)
+            if pageable and used and (event.stage > present_at + 1 or candidates.slots[event.stage]):
+                cost = costs.page_in[name]
+                model.page_in[value, index] = model.variable(cost.joules + waits * cost.seconds)
+            if event.main:
+                present_at = event.stage
+            elif event.readers:
+                for place in range(len(event.readers)):
+                    model.needed[value, index, place] = model.variable(binary=False)
+        if any((value, index) in model.page_in for index in range(len(events))):
+            cost = costs.page_out[name]
+            model.page_out[value] = model.variable(cost.joules + waits * cost.seconds)
+
+
+def _add_supply_rows(model: Formulation) -> None:
+    candidates = model.candidates
+    for value, events in candidates.events.items():
+        for index, event in enumerate(events):
+            supply = {model.retain[value, index]: 1.0}
+            if (value, index) in model.page_in:
+                supply[model.page_in[value, index]] = 1.0
+                model.rows.append(Row({model.page_in[value, index]: 1.0, model.page_out[value]: -1.0}, high=0.0))
+            own = model.own(event.stage, event)
+            if own is not None:
+                supply[own] = 1.0
+            if event.main:
+                model.rows.append(Row(supply, low=1.0, high=1.0))
+                continue
+            slots = candidates.slots[event.stage]
+            readers = [model.recompute[event.stage, slots[slot]] for slot in event.readers]
+            for reader in readers:
+                model.rows.append(Row({**supply, reader: -1.0}, low=0.0))
+            following = model.retain.get((value, index + 1))
+            if following is not None:
+                model.rows.append(Row({**supply, following: -1.0}, low=0.0))
+            needed = [model.needed[value, index, place] for place in range(len(readers))]
+            behind = [*needed[1:], following][: len(needed)]
+            for flag, reader, later in zip(needed, readers, behind, strict=True):
+                model.rows.append(Row({flag: 1.0, reader: -1.0}, low=0.0))
+                if later is not None:
+                    model.rows.append(Row({flag: 1.0, later: -1.0}, low=0.0))
+            if needed and own is not None:
+                model.rows.append(Row({needed[0]: 1.0, own: -1.0}, low=0.0))
+
+
+def _add_just_in_time_rows(model: Formulation) -> None:
+    candidates = model.candidates
+    for (stage, number), variable in model.recompute.items():
+        outputs = candidates.units[number].outputs
+        if any(value in candidates.instance.reads[stage] for value in outputs):
+            continue
+        readers = {
+            model.recompute[stage, other]
+            for other in candidates.slots[stage]
+            if any(value in candidates.units[other].inputs for value in outputs)
+        }
+        model.rows.append(Row({variable: -1.0, **dict.fromkeys(readers, 1.0)}, low=0.0))

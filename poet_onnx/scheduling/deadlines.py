@@ -1,0 +1,94 @@
+"""Plans that keep a deadline, transfers included, and proofs that there are none.
+
+A model is solved that leaves no plan out. If what it finds misses the deadline once its transfers are placed, windows
+of stages in which they do not fit become rows, and the model is solved again. Where it is not the channel but memory
+that hinders them, the model is made stricter than need be, step by step, until its plans keep the deadline; bounds come
+from the first kind of model only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from poet_onnx.scheduling.attempt import attempt
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.incumbent import Incumbent
+from poet_onnx.scheduling.instance import Instance
+from poet_onnx.scheduling.lateness import late_transfers
+from poet_onnx.scheduling.lowering import to_steps
+from poet_onnx.scheduling.outcome import Limits, Outcome
+from poet_onnx.scheduling.timing import Timing, crowded_windows, relaxed_timing
+from poet_onnx.scheduling.transfers import spread_out
+
+MOST_ROUNDS = 6
+"""Times that crowded windows are added to one model."""
+
+STRICTER = ((0.5, 1.0), (0.0, 1.0), (0.0, 1.5), (0.0, 2.5), (0.0, 4.0))
+"""(share of the spare time that the step may wait, stretch of transfers) of the stricter models, tried in turn."""
+
+
+def solve_within_deadline(
+    incumbent: Incumbent, instance: Instance, budget_bytes: int, deadline_seconds: float, limits: Limits
+) -> tuple[Outcome, Formulation]:
+    """Offer plans within a budget and a deadline to the incumbent until one settles it, or time or ideas run out.
+
+    Returns:
+        How the models that leave no plan out ended: "infeasible" if one of them has no solution; and the first model.
+    """
+    end = time.monotonic() + limits.time_limit_seconds
+    exact = relaxed_timing(instance, deadline_seconds)
+    first: tuple[Outcome, Formulation] | None = None
+    known = exact
+    for timing in _views(instance, exact):
+        for _ in range(MOST_ROUNDS):
+            left = replace(limits, time_limit_seconds=max(1.0, end - time.monotonic()))
+            outcome, model = attempt(incumbent, instance, budget_bytes, _with_rows(timing, known), left)
+            first = first or (outcome, model)
+            if outcome.status == "infeasible" and model.proves:
+                return outcome, model
+            if incumbent.settles(limits) or time.monotonic() >= end or outcome.status == "interrupted":
+                return replace(first[0], status=outcome.status), first[1]
+            if outcome.x is None or not timing.limits_transfers or timing.charged:
+                break
+            more = _with_rows(known, _missed(model, outcome.x, timing))
+            if more == known:
+                break
+            known = more
+        if incumbent.steps is not None and not model.proves:
+            break
+    if first is None:
+        raise AssertionError("There is always a first view of the deadline.")
+    return replace(first[0], status="time_limit"), first[1]
+
+
+def _with_rows(timing: Timing, other: Timing) -> Timing:
+    """Return a view of the deadline with the windows, departures and arrivals of another one too."""
+    return replace(
+        timing,
+        windows=tuple(dict.fromkeys((*timing.windows, *other.windows))),
+        departures=tuple(dict.fromkeys((*timing.departures, *other.departures))),
+        arrivals=tuple(dict.fromkeys((*timing.arrivals, *other.arrivals))),
+    )
+
+
+def _missed(model: Formulation, x: Sequence[float], timing: Timing) -> Timing:
+    """Return the rows of time that an assignment, with its transfers placed, shows to be missing."""
+    crowded = crowded_windows(model, x, timing)
+    if crowded:
+        return replace(timing, windows=crowded)
+    departures, arrivals = late_transfers(model, spread_out(model.candidates.instance.problem, to_steps(model, x)))
+    return replace(timing, departures=departures, arrivals=arrivals)
+
+
+def _views(instance: Instance, exact: Timing) -> Iterator[Timing]:
+    """Yield views of the deadline from the widest to the strictest."""
+    if not instance.problem.costs.asynchronous:
+        yield exact
+        return
+    yield replace(exact, wait_seconds=float("inf"))
+    yield exact
+    for share, stretch in STRICTER:
+        yield replace(exact, wait_seconds=share * exact.spare_seconds, stretch=stretch)
+    yield replace(exact, charged=1.0)

@@ -1,0 +1,145 @@
+"""What is in RAM at each slot and each node: the terms of the memory rows (4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from poet_onnx.scheduling.candidates import Candidates
+from poet_onnx.scheduling.memory import MemoryBuilder, MemoryRows
+
+if TYPE_CHECKING:
+    from poet_onnx.scheduling.formulation import Formulation
+
+TOKEN_BYTES_EACH = 16
+"""Bytes set aside for the tokens of each value that is large enough to be paged."""
+
+
+def memory_rows(model: Formulation) -> MemoryRows:
+    """Return a row for each slot and node of each stage, but for those that can never bind or that another implies."""
+    candidates = model.candidates
+    instance = candidates.instance
+    always = _always_bytes(model)
+    builder = MemoryBuilder(model.budget_bytes)
+    at: list[list[tuple[int, int]]] = [[] for _ in instance.nodes]
+    for value, events in candidates.events.items():
+        _wait(model, builder, value)
+        for index, event in enumerate(events):
+            at[event.stage].append((value, index))
+    held: list[list[int]] = [[] for _ in instance.nodes]
+    for value, stage in model.held:
+        held[stage].append(value)
+    for stage, here in enumerate(at):
+        builder.begin_stage()
+        before, during = always[stage]
+        for slot in range(len(candidates.slots[stage])):
+            builder.add(_slot_terms(model, stage, slot, here), before)
+        terms, own = _node_terms(model, stage, here, held[stage])
+        builder.add(terms, during + own)
+    return builder.finish()
+
+
+def _wait(model: Formulation, builder: MemoryBuilder, value: int) -> None:
+    """Count a value through the stages between its events: while it is retained, leaves for storage or arrives."""
+    instance = model.candidates.instance
+    size, begin = instance.sizes[value], instance.producer[value] + 1
+    for index, event in enumerate(model.candidates.events[value]):
+        if index == 0 and value in model.leaving:
+            end = model.leaving_until[value]
+            builder.wait(model.leaving[value], size, begin, end)
+            begin = max(begin, end)
+        builder.wait(model.retain[value, index], size, begin, event.stage)
+        if (value, index) in model.arrival:
+            builder.wait(model.page_in[value, index], size, model.arrival[value, index], event.stage)
+        begin = event.stage + 1
+
+
+def _slot_terms(model: Formulation, stage: int, slot: int, here: list[tuple[int, int]]) -> dict[int, float]:
+    """Return what else may be in RAM while a unit is recomputed in a slot."""
+    instance = model.candidates.instance
+    number = model.candidates.slots[stage][slot]
+    terms: dict[int, float] = {}
+    if model.candidates.units[number].extra_bytes:
+        terms[model.recompute[stage, number]] = model.candidates.units[number].extra_bytes
+    for value, index in here:
+        for variable in _present(model, value, index, slot):
+            terms[variable] = terms.get(variable, 0.0) + instance.sizes[value]
+    return terms
+
+
+def _node_terms(
+    model: Formulation, stage: int, here: list[tuple[int, int]], held: list[int]
+) -> tuple[dict[int, float], int]:
+    """Return what else may be in RAM while a stage's node runs, and the bytes of managed values that must be."""
+    candidates = model.candidates
+    instance = candidates.instance
+    terms: dict[int, float] = {}
+    own = instance.workspace[stage] - _shared_bytes(candidates, stage)
+    own += sum(instance.sizes[value] for value in instance.writes[stage] if value in candidates.events)
+    for value, index in here:
+        if candidates.events[value][index].main:
+            own += instance.sizes[value]
+        elif (value, index + 1) in model.retain:
+            terms[model.retain[value, index + 1]] = instance.sizes[value]
+    for value in held:
+        terms[model.held[value, stage]] = instance.sizes[value]
+    return terms, own
+
+
+def _present(model: Formulation, value: int, index: int, slot: int) -> list[int]:
+    """Return the variables whose sum is 1 while a value is in RAM at a slot of one of its events."""
+    event = model.candidates.events[value][index]
+    arrived = [model.retain[value, index]]
+    if (value, index) in model.arrival:
+        arrived.append(model.page_in[value, index])
+    own = model.own(event.stage, event)
+    following = model.retain.get((value, index + 1))
+    first_reader = event.readers[0] if event.readers else None
+    if event.main:
+        if own is not None and event.own is not None and slot >= event.own:
+            arrived.append(own)
+        late = (value, index) in model.page_in and (value, index) not in model.arrival
+        if late and first_reader is not None and slot >= first_reader:
+            arrived.append(model.page_in[value, index])
+        return arrived
+    start = event.own if event.own is not None else first_reader
+    if start is not None and slot < start:
+        return arrived
+    for place, reader in enumerate(event.readers):
+        if reader >= slot:
+            return [model.needed[value, index, place]]
+    if not event.readers and slot == event.own and own is not None:
+        return [*arrived, own]
+    return [] if following is None else [following]
+
+
+def _always_bytes(model: Formulation) -> list[tuple[int, int]]:
+    """Return, for each stage, the bytes of unmanaged values and tokens: before its node, and while it runs."""
+    candidates = model.candidates
+    instance = candidates.instance
+    count = len(instance.nodes)
+    before = [0] * (count + 1)
+    during = [0] * (count + 1)
+    for value, last in candidates.last_alive.items():
+        made, end = instance.producer[value], min(last, count - 1)
+        during[made] += instance.sizes[value]
+        during[end + 1] -= instance.sizes[value]
+        if end > made:
+            before[made + 1] += instance.sizes[value]
+            before[end + 1] -= instance.sizes[value]
+    tokens = TOKEN_BYTES_EACH * candidates.large_values if model.page_out else 0
+    levels, now_before, now_during = [], tokens, tokens
+    for stage in range(count):
+        now_before += before[stage]
+        now_during += during[stage]
+        levels.append((now_before, now_during))
+    return levels
+
+
+def _shared_bytes(candidates: Candidates, stage: int) -> int:
+    """Return what a node's outputs certainly save by taking over inputs: those that no later event can need."""
+    instance = candidates.instance
+    last_use = [-1] * len(instance.values)
+    for value in instance.reads[stage]:
+        events = candidates.events.get(value)
+        last_use[value] = events[-1].stage if events else candidates.last_alive[value]
+    return instance.shared_bytes(stage, last_use)

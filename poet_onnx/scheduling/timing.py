@@ -1,0 +1,271 @@
+"""Time in the model: rows (5), and the RAM that transfers occupy while they are under way.
+
+Transfers run beside the computations on one channel; what they cannot hide makes the step wait. All that waits and
+recomputes add up to may not exceed what the deadline leaves beside the computations. From that follow, without placing
+a single transfer, rows that every plan within the deadline keeps: what certainly moves within a window of stages fits
+in it, and a transfer that takes longer than the step may wait is in RAM while the nodes next to it run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from poet_onnx.scheduling.candidates import Candidates
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.instance import Instance
+from poet_onnx.scheduling.memory import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How a model sees a deadline.
+
+    Attributes:
+        deadline_seconds: for the whole step.
+        spare_seconds: what it leaves beside the computations, for recomputes and waits.
+        charged: share of the transfers' time that counts as waits: 1 where they are synchronous.
+        wait_seconds: the longest that the step is assumed to wait for transfers in windows and footprints. With
+            `spare_seconds` these rows hold for every plan that keeps the deadline; with less they leave some out;
+            infinite if transfers are not to be limited at all.
+        stretch: how much longer than alone a transfer is assumed to be in RAM, because others use the channel.
+        windows: (first stage, stage behind the last) within which transfers must fit.
+        departures: (first stage, stage s): what is made from the first stage on and paged out is written before the
+            node of s runs, or still in RAM then.
+        arrivals: (stage s, last stage): what is paged in up to the last stage is read after the node of s has run, or
+            in RAM before.
+    """
+
+    deadline_seconds: float
+    spare_seconds: float
+    charged: float = 0.0
+    wait_seconds: float = 0.0
+    stretch: float = 1.0
+    windows: tuple[tuple[int, int], ...] = ()
+    departures: tuple[tuple[int, int], ...] = ()
+    arrivals: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def limits_transfers(self) -> bool:
+        """Return whether the time of transfers matters at all."""
+        return self.charged > 0 or self.wait_seconds < float("inf")
+
+    @property
+    def leaves_none_out(self) -> bool:
+        """Return whether every plan that keeps the deadline satisfies the rows."""
+        charged_in_vain = self.charged > 0 and self.wait_seconds < float("inf")
+        return self.wait_seconds >= self.spare_seconds and self.stretch <= 1 and not charged_in_vain
+
+
+def relaxed_timing(instance: Instance, deadline_seconds: float) -> Timing:
+    """Return the view of a deadline that leaves no plan out which keeps it; exact where transfers are synchronous."""
+    # The simulator allows for rounding in the same measure.
+    spare = max(0.0, deadline_seconds - instance.base_seconds) + 1e-9 * deadline_seconds
+    if instance.problem.costs.asynchronous:
+        return Timing(deadline_seconds, spare, wait_seconds=spare)
+    return Timing(deadline_seconds, spare, charged=1.0, wait_seconds=float("inf"))
+
+
+def clock_seconds(instance: Instance) -> list[float]:
+    """Return when each node starts if nothing is recomputed or waited for, and when the last one ends."""
+    return list(accumulate(instance.seconds, initial=0.0))
+
+
+def add_footprints(model: Formulation, timing: Timing) -> None:
+    """Note which page-ins and page-outs are in RAM while other nodes run, and for how many stages."""
+    candidates = model.candidates
+    instance, costs = candidates.instance, candidates.instance.problem.costs
+    clock = clock_seconds(instance)
+    for value, variable in model.page_out.items():
+        begin, name = instance.producer[value] + 1, instance.values[value]
+        until = clock[begin] + timing.stretch * costs.page_out[name].seconds - timing.wait_seconds
+        end = begin
+        while end < candidates.events[value][0].stage and clock[end] < until:
+            end += 1
+        if end > begin:
+            model.leaving[value], model.leaving_until[value] = model.variable(binary=False), end
+            for other in (variable, model.retain[value, 0]):
+                model.rows.append(Row({model.leaving[value]: 1.0, other: -1.0}, low=0.0))
+        for (_, index), (earliest, stage) in _page_ins(model, value):
+            since = clock[stage] - timing.stretch * costs.page_in[name].seconds + timing.wait_seconds
+            start = stage
+            while start > earliest and clock[start] > since:
+                start -= 1
+            if start < stage:
+                model.arrival[value, index] = start
+
+
+def add_time_rows(model: Formulation, timing: Timing) -> None:
+    """Add rows (5): recomputes and charged transfers within the spare time, all transfers within the deadline."""
+    candidates = model.candidates
+    work = {variable: candidates.units[number].seconds for (_, number), variable in model.recompute.items()}
+    transfers = transfer_seconds(model)
+    charged = {variable: timing.charged * seconds for variable, seconds in transfers.items() if timing.charged}
+    _add(model, {**work, **charged}, timing.spare_seconds)
+    if timing.limits_transfers:
+        _add(model, transfers, timing.deadline_seconds)
+    clock = clock_seconds(candidates.instance)
+    for first, end in timing.windows:
+        outside = _work_outside(model, first, end)
+        inside = _inside(model, transfers, first, end)
+        _add(model, {**outside, **inside}, clock[end] - clock[first] + timing.wait_seconds)
+
+
+def add_departures(model: Formulation, timing: Timing) -> None:
+    """Add the rows of `departures`, and a variable for every value that may still wait to be written."""
+    candidates = model.candidates
+    instance = candidates.instance
+    clock = clock_seconds(instance)
+    for first, stage in timing.departures:
+        terms = _work_outside(model, first, stage + 1)
+        for value, variable in model.page_out.items():
+            begin = instance.producer[value] + 1
+            index = _waiting_event(candidates, value, stage)
+            if index is None or not first <= begin <= stage:
+                continue
+            seconds = instance.problem.costs.page_out[instance.values[value]].seconds
+            excuses = (model.retain[value, index], _held(model, value, stage))
+            terms[_unless(model, variable, excuses)] = seconds
+        _add(model, terms, clock[stage] - clock[first] + timing.wait_seconds)
+
+
+def add_arrivals(model: Formulation, timing: Timing) -> None:
+    """Add the rows of `arrivals`, and a variable for every value that may be there early."""
+    instance = model.candidates.instance
+    clock = clock_seconds(instance)
+    for stage, last in timing.arrivals:
+        terms = _work_outside(model, stage + 1, last + 1)
+        for value in model.page_out:
+            seconds = instance.problem.costs.page_in[instance.values[value]].seconds
+            for key, (release, due) in _page_ins(model, value):
+                if not stage < due <= last:
+                    continue
+                excuses = (_held(model, value, stage),) if release <= stage else ()
+                terms[_unless(model, model.page_in[key], excuses)] = seconds
+        _add(model, terms, clock[last] - clock[stage + 1] + timing.wait_seconds)
+
+
+def _held(model: Formulation, value: int, stage: int) -> int:
+    """Return the variable that says that a value is in RAM during a stage's node only because of a transfer."""
+    if (value, stage) not in model.held:
+        model.held[value, stage] = model.variable(binary=False)
+    return model.held[value, stage]
+
+
+def _unless(model: Formulation, transfer: int, excuses: Sequence[int]) -> int:
+    """Return a variable that is at least a transfer's, less its excuses."""
+    if not excuses:
+        return transfer
+    moved = model.variable(binary=False)
+    model.rows.append(Row({moved: 1.0, transfer: -1.0, **dict.fromkeys(excuses, 1.0)}, low=0.0))
+    return moved
+
+
+def _waiting_event(candidates: Candidates, value: int, stage: int) -> int | None:
+    """Return the index of the event that a value waits for while a stage's node runs, None if that node needs it."""
+    if candidates.instance.producer[value] >= stage:
+        return None
+    for index, event in enumerate(candidates.events[value]):
+        if event.stage == stage and event.main:
+            return None
+        if event.stage > stage:
+            return index
+    return None
+
+
+def _work_outside(model: Formulation, first: int, end: int) -> dict[int, float]:
+    """Return the seconds of recomputes outside a window of stages, by variable."""
+    return {
+        variable: model.candidates.units[number].seconds
+        for (stage, number), variable in model.recompute.items()
+        if not first <= stage < end
+    }
+
+
+def transfer_seconds(model: Formulation) -> dict[int, float]:
+    """Return how long the channel is busy with each page-in and page-out, by variable."""
+    instance, costs = model.candidates.instance, model.candidates.instance.problem.costs
+    seconds = {
+        variable: costs.page_in[instance.values[value]].seconds for (value, _), variable in model.page_in.items()
+    }
+    seconds.update(
+        (variable, costs.page_out[instance.values[value]].seconds) for value, variable in model.page_out.items()
+    )
+    return seconds
+
+
+def crowded_windows(
+    model: Formulation, x: Sequence[float], timing: Timing, *, most: int = 12
+) -> tuple[tuple[int, int], ...]:
+    """Return windows of stages whose transfers, as an assignment has them, do not fit; the most crowded first."""
+    candidates = model.candidates
+    clock = clock_seconds(candidates.instance)
+    seconds = transfer_seconds(model)
+    recomputed = [0.0] * len(clock)
+    for (stage, number), variable in model.recompute.items():
+        recomputed[stage + 1] += candidates.units[number].seconds * (x[variable] > 0.5)
+    redone = list(accumulate(recomputed))
+    jobs = sorted(_jobs(model, x, seconds), key=lambda job: job[1])
+    crowded = []
+    for first in sorted({release for release, _, _ in jobs}):
+        load, worst = 0.0, (0.0, 0)
+        for release, due, busy in jobs:
+            load += busy if release >= first else 0.0
+            inside = redone[due] - redone[first]
+            room = clock[due] - clock[first] + timing.wait_seconds - (redone[-1] - inside)
+            worst = max(worst, (load - room, due))
+        if worst[0] > 1e-9 * timing.deadline_seconds:
+            crowded.append((-worst[0], first, worst[1]))
+    return tuple((first, end) for _, first, end in sorted(crowded)[:most])
+
+
+def _jobs(model: Formulation, x: Sequence[float], seconds: dict[int, float]) -> Iterator[tuple[int, int, float]]:
+    """Yield (stage from which, stage up to which, seconds) for each transfer of an assignment."""
+    for value, variable in model.page_out.items():
+        stages = []
+        for key, (release, stage) in _page_ins(model, value):
+            page_in = model.page_in[key]
+            if x[page_in] > 0.5:
+                stages.append(stage)
+                yield release, stage, seconds[page_in]
+        if stages:
+            yield model.candidates.instance.producer[value] + 1, min(stages), seconds[variable]
+
+
+def _page_ins(model: Formulation, value: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield a value's possible page-ins: key, and the stages between which the transfer must lie."""
+    release = model.candidates.instance.producer[value] + 1
+    for index, event in enumerate(model.candidates.events[value]):
+        if (value, index) in model.page_in:
+            yield (value, index), (release, event.stage)
+        if event.main:
+            release = event.stage + 1
+
+
+def _inside(model: Formulation, seconds: dict[int, float], first: int, end: int) -> dict[int, float]:
+    """Return the seconds of transfers that certainly lie in a window of stages.
+
+    A page-out does if the value is made in the window and no page-in of it lies behind.
+    """
+    terms: dict[int, float] = {}
+    for value, variable in model.page_out.items():
+        made_inside = model.candidates.instance.producer[value] + 1 >= first
+        early, late = [], []
+        for key, (release, stage) in _page_ins(model, value):
+            if stage > end:
+                late.append(model.page_in[key])
+                continue
+            early.append(model.page_in[key])
+            if release >= first:
+                terms[early[-1]] = seconds[early[-1]]
+        if made_inside and early:
+            terms[variable] = seconds[variable]
+            for page_in in late:
+                terms[page_in] = terms.get(page_in, 0.0) - seconds[variable]
+    return terms
+
+
+def _add(model: Formulation, terms: dict[int, float], high: float) -> None:
+    if sum(max(0.0, seconds) for seconds in terms.values()) > high:
+        model.time.append(Row(terms, high=high))
