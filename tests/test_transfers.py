@@ -123,14 +123,15 @@ def test_no_page_in_starts_earlier_and_no_page_out_ends_later_than_helps(seed: i
     problem, steps = case(seed, layers, slack)
     spread = overlap(problem, steps)
     slow = slower(problem)
-    # Nearer to its reader or maker, a transfer would cost time, now or when transfers are slow.
-    for shorter in neighbours(spread, later=True):
-        now, then = seconds(problem, shorter), seconds(slow, shorter)
-        if now <= seconds(problem, spread) and then <= seconds(slow, spread):
-            assert held(problem, shorter) >= held(problem, spread), "memory is held for nothing"
-    # Further away it would not save any, or not fit: 8 bytes of the budget are kept for tokens.
+    # 8 bytes of the budget are kept for tokens.
     assert problem.budget_bytes is not None
     tight = replace(problem, budget_bytes=problem.budget_bytes - TOKEN_BYTES)
+    # Nearer to its reader or maker, a transfer would cost time, now or when transfers are slow.
+    for shorter in neighbours(spread, later=True):
+        now, then = seconds(tight, shorter), seconds(slow, shorter)
+        if now <= seconds(problem, spread) and then <= seconds(slow, spread):
+            assert held(problem, shorter) >= held(problem, spread), "memory is held for nothing"
+    # Further away it would not save any, or not fit.
     for longer in neighbours(spread, later=False):
         assert seconds(tight, longer) >= seconds(problem, spread) - TOLERANCE_SECONDS
 

@@ -45,7 +45,7 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
         scip.setParam("limits/gap", overhead_gap)
         scip.setParam("limits/time", max(0.1, limits.time_limit_seconds - (time.monotonic() - begin)))
         scip.optimize()
-        status = scip.getStatus()
+        status: str = scip.getStatus()
         if status != "gaplimit":
             break
         objective, bound = scip.getPrimalbound() / scale, scip.getDualbound() / scale
