@@ -8,31 +8,45 @@ improved by moving nodes around its peak, and the file's own order is kept when 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from functools import partial
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from poet_onnx.graph import Node, Phase, TrainingGraph
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.instance import Instance, build_instance, file_order
+from poet_onnx.scheduling.instance import file_order
+from poet_onnx.scheduling.lifetimes import Lifetimes, Order, Profile
+from poet_onnx.scheduling.moves import Mover
 
-MOST_NODE_VISITS = 150_000
-"""Nodes that the improvement may look at, over all its trials: about two seconds, and the same on any machine."""
+MOST_NODE_VISITS = 1_000_000
+"""Nodes that the improvement may look at, over all its trials: about a second, and the same on any machine."""
+
+SPREAD_TRIALS = 200
+"""Orders tried besides, from other starts and after random moves."""
+
+LEAST_GAIN = 0.001
+"""No more orders are tried if the peak can be no lower than by this share."""
 
 
 def memory_aware_order(problem: ScheduleProblem) -> tuple[str, ...]:
     """Return an order of the graph's nodes whose peak is as low as was found, never above the file's."""
     deps = Dependencies(problem.graph)
+    lives = Lifetimes(problem)
     orders = [file_order(problem.graph), deps.drain_order(), deps.greedy_order()]
-    best = min((build_instance(problem, order) for order in orders), key=_quality)
-    return tuple(node.name for node in _improve(best, deps).nodes)
+    starts = sorted((lives.profile(lives.order_of(order)) for order in orders), key=_quality)
+    mover = Mover(lives, deps.before)
+    search = _PeakSearch(lives, mover)
+    best = search.descend(starts[0], MOST_NODE_VISITS // max(1, len(lives.names)))
+    if best.peak_bytes > _bound(lives, mover) * (1 + LEAST_GAIN):
+        best = search.spread(best, starts[1:])
+    return lives.names_of(best.order)
 
 
-def _quality(instance: Instance) -> tuple[int, int]:
+def _quality(profile: Profile) -> tuple[int, int]:
     """Return the peak, then the bytes above nine tenths of it summed over the steps: less is better."""
-    levels = instance.step_bytes()
-    peak = max(levels, default=0)
-    floor = peak * 9 // 10
-    return peak, sum(level - floor for level in levels if level > floor)
+    peak = profile.peak_bytes
+    return peak, int(np.maximum(profile.levels - peak * 9 // 10, 0).sum())
 
 
 class Dependencies:
@@ -43,7 +57,12 @@ class Dependencies:
         self.nodes: dict[str, Node] = {node.name: node for node in graph.nodes if not node.view}
         made_by = {value: node.name for node in self.nodes.values() for value in graph.writes(node)}
         self.before: dict[str, tuple[str, ...]] = {
-            name: tuple(dict.fromkeys([made_by[value] for value in graph.reads(node)] + list(node.after)))
+            name: tuple(
+                dict.fromkeys(
+                    [made_by[value] for value in graph.reads(node)]
+                    + [other for other in node.after if other in self.nodes]
+                )
+            )
             for name, node in self.nodes.items()
         }
         self.behind: dict[str, list[str]] = {name: [] for name in self.nodes}
@@ -99,6 +118,15 @@ class Dependencies:
                 constant.add(name)
         return constant
 
+    def late_order(self, order: tuple[str, ...]) -> tuple[str, ...]:
+        """Return an order with the nodes that depend on residents alone moved to right before their first reader."""
+        constant = self._constant()
+        done: dict[str, None] = {}
+        for name in order:
+            if name not in constant or not self.behind[name]:
+                self._emit(name, set(), done)
+        return tuple(done)
+
     def greedy_order(self) -> tuple[str, ...]:
         """Return the order that always runs the ready node which leaves the fewest bytes behind."""
         graph = self.graph
@@ -138,63 +166,127 @@ class Dependencies:
         return tuple(done)
 
 
-def _improve(instance: Instance, deps: Dependencies) -> Instance:
-    """Move nodes across the peak while that lowers it; the first improvement found is taken."""
-    quality = _quality(instance)
-    trials = MOST_NODE_VISITS // max(1, len(instance.nodes))
-    better = True
-    while better:
-        better = False
-        names = [node.name for node in instance.nodes]
-        for order in filter(None, (move(names) for move in _moves(instance, deps))):
-            if not trials:
-                return instance
-            trials -= 1
-            candidate = build_instance(instance.problem, order)
-            if _quality(candidate) < quality:
-                instance, quality, better = candidate, _quality(candidate), True
-                break
-    return instance
+class _PeakSearch:
+    """Moves nodes across the peak while that lowers it."""
+
+    def __init__(self, lives: Lifetimes, mover: Mover) -> None:
+        self.lives, self.mover = lives, mover
+        self.trials = 0
+
+    def descend(self, profile: Profile, most_trials: int) -> Profile:
+        """Take the first improvement found, until there is none."""
+        quality = _quality(profile)
+        self.trials += most_trials
+        better = True
+        while better:
+            better = False
+            for order in _moved(profile, self.lives, self.mover):
+                if not self.trials:
+                    return profile
+                self.trials -= 1
+                if order is None:
+                    continue
+                candidate = self.lives.profile(order)
+                if _quality(candidate) < quality:
+                    profile, quality, better = candidate, _quality(candidate), True
+                    break
+        return profile
+
+    def spread(self, best: Profile, others: Sequence[Profile]) -> Profile:
+        """Set out from other orders too, then from the best one after a few random moves."""
+        self.trials = 0
+        for other in others:
+            best = min(best, self.descend(other, SPREAD_TRIALS // 4), key=_quality)
+        bits = random.Random(0)
+        self.trials = SPREAD_TRIALS
+        count = len(best.order)
+        while self.trials and count > 1:
+            self.trials -= 1
+            kicked = best
+            for _ in range(bits.randint(1, 3)):
+                first, last = sorted(bits.sample(range(count), 2))
+                order, position = kicked.order, kicked.position
+                if bits.random() < 0.5:
+                    moved = self.mover.pull(order, position, [last], first)
+                else:
+                    moved = self.mover.push(order, position, first, last + 1)
+                kicked = kicked if moved is None else self.lives.profile(moved)
+            if kicked is not best:
+                best = min(best, self.descend(kicked, 0), key=_quality)
+        return best
 
 
-def _moves(instance: Instance, deps: Dependencies) -> list[Callable[[list[str]], list[str] | None]]:
-    """Return the moves that could shorten a life across the peak."""
-    levels = instance.step_bytes()
-    peak = max(range(len(levels)), key=levels.__getitem__, default=0)
-    moves: list[Callable[[list[str]], list[str] | None]] = []
-    across = [
-        value
-        for value in range(len(instance.values))
-        if instance.producer[value] < peak < instance.last_use(value) and peak not in instance.uses[value]
-    ]
-    for value in sorted(across, key=lambda value: -instance.sizes[value]):
-        later = [position for position in instance.uses[value] if position > peak]
-        moves.append(partial(_pull_before, deps=deps, positions=later, peak=peak))
-        if later and len(later) == len(instance.uses[value]):
-            moves.append(partial(_push_behind, deps=deps, made=instance.producer[value], first=later[0]))
-    return moves
+def _moved(profile: Profile, lives: Lifetimes, mover: Mover) -> Iterator[Order | None]:
+    """Yield orders in which a life that spans the peak is shorter, the largest value's first; None for no such one."""
+    order, position, waits = profile.order, profile.position, profile.waits
+    peak = int(np.argmax(profile.levels)) if len(order) else 0
+    across = np.nonzero((waits.first < peak) & (peak < waits.last))[0]
+    made_at = position[lives.maker]
+
+    def rank(wait: int) -> tuple[int, int, int]:
+        value = int(waits.value[wait])
+        return -int(lives.sizes[value]), int(made_at[value]), value
+
+    spans = sorted(across.tolist(), key=rank)
+    for wait in spans:
+        value, first, last = int(waits.value[wait]), int(waits.first[wait]), int(waits.last[wait])
+        later = waits.last[(waits.value == value) & (waits.last > peak)]
+        yield mover.pull(order, position, later.tolist(), peak)
+        if first == made_at[value]:
+            yield mover.push(order, position, first, last)
+    for value in np.nonzero(lives.kept & (made_at < peak))[0].tolist():
+        yield mover.push(order, position, int(made_at[value]), len(order))
+    for wait in spans:
+        first, last = int(waits.first[wait]), int(waits.last[wait])
+        yield mover.pull(order, position, [last], first + 1)
+        yield mover.push(order, position, first, last)
+        yield mover.push(order, position, first, peak + 1)
 
 
-def _pull_before(order: list[str], *, deps: Dependencies, positions: Sequence[int], peak: int) -> list[str] | None:
-    """Move nodes, with all they depend on, to just before the peak; None if the peak itself is among that."""
-    pulled: set[str] = set()
-    stack = [order[position] for position in positions]
-    head = set(order[:peak])
-    while stack:
-        name = stack.pop()
-        if name in head or name in pulled:
-            continue
-        if name == order[peak] or len(pulled) > 64:
-            return None
-        pulled.add(name)
-        stack.extend(deps.before[name])
-    moved = [name for name in order if name in pulled]
-    return order[:peak] + moved + [name for name in order[peak:] if name not in pulled]
+def peak_bound(problem: ScheduleProblem) -> int:
+    """Return bytes that no order can stay below with nothing recomputed or paged.
+
+    While a node runs, every value is alive that must be made before it and read behind it.
+    """
+    lives = Lifetimes(problem)
+    return _bound(lives, Mover(lives, Dependencies(problem.graph).before))
 
 
-def _push_behind(order: list[str], *, deps: Dependencies, made: int, first: int) -> list[str] | None:
-    """Move a node to just before its first reader; None if something in between depends on it."""
-    between = set(order[made + 1 : first])
-    if any(other in between for other in deps.behind[order[made]]):
-        return None
-    return order[:made] + order[made + 1 : first] + [order[made]] + order[first:]
+def _bound(lives: Lifetimes, mover: Mover) -> int:
+    nodes = range(len(lives.names))
+    earlier = _closure(nodes, mover.before)
+    later = _closure(nodes[::-1], mover.behind)
+    readers = [0] * len(lives.values)
+    for node, reads in enumerate(lives.reads):
+        for value in reads:
+            readers[value] |= 1 << node
+    return max((_least_level(lives, node, earlier[node], later[node], readers) for node in nodes), default=0)
+
+
+def _closure(order: Sequence[int], ties: Sequence[Sequence[int]]) -> list[int]:
+    """Return, as bit sets, each node with all that it is tied to; ties lead to nodes that come first in the order."""
+    closure = [0] * len(order)
+    for node in order:
+        closure[node] = 1 << node
+        for other in ties[node]:
+            closure[node] |= closure[other]
+    return closure
+
+
+def _least_level(lives: Lifetimes, node: int, earlier: int, later: int, readers: Sequence[int]) -> int:
+    """Return the bytes of what must be alive while a node runs, whatever the order; buffers are shared where they can.
+
+    Args:
+        lives: of the graph.
+        node: its number.
+        earlier: bit set of the nodes that must run before it, and itself.
+        later: bit set of the nodes that must run behind it, and itself.
+        readers: of each value.
+    """
+    alive = 0
+    for value, maker in enumerate(lives.maker.tolist()):
+        if earlier >> maker & 1 and (maker == node or lives.kept[value] or readers[value] & later):
+            alive += int(lives.sizes[value])
+    behind = later & ~(1 << node)
+    heirs = {heir for read, heir in lives.shares(node) if not lives.kept[read] and not readers[read] & behind}
+    return alive + int(lives.workspace[node]) - sum(int(lives.sizes[heir]) for heir in heirs)

@@ -1,0 +1,212 @@
+"""Orders: the lowest peak, proven by exhaustive search where that is possible, and the order for a budget."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_graphs import random_graph
+
+from poet_onnx.costs import CostTable, NodeCost, cost_table
+from poet_onnx.device import load_device
+from poet_onnx.extract import extract, load_model
+from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.instance import build_instance, file_order
+from poet_onnx.scheduling.lifetimes import Lifetimes
+from poet_onnx.scheduling.moves import Mover
+from poet_onnx.scheduling.order import Dependencies, memory_aware_order, peak_bound
+
+
+def _wide(seed: int, count: int) -> ScheduleProblem:
+    """Return a random graph with many orders: two inputs at most, buffers that may be shared, outputs, updates."""
+    bits = random.Random(seed)
+    tensors = {name: Tensor(name, "FLOAT", (4,), 16, name, True, False) for name in ("x", "state")}
+    nodes: list[Node] = []
+    made: list[str] = []
+    readers: list[str] = []
+    for number in range(count):
+        reads = bits.sample(made, min(len(made), bits.choice([0, 1, 1, 2]))) or ["x"]
+        size = bits.choice([100, 200, 400, 800])
+        name = f"v{number}"
+        kept = bits.random() < 0.1
+        tensors[name] = Tensor(name, "FLOAT", (size // 4,), size, name, False, kept)
+        shared = [(index, 0) for index, read in enumerate(reads) if tensors[read].size_bytes == size and not kept]
+        changes = bits.random() < 0.15
+        inputs = (*reads, "state") if changes or bits.random() < 0.15 else tuple(reads)
+        after = tuple(readers) if changes else tuple(readers[:1])
+        if "state" in inputs:
+            readers = [f"n{number}"] if changes else [*readers, f"n{number}"]
+        else:
+            after = ()
+        nodes.append(
+            Node(
+                f"n{number}",
+                "Op",
+                "",
+                inputs,
+                (name,),
+                {},
+                Phase.FORWARD,
+                recomputable=False,
+                updates=("state",) if changes else (),
+                inplace=tuple(shared[:1]) if bits.random() < 0.5 else (),
+                after=after,
+            )
+        )
+        made.append(name)
+    outputs = tuple(name for name in made if tensors[name].is_output)
+    graph = TrainingGraph("wide", tuple(nodes), tensors, ("x", "state"), outputs, f"wide-{seed}-{count}")
+    costs = {node.name: NodeCost(1.0, 1.0, bits.choice([0, 0, 50, 300])) for node in nodes}
+    return ScheduleProblem(graph, CostTable("none", costs, {}, {}, asynchronous=False))
+
+
+def _least_peak(problem: ScheduleProblem) -> int:
+    """Return the lowest peak of all orders: a walk over all sets of nodes that may have run.
+
+    What is in memory follows from the set alone, and what a node needs from the set before it.
+    """
+    graph = problem.graph
+    before = Dependencies(graph).before
+    sizes = {name: tensor.size_bytes for name, tensor in graph.tensors.items()}
+    nodes = {node.name: node for node in graph.nodes}
+    readers: dict[str, set[str]] = {value: set() for node in graph.nodes for value in graph.writes(node)}
+    for node in graph.nodes:
+        for value in graph.reads(node):
+            readers[value].add(node.name)
+    best: dict[frozenset[str], int] = {frozenset(): 0}
+    for _ in nodes:
+        following: dict[frozenset[str], int] = {}
+        for done, peak in best.items():
+            alive = {value for name in done for value in graph.writes(nodes[name])}
+            alive = {value for value in alive if graph.tensors[value].is_output or readers[value] - done}
+            for name, node in nodes.items():
+                if name in done or not done.issuperset(before[name]):
+                    continue
+                level = sum(sizes[value] for value in alive | set(graph.writes(node)))
+                level += problem.costs.nodes[name].workspace_bytes
+                for source, target in node.inplace:
+                    value = node.inputs[source]
+                    if readers[value] - done == {name} and not graph.tensors[value].is_output:
+                        level -= sizes[node.outputs[target]]
+                reached = done | {name}
+                following[reached] = min(following.get(reached, 2**62), max(peak, level))
+        best = following
+    return best[frozenset(nodes)]
+
+
+def _real(path: Path, device: str = "tx2") -> ScheduleProblem:
+    model = load_model(path)
+    normalize()(model)
+    graph = extract(model)
+    return ScheduleProblem(graph, cost_table(graph, load_device(device)))
+
+
+def _peak(problem: ScheduleProblem, order: tuple[str, ...]) -> int:
+    return max(build_instance(problem, order).step_bytes())
+
+
+def _is_allowed(problem: ScheduleProblem, order: tuple[str, ...]) -> bool:
+    place = {name: number for number, name in enumerate(order)}
+    before = Dependencies(problem.graph).before
+    return all(place[other] < place[name] for name in order for other in before[name])
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 9))
+def test_no_order_is_below_the_oracle_and_the_bound_is_not_above_it(seed: int, count: int) -> None:
+    problem = _wide(seed, count)
+    order = memory_aware_order(problem)
+    least = _least_peak(problem)
+    assert _is_allowed(problem, order)
+    assert peak_bound(problem) <= least <= _peak(problem, order) <= _peak(problem, file_order(problem.graph))
+
+
+def test_most_random_graphs_get_their_lowest_peak() -> None:
+    ratios = []
+    for seed in range(150):
+        problem = _wide(seed, 4 + seed % 7)
+        ratios.append(_peak(problem, memory_aware_order(problem)) / _least_peak(problem))
+    assert sum(ratio == 1 for ratio in ratios) >= 0.98 * len(ratios)
+    assert max(ratios) < 1.1
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), layers=st.integers(1, 20), wide=st.booleans())
+def test_profile_counts_as_the_instance_does(seed: int, layers: int, wide: bool) -> None:
+    problem = _wide(seed, layers) if wide else ScheduleProblem(*random_graph(seed, layers))
+    lives = Lifetimes(problem)
+    deps = Dependencies(problem.graph)
+    for order in (file_order(problem.graph), deps.drain_order(), deps.greedy_order(), memory_aware_order(problem)):
+        profile = lives.profile(lives.order_of(order))
+        instance = build_instance(problem, order)
+        assert profile.levels.tolist() == instance.step_bytes()
+        assert lives.names_of(profile.order) == order
+        waits = {
+            (instance.values[value], first, last)
+            for value in range(len(instance.values))
+            for first, last in zip(
+                (instance.producer[value], *instance.uses[value]), instance.uses[value], strict=False
+            )
+        }
+        columns = (profile.waits.value, profile.waits.first, profile.waits.last)
+        assert {(lives.values[v], a, b) for v, a, b in zip(*map(np.ndarray.tolist, columns), strict=True)} == waits
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(2, 20), data=st.data())
+def test_moves_keep_every_dependency(seed: int, count: int, data: st.DataObject) -> None:
+    problem = _wide(seed, count)
+    lives, deps = Lifetimes(problem), Dependencies(problem.graph)
+    mover = Mover(lives, deps.before)
+    order = lives.order_of(file_order(problem.graph))
+    for _ in range(8):
+        first = data.draw(st.integers(0, count - 2))
+        last = data.draw(st.integers(first + 1, count - 1))
+        position = lives.position(order)
+        pulled = mover.pull(order, position, [last], first)
+        pushed = mover.push(order, position, first, last)
+        for moved in (pulled, pushed):
+            if moved is not None:
+                assert _is_allowed(problem, lives.names_of(moved))
+                assert not np.array_equal(moved, order)
+        if pulled is not None:
+            node = int(order[last])
+            assert first <= int(lives.position(pulled)[node]) < last
+        order = next((moved for moved in (pulled, pushed) if moved is not None), order)
+
+
+def test_constants_run_right_before_their_reader() -> None:
+    problem = _wide(3, 1)
+    tensors = dict(problem.graph.tensors)
+    for name in ("late", "a", "b", "c"):
+        tensors[name] = Tensor(name, "FLOAT", (25,), 100, name, False, False)
+
+    def node(name: str, reads: tuple[str, ...], writes: str) -> Node:
+        return Node(name, "Op", "", reads, (writes,), {}, Phase.FORWARD, recomputable=False)
+
+    nodes = (
+        node("weight", ("state",), "late"),
+        node("one", ("x",), "a"),
+        node("two", ("a",), "b"),
+        node("three", ("b", "late"), "c"),
+    )
+    graph = replace(problem.graph, nodes=nodes, tensors=tensors, outputs=())
+    order = Dependencies(graph).late_order(file_order(graph))
+    assert order == ("one", "two", "weight", "three")
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet18", "bert-2"])
+def test_real_models_come_close_to_the_bound(name: str, model_path: Callable[..., Path]) -> None:
+    problem = _real(model_path(name))
+    order = memory_aware_order(problem)
+    assert _is_allowed(problem, order)
+    bound = peak_bound(problem)
+    assert bound <= _peak(problem, order) <= bound * 1.001
