@@ -1,0 +1,169 @@
+"""Every system call and allocation of the operator library fails in turn, in steps of real models; bits flip."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import TensorProto
+from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, poet_node
+
+from poet_onnx import rewrite
+from poet_onnx.device import load_device
+from poet_onnx.feeds import random_feeds
+from poet_onnx.ops import library_path
+from poet_onnx.runtime import PagingOptions, count_allocations, session_options
+from poet_onnx.runtime.options import BACKENDS, CIPHERS
+
+FAULTS = {  # ops/faults.h, and words of the error that must come; None: the step must succeed
+    "interrupted": (1, None),
+    "short": (2, None),
+    "EIO": (3, f"errno {errno.EIO}"),
+    "ENOSPC": (4, f"errno {errno.ENOSPC}"),
+    "EDQUOT": (5, f"errno {errno.EDQUOT}"),
+    "end of file": (6, "unexpected end of file"),
+    # Of the library's own memory, or of a tensor's, which ONNX Runtime gets through the library.
+    "out of memory": (7, "out of memory|bad_alloc"),
+}
+NEVER = 1 << 60
+RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
+
+
+@dataclass
+class Step:
+    """A session of a rewritten training graph with inputs, and what one step makes of them."""
+
+    session: onnxruntime.InferenceSession
+    feeds: dict[str, np.ndarray]
+    updated: frozenset[str]
+    page_outs: int
+    expected: list[bytes]
+
+    def run(self) -> list[bytes]:
+        """Run a step on fresh gradient buffers; return the bytes of outputs and buffers."""
+        feeds = {name: array.copy() if name in self.updated else array for name, array in self.feeds.items()}
+        outputs = self.session.run(None, feeds)
+        return [output.tobytes() for output in outputs] + [feeds[name].tobytes() for name in sorted(self.updated)]
+
+
+def make_step(path: Path, directory: Path, budget: str, asynchronous: bool) -> Step:
+    """Rewrite a model with paging alone and open a session of it."""
+    device = load_device("tx2")
+    assert device.storage is not None
+    device = device.model_copy(update={"storage": device.storage.model_copy(update={"asynchronous": asynchronous})})
+    result = rewrite(path, device=device, activation_budget=budget, recompute=False, gap=0.5, time_limit_seconds=10)
+    halves = sum(node.op_type == "PageOutStart" for node in result.model.graph)
+    whole = sum(node.op_type == "PageOut" for node in result.model.graph)
+    assert halves + whole >= 18
+    assert (halves > whole) if asynchronous else halves == 0
+    session = onnxruntime.InferenceSession(
+        ir.to_proto(result.model).SerializeToString(), session_options(page_dir=directory)
+    )
+    inputs = {value.name for value in session.get_inputs()}
+    updated = frozenset(name for node in result.graph.nodes for name in node.updates if name in inputs)
+    feeds = {name: array for name, array in random_feeds(result.graph, 0).items() if name in inputs}
+    step = Step(session, feeds, updated, halves + whole, [])
+    step.expected = step.run()
+    return step
+
+
+@pytest.fixture
+def library() -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(library_path()))
+    loaded.poet_arm_fault.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    loaded.poet_arm_fault.restype = None
+    loaded.poet_disarm_fault.argtypes = []
+    loaded.poet_disarm_fault.restype = ctypes.c_uint64
+    return loaded
+
+
+def inject(library: ctypes.CDLL, step: Step, name: str, most: int) -> int:
+    """Fail each call of a step in turn, or every n-th where there are more than `most`; return how many failed."""
+    kind, message = FAULTS[name]
+    library.poet_arm_fault(kind, NEVER)
+    assert step.run() == step.expected
+    calls = library.poet_disarm_fault()
+    chosen = range(0, calls, -(-calls // most))
+    for nth in chosen:
+        library.poet_arm_fault(kind, nth)
+        try:
+            outcome = step.run()
+        except RuntimeFailure as error:
+            assert message is not None, f"{name} at call {nth}: {error}"
+            assert re.search(message, str(error)), f"{name} at call {nth}: {error}"
+        else:
+            assert outcome == step.expected, f"wrong bits after {name} at call {nth}"
+        assert library.poet_disarm_fault() > nth
+        assert step.run() == step.expected, f"wrong bits in the step after {name} at call {nth}"
+    return len(chosen)
+
+
+def held() -> tuple[int, int]:
+    """Return how many threads and descriptors this process has."""
+    return tuple(len(list(Path("/proc/self", kind).iterdir())) for kind in ("task", "fd"))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [("bert-2", "12%", True, 60), ("bert-2", "12%", False, 30), ("resnet18", "75%", True, 8)],
+    ids=["bert-2-async", "bert-2-sync", "resnet18-async"],
+)
+def test_every_call_of_a_step_may_fail(model_path: Callable[..., Path], tmp_path: Path, library, case) -> None:
+    """At most some calls of each kind, spread over the step."""
+    name, budget, asynchronous, most = case
+    step = make_step(model_path(name), tmp_path, budget, asynchronous)
+    before = held()
+    with count_allocations() as memory:
+        injected = {fault: inject(library, step, fault, most) for fault in FAULTS}
+        assert memory.current_bytes <= memory.level_bytes
+    assert held() == before
+    # At least one call for every page-out and one for the page-in of each, of every kind of call.
+    assert all(count >= min(2 * step.page_outs, most * 2 // 3) for count in injected.values()), injected
+    assert sum(injected.values()) >= 4 * most
+
+
+def flip_models(mode: str) -> tuple[bytes, bytes]:
+    """Return a model that pages a tensor out and one that pages it in."""
+    shape = (3001,)
+    page_out = make_model(
+        [poet_node("PageOut", ["x"], ["token"], slot=0)], [("x", FLOAT, shape)], [("token", TensorProto.INT64, (1,))]
+    )
+    nodes = paging_nodes(mode, "", "y", dtype=FLOAT, shape=shape)[1 if mode == "sync" else 2 :]
+    return page_out, make_model(nodes, [("y_token", TensorProto.INT64, (1,))], [("y", FLOAT, shape)])
+
+
+@pytest.mark.parametrize("cipher", [None, *CIPHERS])
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_every_flipped_bit_that_is_read_is_noticed(tmp_path: Path, backend: str, cipher: str | None) -> None:
+    """100 flips for each of 12 ways to store a page."""
+    page_out, page_in = flip_models("sync")
+    options = session_options(page_dir=tmp_path, paging=PagingOptions(backend=backend, cipher=cipher))
+    writer, reader = (onnxruntime.InferenceSession(model, options) for model in (page_out, page_in))
+    x = np.random.default_rng(1).standard_normal(3001).astype(np.float32)
+    (token,) = writer.run(None, {"x": x})
+    (descriptor,) = page_descriptors(tmp_path)
+    random = np.random.default_rng(2)
+    # A descriptor of its own, so that no flag of the store's changes.
+    file = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
+    try:
+        for _ in range(100):
+            at, bit = int(random.integers(x.nbytes)), 1 << int(random.integers(8))
+            before = os.pread(file, 1, at)
+            os.pwrite(file, bytes([before[0] ^ bit]), at)
+            os.fdatasync(file)
+            with pytest.raises(RuntimeFailure, match=r"cannot read slot 0 .* what was read is not what was written"):
+                reader.run(None, {"y_token": token})
+            os.pwrite(file, before, at)
+            os.fdatasync(file)
+    finally:
+        os.close(file)
+    assert reader.run(None, {"y_token": token})[0].tobytes() == x.tobytes()
