@@ -40,6 +40,7 @@ def schedule(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     order: Sequence[str] | None = None,
+    known: Sequence[tuple[Step, ...]] = (),
 ) -> Plan:
     """Find the plan of least energy within the budget and the deadline.
 
@@ -50,6 +51,8 @@ def schedule(
         seed: of the solver.
         progress: called with a `Progress` while the solver works.
         order: of the nodes; the memory-aware order if not given.
+        known: steps of plans found before, for other limits; no plan is returned that spends more than one of them
+            which keeps these limits.
 
     Raises:
         InfeasibleError: if no plan keeps to the budget and the deadline; it says what would do.
@@ -70,6 +73,8 @@ def schedule(
         return _plan(problem, steps, unlimited.energy_joules, _Ending("not_needed", ALL_PLANS, begin, seed))
     limits = Limits(gap, min(OVERHEAD_GAP, 10 * gap), time_limit_seconds, seed)
     incumbent = Incumbent(problem, base_joules(problem), progress)
+    for earlier in known:
+        incumbent.offer_steps(earlier)
     status, covers = _solve(incumbent, instance, limits)
     if incumbent.steps is None:
         raise LimitReachedError(_nothing_found(instance, limits, incumbent.fastest_seconds))
