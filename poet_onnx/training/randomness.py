@@ -20,12 +20,12 @@ _COUNTING = frozenset(("Dropout", "BitmaskDropout", "BiasDropout", "BitmaskBiasD
 
 
 def seeds(model: ir.Model) -> dict[str, int]:
-    """Return the seed of every node that draws random numbers, by the name of its first output.
+    """Return the seed of every node whose random numbers can be resumed, by the name of its first output.
 
     Args:
         model: one whose seeds are pinned.
     """
-    return {node.outputs[0].name or "": int(node.attributes.get_int("seed", 0)) for node in _drawing(model)}
+    return {node.outputs[0].name or "": int(node.attributes.get_int("seed", 0)) for node in _counting(model)}
 
 
 def advance(model: ir.Model, runs: int) -> None:
