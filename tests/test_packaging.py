@@ -25,12 +25,16 @@ MAX_SOURCES_BYTES = 2 << 20
 PORTABLE_SOURCE = """
 #include <dlfcn.h>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 extern "C" __attribute__((visibility("default"))) int answer() {
   auto words = std::make_shared<std::vector<std::string>>();
-  std::thread writer([words] { words->resize(dlsym(nullptr, "malloc") != nullptr ? 42 : 0); });
+  static std::once_flag once;
+  std::thread writer([words] {
+    std::call_once(once, [&] { words->resize(dlsym(nullptr, "malloc") != nullptr ? 42 : 0); });
+  });
   writer.join();
   pthread_setname_np(pthread_self(), "answer");
   return static_cast<int>(words->size());

@@ -25,6 +25,12 @@ from elftools.elf.elffile import ELFFile
 
 LIMITS = {"GLIBC": (2, 27), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}
 LIBRARIES = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1")
+KINDS = {  # of symbols in the library -> in the assembler; all others are objects
+    "STT_FUNC": "function",
+    "STT_LOOS": "function",  # the library chooses the function when it is loaded
+    "STT_TLS": "tls_object",
+}
+SECTIONS = {"function": ".text", "object": ".data", "tls_object": '.section .tdata, "awT", %progbits'}
 ONCE_APART = {  # what libc.so.6 of today has and glibc 2.27 kept elsewhere
     "libpthread.so.0": re.compile(r"(pthread|sem)_"),
     "libdl.so.2": re.compile(r"dl(open|close|sym|vsym|error|addr|addr1|info|mopen)$"),
@@ -36,7 +42,7 @@ class Symbol(NamedTuple):
 
     name: str
     version: str
-    is_function: bool
+    kind: str
     size_bytes: int
 
 
@@ -66,22 +72,23 @@ def allowed_symbols(library: Path) -> list[Symbol]:
             key = version_key(version)
             if key is None or (symbol.name in newest and newest[symbol.name][0] >= key):
                 continue
-            is_function = symbol["st_info"]["type"] in ("STT_FUNC", "STT_LOOS")  # the latter: chosen at load time
-            newest[symbol.name] = (key, Symbol(symbol.name, version, is_function, symbol["st_size"]))
+            kind = KINDS.get(symbol["st_info"]["type"], "object")
+            newest[symbol.name] = (key, Symbol(symbol.name, version, kind, symbol["st_size"]))
     return [symbol for _, symbol in newest.values()]
 
 
 def make_stub(compiler: str, path: Path, soname: str, symbols: list[Symbol]) -> None:
     """Assemble and link one stub."""
     lines = []
-    for symbol in symbols:
-        kind = "function" if symbol.is_function else "object"
-        lines.append(f".globl {symbol.name}\n.type {symbol.name}, %{kind}\n.size {symbol.name}, {symbol.size_bytes}")
-        lines.append(f"{symbol.name}:")
+    for kind, section in SECTIONS.items():
+        lines.append(section)
+        for name, _, _, size_bytes in (symbol for symbol in symbols if symbol.kind == kind):
+            lines.append(f".globl {name}\n.type {name}, %{kind}\n.size {name}, {size_bytes}\n{name}:")
+        lines.append(".byte 0")
     versions = sorted({symbol.version for symbol in symbols})
     nodes = (f"{v} {{ {' '.join(s.name + ';' for s in symbols if s.version == v)} }};" for v in versions)
     source, script = path.with_suffix(".s"), path.with_suffix(".map")
-    source.write_text(".data\n" + "\n".join(lines) + "\n.byte 0\n")
+    source.write_text("\n".join(lines) + "\n")
     script.write_text("\n".join(nodes) + "\n")
     link = (f"-Wl,-soname,{soname}", f"-Wl,--version-script={script}")
     subprocess.run([compiler, "-shared", "-nostdlib", *link, str(source), "-o", str(path)], check=True)
@@ -96,10 +103,19 @@ def find(compiler: str, name: str) -> Path:
     return path.resolve()
 
 
+def find_loader(compiler: str) -> str:
+    """Return the name of the dynamic loader, which has functions that compilers call."""
+    with find(compiler, "libc.so.6").open("rb") as stream:
+        dynamic = ELFFile(stream).get_section_by_name(".dynamic")
+        (loader,) = (tag.needed for tag in dynamic.iter_tags("DT_NEEDED"))
+    return str(loader)
+
+
 def make(compiler: str, output: Path) -> None:
     """Make all stubs and the linker scripts that lead to them."""
     output.mkdir(parents=True)
-    for library in LIBRARIES:
+    loader = find_loader(compiler)
+    for library in (*LIBRARIES, loader):
         symbols = allowed_symbols(find(compiler, library))
         parts = {library: symbols}
         if library == "libc.so.6":
@@ -116,7 +132,7 @@ def make(compiler: str, output: Path) -> None:
     subprocess.run([archiver.strip(), "rcs", str(archive), str(compat)], check=True)
     nonshared = find(compiler, "libc_nonshared.a")
     inputs = {
-        "libc.so": [output / "libc.so.6", *(output / name for name in ONCE_APART), archive, nonshared],
+        "libc.so": [*(output / name for name in ("libc.so.6", *ONCE_APART, loader)), archive, nonshared],
         "libm.so": [output / "libm.so.6"],
         "libgcc_s.so": [output / "libgcc_s.so.1", find(compiler, "libgcc.a")],
         "libstdc++.so": [output / "libstdc++.so.6", find(compiler, "libstdc++.a")],
