@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,29 +22,16 @@ from poet_onnx.training.batch import Array, Arrays, Wanted, read_batch
 from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
 from poet_onnx.training.inference import infer_only, make_inference_model
 from poet_onnx.training.memory import Memory
-from poet_onnx.training.optimizers import AdamW, Optimizer, from_settings, settings
+from poet_onnx.training.optimizers import AdamW, Optimizer
 from poet_onnx.training.parameters import Source, read_parameters
+from poet_onnx.training.progress import Progress
 from poet_onnx.training.roles import find_roles
 from poet_onnx.training.runner import Runner
 from poet_onnx.training.updates import free_state, squares_model, update_in_step, update_model, write_in_step
 
 AnyModel = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
-_FORMAT = 1
 _NORM_EPSILON = 1e-6  # as in ONNX Runtime's InplaceClipGradNorm and torch.nn.utils.clip_grad_norm_
-
-
-@dataclass(frozen=True)
-class _Collected:
-    """How gradients become one update.
-
-    Attributes:
-        steps: batches whose gradients are averaged.
-        clip_norm: bound on the Euclidean norm of all gradients together, or None.
-    """
-
-    steps: int
-    clip_norm: float | None
 
 
 class TrainingSession:
@@ -93,9 +80,7 @@ class TrainingSession:
             raise InputError(f"Gradients cannot be clipped to a norm of {clip_norm}: give a number above 0.")
         self._optimizer: Optimizer = optimizer or AdamW()
         self._schedule = schedule
-        self._collected = _Collected(accumulation_steps, clip_norm)
         self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir}
-        self._updates = self._batches = self._runs = 0
         self._rate = self._optimizer.learning_rate
         self._norm: float | None = None
         self._failed = False
@@ -104,7 +89,7 @@ class TrainingSession:
         values = read_parameters(parameters)
         self._model = as_model(training_model)
         PinSeeds()(self._model)
-        self._seeds = randomness.seeds(self._model)
+        self._progress = Progress(self._optimizer, accumulation_steps, clip_norm, randomness.seeds(self._model))
         self._roles = find_roles(self._model, values)
         whole_step = accumulation_steps == 1 and clip_norm is None and not keep_gradients
         done = update_in_step(self._model, self._roles, self._optimizer) if whole_step else ()
@@ -137,7 +122,7 @@ class TrainingSession:
     @property
     def updates(self) -> int:
         """Updates made so far."""
-        return self._updates
+        return self._progress.updates
 
     @property
     def learning_rate(self) -> float:
@@ -188,21 +173,26 @@ class TrainingSession:
         if self._failed:
             raise InputError("An earlier step failed half-way: load a checkpoint before the next step.")
         feeds = read_batch(self._step.wanted, inputs, labels)
-        updating = self._batches + 1 == self._collected.steps
+        done = self._progress
+        updating = done.batches + 1 == done.accumulation_steps
         if updating:
-            rate = self._optimizer.learning_rate if self._schedule is None else float(self._schedule(self._updates))
+            rate = self._optimizer.learning_rate if self._schedule is None else float(self._schedule(done.updates))
             if not 0 <= rate < math.inf:
-                raise InputError(f"After {self._updates} updates the schedule gives {rate}: give a rate of 0 or more.")
+                raise InputError(f"After {done.updates} updates the schedule gives {rate}: give a rate of 0 or more.")
             self._rate = rate
         with self._all_or_failed():
-            self._memory.fresh[...] = self._batches == 0
-            if self._collected.clip_norm is None:
+            self._memory.fresh[...] = done.batches == 0
+            if done.clip_norm is None:
                 self._set_rates(1.0)
             self._step.run(feeds)
-            self._runs += 1
-            self._batches += 1
             if updating:
                 self._update()
+            self._progress = replace(
+                done,
+                runs=done.runs + 1,
+                updates=done.updates + updating,
+                batches=0 if updating else done.batches + 1,
+            )
         return float(self._step.outputs[self._roles.loss].reshape(()))
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -217,17 +207,8 @@ class TrainingSession:
         if self._failed:
             raise InputError("A step failed half-way: there is nothing whole to save.")
         randomness.check_resumable(self._model)
-        progress = {
-            "format": _FORMAT,
-            "optimizer": settings(self._optimizer),
-            "accumulation_steps": self._collected.steps,
-            "clip_norm": self._collected.clip_norm,
-            "updates": self._updates,
-            "batches": self._batches,
-            "runs": self._runs,
-            "seeds": self._seeds,
-        }
-        write_checkpoint(path, self._memory.lasting(gradients=self._batches > 0), progress)
+        tensors = self._memory.lasting(gradients=self._progress.batches > 0)
+        write_checkpoint(path, tensors, self._progress.to_values())
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint; the session must have the same graph and settings as the one that wrote it.
@@ -238,17 +219,16 @@ class TrainingSession:
             InputError: if it cannot be read or is of another graph or of other settings; nothing has changed then.
         """
         with open_checkpoint(path) as file:
-            progress = file.progress()
-            self._check_progress(progress, path)
-            wanted = self._memory.lasting(gradients=progress["batches"] > 0)
+            progress = Progress.from_values(file.progress(), path)
+            self._progress.check_fits(progress, path)
+            wanted = self._memory.lasting(gradients=progress.batches > 0)
             for name, array in wanted.items():
                 file.check(name, array)
             with self._all_or_failed():
                 for name, array in wanted.items():
                     np.copyto(array, file.read(name))
-                self._updates, self._batches = progress["updates"], progress["batches"]
-                self._runs = progress["runs"]
-                if self._seeds:
+                self._progress = progress
+                if progress.seeds:
                     self._step = self._make_step()
 
     def export_inference_model(
@@ -277,35 +257,33 @@ class TrainingSession:
         save_model(forward, path)
 
     def _update(self) -> None:
-        """Finish an update: parameters that the step has not updated, and the count."""
-        clip_norm = self._collected.clip_norm
-        if clip_norm is not None:
+        """Finish an update: the parameters that the step has not updated."""
+        done = self._progress
+        if done.clip_norm is not None:
             self._memory.total[...] = 0.0
             self._after["squares"].run()
-            self._norm = math.sqrt(float(self._memory.total[0])) / self._collected.steps
-            self._set_rates(min(1.0, clip_norm / (self._norm + _NORM_EPSILON)))
+            self._norm = math.sqrt(float(self._memory.total[0])) / done.accumulation_steps
+            self._set_rates(min(1.0, done.clip_norm / (self._norm + _NORM_EPSILON)))
         if "update" in self._after:
             self._after["update"].run()
-        self._updates += 1
-        self._batches = 0
 
     def _set_rates(self, factor: float) -> None:
-        scale = factor / self._collected.steps
-        self._memory.rates[...] = self._optimizer.rates(self._updates + 1, self._rate, scale)
+        scale = factor / self._progress.accumulation_steps
+        self._memory.rates[...] = self._optimizer.rates(self._progress.updates + 1, self._rate, scale)
 
     def _make_step(self) -> Runner:
         """Make the session of the training graph, which draws its random numbers from where they are."""
         model = self._model
-        if self._seeds and self._runs:
+        if self._progress.seeds and self._progress.runs:
             model = model.clone()
-            randomness.advance(model, self._runs)
+            randomness.advance(model, self._progress.runs)
         return Runner(_payload(model), self._memory.arrays, role="training model", **self._options)
 
     def _make_after(self, deferred: Sequence[str]) -> dict[str, Runner]:
         """Make the sessions of what is done after the step."""
         shapes = {name: self._memory.arrays[name].shape for name in deferred}
         payloads = {}
-        if self._collected.clip_norm is not None:
+        if self._progress.clip_norm is not None:
             payloads["squares"] = squares_model(self._roles, shapes)
         if shapes:
             payloads["update"] = update_model(self._roles, shapes, self._optimizer)
@@ -320,21 +298,6 @@ class TrainingSession:
         free_state(model, shared)
         infer_only(model)
         return Runner(_payload(model), self._memory.arrays, role="evaluation model", **self._options)
-
-    def _check_progress(self, progress: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-        if progress.get("format") != _FORMAT:
-            raise InputError(f"{path} has format {progress.get('format')}, but this version reads {_FORMAT}.")
-        optimizer = from_settings(progress["optimizer"])
-        if optimizer != self._optimizer:
-            raise InputError(f"{path} was made with {optimizer}, but this session has {self._optimizer}.")
-        found = _Collected(progress["accumulation_steps"], progress["clip_norm"])
-        if found != self._collected:
-            raise InputError(
-                f"{path} was made with accumulation_steps={found.steps} and clip_norm={found.clip_norm}, but this "
-                f"session has {self._collected.steps} and {self._collected.clip_norm}."
-            )
-        if progress["seeds"] != self._seeds:
-            raise InputError(f"{path} was made with a graph that draws other random numbers than this one.")
 
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:

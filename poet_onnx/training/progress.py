@@ -1,0 +1,82 @@
+"""How far a training session is, and with which settings: what a checkpoint holds besides tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from poet_onnx.errors import InputError
+from poet_onnx.training.optimizers import Optimizer, from_settings, settings
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a session is.
+
+    Attributes:
+        optimizer: its settings.
+        accumulation_steps: batches whose gradients are averaged for one update.
+        clip_norm: bound on the norm of all gradients together, or None.
+        seeds: where random numbers start, by the node's first output.
+        updates: made so far.
+        batches: whose gradients have been collected since the last update.
+        runs: of the training graph so far.
+    """
+
+    optimizer: Optimizer
+    accumulation_steps: int
+    clip_norm: float | None
+    seeds: Mapping[str, int]
+    updates: int = 0
+    batches: int = 0
+    runs: int = 0
+
+    def to_values(self) -> dict[str, object]:
+        """Return it as values that JSON knows."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**plain, "format": _FORMAT, "optimizer": settings(self.optimizer), "seeds": dict(self.seeds)}
+
+    @staticmethod
+    def from_values(values: Mapping[str, object], source: object) -> Progress:
+        """Return what `to_values` described.
+
+        Args:
+            values: out of a file.
+            source: the file's name, for errors.
+
+        Raises:
+            InputError: if they do not describe a session, or come from another version.
+        """
+        if values.get("format") != _FORMAT:
+            raise InputError(f"{source} is in format {values.get('format')}, but this version reads {_FORMAT}.")
+        optimizer, seeds, clip_norm = (values.get(name) for name in ("optimizer", "seeds", "clip_norm"))
+        counts = {name: values.get(name) for name in ("accumulation_steps", "updates", "batches", "runs")}
+        whole = {name: count for name, count in counts.items() if isinstance(count, int) and count >= 0}
+        if (
+            len(whole) < len(counts)
+            or not isinstance(optimizer, dict)
+            or not isinstance(seeds, dict)
+            or not all(isinstance(seed, int) for seed in seeds.values())
+            or not (clip_norm is None or (isinstance(clip_norm, float | int) and clip_norm > 0))
+        ):
+            raise InputError(f"{source} does not say how far it is: it was not written by this version.")
+        return Progress(optimizer=from_settings(optimizer), clip_norm=clip_norm, seeds=seeds, **whole)
+
+    def check_fits(self, other: Progress, source: object) -> None:
+        """Check that a session with these settings can go on where another one was.
+
+        Raises:
+            InputError: if they differ in more than how far they are.
+        """
+        if other.optimizer != self.optimizer:
+            raise InputError(f"{source} was made with {other.optimizer}, but this session has {self.optimizer}.")
+        if (other.accumulation_steps, other.clip_norm) != (self.accumulation_steps, self.clip_norm):
+            raise InputError(
+                f"{source} was made with accumulation_steps={other.accumulation_steps} and "
+                f"clip_norm={other.clip_norm}, but this session has {self.accumulation_steps} and {self.clip_norm}."
+            )
+        if other.seeds != self.seeds:
+            raise InputError(f"{source} was made with a graph that draws other random numbers than this one.")
