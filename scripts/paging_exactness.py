@@ -105,12 +105,11 @@ def _rows(case: Mapping[str, object]) -> Iterator[dict[str, object]]:
     """Yield the rows of one model and number of threads on this interpreter's runtime."""
     path, target, threads = Path(str(case["path"])), str(case["target"]), int(str(case["threads"]))
     device = throttled_device(Throttle())
-    prepared = path.with_name("prepared.onnx")
     model = load_model(path)
     prepare(target=target)(model)
-    ir.save(model, prepared)
-    measured = measure(prepared, device, threads=threads, repetitions=10, page_cache=True)
-    prepared.unlink()
+    path = path.with_name(f"prepared-{target}.onnx")
+    ir.save(model, path)
+    measured = measure(path, device, threads=threads, repetitions=10, page_cache=True)
     smallest = _smallest_budget(path, target, device, measured)
     runtime = installed_runtime()
     for budget in case["budgets"]:  # type: ignore[attr-defined]
