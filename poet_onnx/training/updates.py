@@ -94,8 +94,10 @@ def write_in_step(model: ir.Model, roles: Roles, parameters: Iterable[str]) -> N
         buffer = inputs[roles.buffers[parameter]]
         nodes = [node for node, _ in buffer.uses()]
         gradient = nodes[0].inputs[1]
-        whole = len(nodes) == 1 and nodes[0].op_type == "InPlaceAccumulatorV2" and _replaceable(nodes[0])
-        if not whole or gradient is None or gradient.producer() is None or gradient.is_graph_output():
+        if gradient is None or gradient.producer() is None or gradient.is_graph_output():
+            continue
+        whole = nodes[0].op_type == "InPlaceAccumulatorV2" or gradient.shape == buffer.shape
+        if len(nodes) > 1 or not whole or not _replaceable(nodes[0]):
             continue
         place = [output is nodes[0].outputs[0] for output in graph.outputs].index(True)
         graph.outputs[place] = gradient
