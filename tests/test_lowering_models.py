@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
-import onnxruntime
 import pytest
+from lowering_runs import Arrays, run_step
 
 from poet_onnx.extract import extract, load_model
 from poet_onnx.feeds import random_feeds
 from poet_onnx.passes.lowering import prepare
 from poet_onnx.rewrite import rewrite
-from poet_onnx.runtime import session_options
 from poet_onnx.verify import verify
 
 LOSS_ERROR, GRADIENT_ERROR = 1e-6, 2e-5
@@ -25,25 +22,6 @@ LOSS_ERROR, GRADIENT_ERROR = 1e-6, 2e-5
 ZERO = 1e-5
 
 SMALL = ["vgg16", "bert-2", "transformer", "densenet"]
-
-Arrays = dict[str, npt.NDArray[Any]]
-
-
-def run(model: ir.Model, feeds: Arrays) -> Arrays:
-    """Run a step and return its outputs and what its inputs hold afterwards."""
-    session = onnxruntime.InferenceSession(
-        ir.to_proto(model).SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
-    )
-    held = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array.copy()) for name, array in feeds.items()}
-    binding = session.io_binding()
-    for wanted in session.get_inputs():
-        binding.bind_ortvalue_input(wanted.name, held[wanted.name])
-    for output in session.get_outputs():
-        binding.bind_output(output.name)
-    session.run_with_iobinding(binding)
-    outputs = zip(session.get_outputs(), binding.get_outputs(), strict=True)
-    results = {output.name: value.numpy() for output, value in outputs}
-    return results | {name: np.array(value.numpy()) for name, value in held.items()}
 
 
 def worst_error(expected: Arrays, found: Arrays) -> tuple[float, str]:
@@ -64,6 +42,10 @@ def worst_error(expected: Arrays, found: Arrays) -> tuple[float, str]:
     return max(errors)
 
 
+def payload(model: ir.Model) -> bytes:
+    return ir.to_proto(model).SerializeToString()
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_a_lowered_step_gives_the_same_loss_and_gradients(model_path: Callable[..., Path], name: str) -> None:
     """On one runtime: the plain operators are there too."""
@@ -71,7 +53,7 @@ def test_a_lowered_step_gives_the_same_loss_and_gradients(model_path: Callable[.
     prepare(target="training")(original)
     prepare(target="stock")(lowered)
     feeds = random_feeds(extract(original), 0)
-    expected, found = run(original, feeds), run(lowered, feeds)
+    expected, found = run_step(payload(original), feeds), run_step(payload(lowered), feeds)
     loss = lowered.graph.outputs[0].name or ""
     assert abs(expected[loss] - found[loss]) <= LOSS_ERROR * abs(expected[loss])
     error, name = worst_error(expected, found)

@@ -60,7 +60,8 @@ def _batch_norm_gradient(site: Site) -> None:
     """BatchNormalizationGrad(dY, X, scale, mean, 1 / deviation) -> (dX, dScale, dBias).
 
     dX = a (dY - mean(dY)) - a (X - mean) mean(dY (X - mean)) / variance, with a = scale / deviation: what multiplies
-    X - mean and what stands alone are one number for each channel, which BatchNormalization applies in a single pass.
+    X - mean and what stands alone are one number for each channel, which BatchNormalization, told that mean and
+    deviation are 0 and 1, applies in a single pass.
     """
     shape = site.shape(0)
     if site.kernels and site.type(0).dtype == FLOAT:
@@ -69,7 +70,7 @@ def _batch_norm_gradient(site: Site) -> None:
         return
     d_y, x, scale, mean, inverse = (site.input(index) for index in range(5))
     axes = (0, *range(2, len(shape)))
-    count = math.prod(shape[axis] for axis in axes)
+    count, dtype = math.prod(shape[axis] for axis in axes), site.type(0).dtype.numpy()
     d_bias = site.sum(d_y, *axes, keep=False)
     centred = site.op("Sub", x, _per_channel(site, mean, len(shape)))
     product = site.sum(site.op("Mul", d_y, centred), *axes, keep=False)
@@ -79,15 +80,11 @@ def _batch_norm_gradient(site: Site) -> None:
         share = site.op("Mul", factor, site.number(-1 / count))
         slope = site.op("Mul", site.op("Mul", share, inverse), d_scale)
         offset = site.op("Mul", share, d_bias)
-        ones = site.op("ConstantOfShape", site.ints(shape[1]), value=_one(site))
-        affine = site.op("BatchNormalization", x, slope, offset, mean, ones, epsilon=0.0)
+        zeros, ones = site.zeros((shape[1],), site.type(0).dtype), site.constant(np.ones(shape[1], dtype))
+        affine = site.op("BatchNormalization", centred, slope, offset, zeros, ones, epsilon=0.0)
         site.give(0, site.op("Add", affine, site.op("Mul", d_y, _per_channel(site, factor, len(shape)))))
     site.give(1, d_scale)
     site.give(2, d_bias)
-
-
-def _one(site: Site) -> ir.TensorProtocol:
-    return ir.tensor(np.ones(1, site.type(0).dtype.numpy()), name="value")
 
 
 def _layer_norm_gradient(site: Site) -> None:
