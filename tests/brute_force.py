@@ -1,17 +1,20 @@
-"""The cheapest plan of a small graph by exhaustive search: an oracle that knows nothing of the scheduler's model.
+"""The cheapest plan of a small graph by exhaustive search: oracles that know nothing of the scheduler's model.
 
-A state is how far the order has come, what is in RAM and what is in storage; a move runs the next node, recomputes one
-or moves one value, and values are dropped at will. Dijkstra's search over states gives the least energy of any plan
-whose transfers take no time.
+`least_energy` looks at all plans. A state is how far the order has come, what is in RAM and what is in storage; a move
+runs the next node, recomputes one or moves one value, and values are dropped at will. Dijkstra's search over states
+gives the least energy of any plan whose transfers take no time. `least_overhead_of_class` looks at the plans of the
+scheduler's class, stage by stage.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import combinations
 
 from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.candidates import Candidates
 
 State = tuple[int, frozenset[str], frozenset[str]]
 
@@ -81,3 +84,126 @@ class _Search:
                 if sum(self.size[name] for name in subset) <= room and not any(subset < other for other in found):
                     found.append(subset)
         yield from found
+
+
+def least_overhead_of_class(candidates: Candidates, budget_bytes: int) -> float | None:
+    """Return the least energy above the computations' of any plan of the scheduler's class, None if none fits.
+
+    The class is what `Certificate.covers` says in words and `Candidates` in full: units that may be recomputed in each
+    stage, values that may leave RAM. All its plans are built step by step, and what is in RAM is counted at each step;
+    no row or variable of the scheduler's model is looked at.
+    """
+    search = _ClassSearch(candidates, budget_bytes)
+    states: dict[ClassState, float] = {(0, 0, 0, 0): 0.0}
+    for stage, slots in enumerate(candidates.slots):
+        states = {(ram, stored, 0, 0): joules for (ram, stored, _, _), joules in states.items()}
+        for slot in range(len(slots)):
+            states = _cheapest([*states.items(), *search.after_unit(states, stage, slot)])
+        states = _cheapest(search.after_node(states, stage))
+    return min(states.values(), default=None)
+
+
+ClassState = tuple[int, int, int, int]
+"""Bit sets: values in RAM, values in storage, values read or supplied in this stage, slots whose results are unread."""
+
+
+def _cheapest(found: Iterable[tuple[ClassState, float]]) -> dict[ClassState, float]:
+    states: dict[ClassState, float] = {}
+    for state, joules in found:
+        if joules < states.get(state, float("inf")):
+            states[state] = joules
+    return states
+
+
+class _ClassSearch:
+    def __init__(self, candidates: Candidates, budget_bytes: int) -> None:
+        self.candidates, self.budget = candidates, budget_bytes
+        self.instance = instance = candidates.instance
+        costs = instance.problem.costs
+        waits = 0.0 if costs.asynchronous else costs.idle_watts
+        self.page_out, self.page_in = (
+            {
+                value: table[instance.values[value]].joules + waits * table[instance.values[value]].seconds
+                for value in candidates.events
+                if instance.problem.paging and instance.values[value] in table
+            }
+            for table in (costs.page_out, costs.page_in)
+        )
+        self.last_event = {value: events[-1].stage for value, events in candidates.events.items()}
+        self.largest_subsets = lru_cache(maxsize=None)(self._largest_subsets)
+
+    def after_unit(self, states: dict[ClassState, float], stage: int, slot: int) -> Iterator[tuple[ClassState, float]]:
+        """Yield what comes of running the unit of a slot, what it reads being paged in if need be."""
+        candidates, idle = self.candidates, self.instance.problem.costs.idle_watts
+        unit = candidates.units[candidates.slots[stage][slot]]
+        price = unit.joules + idle * unit.seconds
+        reads = _bits(unit.inputs)
+        writes = _bits(value for value in unit.outputs if candidates.last_alive.get(value, -1) < stage)
+        read_by = [_bits(candidates.units[number].outputs) & reads for number in candidates.slots[stage]]
+        unread = 0 if writes & _bits(self.instance.reads[stage]) else 1 << slot
+        stays = self._unmanaged(stage, before=True) + unit.extra_bytes
+        for (ram, stored, touched, owed), joules in states.items():
+            fetched = reads & ~ram
+            if touched & (fetched | writes) or not self._stored(fetched, stored):
+                continue
+            owed_now = sum(1 << other for other in _members(owed) if not read_by[other]) | unread
+            cost = joules + price + sum(self.page_in[value] for value in _members(fetched))
+            needed = reads | writes
+            for rest in self.largest_subsets(ram & ~needed, self.budget - stays - self._bytes(needed)):
+                yield (rest | needed, stored, touched | needed, owed_now), cost
+
+    def after_node(self, states: dict[ClassState, float], stage: int) -> Iterator[tuple[ClassState, float]]:
+        """Yield what comes of running a stage's node and writing out any of what it makes."""
+        managed = self.candidates.events
+        reads = _bits(value for value in self.instance.reads[stage] if value in managed)
+        writes = _bits(value for value in self.instance.writes[stage] if value in managed)
+        stays = self._unmanaged(stage, before=False) + self.instance.workspace[stage] - self._taken_over(stage)
+        alive = _bits(value for value, last in self.last_event.items() if last > stage)
+        leavers = [value for value in self.instance.writes[stage] if value in self.page_out]
+        for (ram, stored, touched, owed), joules in states.items():
+            fetched = reads & ~ram
+            if owed or touched & fetched or not self._stored(fetched, stored):
+                continue
+            cost = joules + sum(self.page_in[value] for value in _members(fetched))
+            needed = reads | writes
+            for rest in self.largest_subsets(ram & ~needed, self.budget - stays - self._bytes(needed)):
+                for count in range(len(leavers) + 1):
+                    for chosen in combinations(leavers, count):
+                        paid = cost + sum(self.page_out[value] for value in chosen)
+                        yield ((rest | needed) & alive, (stored | _bits(chosen)) & alive, 0, 0), paid
+
+    def _stored(self, fetched: int, stored: int) -> bool:
+        return not fetched & ~stored and all(value in self.page_in for value in _members(fetched))
+
+    def _bytes(self, values: int) -> int:
+        return sum(self.instance.sizes[value] for value in _members(values))
+
+    def _unmanaged(self, stage: int, *, before: bool) -> int:
+        """Return the bytes of values that stay in RAM all their life, before a stage's node or while it runs."""
+        made, last = self.instance.producer, self.candidates.last_alive
+        return sum(self.instance.sizes[value] for value in last if made[value] + before <= stage <= last[value])
+
+    def _taken_over(self, stage: int) -> int:
+        """Return the bytes that a node's outputs take over from inputs that no later event can need."""
+        last = {**self.candidates.last_alive, **self.last_event}
+        return self.instance.shared_bytes(stage, [last[value] for value in range(len(self.instance.values))])
+
+    def _largest_subsets(self, values: int, room: int) -> tuple[int, ...]:
+        """Return the subsets that fit and that no other one contains."""
+        if room < 0:
+            return ()
+        if self._bytes(values) <= room:
+            return (values,)
+        found = {subset for value in _members(values) for subset in self.largest_subsets(values & ~(1 << value), room)}
+        return tuple(one for one in found if not any(one != other and one & other == one for other in found))
+
+
+def _bits(values: Iterable[int]) -> int:
+    return sum(1 << value for value in values)
+
+
+def _members(bits: int) -> Iterator[int]:
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low

@@ -20,7 +20,7 @@ class Unit:
 
     Attributes:
         nodes: positions, in order.
-        inputs, outputs: managed values that it reads and leaves.
+        inputs, outputs: values that it reads and leaves, neither small nor graph outputs.
         seconds, joules: of all its nodes.
         extra_bytes: most bytes that its inner values and workspace need beside inputs and outputs.
     """
@@ -172,7 +172,7 @@ def _unit(instance: Instance, nodes: tuple[int, ...], outputs: tuple[int, ...], 
         alive = {value for value in alive if value in outputs or last_use[value] > position}
     return Unit(
         nodes=nodes,
-        inputs=tuple(sorted(value for value in outside if value not in tiny)),
+        inputs=tuple(sorted(outside - tiny - instance.kept)),
         outputs=outputs,
         seconds=sum(instance.seconds[position] for position in nodes),
         joules=sum(instance.joules[position] for position in nodes),

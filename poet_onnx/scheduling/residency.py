@@ -58,12 +58,24 @@ def _slot_terms(model: Formulation, stage: int, slot: int, here: list[tuple[int,
     instance = model.candidates.instance
     number = model.candidates.slots[stage][slot]
     terms: dict[int, float] = {}
-    if model.candidates.units[number].extra_bytes:
-        terms[model.recompute[stage, number]] = model.candidates.units[number].extra_bytes
+    extra = model.candidates.units[number].extra_bytes + _unread_bytes(model.candidates, stage, number, here)
+    if extra:
+        terms[model.recompute[stage, number]] = extra
     for value, index in here:
         for variable in _present(model, value, index, slot):
             terms[variable] = terms.get(variable, 0.0) + instance.sizes[value]
     return terms
+
+
+def _unread_bytes(candidates: Candidates, stage: int, number: int, here: list[tuple[int, int]]) -> int:
+    """Return the bytes of what a unit makes again although nothing reads it any more."""
+    at_event = {value for value, _ in here}
+    unread = (
+        value
+        for value in candidates.units[number].outputs
+        if value not in at_event and candidates.last_alive.get(value, -1) < stage
+    )
+    return sum(candidates.instance.sizes[value] for value in unread)
 
 
 def _node_terms(

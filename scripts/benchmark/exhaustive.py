@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import combinations
 
 from benchmark.horizon import find_horizon
 from benchmark.prices import Prices, can_page
@@ -98,9 +99,11 @@ class _Search:
         for rest in self.largest_subsets(in_ram & ~needed, room):
             state = (done + first, (rest | needed) & alive, stored & alive)
             yield joules, state
-            for value in _values(self.writes[position] & alive & ~stored & ~self.kept):
-                if value in self.page_out:
-                    yield joules + self.page_out[value], (state[0], state[1], state[2] | 1 << value)
+            leavers = [v for v in _values(self.writes[position] & alive & ~stored & ~self.kept) if v in self.page_out]
+            for count in range(1, len(leavers) + 1):
+                for chosen in combinations(leavers, count):
+                    paid = joules + sum(self.page_out[value] for value in chosen)
+                    yield paid, (state[0], state[1], state[2] | _bits(chosen))
 
     def _bytes_of(self, values: int) -> int:
         return sum(self.sizes[value] for value in _values(values))
