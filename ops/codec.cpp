@@ -9,8 +9,8 @@ Codec::Codec(bool has_checksum, CipherKind cipher)
     : has_checksum_(has_checksum && cipher == CipherKind::kNone),
       cipher_(cipher == CipherKind::kNone ? nullptr : std::make_unique<Cipher>(cipher)) {}
 
-bool Codec::begin(bool is_write, int64_t slot, const Seal& seal) noexcept {
-  checksum_.reset(seal.generation);
+bool Codec::begin(bool is_write, int64_t slot, uint64_t bytes, const Seal& seal) noexcept {
+  if (has_checksum_) checksum_.begin(seal.generation, bytes);
   return cipher_ == nullptr || cipher_->begin(is_write, slot, seal.generation);
 }
 
@@ -22,7 +22,7 @@ bool Codec::move(const void* from, void* to, size_t bytes) noexcept {
 }
 
 bool Codec::end_encoding(Seal* seal) noexcept {
-  seal->checksum = checksum_.value();
+  if (has_checksum_) seal->checksum = checksum_.value();
   return cipher_ == nullptr || cipher_->end_encryption(&seal->tag);
 }
 

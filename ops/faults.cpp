@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <mutex>
+#include <iterator>
 #include <new>
 
 #include "elf_patch.h"
@@ -45,8 +45,7 @@ int failing_posix_memalign(void** block, size_t alignment, size_t bytes) {
 }
 
 void redirect_allocations() {
-  static std::once_flag once;
-  std::call_once(once, [] {
+  static const size_t redirected = [] {
     // Mangled names: Itanium C++ ABI.
     const Redirection redirections[] = {
         {"_Znwm", reinterpret_cast<void*>(failing_new), reinterpret_cast<void**>(&original_new)},
@@ -56,8 +55,9 @@ void redirect_allocations() {
         {"posix_memalign", reinterpret_cast<void*>(failing_posix_memalign),
          reinterpret_cast<void**>(&original_posix_memalign)},
     };
-    redirect_imports(reinterpret_cast<const void*>(redirect_allocations), redirections, std::size(redirections));
-  });
+    return redirect_imports(reinterpret_cast<const void*>(redirect_allocations), redirections, std::size(redirections));
+  }();
+  static_cast<void>(redirected);
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ void Page::make_room(uint64_t bytes) {
                 ", which has " + std::to_string(capacity_bytes_) + " bytes by its plan");
   offset_ = store_->take(slot_, bytes);
   capacity_bytes_ = bytes;
+  is_complete_ = false;  // what was written is where the slot was
 }
 
 // Ends the last write's token and makes a new one. The caller holds `writer_`.

@@ -72,6 +72,9 @@ PageStore::~PageStore() {
 }
 
 void PageStore::declare(const PlanSize& plan) {
+  if (plan.slots < 0 || (plan.slots == 0 && plan.bytes != 0))
+    throw Error("a plan cannot have " + std::to_string(plan.slots) + " slots and " + std::to_string(plan.bytes) +
+                " bytes");
   const std::lock_guard<std::mutex> lock(mutex_);
   if (is_declared_) {
     if (!(plan == plan_))
