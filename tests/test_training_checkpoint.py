@@ -71,6 +71,14 @@ def test_torn_files_are_refused(tmp_path: Path) -> None:
         read_all(tmp_path / "other.safetensors")
 
 
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    path, other = tmp_path / "a[1].safetensors", tmp_path / ".a.safetensors.x"
+    for left in (tmp_path / ".a[1].safetensors.k2j_a8xq", other):
+        left.write_bytes(b"half")
+    write_checkpoint(path, {"a": np.zeros(3)}, {})
+    assert set(tmp_path.iterdir()) == {path, other}
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     write_checkpoint(path, {"a": np.zeros(3)}, {"updates": 1})

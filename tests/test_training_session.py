@@ -236,6 +236,7 @@ def test_a_killed_run_resumes_to_the_same_bits(model_path: Callable[..., Path], 
         reached = int(last)
     assert kills == 2
     assert last == digest(through)
+    assert list(tmp_path.iterdir()) == [saved]
 
 
 def test_checkpoints_of_something_else_are_refused(model_path: Callable[..., Path], tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_the_stock_runtime_evaluates_what_it_exports(trained: dict[tuple[str, st
 
 def test_the_stock_runtime_passes_the_tests_of_operators_and_files() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "POET_STOCK_PYTHON"}
-    names = ("test_training_ops.py", "test_training_checkpoint.py", "test_training_batch.py")
+    names = [f"test_training_{name}.py" for name in ("ops", "checkpoint", "batch", "progress", "updates")]
     files = [str(HERE / name) for name in names]
     command = [os.environ["POET_STOCK_PYTHON"], "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)

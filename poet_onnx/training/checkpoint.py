@@ -7,6 +7,7 @@ has a prefix. Everything that is no tensor is JSON in the metadata.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -65,8 +66,12 @@ def write_checkpoint(
         for array in tensors.values():
             file.write(array.reshape(-1).view(np.uint8).data)
 
+    target = Path(path)
     try:
-        write_file(Path(path), fill)
+        # What a killed writer left would fill the disk in time: two processes never write one checkpoint.
+        for left in target.parent.glob(f".{glob.escape(target.name)}.*"):
+            left.unlink(missing_ok=True)
+        write_file(target, fill)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
 
