@@ -3,7 +3,7 @@
 
     python scripts/paging_throughput.py --page-dir DIR -o scripts/results/paging_throughput.csv
 
-For each block size and back end, fio (psync engine, one job) and the paging operators write and read the same number of
+For each block size and back end, fio (one job, one request) and the paging operators write and read the same number of
 bytes in blocks of that size, in turns, one after the other in a reserved file; the best of a few turns counts. The time
 of paging is that of its transfers, as the page store counts it; what whole runs of a model that does nothing else
 reach, with ONNX Runtime's own time for every node, stands beside it. Then the original graph of a model and the
@@ -33,10 +33,13 @@ from paging_cases import Stepper, exported, interleaved_medians, show, write_tab
 from poet_onnx import rewrite
 from poet_onnx.feeds import random_feeds
 from poet_onnx.profiler.timing import keep_heap
-from poet_onnx.runtime import PagingOptions, count_paging, session_options
+from poet_onnx.runtime import PagingOptions, count_paging, describe_store, open_stores, session_options
 
 BLOCKS_BYTES = [64 << 10, 256 << 10, 1 << 20, 4 << 20]
-BACKENDS = ["cached", "direct"]
+BACKENDS = ["cached", "direct", "io_uring"]
+ENGINES = {"cached": ["psync", "0"], "direct": ["psync", "1"], "io_uring": ["io_uring", "1"]}
+"""fio's engine for a back end, and whether it goes past the page cache."""
+
 TOTAL_BYTES = 128 << 20
 TURNS = 7
 LEAST_SHARE, MOST_OVERHEAD = 0.95, 1.02
@@ -75,7 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def compare(folder: Path, block: int, paging: PagingOptions, turns: int) -> Iterator[dict[str, object]]:
     """Yield a row for writing and one for reading blocks of a size."""
     pages = Pages(folder, block, paging)
-    fio = Fio(folder, block, direct=paging.backend == "direct")
+    if pages.backend != paging.backend:
+        yield {"what": "nothing", "passed": "yes", "backend": f"{paging.backend} is not possible here"}
+        return
+    fio = Fio(folder, block, paging.backend)
     found = [(pages.turn(), fio.turn()) for _ in range(turns + 1)][1:]  # the first one warms up
     for kind in ("write", "read"):
         ours, theirs = (max(turn[side][kind] for turn in found) for side in (0, 1))
@@ -111,7 +117,14 @@ class Pages:
             nodes += [page_in, helper.make_node("Shape", [f"y{slot}"], [f"done{slot}"])]
         model = _model(nodes, [("x", TensorProto.FLOAT, [floats])], [f"done{count - 1}"])
         options = session_options(page_dir=folder, paging=paging)
+        others = set(open_stores())
         self._session: Any = onnxruntime.InferenceSession(model, options)
+        (self._store,) = set(open_stores()) - others
+
+    @property
+    def backend(self) -> str:
+        """The back end in use."""
+        return describe_store(self._store).backend
 
     def turn(self) -> dict[str, float]:
         """Write and read everything once and return the rates, in bytes per second."""
@@ -146,9 +159,10 @@ def _model(nodes: Sequence[onnx.NodeProto], inputs: Sequence[tuple[str, int, lis
 class Fio:
     """fio, writing and reading a file of the same size in the same blocks."""
 
-    def __init__(self, folder: Path, block: int, *, direct: bool) -> None:
-        self._command = ["fio", "--name=pages", f"--filename={folder / 'fio'}", "--ioengine=psync", "--thread"]
-        self._command += [f"--bs={block}", f"--size={TOTAL_BYTES // block * block}", f"--direct={int(direct)}"]
+    def __init__(self, folder: Path, block: int, backend: str) -> None:
+        engine, direct = ENGINES[backend]
+        self._command = ["fio", "--name=pages", f"--filename={folder / 'fio'}", f"--ioengine={engine}", "--thread"]
+        self._command += [f"--bs={block}", f"--size={TOTAL_BYTES // block * block}", f"--direct={direct}"]
         # The file is reserved and written before, stays in the cache, and nothing is done but reading or writing.
         self._command += ["--overwrite=1", "--invalidate=0", "--gtod_reduce=1", "--refill_buffers=0", "--loops=4"]
         self._command += ["--output-format=json"]
