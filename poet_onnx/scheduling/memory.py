@@ -170,19 +170,18 @@ class Ceilings:
         rows = self.memory_rows
         return float(np.max(self.activity(x)[:rows] - self.high[:rows])) if rows else 0.0
 
-    def shift(self, activity: NDArray[np.float64], variable: int, by: float) -> bool:
-        """Change a variable in the rows' activities; return whether the rows that it is in still hold."""
-        holds = True
+    def shift(self, activity: NDArray[np.float64], variable: int, by: float) -> None:
+        """Change a variable in the rows' activities."""
         for size, begin, end in self.spans_of.get(variable, ()):
-            part = activity[begin:end]
-            part += size * by
-            holds = holds and (by <= 0 or bool((part <= self.limit[begin:end]).all()))
+            activity[begin:end] += size * by
         first, last = self.first[variable], self.first[variable + 1]
         if first < last:
-            rows = self.row[first:last]
-            activity[rows] += self.value[first:last] * by
-            holds = holds and bool((activity[rows] <= self.limit[rows]).all())
-        return holds
+            activity[self.row[first:last]] += self.value[first:last] * by
+
+    def spanning(self, row: int) -> dict[int, float]:
+        """Return the variables that may keep bytes in RAM through a row and its neighbours, with these bytes."""
+        spans = np.flatnonzero((self.span_begin <= row) & (row < self.span_end))
+        return {int(self.span_variable[span]): float(self.span_size[span]) for span in spans}
 
 
 def _flat(rows: Iterable[dict[int, float]]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:

@@ -7,22 +7,54 @@ looked at.
 
 from __future__ import annotations
 
+import heapq
+import random
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 
 from poet_onnx.scheduling.formulation import Formulation, Supplies
+
+MOST_EJECTIONS = 6
+"""Values that one move may send out of RAM to make room for another."""
+
+MOST_PRICED = 6
+"""Values that are looked at closely before one is ejected."""
+
+MOST_SHAKES = 400
+SHAKES_IN_VAIN = 120
+"""Disturbances in all, and in a row without any success, after which the search ends."""
+
+TIGHT = 0.9
+"""Share of the budget from which on a memory row is worth disturbing."""
 
 LONGEST_CHAIN = 12
 """Units that one move may recompute for one reader."""
 
 
-def improve(model: Formulation, x: list[float], *, time_limit_seconds: float) -> list[float]:
-    """Return an assignment that is at least as cheap as a feasible one, and feasible."""
+def improve(model: Formulation, x: list[float], *, time_limit_seconds: float, seed: int = 0) -> list[float]:
+    """Return an assignment that is at least as cheap as a feasible one, and feasible.
+
+    When no move helps any more, values are sent out of RAM at random in one place and the moves around it tried again,
+    many times over; what is not better is taken back.
+    """
     search = _Search(model, x)
     deadline = time.monotonic() + time_limit_seconds
     while search.descend(deadline):
         pass
+    search.shake(random.Random(seed), deadline)
     return search.x
+
+
+@dataclass
+class _Before:
+    """What a move has changed: supplies as they were, and the former levels of variables."""
+
+    recomputed: set[tuple[int, int]]
+    paged_in: set[tuple[int, int]]
+    levels: dict[int, float]
 
 
 class _Search:
@@ -37,8 +69,11 @@ class _Search:
             for value, events in model.candidates.events.items()
             for index, event in enumerate(events)
         }
+        self.retained = {variable: key for key, variable in model.retain.items()}
         self.ceilings = model.ceilings()
         self.activity = self.ceilings.activity(self.x)
+        self.costs = np.asarray(model.cost)
+        self.cheapest = _cheapest_supplies(model)
 
     def descend(self, deadline: float) -> bool:
         """Try every move once, the dearest supply first; return whether anything became cheaper."""
@@ -49,6 +84,55 @@ class _Search:
             if self._is_supplied(value, index):
                 better |= any(self._try(*move) for move in self._moves(value, index))
         return better
+
+    def shake(self, rng: random.Random, deadline: float) -> None:
+        """Disturb the schedule in one place after another, and keep what comes out cheaper."""
+        in_vain = 0
+        for _ in range(MOST_SHAKES):
+            rows = slice(self.ceilings.memory_rows)
+            tight = np.flatnonzero(self.activity[rows] > TIGHT * self.ceilings.limit[rows])
+            if not len(tight) or in_vain >= SHAKES_IN_VAIN or time.monotonic() > deadline:
+                return
+            in_vain = 0 if self._shake_at(int(tight[rng.randrange(len(tight))]), rng) else in_vain + 1
+
+    def _shake_at(self, row: int, rng: random.Random) -> bool:
+        """Send values out of RAM at a memory row, try the moves of all that is away there; return whether it helped."""
+        before = (self.x[:], self.activity.copy(), set(self.recomputed), set(self.paged_in))
+        cost = self._cost()
+        there = [variable for variable in self.ceilings.spanning(row) if self.x[variable] > 0.5]
+        waiting = [self.retained[variable] for variable in there if variable in self.retained]
+        journal = _Before(set(), set(), {})
+        for value, index in rng.sample(waiting, min(len(waiting), rng.randint(1, 4))):
+            supply = self._supply(value, self._next_use(value, index))
+            if supply is not None:
+                self._put(supply, Supplies(frozenset(), frozenset()), journal)
+        if not (self.activity > self.ceilings.limit).any():
+            away = self._away(row)
+            away.sort(key=lambda key: (-self._price(*key) * rng.uniform(0.5, 1.0), key))
+            for value, index in away:
+                if self._is_supplied(value, index):
+                    any(self._try(*move) for move in self._moves(value, index))
+            if self._cost() < cost - 1e-12:
+                return True
+        self.x, self.activity, self.recomputed, self.paged_in = before
+        return False
+
+    def _away(self, row: int) -> list[tuple[int, int]]:
+        """Return the supplies that end an absence which reaches over a memory row."""
+        away = []
+        for variable in self.ceilings.spanning(row):
+            if self.x[variable] > 0.5 or variable not in self.retained:
+                continue
+            value, index = self.retained[variable]
+            last = len(self.model.candidates.events[value]) - 1
+            while index < last and not self._is_supplied(value, index):
+                index += 1
+            if self._is_supplied(value, index):
+                away.append((value, index))
+        return away
+
+    def _cost(self) -> float:
+        return float(self.costs @ np.asarray(self.x))
 
     def _supplied(self) -> list[tuple[int, int]]:
         made = [
@@ -125,19 +209,98 @@ class _Search:
         return Supplies(frozenset(recomputed), frozenset(paged_in))
 
     def _try(self, added: Supplies, dropped: Supplies) -> bool:
-        """Make a move if the result is feasible and cheaper."""
-        before = (set(self.recomputed), set(self.paged_in))
+        """Make a move if the result is cheaper and feasible, values in its way being ejected from RAM."""
+        before = _Before(set(self.recomputed), set(self.paged_in), {})
+        busy = self._touched(added) | self._touched(dropped)
+        self._put(added, dropped, before)
+        for _ in range(MOST_EJECTIONS + 1):
+            if self._saved(before) <= 1e-12:
+                break
+            excess = self.activity - self.ceilings.limit
+            row = int(np.argmax(excess)) if len(excess) else 0
+            if not len(excess) or excess[row] <= 0:
+                return True
+            ejection = self._ejection(row, float(excess[row]), busy)
+            if ejection is None:
+                break
+            busy |= self._touched(ejection)
+            self._put(ejection, Supplies(frozenset(), frozenset()), before)
+        self._take_back(before)
+        return False
+
+    def _put(self, added: Supplies, dropped: Supplies, before: _Before) -> None:
+        """Change supplies and all variables that follow from them, whatever the rows say."""
         self.recomputed = (self.recomputed - dropped.recomputed) | added.recomputed
         self.paged_in = (self.paged_in - dropped.paged_in) | added.paged_in
-        touched = self._touched(added) | self._touched(dropped)
         stage = self._stage(added if added.recomputed or added.paged_in else dropped)
+        touched = self._touched(added) | self._touched(dropped)
         touched |= self._prune(stage)
-        changes = self._changes(touched, stage)
-        saved = sum(self.model.cost[variable] * (self.x[variable] - level) for variable, level in changes.items())
-        if saved > 1e-12 and self._change(changes):
-            return True
-        self.recomputed, self.paged_in = before
-        return False
+        for variable, level in self._changes(touched, stage).items():
+            before.levels.setdefault(variable, self.x[variable])
+            self.ceilings.shift(self.activity, variable, level - self.x[variable])
+            self.x[variable] = level
+
+    def _saved(self, before: _Before) -> float:
+        return sum(self.model.cost[variable] * (level - self.x[variable]) for variable, level in before.levels.items())
+
+    def _take_back(self, before: _Before) -> None:
+        for variable, level in before.levels.items():
+            if level != self.x[variable]:
+                self.ceilings.shift(self.activity, variable, level - self.x[variable])
+                self.x[variable] = level
+        self.recomputed, self.paged_in = before.recomputed, before.paged_in
+
+    def _ejection(self, row: int, excess_bytes: float, busy: set[int]) -> Supplies | None:
+        """Return the supplies that replace keeping a value in RAM through a memory row, the cheapest for its bytes."""
+        ranked = []
+        for variable, size in self.ceilings.spanning(row).items():
+            key = self.retained.get(variable)
+            if key is not None and key[0] not in busy and self.x[variable] > 0.5:
+                bytes_helping = min(size, excess_bytes)
+                ranked.append((self.cheapest.get(key[0], 0.0) / bytes_helping, key, bytes_helping))
+        best: tuple[float, Supplies] | None = None
+        for _, (value, index), bytes_helping in heapq.nsmallest(MOST_PRICED, ranked):
+            supply = self._supply(value, self._next_use(value, index))
+            if supply is None:
+                continue
+            price = self._price_of(supply) / bytes_helping
+            if best is None or price < best[0]:
+                best = price, supply
+        return None if best is None else best[1]
+
+    def _next_use(self, value: int, index: int) -> int:
+        """Return the first event, at or behind one that a value is retained into, that needs the value itself."""
+        events = self.model.candidates.events[value]
+        while not self._read_at(value, index) and index + 1 < len(events):
+            index += 1
+        return index
+
+    def _read_at(self, value: int, index: int) -> bool:
+        event = self.model.candidates.events[value][index]
+        slots = self.model.candidates.slots[event.stage]
+        return event.main or any((event.stage, slots[slot]) in self.recomputed for slot in event.readers)
+
+    def _supply(self, value: int, index: int) -> Supplies | None:
+        """Return the cheapest way to supply a value at one of its events, if there is one."""
+        page = Supplies(frozenset(), frozenset({(value, index)})) if (value, index) in self.model.page_in else None
+        own = self._own(value, index)
+        if own is None:
+            return page
+        if page is not None and self._price_of(page) <= self.model.cost[self.model.recompute[own]]:
+            return page
+        chain = self._chain(own, thrifty=False)
+        if chain is None or (page is not None and self._price_of(page) <= self._price_of(chain)):
+            return page
+        return chain
+
+    def _price_of(self, supplies: Supplies) -> float:
+        """Return what supplies cost that are not there yet."""
+        model = self.model
+        price = sum(model.cost[model.recompute[key]] for key in supplies.recomputed - self.recomputed)
+        for value, index in supplies.paged_in - self.paged_in:
+            price += model.cost[model.page_in[value, index]]
+            price += model.cost[model.page_out[value]] * (self.x[model.page_out[value]] < 0.5)
+        return price
 
     def _stage(self, supplies: Supplies) -> int:
         for stage, _ in supplies.recomputed:
@@ -204,20 +367,14 @@ class _Search:
                 levels[model.leaving[value]] = max(levels[model.retain[value, 0]], float(paged))
         return {variable: level for variable, level in levels.items() if level != self.x[variable]}
 
-    def _change(self, levels: dict[int, float]) -> bool:
-        """Set variables to new levels if all rows still hold; otherwise leave all as it was."""
-        steps = [(variable, level - self.x[variable]) for variable, level in levels.items()]
-        # What becomes free first: a row counts as exceeded only if it is so when all is done.
-        steps.sort(key=lambda step: step[1])
-        done = 0
-        for variable, by in steps:
-            done += 1
-            if not self.ceilings.shift(self.activity, variable, by):
-                break
-        else:
-            for variable, level in levels.items():
-                self.x[variable] = level
-            return True
-        for variable, by in steps[:done]:
-            self.ceilings.shift(self.activity, variable, -by)
-        return False
+
+def _cheapest_supplies(model: Formulation) -> dict[int, float]:
+    """Return what bringing each value back costs at least: a page-in, or a recompute whose inputs are all there."""
+    prices: dict[int, float] = {}
+    for (value, _), variable in model.page_in.items():
+        prices[value] = min(prices.get(value, float("inf")), model.cost[variable])
+    for unit in model.candidates.units:
+        idle = model.candidates.instance.problem.costs.idle_watts * unit.seconds
+        for value in unit.outputs:
+            prices[value] = min(prices.get(value, float("inf")), unit.joules + idle)
+    return prices
