@@ -275,6 +275,11 @@ class _Search:
             index += 1
         return index
 
+    def _read_in(self, value: int, stage: int) -> bool:
+        """Return whether a stage itself needs a value; what only later stages need is not supplied there."""
+        index = self.at.get((value, stage))
+        return index is not None and self._read_at(value, index)
+
     def _read_at(self, value: int, index: int) -> bool:
         event = self.model.candidates.events[value][index]
         slots = self.model.candidates.slots[event.stage]
@@ -321,27 +326,14 @@ class _Search:
         touched: set[int] = set()
         for number in reversed(candidates.slots[stage]):
             unit = candidates.units[number]
-            if (stage, number) in self.recomputed and not any(self._used(value, stage) for value in unit.outputs):
+            if (stage, number) in self.recomputed and not any(self._read_in(value, stage) for value in unit.outputs):
                 self.recomputed.discard((stage, number))
                 touched.update(unit.inputs, unit.outputs)
         for value in list(touched):
             index = self.at.get((value, stage))
-            if index is not None and (value, index) in self.paged_in and not self._used(value, stage):
+            if index is not None and (value, index) in self.paged_in and not self._read_in(value, stage):
                 self.paged_in.discard((value, index))
         return touched
-
-    def _used(self, value: int, stage: int) -> bool:
-        index = self.at.get((value, stage))
-        if index is None:
-            return False
-        event = self.model.candidates.events[value][index]
-        slots = self.model.candidates.slots[stage]
-        following = self.model.retain.get((value, index + 1))
-        return (
-            event.main
-            or (following is not None and self.x[following] > 0.5)
-            or any((stage, slots[slot]) in self.recomputed for slot in event.readers)
-        )
 
     def _changes(self, values: set[int], stage: int) -> dict[int, float]:
         """Return the variables of some values, and of a stage's recomputes, that have other levels now."""
