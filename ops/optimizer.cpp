@@ -8,8 +8,9 @@
 //       adds the sum of the gradient's squares to `total`, one double
 //
 // `rates` holds the numbers that change from step to step, and those that do not, as floats;
-// poet_onnx/training/rates.py computes them. Every operation below is one correctly rounded float operation, in the
-// order written: CMakeLists.txt turns contraction to fused multiply-add off, so every machine computes the same bits.
+// poet_onnx/training/optimizers.py computes them. Every operation below is one correctly rounded float operation, in
+// the order written: CMakeLists.txt turns contraction to fused multiply-add off, so every machine computes the same
+// bits.
 //
 //   UpdateSgd:   rates = (scale, rate, l2)
 //       g = scale * gradient + l2 * w;  w = w - rate * g

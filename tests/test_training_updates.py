@@ -171,6 +171,11 @@ def test_graphs_that_cannot_be_trained_are_refused(model: onnx.ModelProto, messa
         find_roles(as_model(model), {"w"})
 
 
+def test_a_loss_is_one_number() -> None:
+    with pytest.raises(InputError, match=r"Output 'loss' of the training model has shape \[4\], not one number"):
+        session(graph("loss = Neg(x) g = Mul(x, w) ACCUMULATE", outputs="float[4] loss, bool[1] done"))
+
+
 def test_numbers_that_cannot_be_resumed_are_not_saved(tmp_path: Path) -> None:
     nodes = "n = RandomNormalLike <seed = 1.0> (x) g = Mul(x, n) loss = ReduceSum <keepdims = 0> (w) ACCUMULATE"
     trained = session(graph(nodes))

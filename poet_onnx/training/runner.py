@@ -107,6 +107,17 @@ class Runner:
         except (*self._errors, RuntimeError) as error:  # a kernel's failure comes as the latter
             raise CheckFailedError(f"ONNX Runtime cannot run the {self._role}: {_one_line(error)}") from error
 
+    def number(self, output: str) -> float:
+        """Return an output of one element.
+
+        Raises:
+            InputError: if it has more.
+        """
+        array = self.outputs[output]
+        if array.size != 1:
+            raise InputError(f"Output '{output}' of the {self._role} has shape {list(array.shape)}, not one number.")
+        return float(array.reshape(())[()])
+
     def _bind(self, bind: Callable[[str, Any], None], name: str, array: Array) -> None:
         value = self._runtime.OrtValue.ortvalue_from_numpy(array, "cpu")
         self._held.append(value)

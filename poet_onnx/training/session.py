@@ -100,6 +100,7 @@ class TrainingSession:
         del values
         free_state(self._model, self._roles.state)
         self._step = self._make_step()
+        self._step.number(self._roles.loss)
         self._after = self._make_after(deferred)
         self._eval_model = None if eval_model is None else as_model(eval_model)
         self._evaluation = None if self._eval_model is None else self._make_evaluation(self._eval_model)
@@ -169,7 +170,7 @@ class TrainingSession:
         if not self._training:
             assert self._evaluation is not None
             self._evaluation.run(read_batch(self._evaluation.wanted, inputs, labels))
-            return float(next(iter(self._evaluation.outputs.values())).reshape(()))
+            return self._evaluation.number(next(iter(self._evaluation.outputs)))
         if self._failed:
             raise InputError("An earlier step failed half-way: load a checkpoint before the next step.")
         feeds = read_batch(self._step.wanted, inputs, labels)
@@ -193,7 +194,7 @@ class TrainingSession:
                 updates=done.updates + updating,
                 batches=0 if updating else done.batches + 1,
             )
-        return float(self._step.outputs[self._roles.loss].reshape(()))
+        return self._step.number(self._roles.loss)
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write all that training needs to go on to the same bits, as one safetensors file.
@@ -297,7 +298,9 @@ class TrainingSession:
         shared = [name for name in model.graph.initializers if name in self._memory.values()]
         free_state(model, shared)
         infer_only(model)
-        return Runner(_payload(model), self._memory.arrays, role="evaluation model", **self._options)
+        runner = Runner(_payload(model), self._memory.arrays, role="evaluation model", **self._options)
+        runner.number(next(iter(runner.outputs)))
+        return runner
 
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:
