@@ -9,20 +9,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from brute_force import least_energy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import random_graph
 
-from poet_onnx.costs import CostTable, NodeCost, cost_table
+from poet_onnx.costs import CostTable, NodeCost, TransferCost, cost_table
 from poet_onnx.device import load_device
 from poet_onnx.extract import extract, load_model
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.passes.normalize import normalize
+from poet_onnx.plan import Action
 from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.instance import build_instance, file_order
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.moves import Mover
 from poet_onnx.scheduling.order import Dependencies, memory_aware_order, peak_bound
+from poet_onnx.scheduling.quick_plan import quick_plan
+from poet_onnx.scheduling.relaxation import least_overhead
+from poet_onnx.scheduling.reorder import order_for
+from poet_onnx.simulate import simulate
 
 
 def _wide(seed: int, count: int) -> ScheduleProblem:
@@ -210,3 +217,115 @@ def test_real_models_come_close_to_the_bound(name: str, model_path: Callable[...
     assert _is_allowed(problem, order)
     bound = peak_bound(problem)
     assert bound <= _peak(problem, order) <= bound * 1.001
+
+
+def _training(seed: int, layers: int, share: float, *, scale: int = 1) -> tuple[ScheduleProblem, tuple[str, ...], int]:
+    """Return a random training graph, its order and a budget between its largest node and its peak."""
+    graph, costs = random_graph(seed, layers)
+    if scale > 1:  # so that tokens decide nothing
+        tensors = {name: replace(t, size_bytes=t.size_bytes * scale) for name, t in graph.tensors.items()}
+        nodes = {
+            name: replace(cost, workspace_bytes=cost.workspace_bytes * scale) for name, cost in costs.nodes.items()
+        }
+        graph, costs = replace(graph, tensors=tensors), replace(costs, nodes=nodes)
+    problem = ScheduleProblem(graph, costs)
+    order = memory_aware_order(problem)
+    instance = build_instance(problem, order)
+    least = max(instance.smallest_node_bytes(position) for position in range(len(order)))
+    return problem, order, int(least + share * (max(instance.step_bytes()) - least))
+
+
+def _base_joules(problem: ScheduleProblem) -> float:
+    return sum(cost.joules for cost in problem.costs.nodes.values())
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), layers=st.integers(2, 20), share=st.sampled_from([0.3, 0.5, 0.8, 1.0]))
+def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int, share: float) -> None:
+    problem, order, budget = _training(seed, layers, share, scale=1000)
+    lives = Lifetimes(problem)
+    prices, profile = Prices.of(lives), lives.profile(lives.order_of(order))
+    plan = quick_plan(lives, prices, profile, budget)
+    bound = least_overhead(lives, prices, profile, budget, seconds=10)
+    if plan is None:
+        assert share < 1
+        return
+    prediction = simulate(replace(problem, budget_bytes=budget), plan.steps)
+    assert prediction == plan.prediction
+    assert tuple(s.subject for s in plan.steps if s.action is Action.COMPUTE and not s.copy) == order
+    assert bound <= (prediction.energy_joules - _base_joules(problem)) * (1 + 1e-9) + 1e-9
+
+
+def test_quick_plans_are_found_nearly_everywhere() -> None:
+    found = 0
+    for seed in range(60):
+        problem, order, budget = _training(seed, 5 + seed % 20, 0.5, scale=1000)
+        lives = Lifetimes(problem)
+        profile = lives.profile(lives.order_of(order))
+        plan = evict(lives, Prices.of(lives), profile, budget)
+        found += plan is not None
+    assert found >= 50
+
+
+def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poet_onnx.simulate.TOKEN_BYTES", 0)
+    compared = tight = 0
+    for seed in range(16):
+        problem, order, budget = _training(seed, 3 + seed % 2, 0.2 * (seed % 4))
+        lives = Lifetimes(problem)
+        profile = lives.profile(lives.order_of(order))
+        bound = least_overhead(lives, Prices.of(lives), profile, budget, seconds=10)
+        best = least_energy(replace(problem, budget_bytes=budget), order)
+        if best is None:
+            continue
+        overhead = best - _base_joules(problem)
+        assert bound <= overhead + 1e-6
+        compared += overhead > 0
+        tight += overhead > 0 and bound >= 0.999 * overhead
+    assert compared >= 6
+    assert tight >= compared // 4
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 10**6), layers=st.integers(2, 10), share=st.sampled_from([0.3, 0.6, 1.0]))
+def test_the_order_for_a_budget_is_proven_better_or_the_rule(seed: int, layers: int, share: float) -> None:
+    problem, rule, budget = _training(seed, layers, share, scale=1000)
+    choice = order_for(problem, budget)
+    assert _is_allowed(problem, choice.order)
+    assert choice.peak_bytes == _peak(problem, choice.order)
+    if choice.steps:
+        prediction = simulate(replace(problem, budget_bytes=budget), choice.steps)
+        assert prediction.energy_joules == choice.energy_joules
+    if choice.order != rule:
+        assert choice.energy_joules < choice.rule_bound_joules
+    assert choice == order_for(problem, budget)
+
+
+@pytest.mark.parametrize("seed", [6, 28])
+def test_another_order_is_taken_where_it_is_proven_better(seed: int) -> None:
+    problem = _wide(seed, 14)
+    tensors = {name: replace(t, size_bytes=t.size_bytes * 1000) for name, t in problem.graph.tensors.items()}
+    nodes = {name: replace(c, workspace_bytes=c.workspace_bytes * 1000) for name, c in problem.costs.nodes.items()}
+    values = [value for node in problem.graph.nodes for value in problem.graph.writes(node)]
+    moves = {value: TransferCost(1.0, tensors[value].size_bytes / 1e5) for value in values}
+    costs = replace(problem.costs, nodes=nodes, page_out=moves, page_in=moves, asynchronous=True)
+    problem = replace(problem, graph=replace(problem.graph, tensors=tensors), costs=costs)
+    rule = memory_aware_order(problem)
+    instance = build_instance(problem, rule)
+    budget = (max(map(instance.smallest_node_bytes, range(14))) + _peak(problem, rule)) // 2
+    choice = order_for(problem, budget)
+    assert choice.order != rule
+    assert _is_allowed(problem, choice.order)
+    assert choice.energy_joules < choice.rule_bound_joules <= choice.rule_energy_joules
+    assert simulate(replace(problem, budget_bytes=budget), choice.steps).energy_joules == choice.energy_joules
+
+
+@pytest.mark.parametrize(("name", "share"), [("transformer", 0.6)])
+def test_the_order_for_a_budget_of_real_models(name: str, share: float, model_path: Callable[..., Path]) -> None:
+    problem = _real(model_path(name))
+    budget = int(share * _peak(problem, memory_aware_order(problem)))
+    choice = order_for(problem, budget)
+    assert _is_allowed(problem, choice.order)
+    assert choice.steps
+    prediction = simulate(replace(problem, budget_bytes=budget), choice.steps)
+    assert prediction.energy_joules == choice.energy_joules <= choice.rule_energy_joules

@@ -1,0 +1,101 @@
+"""A quick plan in steps, judged by the simulator: what an order is worth at a budget, without a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.scheduling.eviction import Eviction, Home, Prices, evict
+from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
+from poet_onnx.scheduling.transfers import overlap
+from poet_onnx.simulate import simulate
+
+MOST_CORRECTIONS = 6
+"""Times that the budget is lowered by what tokens and small copies need, which the quick plan does not count."""
+
+
+@dataclass(frozen=True)
+class QuickPlan:
+    """Steps that keep to the budget, and the simulator's figures for them; the deadline is not looked at."""
+
+    steps: tuple[Step, ...]
+    prediction: Prediction
+
+
+def quick_plan(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> QuickPlan | None:
+    """Return the cheapest plan of an order that was found quickly, or None if none was found."""
+    plans = [_corrected(lives, prices, profile, budget_bytes, at_peak) for at_peak in (True, False)]
+    found = [plan for plan in plans if plan is not None]
+    return min(found, key=lambda plan: plan.prediction.energy_joules, default=None)
+
+
+def _corrected(
+    lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int, at_peak: bool
+) -> QuickPlan | None:
+    problem = replace(lives.problem, budget_bytes=budget_bytes, deadline_seconds=None)
+    target = budget_bytes
+    for _ in range(MOST_CORRECTIONS):
+        eviction = evict(lives, prices, profile, target, at_peak=at_peak)
+        if eviction is None:
+            return None
+        eviction.improve(at_peak=at_peak)
+        steps = to_steps(eviction)
+        peak_bytes = simulate(replace(problem, budget_bytes=None), steps).transient_peak_bytes
+        if peak_bytes <= budget_bytes:
+            steps = overlap(problem, steps)
+            return QuickPlan(steps, simulate(problem, steps))
+        target -= peak_bytes - budget_bytes
+    return None
+
+
+def to_steps(eviction: Eviction) -> tuple[Step, ...]:
+    """Return the steps of a quick plan, each transfer's halves side by side."""
+    return tuple(_Writer(eviction).steps())
+
+
+class _Writer:
+    def __init__(self, eviction: Eviction) -> None:
+        self.lives = eviction.lives
+        self.last_use = eviction.profile.last_use
+        self.order = eviction.profile.order
+        self.leaving: set[int] = set()
+        self.arriving: dict[int, dict[int, Home]] = {}
+        for wait in range(eviction.count):
+            home = Home(int(eviction.home[wait]))
+            value = int(eviction.value[wait])
+            if home is not Home.RAM:
+                self.arriving.setdefault(int(eviction.last[wait]), {})[value] = home
+            if home is Home.STORAGE:
+                self.leaving.add(value)
+        self.copies = [0] * len(self.order)
+
+    def steps(self) -> Iterator[Step]:
+        for place, node in enumerate(self.order.tolist()):
+            pending = self.arriving.get(place, {})
+            there: set[int] = set()
+            for value in sorted(pending):
+                yield from self._supply(value, place, pending, there)
+            yield Step(Action.COMPUTE, self.lives.names[node])
+            for value in self.lives.writes[node]:
+                if value in self.leaving:
+                    name = self.lives.values[value]
+                    yield Step(Action.PAGE_OUT_START, name)
+                    yield Step(Action.PAGE_OUT_END, name)
+
+    def _supply(self, value: int, place: int, pending: dict[int, Home], there: set[int]) -> Iterator[Step]:
+        """Bring a value back before a place, behind all that its node reads if it is made again."""
+        if value in there:
+            return
+        there.add(value)
+        if pending.get(value) is Home.STORAGE:
+            yield Step(Action.PAGE_IN_START, self.lives.values[value])
+            yield Step(Action.PAGE_IN_END, self.lives.values[value])
+            return
+        maker = int(self.lives.maker[value])
+        for read in self.lives.reads[maker]:
+            if read in pending or self.last_use[read] < place:
+                yield from self._supply(read, place, pending, there)
+        there.update(self.lives.writes[maker])
+        self.copies[maker] += 1
+        yield Step(Action.COMPUTE, self.lives.names[maker], self.copies[maker])

@@ -1,0 +1,135 @@
+"""A lower bound on what recompute and paging cost in one order: what is above the budget must be elsewhere.
+
+A small integer program with one choice for each wait of a large value: in RAM, in storage or nowhere. It asks of every
+place that enough bytes are elsewhere, and charges for each absence the least that ends it. What the recomputes
+themselves read and hold is left out, smaller values take no room at all, and buffers are shared wherever they could be,
+so that no plan in this order costs less.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from poet_onnx.scheduling.eviction import Prices
+from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
+
+if TYPE_CHECKING:
+    from pyscipopt import Variable
+
+SMALLEST_SHARE = 0.001
+"""Of the budget: waits of smaller values cost nothing here."""
+
+MOST_NODES = 20
+"""Of the branch and bound; the bound holds wherever it stops."""
+
+SCALE = 1000.0
+"""The largest price in the units that SCIP sees."""
+
+
+def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int, *, seconds: float) -> float:
+    """Return joules that no plan of an order within a budget can stay below, those of the computations aside.
+
+    Args:
+        lives: of the graph.
+        prices: of the device.
+        profile: of the order.
+        budget_bytes: bound on the transient peak.
+        seconds: a guard; the bound is lower, but holds, where it ends the search.
+    """
+    # Imported here, so that an order can be inspected where no solver is installed.
+    from pyscipopt import Model, quicksum
+
+    rows = _Rows(lives, prices, profile, budget_bytes)
+    needs = rows.needs()
+    prices_of = {wait: rows.prices_of(wait) for _, terms in needs for wait, _ in terms}
+    largest = max((price for pair in prices_of.values() for price in pair if price < math.inf), default=0.0)
+    if not needs or largest <= 0:
+        return 0.0
+    scip = Model("relaxation")
+    scip.hideOutput()
+    away: dict[int, list[Variable]] = {}
+    stored: dict[int, Variable] = {}
+    for wait, (page, rerun) in prices_of.items():
+        value = int(profile.waits.value[wait])
+        away[wait] = []
+        if rerun < math.inf:
+            away[wait].append(scip.addVar(vtype="B", obj=rerun * SCALE / largest))
+        if page < math.inf:
+            if value not in stored:
+                stored[value] = scip.addVar(vtype="B", obj=float(prices.page_out[value]) * SCALE / largest)
+            away[wait].append(scip.addVar(vtype="B", obj=page * SCALE / largest))
+            scip.addCons(away[wait][-1] <= stored[value])
+        if len(away[wait]) == 2:
+            scip.addCons(quicksum(away[wait]) <= 1)
+    for need, terms in needs:
+        scip.addCons(quicksum(size / need * variable for wait, size in terms for variable in away[wait]) >= 1.0)
+    scip.setParam("limits/nodes", MOST_NODES)
+    scip.setParam("limits/time", seconds)
+    scip.optimize()
+    if scip.getStatus() == "infeasible":
+        return math.inf
+    return max(0.0, float(scip.getDualbound())) * largest / SCALE
+
+
+class _Rows:
+    """What must be elsewhere at each place, and what that costs at least."""
+
+    def __init__(self, lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> None:
+        self.lives, self.prices, self.profile = lives, prices, profile
+        waits = profile.waits
+        self.sizes = lives.sizes[waits.value]
+        self.least_bytes = SMALLEST_SHARE * budget_bytes
+        movable = (waits.last > waits.first + 1) & ~lives.kept[waits.value]
+        self.large = np.nonzero(movable & (self.sizes >= self.least_bytes))[0].tolist()
+        self.excess = profile.levels - budget_bytes
+        starts = {(int(waits.value[wait]), int(waits.first[wait])): wait for wait in np.nonzero(movable)[0].tolist()}
+        large = set(self.large)
+        for wait in set(starts.values()) - large:
+            self.excess[waits.first[wait] + 1 : waits.last[wait]] -= self.sizes[wait]
+        # A buffer that is not needed again, its value coming back in another one, may be taken over by an output.
+        self.taken_over: dict[int, list[tuple[int, int]]] = {}
+        for node in range(len(lives.names)):
+            place = int(profile.position[node])
+            for read, heir in lives.shares(node):
+                if (read, place) not in starts:
+                    continue
+                wait = starts[read, place]
+                if wait in large:
+                    self.taken_over.setdefault(place, []).append((wait, int(lives.sizes[heir])))
+                else:
+                    self.excess[place] -= lives.sizes[heir]
+        self.readers = [0] * len(lives.values)
+        for reads in lives.reads:
+            for value in reads:
+                self.readers[value] += 1
+
+    def needs(self) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
+        """Return the rows: bytes that must be elsewhere, and the (wait, bytes) that can be; each set of these once."""
+        waits = self.profile.waits
+        most: dict[tuple[tuple[int, int], ...], int] = {}
+        first, last = waits.first[self.large], waits.last[self.large]
+        numbers = np.array(self.large, dtype=np.int64)
+        for place in np.nonzero(self.excess > 0)[0].tolist():
+            here = numbers[(first < place) & (place < last)].tolist()
+            terms = (*((wait, int(self.sizes[wait])) for wait in here), *self.taken_over.get(place, ()))
+            most[terms] = max(most.get(terms, 0), int(self.excess[place]))
+        return [(need, terms) for terms, need in most.items()]
+
+    def prices_of(self, wait: int) -> tuple[float, float]:
+        """Return the least joules that end a wait spent elsewhere: by page-in, and by running nodes again."""
+        value = int(self.profile.waits.value[wait])
+        return float(self.prices.page_in[value]), self._rerun(value, int(self.sizes[wait]))
+
+    def _rerun(self, value: int, size_bytes: int) -> float:
+        """Return the least joules of making a value again, of which nothing as large was kept to make it from."""
+        maker = int(self.lives.maker[value])
+        price = float(self.prices.rerun[maker])
+        for read in self.lives.reads[maker] if price < math.inf else ():
+            # Who keeps this instead, all the time, saves no room: it is as large, and nothing else reads it.
+            if self.readers[read] == 1 and not self.lives.kept[read] and self.lives.sizes[read] >= size_bytes:
+                price += min(float(self.prices.page_in[read]), self._rerun(read, size_bytes))
+        together = sum(1 for made in self.lives.writes[maker] if self.lives.sizes[made] >= self.least_bytes)
+        return price / max(1, together)
