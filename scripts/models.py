@@ -308,6 +308,69 @@ def _bert(
     return Recipe(build, functools.partial(tokens, length, vocabulary))
 
 
+class PreNormLayer(nn.Module):
+    """Attention and a feed-forward layer, each with a shortcut and normalised before it, as in GPT-2."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads, 0.0)
+        self.norm2 = nn.LayerNorm(width)
+        self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Compute the output."""
+        x = x + self.attention(self.norm1(x), mask)
+        y: Tensor = x + self.contract(functional.gelu(self.expand(self.norm2(x))))
+        return y
+
+
+class Gpt(nn.Module):
+    """A causal language model (Radford et al. 2019); a score for every word of the vocabulary at each token."""
+
+    def __init__(self, depth: int, width: int, heads: int, *, vocabulary: int, length: int) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.layers = nn.ModuleList(PreNormLayer(width, heads) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Compute the output."""
+        places = torch.arange(input_ids.shape[1], device=input_ids.device)
+        mask = (places[None, :] > places[:, None]).to(torch.float32) * -10000.0
+        x = self.token(input_ids) + self.position(places)
+        for layer in self.layers:
+            x = layer(x, mask)
+        out: Tensor = self.head(self.norm(x))
+        return out.flatten(0, 1)
+
+
+class Vit(nn.Module):
+    """A vision transformer on patches of an image, with a class token (Dosovitskiy et al. 2020)."""
+
+    def __init__(self, depth: int, width: int, heads: int, *, size: int, patch: int, classes: int = 10) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
+        self.position = nn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width) * 0.02)
+        self.layers = nn.ModuleList(PreNormLayer(width, heads) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the output."""
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat((self.token.expand(x.shape[0], -1, -1), x), 1) + self.position
+        mask = torch.zeros(1, device=x.device)
+        for layer in self.layers:
+            x = layer(x, mask)
+        out: Tensor = self.head(self.norm(x)[:, 0])
+        return out
+
+
+def sequences(length: int, vocabulary: int, batch: int) -> dict[str, Tensor]:
+    """Return a batch of token sequences."""
+    return {"input_ids": torch.randint(vocabulary, (batch, length))}
+
+
 def mlp(outputs: int) -> nn.Module:
     """Return a small perceptron with the activations that nets use."""
     layers: list[nn.Module] = [nn.Linear(32, 64), nn.Sigmoid(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 48)]
@@ -325,6 +388,8 @@ RECIPES: dict[str, Recipe] = {
     "mobilenet": Recipe(mobilenet, functools.partial(images, 32)),
     "unet": Recipe(UNet, functools.partial(images, 32)),
     "densenet": Recipe(densenet, functools.partial(images, 32)),
+    "gpt": Recipe(functools.partial(Gpt, 3, 64, 4, vocabulary=500, length=32), functools.partial(sequences, 32, 500)),
+    "vit": Recipe(functools.partial(Vit, 3, 64, 4, size=32, patch=4), functools.partial(images, 32)),
     "mlp-mse": Recipe(functools.partial(mlp, 8), functools.partial(features, 32), loss="MSELoss"),
     "mlp-bce": Recipe(functools.partial(mlp, 1), functools.partial(features, 32), loss="BCEWithLogitsLoss"),
     "mlp-l1": Recipe(functools.partial(mlp, 8), functools.partial(features, 32), loss="L1Loss"),

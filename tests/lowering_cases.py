@@ -388,6 +388,12 @@ def loss_cases() -> Iterator[Case]:
     )
 
 
+def _padded(x: Array, places: Array, dims: tuple[int, ...]) -> dict[str, Array]:
+    y = np.zeros((int(np.prod(dims)), *x.shape[1:]), np.float32)
+    y[places] = x
+    return {"y": y.reshape(*dims, *x.shape[1:])}
+
+
 def _sliced_gradient(dy: Array, shape: tuple[int, ...], where: tuple[slice, ...]) -> dict[str, Array]:
     dx = np.zeros(shape, np.float32)
     dx[where] = dy
@@ -448,6 +454,11 @@ def indexing_cases() -> Iterator[Case]:
         oracle = functools.partial(_sliced_gradient, feeds["dy"], (4, 8, 6), tuple(where)) if min(steps) < 0 else None
         yield Case(f"SliceGrad-{index}", (made,), feeds, {"dx": None}, constants, oracle=oracle)
     made = node("ShrunkenGather", "x indices", "y", axis=0)
+    x, places = random.floats(4, 3), np.array([5, 0, 2, 3])
+    padded = node("PadAndUnflatten", "x places dims", "y")
+    oracle = functools.partial(_padded, x, places, (2, 3))  # the training runtime has it for GPUs alone
+    feeds, constants = {"x": x, "places": places}, {"dims": np.array([2, 3])}
+    yield Case("PadAndUnflatten", (padded,), feeds, {"y": None}, constants, oracle=oracle)
     yield Case("ShrunkenGather", (made,), {"x": random.floats(6, 3), "indices": np.array([1, 4, 5])}, {"y": None})
 
 

@@ -202,6 +202,11 @@ def _gather(site: Site) -> list[TensorType]:
     return [TensorType(data.dtype, data.shape[:axis] + indices.shape + data.shape[axis + 1 :])]
 
 
+def _pad_and_unflatten(site: Site) -> list[TensorType]:
+    data = site.type(0)
+    return [TensorType(data.dtype, (*site.integers(2), *data.shape[1:]))]
+
+
 def _recurrent(site: Site) -> list[TensorType]:
     """GRUTraining and LSTMTraining: every state, the last states, and the gates of every state."""
     data, recurrence = site.type(0), site.type(2)
@@ -247,6 +252,7 @@ MICROSOFT: dict[str, Rule] = {
     "ConcatTraining": _concat,
     "SplitTraining": _split,
     "ShrunkenGather": _gather,
+    "PadAndUnflatten": _pad_and_unflatten,
     # arithmetic
     **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _fused_matmul),
     "Scale": like(0),
