@@ -1,0 +1,58 @@
+"""Train for a few steps with the onnxruntime of this environment and print the losses as JSON.
+
+Written for an environment that holds poet-onnx[stock] and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+import poet_onnx
+
+
+def batch(session: poet_onnx.TrainingSession, number: int) -> dict[str, np.ndarray]:
+    """Return a random batch, the same for a number on every machine; whole numbers are 0 or 1, of any vocabulary."""
+    random = np.random.default_rng(number)
+    filled: dict[str, np.ndarray] = {}
+    for name, dtype, shape in session.data_inputs:
+        if np.issubdtype(dtype, np.integer):
+            filled[name] = random.integers(0, 2, shape).astype(dtype)
+        else:
+            filled[name] = random.standard_normal(shape, dtype=np.float32).astype(dtype)
+    return filled
+
+
+def main() -> None:
+    """Parse the arguments, train, save and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path, help="training graph")
+    parser.add_argument("checkpoint", type=Path, help="of onnxruntime.training.artifacts: the first parameters")
+    parser.add_argument("--first", type=int, default=0, help="number of the first batch")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--resume", type=Path, help="go on from this file")
+    parser.add_argument("--save", type=Path, help="save here after the first step")
+    parser.add_argument("--page-dir", type=Path)
+    arguments = parser.parse_args()
+    session = poet_onnx.TrainingSession(
+        arguments.model, arguments.checkpoint, optimizer=poet_onnx.AdamW(1e-3), page_dir=arguments.page_dir
+    )
+    if arguments.resume is not None:
+        session.load_checkpoint(arguments.resume)
+    losses = []
+    for number in range(arguments.first, arguments.first + arguments.steps):
+        losses.append(session.step(batch(session, number)))
+        if arguments.save is not None and number == arguments.first:
+            session.save_checkpoint(arguments.save)
+    sums = {name: float(np.abs(array).sum(dtype=np.float64)) for name, array in session.parameters.items()}
+    machine = {"machine": platform.machine(), "onnxruntime": onnxruntime.__version__}
+    print(json.dumps({**machine, "updates": session.updates, "losses": losses, "parameters": sums}))
+
+
+if __name__ == "__main__":
+    main()
