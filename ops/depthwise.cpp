@@ -30,10 +30,14 @@ POET_WIDE float sum_of_products(const float* a, uint64_t pitch, const float* b, 
   return lanes.total();
 }
 
+// No larger numbers in a window and no larger padded image: what is computed of them below then fits into 64 bits.
+constexpr int64_t kLargestStep = int64_t{1} << 16;
+constexpr uint64_t kLargestSide = uint64_t{1} << 31;
+
 uint64_t positive(const Shape& list, size_t index, const char* name, int64_t least) {
   if (list.rank() != 2) throw Error(std::string("the attribute '") + name + "' must have two entries");
   const int64_t value = list.data()[index];
-  if (value < least || value > (int64_t{1} << 30))
+  if (value < least || value > kLargestStep)
     throw Error(std::string("the attribute '") + name + "' holds " + std::to_string(value) + ", which is out of range");
   return static_cast<uint64_t>(value);
 }
@@ -100,7 +104,7 @@ class DepthwiseWeightGradient final : public Kernel {
           columns_(columns),
           padded_height_(std::max(rows.begin + height, rows.reach(out_height))),
           part_((std::max(columns.begin + width, columns.reach(out_width)) + columns.stride - 1) / columns.stride),
-          padded_(padded_height_ * part_ * columns.stride, 0.0F) {}
+          padded_(size(), 0.0F) {}
 
     uint64_t pixels() const { return height_ * width_; }
     uint64_t windows() const { return out_height_ * out_width_; }
@@ -132,6 +136,13 @@ class DepthwiseWeightGradient final : public Kernel {
     }
 
    private:
+    uint64_t size() const {
+      if (padded_height_ > kLargestSide || part_ * columns_.stride > kLargestSide)
+        throw Error("a padded image of " + std::to_string(padded_height_) + " by " +
+                    std::to_string(part_ * columns_.stride) + " is too large");
+      return padded_height_ * part_ * columns_.stride;
+    }
+
     uint64_t height_, width_, out_height_, out_width_;
     Axis rows_, columns_;
     uint64_t padded_height_;

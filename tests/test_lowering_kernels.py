@@ -1,0 +1,109 @@
+"""The operator library's kernels for lowered graphs: what they refuse, and that they allocate nothing of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from ops_models import FLOAT, make_model, poet_node
+
+from poet_onnx.runtime import count_allocations, session_options
+
+RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
+DOUBLE = 11
+X, C = (2, 6, 5, 4), (6,)
+WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "begins": [1, 1]}
+OUTPUTS = {
+    "BatchNormalize": [("y", FLOAT, X), ("mean", FLOAT, C), ("inverse", FLOAT, C)],
+    "BatchNormalizeGradient": [("dx", FLOAT, X), ("ds", FLOAT, C), ("db", FLOAT, C)],
+    "DepthwiseWeightGradient": [("dw", FLOAT, (6, 1, 3, 3))],
+}
+INPUTS: dict[str, list[tuple[int, ...]]] = {
+    "BatchNormalize": [X, C, C, C, C, (2,)],
+    "BatchNormalizeGradient": [X, X, C, C, C],
+    "DepthwiseWeightGradient": [X, X],
+}
+
+
+def session(op_type: str, inputs: list[tuple[int, Any]], **attributes: Any) -> onnxruntime.InferenceSession:
+    """Return a session of one node; inputs are element types and shapes."""
+    named = [(f"x{index}", dtype, list(shape)) for index, (dtype, shape) in enumerate(inputs)]
+    outputs = [(name, dtype, list(shape)) for name, dtype, shape in OUTPUTS[op_type]]
+    node = poet_node(op_type, [name for name, _, _ in named], [name for name, _, _ in outputs], **attributes)
+    return onnxruntime.InferenceSession(make_model([node], named, outputs), session_options())
+
+
+def run(op_type: str, inputs: list[tuple[int, Any]], **attributes: Any) -> list[np.ndarray]:
+    feeds = {
+        f"x{index}": np.ones(shape, np.float64 if dtype == DOUBLE else np.float32)
+        for index, (dtype, shape) in enumerate(inputs)
+    }
+    return list(session(op_type, inputs, **attributes).run(None, feeds))
+
+
+def changed(op_type: str, index: int, dtype: int, shape: tuple[int, ...]) -> list[tuple[int, Any]]:
+    """Return an operator's inputs with one of them replaced."""
+    inputs: list[tuple[int, Any]] = [(FLOAT, given) for given in INPUTS[op_type]]
+    inputs[index] = (dtype, shape)
+    return inputs
+
+
+@pytest.mark.parametrize(
+    ("op_type", "index", "dtype", "shape", "message"),
+    [
+        ("BatchNormalize", 0, DOUBLE, X, "element type 11"),
+        ("BatchNormalize", 0, FLOAT, (6,), "two dimensions or more"),
+        ("BatchNormalize", 1, FLOAT, (5,), "input 1 .* must be 6 floats"),
+        ("BatchNormalize", 4, DOUBLE, C, "input 4 .* must be 6 floats"),
+        ("BatchNormalize", 5, FLOAT, (3,), "input 5 .* must be 2 floats"),
+        ("BatchNormalizeGradient", 1, FLOAT, (2, 6, 4, 5), "must be as input 0"),
+        ("BatchNormalizeGradient", 3, FLOAT, (7,), "input 3 .* must be 6 floats"),
+        ("DepthwiseWeightGradient", 1, FLOAT, (2, 4, 5, 4), "no depthwise convolution"),
+        ("DepthwiseWeightGradient", 1, FLOAT, (3, 6, 5, 4), "no depthwise convolution"),
+        ("DepthwiseWeightGradient", 0, FLOAT, (2, 6, 5), "no depthwise convolution"),
+        ("DepthwiseWeightGradient", 0, DOUBLE, X, "no depthwise convolution"),
+    ],
+)
+def test_unfit_inputs_are_refused(op_type: str, index: int, dtype: int, shape: tuple[int, ...], message: str) -> None:
+    attributes = WINDOW if op_type == "DepthwiseWeightGradient" else {}
+    with pytest.raises(RuntimeFailure, match=message):
+        run(op_type, changed(op_type, index, dtype, shape), **attributes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("kernel", [3], "must have two entries"),
+        ("strides", [1, 0], "holds 0, which is out of range"),
+        ("dilations", [2**31, 1], "out of range"),
+        ("begins", [-1, 0], "holds -1"),
+        ("kernel", None, "'kernel' is missing"),
+    ],
+)
+def test_unfit_windows_are_refused_when_the_session_is_made(name: str, value: Any, message: str) -> None:
+    attributes = {key: given for key, given in {**WINDOW, name: value}.items() if given is not None}
+    inputs: list[tuple[int, Any]] = [(FLOAT, shape) for shape in INPUTS["DepthwiseWeightGradient"]]
+    with pytest.raises(RuntimeFailure, match=message):
+        session("DepthwiseWeightGradient", inputs, **attributes)
+
+
+@pytest.mark.parametrize("op_type", OUTPUTS)
+def test_kernels_allocate_their_outputs_alone(op_type: str) -> None:
+    inputs: list[tuple[int, Any]] = [(FLOAT, shape) for shape in INPUTS[op_type]]
+    running = session(op_type, inputs, **(WINDOW if op_type == "DepthwiseWeightGradient" else {}))
+    feeds = {f"x{index}": np.ones(shape, np.float32) for index, (_, shape) in enumerate(inputs)}
+    running.run(None, feeds)
+    with count_allocations() as memory:
+        memory.start_events()
+        results = running.run(None, feeds)
+        allocated = [event for event in memory.events() if event > 0]
+    assert sorted(allocated) == sorted(result.nbytes for result in results)
+
+
+def test_an_empty_batch_has_no_gradient() -> None:
+    inputs: list[tuple[int, Any]] = [(FLOAT, (0, 6, 5, 4)), (FLOAT, (0, 6, 5, 4))]
+    (d_w,) = run("DepthwiseWeightGradient", inputs, **WINDOW)
+    assert d_w.shape == (6, 1, 3, 3)
+    assert not d_w.any()
