@@ -24,6 +24,7 @@ from benchmark.prices import Prices
 from benchmark.problems import Prepared, Workshop
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.plan import Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule, smallest_budget
 from poet_onnx.scheduling.order import peak_bound
@@ -37,6 +38,9 @@ PLACES = (0.5, 0.0)
 """Budgets between the smallest that works with whole gradients and nearly the peak, after the shares of the peak."""
 
 GAP = 0.001
+
+NOTHING_JOULES = 1e-12
+"""An overhead that is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +130,11 @@ def _row(case: Case, prepared: Prepared, seconds: float) -> Row:
     order_seconds = time.monotonic() - begin
     base = Prices(problem).base
     smallest = case.budget == Budget("ladder", 0.0)
-    rule_joules, rule_bound, rule_seconds = _solve(problem, rule, seconds, base)
+    rule_steps = choice.steps if choice.order == rule else ()
+    rule_joules, rule_bound, rule_seconds = _solve(problem, rule, seconds, base, rule_steps)
     chosen_joules, chosen_bound, chosen_seconds = rule_joules, rule_bound, rule_seconds
     if choice.order != rule:
-        chosen_joules, chosen_bound, chosen_seconds = _solve(problem, choice.order, seconds, base)
+        chosen_joules, chosen_bound, chosen_seconds = _solve(problem, choice.order, seconds, base, choice.steps)
     rival_joules = _solve(problem, choice.rival, seconds, base)[0] if choice.rival else None
     solved = [joules for joules in (rule_joules, chosen_joules, rival_joules) if joules is not None]
     return Row(
@@ -164,16 +169,18 @@ def _row(case: Case, prepared: Prepared, seconds: float) -> Row:
 def _gain(rule_joules: float | None, joules: float | None) -> float | None:
     if rule_joules is None or joules is None:
         return None
-    return 1 - joules / rule_joules if rule_joules > 0 else 0.0
+    return 1 - joules / rule_joules if rule_joules > NOTHING_JOULES else 0.0
 
 
 def _solve(
-    problem: ScheduleProblem, order: tuple[str, ...], seconds: float, base: float
+    problem: ScheduleProblem, order: tuple[str, ...], seconds: float, base: float, steps: tuple[Step, ...] = ()
 ) -> tuple[float | None, float | None, float]:
     """Return the overhead of the best plan in an order, its bound, and how long that took; None where there is none."""
     begin = time.monotonic()
+    free = replace(problem, deadline_seconds=None)
+    known = (steps,) if steps else ()
     try:
-        plan = schedule(replace(problem, deadline_seconds=None), gap=GAP, time_limit_seconds=seconds, order=order)
+        plan = schedule(free, gap=GAP, time_limit_seconds=seconds, order=order, known=known)
     except (InfeasibleError, LimitReachedError):
         return None, None, time.monotonic() - begin
     certificate = plan.certificate
