@@ -20,6 +20,8 @@ namespace {
 // A release of any other address is none of ours, which spares small objects the look-up.
 constexpr uintptr_t kMinAlignment = 64;
 constexpr size_t kShards = 64;
+constexpr size_t kLargeBytes = 64 << 10;
+constexpr size_t kLargeAlignment = 4096;
 
 struct Shard {
   std::mutex mutex;
@@ -35,6 +37,7 @@ struct State {
   std::atomic<int64_t> limit_base{0};
   std::atomic<ReleaseHook> hook{nullptr};
   std::atomic<bool> logging{false};
+  std::atomic<bool> aligns_large{false};
   std::mutex events_mutex;
   std::vector<int64_t> events;
   size_t events_capacity = 0;
@@ -131,14 +134,16 @@ void remove(const void* block) {
   give_back(bytes);
 }
 
-// Allocates by `call`, which returns the block or nullptr; counted, and forbidden where the limit says so.
+// Allocates by `call(alignment)`, which returns the block or nullptr; counted, and forbidden where the limit says so.
 template <class Call>
 void* allocate(size_t alignment, size_t bytes, Call&& call) {
-  if (!is_counted(alignment)) return call();
+  if (!is_counted(alignment)) return call(alignment);
+  if (bytes >= kLargeBytes && state().aligns_large.load(std::memory_order_relaxed))
+    alignment = std::max(alignment, kLargeAlignment);
   if (!reserve(bytes)) return nullptr;
   void* block = nullptr;
   try {
-    block = call();
+    block = call(alignment);
   } catch (...) {
     give_back(bytes);
     throw;
@@ -173,19 +178,21 @@ ThrowFunction original_throw = nullptr;
 }
 
 void* replacement_aligned_alloc(size_t alignment, size_t bytes) {
-  void* block = allocate(alignment, bytes, [&] { return aligned_alloc(alignment, bytes); });
+  void* block = allocate(alignment, bytes, [&](size_t aligned) { return aligned_alloc(aligned, bytes); });
   if (block == nullptr) errno = ENOMEM;
   return block;
 }
 
 void* replacement_new(size_t bytes, std::align_val_t alignment) {
-  void* block = allocate(static_cast<size_t>(alignment), bytes, [&] { return ::operator new(bytes, alignment); });
+  void* block = allocate(static_cast<size_t>(alignment), bytes,
+                         [&](size_t aligned) { return ::operator new(bytes, std::align_val_t{aligned}); });
   if (block == nullptr) throw OverBudget();
   return block;
 }
 
 void* replacement_new_nothrow(size_t bytes, std::align_val_t alignment, const std::nothrow_t& nothrow) noexcept {
-  return allocate(static_cast<size_t>(alignment), bytes, [&] { return ::operator new(bytes, alignment, nothrow); });
+  return allocate(static_cast<size_t>(alignment), bytes,
+                  [&](size_t aligned) { return ::operator new(bytes, std::align_val_t{aligned}, nothrow); });
 }
 
 void replacement_delete(void* block, std::align_val_t alignment) noexcept {
@@ -208,6 +215,8 @@ void* address_of(Function* function) {
 
 }  // namespace
 
+void align_large_blocks() { state().aligns_large.store(true, std::memory_order_relaxed); }
+
 bool reserve(uint64_t bytes) noexcept { return count(static_cast<int64_t>(bytes)); }
 
 void give_back(uint64_t bytes) noexcept { count(-static_cast<int64_t>(bytes)); }
@@ -221,8 +230,8 @@ void set_limit(int64_t limit, int64_t base) {
 
 int replacement_posix_memalign(void** block, size_t alignment, size_t bytes) {
   int error = ENOMEM;
-  void* const made = allocate(alignment, bytes, [&]() -> void* {
-    error = posix_memalign(block, alignment, bytes);
+  void* const made = allocate(alignment, bytes, [&](size_t aligned) -> void* {
+    error = posix_memalign(block, aligned, bytes);
     return error == 0 ? *block : nullptr;
   });
   return made == nullptr ? error : 0;

@@ -26,6 +26,9 @@ void reset_peak();           // the peak restarts from current_bytes
 // memory, and the runtime's error says so in bytes above `base`.
 void set_limit(int64_t limit, int64_t base);
 
+// From now on large blocks start at whole pages, so that direct I/O can reach them without a copy in between.
+void align_large_blocks();
+
 // Memory of this library's own: counts bytes that are about to be allocated, false where the limit forbids them.
 bool reserve(uint64_t bytes) noexcept;
 void give_back(uint64_t bytes) noexcept;

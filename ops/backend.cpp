@@ -76,24 +76,36 @@ class Direct final : public Backend {
   uint64_t staging_bytes() const override { return staging_.bytes(); }
 
   IoResult write(const void* data, uint64_t bytes, uint64_t offset) noexcept override {
-    return in_pieces(bytes, kDirectPieceBytes, [&](uint64_t at, uint64_t length) {
-      if (!codec_.move(static_cast<const unsigned char*>(data) + at, staging_.data(), length))
-        return IoResult{IoResult::kCipherFailed, 0};
-      std::memset(staging_.data() + length, 0, whole_blocks(length) - length);
-      return file_.write(staging_.data(), whole_blocks(length), offset + at);
+    auto* const memory = static_cast<unsigned char*>(const_cast<void*>(data));
+    return in_pieces(bytes, piece_bytes(data, bytes), [&](uint64_t at, uint64_t length) {
+      unsigned char* const side = side_of(memory, at, length);
+      if (!codec_.move(memory + at, side, length)) return IoResult{IoResult::kCipherFailed, 0};
+      if (side == staging_.data()) std::memset(side + length, 0, whole_blocks(length) - length);
+      return file_.write(side, whole_blocks(length), offset + at);
     });
   }
 
   IoResult read(void* data, uint64_t bytes, uint64_t offset) noexcept override {
-    return in_pieces(bytes, kDirectPieceBytes, [&](uint64_t at, uint64_t length) {
-      const IoResult piece = file_.read(staging_.data(), whole_blocks(length), offset + at);
-      if (piece.error == 0 && !codec_.move(staging_.data(), static_cast<unsigned char*>(data) + at, length))
-        return IoResult{IoResult::kCipherFailed, 0};
+    auto* const memory = static_cast<unsigned char*>(data);
+    return in_pieces(bytes, piece_bytes(data, bytes), [&](uint64_t at, uint64_t length) {
+      unsigned char* const side = side_of(memory, at, length);
+      const IoResult piece = file_.read(side, whole_blocks(length), offset + at);
+      if (piece.error == 0 && !codec_.move(side, memory + at, length)) return IoResult{IoResult::kCipherFailed, 0};
       return piece;
     });
   }
 
  private:
+  // Memory that direct I/O reaches goes in one piece up to its last whole block.
+  uint64_t piece_bytes(const void* data, uint64_t bytes) const {
+    return is_direct_memory(data, codec_) && bytes >= kBlockBytes ? bytes / kBlockBytes * kBlockBytes
+                                                                  : kDirectPieceBytes;
+  }
+  // Where a piece is on the file's side: itself or the staging memory.
+  unsigned char* side_of(unsigned char* memory, uint64_t at, uint64_t length) const {
+    return is_direct_memory(memory, codec_) && length % kBlockBytes == 0 ? memory + at : staging_.data();
+  }
+
   PageFile& file_;
   Codec& codec_;
   const Staging staging_;

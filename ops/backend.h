@@ -32,6 +32,11 @@ class Backend {
   virtual IoResult read(void* data, uint64_t bytes, uint64_t offset) noexcept = 0;
 };
 
+// True where direct I/O can transfer the memory itself, up to its last whole block; else pages pass through staging.
+inline bool is_direct_memory(const void* data, const Codec& codec) {
+  return !codec.changes_bytes() && reinterpret_cast<uintptr_t>(data) % kBlockBytes == 0;
+}
+
 // Throws Error where the file or the system cannot do it. The back end refers to file and codec.
 std::unique_ptr<Backend> make_backend(BackendKind kind, PageFile& file, Codec& codec);
 std::unique_ptr<Backend> make_uring_backend(PageFile& file, Codec& codec);

@@ -98,6 +98,8 @@ int errno_of(Kind kind) {
       return ENOSPC;
     case Kind::kQuota:
       return EDQUOT;
+    case Kind::kUnsupported:
+      return EOPNOTSUPP;
     default:
       return EIO;
   }

@@ -20,6 +20,7 @@ enum class Kind : int {
   kQuota = 5,
   kEndOfFile = 6,
   kOutOfMemory = 7,  // of an allocation; the other kinds are of system calls
+  kUnsupported = 8,
 };
 
 // From now on calls of the kind's family are counted, and the one after `calls_before` others fails, once.

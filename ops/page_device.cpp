@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "allocation_tracker.h"
 #include "error.h"
 #include "io_queue.h"
 #include "staging.h"
@@ -44,6 +45,8 @@ void PageDevice::reserve(uint64_t offset, uint64_t bytes) {
 void PageDevice::use(BackendKind kind) {
   backend_.reset();  // before the next one sets the file's flags
   backend_ = make_backend(kind, file_, codec_);
+  const bool is_direct = kind == BackendKind::kDirect || kind == BackendKind::kUring;
+  if (is_direct && !codec_.changes_bytes()) allocations::align_large_blocks();
 }
 
 // Uses the back end that was asked for, or else the fastest that keeps the page cache free of a large file.

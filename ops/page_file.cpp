@@ -1,13 +1,12 @@
 #include "page_file.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <system_error>
 
@@ -18,33 +17,30 @@ namespace poet {
 namespace {
 
 constexpr mode_t kOwnerOnly = 0600;
-constexpr int kNameAttempts = 16;
+constexpr const char* kName = "pages";
 // Linux transfers at most 0x7ffff000 bytes in one call: pread(2).
 constexpr uint64_t kMaxCallBytes = 0x7ffff000;
 constexpr int kMaxIdleCalls = 16;  // in a row that transfer less than a unit
 
-int open_file(const char* path, int flags) {
+int open_file(int directory, const char* path, int flags) {
   const int error = faults::status([] { return 0; });
-  if (error == 0) return open(path, flags, kOwnerOnly);
+  if (error == 0) return openat(directory, path, flags | O_RDWR | O_CLOEXEC, kOwnerOnly);
   errno = error;
   return -1;
 }
 
-// For file systems without O_TMPFILE: a new name that nobody can guess or have prepared, removed at once.
+// For file systems without O_TMPFILE: a file in a new directory that nobody else may enter; both are removed at once.
 int open_and_unlink(const std::string& directory) {
-  for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
-    uint64_t random = 0;
-    const ssize_t got = faults::transfer(sizeof random, [&](size_t bytes) { return getrandom(&random, bytes, 0); });
-    if (got != static_cast<ssize_t>(sizeof random)) return -1;
-    char name[48];
-    std::snprintf(name, sizeof name, "/.poet-pages-%016llx", static_cast<unsigned long long>(random));
-    const std::string path = directory + name;
-    const int fd = open_file(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 && errno == EEXIST) continue;
-    if (fd >= 0) unlink(path.c_str());
-    return fd;
-  }
-  return -1;
+  std::string folder = directory + "/.poet-pages-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) return -1;  // mode 0700
+  const int inside = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  const int fd = inside < 0 ? -1 : open_file(inside, kName, O_CREAT | O_EXCL | O_NOFOLLOW);
+  const int error = errno;
+  if (fd >= 0) unlinkat(inside, kName, 0);
+  if (inside >= 0) close(inside);
+  rmdir(folder.c_str());
+  errno = error;
+  return fd;
 }
 
 bool lacks_tmpfile(int error) { return error == EOPNOTSUPP || error == EISDIR || error == EINVAL; }
@@ -94,7 +90,7 @@ std::string error_text(int error) {
 PageFile::PageFile(std::string directory) : directory_(std::move(directory)) {
   do {
     // O_EXCL with O_TMPFILE: the file can never be given a name.
-    fd_ = open_file(directory_.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC);
+    fd_ = open_file(AT_FDCWD, directory_.c_str(), O_TMPFILE | O_EXCL);
   } while (fd_ < 0 && errno == EINTR);
   if (fd_ < 0 && lacks_tmpfile(errno)) fd_ = open_and_unlink(directory_);
   if (fd_ < 0) throw Error("cannot make a page file in " + directory_ + ": " + error_text(errno));

@@ -165,7 +165,12 @@ class Uring final : public Backend {
     bool is_done = false;
   };
 
-  unsigned char* buffer_of(const Piece& piece) const { return staging_.data() + piece.number % kDepth * kPieceBytes; }
+  // Where a piece is on the file's side: itself where direct I/O reaches it, or staging memory.
+  unsigned char* buffer_of(const Piece& piece) const {
+    return is_direct_memory(data_, codec_) && piece.length % kBlockBytes == 0
+               ? data_ + piece.number * kPieceBytes
+               : staging_.data() + piece.number % kDepth * kPieceBytes;
+  }
 
   void request(bool is_write, Piece& piece, uint64_t offset) noexcept {
     ring_.queue(is_write, file_.descriptor(), buffer_of(piece) + piece.done_bytes,
@@ -174,6 +179,7 @@ class Uring final : public Backend {
   }
 
   IoResult move(bool is_write, unsigned char* data, uint64_t bytes, uint64_t offset) noexcept {
+    data_ = data;
     const uint64_t count = (bytes + kPieceBytes - 1) / kPieceBytes;
     IoResult result;
     uint64_t begun = 0, ended = 0;  // pieces; what is between them is under way or waits for its turn in the codec
@@ -211,7 +217,8 @@ class Uring final : public Backend {
   bool fill(const Piece& piece, const unsigned char* from) noexcept {
     unsigned char* const buffer = buffer_of(piece);
     if (!codec_.move(from, buffer, piece.length)) return false;
-    std::memset(buffer + piece.length, 0, whole_blocks(piece.length) - piece.length);
+    const uint64_t padding = whole_blocks(piece.length) - piece.length;  // none where the buffer is the tensor
+    if (padding != 0) std::memset(buffer + piece.length, 0, padding);
     return true;
   }
 
@@ -243,6 +250,7 @@ class Uring final : public Backend {
   Codec& codec_;
   Ring ring_;
   const Staging staging_;
+  unsigned char* data_ = nullptr;  // of the page under way
   std::array<Piece, kDepth> pieces_{};
 };
 

@@ -31,6 +31,7 @@ FAULTS = {  # ops/faults.h, and words of the error that must come; None: the ste
     "ENOSPC": (4, f"errno {errno.ENOSPC}"),
     "EDQUOT": (5, f"errno {errno.EDQUOT}"),
     "end of file": (6, "unexpected end of file"),
+    "unsupported": (8, f"errno {errno.EOPNOTSUPP}"),
     # Of the library's own memory, or of a tensor's, which ONNX Runtime gets through the library.
     "out of memory": (7, "out of memory|bad_alloc"),
 }

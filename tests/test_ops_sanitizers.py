@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 OPS = Path(__file__).resolve().parent.parent / "ops"
-SCENARIOS = 12  # printed by the driver as "ok: ...", and one more where it forks
+SCENARIOS = 13  # printed by the driver as "ok: ...", and one more where it forks
 
 
 def tool(name: str) -> str:
@@ -53,6 +53,14 @@ def test_driver_is_clean(tmp_path: Path, sanitizers: str) -> None:
     assert done.stderr == ""
     assert done.stdout.count("ok: ") == SCENARIOS + (sanitizers != "thread")
     assert list(pages.iterdir()) == []
+    if sanitizers == "thread":
+        return
+    without = tmp_path / "without"
+    without.mkdir()
+    for name in ("libcrypto.so.3", "libcrypto.so.1.1"):  # found first, and no libraries
+        (without / name).touch()
+    done = _run([*command, "nocrypto"], {**environment, "LD_LIBRARY_PATH": str(without)})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok: missing libcrypto is named\n", "")
 
 
 def _run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
