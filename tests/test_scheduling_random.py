@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,16 @@ from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+import scheduling_proofs
+from proofs.equality import check_equality
+from proofs.finding import Finding
+from proofs.monotone import check_monotone
+from proofs.rows import check_rows
+from proofs.timed import check_search
+from proofs.validity import check_validity
 
 
 def _graph(nodes: Sequence[tuple[str, str, dict[str, int]]], outputs: Sequence[str]) -> TrainingGraph:
@@ -66,3 +79,47 @@ def test_what_a_recompute_makes_in_vain_needs_room_too(budget: int) -> None:
         return
     with pytest.raises(InfeasibleError, match="the smallest that works is 20,000 bytes"):
         schedule(problem)
+
+
+def _check(check: Callable[[int], list[Finding]], seeds: range) -> set[str]:
+    """Return the outcomes over some seeds; none may be a counterexample."""
+    found = [finding for seed in seeds for finding in check(seed)]
+    assert not [finding for finding in found if finding.failed]
+    return {finding.outcome for finding in found}
+
+
+@pytest.mark.parametrize("first", range(0, 100, 20))
+def test_energy_and_bound_equal_exhaustive_search_within_the_class(first: int) -> None:
+    assert "equal" in _check(partial(check_equality, most_nodes=11), range(first, first + 20))
+
+
+@pytest.mark.parametrize("first", range(0, 96, 24))
+def test_every_plan_and_every_incumbent_is_valid(first: int) -> None:
+    outcomes = _check(partial(check_validity, most_nodes=30, time_limit_seconds=2.0), range(first, first + 24))
+    assert "valid, optimal" in outcomes
+
+
+@pytest.mark.parametrize("first", range(0, 100, 50))
+def test_no_row_leaves_out_a_plan_that_keeps_budget_and_deadline(first: int) -> None:
+    assert "admitted" in _check(check_rows, range(first, first + 50))
+
+
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_no_plan_denies_a_bound_or_a_proof_of_infeasibility(first: int) -> None:
+    outcomes = _check(partial(check_search, most_labels=10_000), range(first, first + 25))
+    assert {"optimal over all plans", "infeasible, as proven"} <= outcomes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_budget_or_time_never_costs_more(seed: int) -> None:
+    assert "a plan" in _check(check_monotone, range(seed, seed + 1))
+
+
+def test_the_script_writes_its_table_and_keeps_other_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "proofs.csv"
+    for proof in ("search", "rows", "rows"):
+        assert scheduling_proofs.main([proof, "--share", "0.01", "--processes", "1", "-o", str(table)]) == 0
+    lines = table.read_text(encoding="utf-8").splitlines()
+    assert lines[1].startswith("proof,group,outcome")
+    assert [line.split(",")[0] for line in lines[2:]] == sorted(line.split(",")[0] for line in lines[2:])
+    assert "rows: 20 cases, 0 counterexamples" in capsys.readouterr().out

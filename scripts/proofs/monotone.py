@@ -1,0 +1,93 @@
+"""More budget or a later deadline never costs more energy, and every plan keeps both: grids of limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+from random_graphs import random_dag
+
+from poet_onnx.costs import cost_table
+from poet_onnx.device import load_device
+from poet_onnx.errors import CheckFailedError
+from poet_onnx.extract import extract, load_model
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import FrontierPoint, frontier, memory_aware_order, ordered_steps, smallest_budget
+from poet_onnx.simulate import simulate
+from proofs.finding import FAILED, Finding
+
+PLACES = (0.0, 0.3, 0.6, 0.95)
+"""Budgets, between the smallest that works and the ordered peak."""
+
+SLACKS = (None, 1.05, 1.3)
+"""Deadlines, as multiples of the computations' time."""
+
+
+def check_monotone(seed: int) -> list[Finding]:
+    """Check the grid of a random graph."""
+    graph, costs = random_dag(seed, 8 + seed * 5 % 33)
+    return check_grid(ScheduleProblem(graph, costs), "random graph", f"seed {seed}", time_limit_seconds=2.0)
+
+
+def check_model(path: Path, device: str, *, time_limit_seconds: float = 4.0) -> list[Finding]:
+    """Check the grid of a training model on a device."""
+    model = load_model(path)
+    normalize()(model)
+    graph = extract(model)
+    group = f"{path.parent.name} on {device}"
+    problem = ScheduleProblem(graph, cost_table(graph, load_device(device)))
+    return check_grid(problem, group, group, time_limit_seconds=time_limit_seconds)
+
+
+def check_grid(
+    problem: ScheduleProblem, group: str, case: str, *, time_limit_seconds: float, places: Sequence[float] = PLACES
+) -> list[Finding]:
+    """Plan a grid of budgets and deadlines; return what is wrong with each point and each pair of points."""
+    order = memory_aware_order(problem)
+    alone = simulate(problem, ordered_steps(order))
+    smallest = smallest_budget(problem, order).budget_bytes
+    budgets = sorted({smallest + int((alone.transient_peak_bytes - smallest) * place) for place in places})
+    limits = [(budget, slack and slack * alone.seconds) for budget in budgets for slack in SLACKS]
+    points = frontier(problem, limits, order=order, time_limit_seconds=time_limit_seconds)
+    found = [
+        Finding("monotone", group, _about_point(problem, point), 0.0, f"{case}: {_name(point)}") for point in points
+    ]
+    for one, other in combinations(points, 2):
+        outcome, rise = _about_pair(one, other)
+        if outcome:
+            found.append(Finding("monotone", group, outcome, rise, f"{case}: {_name(one)} and {_name(other)}"))
+    return found
+
+
+def _name(point: FrontierPoint) -> str:
+    return f"{point.budget_bytes} bytes in {point.deadline_seconds} s"
+
+
+def _about_point(problem: ScheduleProblem, point: FrontierPoint) -> str:
+    if point.plan is None:
+        return "no plan" if point.deadline_seconds is not None else f"{FAILED}: no plan, and no deadline"
+    limited = replace(problem, budget_bytes=point.budget_bytes, deadline_seconds=point.deadline_seconds)
+    try:
+        prediction = simulate(limited, point.plan.steps)
+    except CheckFailedError as error:
+        return f"{FAILED}: {error}"
+    return "a plan" if prediction == point.plan.prediction else f"{FAILED}: other figures than the simulator's"
+
+
+def _about_pair(one: FrontierPoint, other: FrontierPoint) -> tuple[str, float]:
+    """Return what is wrong, if anything, where one of two points has the tighter limits."""
+    for tight, wide in ((one, other), (other, one)):
+        later = wide.deadline_seconds is None or (
+            tight.deadline_seconds is not None and tight.deadline_seconds <= wide.deadline_seconds
+        )
+        if tight.budget_bytes > wide.budget_bytes or not later or tight.plan is None:
+            continue
+        if wide.plan is None:
+            return f"{FAILED}: wider limits, and no plan", 0.0
+        rise = wide.plan.prediction.energy_joules - tight.plan.prediction.energy_joules
+        if rise > 0:
+            return f"{FAILED}: wider limits, and more energy", rise / tight.plan.prediction.energy_joules
+    return "", 0.0

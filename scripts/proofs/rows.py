@@ -1,0 +1,111 @@
+"""No row leaves out a plan that keeps budget and deadline: random plans against the model of their own limits."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from random_graphs import random_dag
+from random_plans import plan_of, random_plan
+
+from poet_onnx.plan import Action, Plan, Step
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.instance import Instance, build_instance
+from poet_onnx.scheduling.lateness import late_transfers
+from poet_onnx.scheduling.timing import Timing, relaxed_timing
+from poet_onnx.scheduling.transfers import overlap, spread_out
+from proofs.assignments import admits, supplies_of
+from proofs.finding import FAILED, Finding, exact_bytes
+
+LATER = (1.0, 1.0, 1.02, 1.2)
+"""Deadlines, as multiples of the time that the plan takes."""
+
+
+def check_rows(seed: int, *, most_nodes: int = 30) -> list[Finding]:
+    """Take a random plan's own peak and time as limits; return whether the model for them admits the plan."""
+    rng = random.Random(seed)
+    with exact_bytes():
+        problem = _problem(seed, rng, most_nodes)
+        plan = _plan(problem, seed, rng)
+        order = [step.subject for step in plan.steps if step.action is Action.COMPUTE and not step.copy]
+        instance = build_instance(problem, order)
+        deadline = plan.prediction.seconds * rng.choice(LATER)
+        timing = relaxed_timing(instance, deadline)
+        kind = "asynchronous" if problem.costs.asynchronous else "synchronous"
+        again = "with recompute" if plan.prediction.recomputed_nodes else "paging only"
+        case = f"seed {seed}, {len(order)} nodes"
+        found = []
+        for rows, view in (("deadline", timing), ("windows too", _random_rows(instance, plan, timing, rng))):
+            outcome = _outcome(instance, plan, view)
+            found.append(Finding("rows", f"{again}, {kind}, {rows}", outcome, 0.0, f"{case}: {view}"))
+        return found
+
+
+def _problem(seed: int, rng: random.Random, most_nodes: int) -> ScheduleProblem:
+    """Return a random problem whose nodes take over no buffers, which the model counts only where that is certain."""
+    graph, costs = random_dag(seed, 4 + seed * 7 % (most_nodes - 3))
+    graph = replace(graph, nodes=tuple(replace(node, inplace=()) for node in graph.nodes))
+    return ScheduleProblem(graph, replace(costs, asynchronous=rng.random() < 0.8))
+
+
+def _plan(problem: ScheduleProblem, seed: int, rng: random.Random) -> Plan:
+    """Return a random plan; in half of the cases its transfers are spread, so that hardly any time is left to it."""
+    steps = random_plan(problem, seed, recomputes=rng.choice([0, 0, 1, 2, 3]), transfers=rng.randint(1, 10)).steps
+    for value in dict.fromkeys(step.subject for step in steps if step.action is Action.PAGE_IN_END):
+        if rng.random() < 0.5:
+            steps = _fetched_again(problem, steps, value, rng)
+    plan = plan_of(problem, list(steps))
+    if rng.random() < 0.5:
+        budget = rng.choice([None, int(plan.prediction.transient_peak_bytes * rng.choice([1.0, 1.1, 1.4]))])
+        place = rng.choice([overlap, spread_out])
+        plan = plan_of(problem, list(place(replace(problem, budget_bytes=budget), steps)))
+    return plan
+
+
+def _fetched_again(
+    problem: ScheduleProblem, steps: tuple[Step, ...], value: str, rng: random.Random
+) -> tuple[Step, ...]:
+    """Return the steps with a value paged in once more before a later reader, if it has one and is not made again."""
+    nodes = {node.name: node for node in problem.graph.nodes}
+    arrived = steps.index(Step(Action.PAGE_IN_END, value))
+    runs = [index for index in range(arrived, len(steps)) if steps[index].action is Action.COMPUTE]
+    reads = [index for index in runs if value in problem.graph.reads(nodes[steps[index].subject])]
+    if len(reads) < 2 or any(value in problem.graph.writes(nodes[steps[index].subject]) for index in runs):
+        return steps
+    number = rng.randrange(1, len(reads))
+    end = reads[number]
+    start = rng.randint(reads[number - 1] + 1, end)
+    begin, arrive = Step(Action.PAGE_IN_START, value), Step(Action.PAGE_IN_END, value)
+    return (*steps[:start], begin, *steps[start:end], arrive, *steps[end:])
+
+
+def _random_rows(instance: Instance, plan: Plan, timing: Timing, rng: random.Random) -> Timing:
+    """Return a view of a deadline with random rows of every kind, and those that the plan's own waits suggest."""
+    last = len(instance.nodes) - 1
+    pairs = [tuple(sorted(rng.sample(range(last + 2), 2))) for _ in range(12)]
+    model = formulate(instance, plan.prediction.transient_peak_bytes, timing)
+    departures, arrivals = late_transfers(model, plan.steps) if instance.problem.costs.asynchronous else ((), ())
+    return replace(
+        timing,
+        windows=tuple((first, end) for first, end in pairs[:4]),
+        departures=(*departures, *((first, min(end, last)) for first, end in pairs[4:8])),
+        arrivals=(*arrivals, *((first, end) for first, end in pairs[8:] if end <= last)),
+    )
+
+
+def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
+    budget = plan.prediction.transient_peak_bytes
+    model = formulate(instance, budget, timing)
+    if not model.proves:
+        return f"{FAILED}: the model says that it leaves plans out"
+    supplies = supplies_of(model, plan.steps)
+    if supplies is None:
+        return "outside the class"
+    if model.memory.fixed_bytes <= budget and admits(model, supplies):
+        return "admitted" if supplies.recomputed or supplies.paged_in else "admitted, nothing to decide"
+    timeless = formulate(instance, budget, relaxed_timing(instance, 1e6 * timing.deadline_seconds))
+    supplies = supplies_of(timeless, plan.steps)
+    if supplies is None or not admits(timeless, supplies):
+        return f"{FAILED}: left out by the rows of memory"
+    return f"{FAILED}: left out by the rows of time"
