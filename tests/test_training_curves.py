@@ -53,14 +53,17 @@ def test_data_are_the_same_every_time(task: training_curves.Task) -> None:
         assert all(first[name].tobytes() == second[name].tobytes() for name in first)
 
 
-def test_results_are_written_and_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    names = ["training build, as generated", "training build, rewritten", "lowered", "stock runtime, rewritten"]
-    found = dict.fromkeys(names, FALLING)
-    training_curves.write(tmp_path / "curve.csv", "command", found)
-    training_curves.draw(tmp_path / "curve.svg", training_curves.TASKS[0], found)
+def test_losses_are_written(tmp_path: Path) -> None:
+    training_curves.write(tmp_path / "curve.csv", "command", dict.fromkeys(WAYS, FALLING))
     with (tmp_path / "curve.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
-    assert rows[:2] == [["# command"], ["step", *found]]
-    assert len(rows) == 102
+    assert rows[:2] == [["# command"], ["step", *WAYS]]
+    assert [row[0] for row in rows[2:]] == [str(step) for step in range(1, 101)]
+    assert [float(row[3]) for row in rows[2:]] == pytest.approx(FALLING, rel=1e-8)
+
+
+def test_curves_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra [benchmark] is not installed")
+    found = dict.fromkeys(("training build, as generated", "stock runtime, rewritten"), FALLING)
+    training_curves.draw(tmp_path / "curve.svg", training_curves.TASKS[0], found)
     assert "<svg" in (tmp_path / "curve.svg").read_text(encoding="utf-8")
