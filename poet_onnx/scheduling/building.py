@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from poet_onnx.scheduling.candidates import find_candidates
@@ -122,4 +123,16 @@ def _add_just_in_time_rows(model: Formulation) -> None:
             for other in candidates.slots[stage]
             if any(value in candidates.units[other].inputs for value in outputs)
         }
+        if (stage, number) in candidates.ahead:
+            readers |= _kept_on(model, stage, outputs)
         model.rows.append(Row({variable: -1.0, **dict.fromkeys(readers, 1.0)}, low=0.0))
+
+
+def _kept_on(model: Formulation, stage: int, values: Sequence[int]) -> set[int]:
+    """Return the variables that keep values in RAM from a stage on."""
+    return {
+        model.retain[value, index + 1]
+        for value in values
+        for index, event in enumerate(model.candidates.events.get(value, ()))
+        if event.stage == stage and (value, index + 1) in model.retain
+    }

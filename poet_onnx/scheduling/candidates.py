@@ -58,6 +58,7 @@ class Candidates:
         instance: the ordered problem.
         units: recompute units, by position of their last node.
         slots: for each stage, the units that may be recomputed just before its node, in topological order.
+        ahead: (stage, unit) pairs of slots in which a unit may be recomputed for later stages only.
         events: for each managed value, its events in order; values without an entry stay in RAM all their life.
         last_alive: for each value that is not managed, the last position at which it may be needed.
         large_values: how many values are neither small nor graph outputs; some of them are managed.
@@ -67,6 +68,7 @@ class Candidates:
     instance: Instance
     units: tuple[Unit, ...]
     slots: tuple[tuple[int, ...], ...]
+    ahead: frozenset[tuple[int, int]]
     events: dict[int, tuple[Event, ...]]
     last_alive: dict[int, int]
     large_values: int
@@ -102,6 +104,11 @@ def find_candidates(
     while hops > 2 and sum(map(len, slots)) > MOST_CANDIDATES:
         hops = min(hops // 2, 24) if hops > 24 else hops - 2
         slots = _slots(instance, units, hops, gone, never)
+    ahead = _ahead(instance, units, gone, never)
+    slots = tuple(
+        tuple(sorted({*here, *ahead[stage]}, key=lambda unit: units[unit].nodes[-1]))
+        for stage, here in enumerate(slots)
+    )
     events = _events(instance, units, slots, tiny)
     last_alive = {k: instance.last_use(k) for k in range(len(instance.values)) if k not in events}
     for stage, stage_slots in enumerate(slots):
@@ -111,7 +118,8 @@ def find_candidates(
                     if value in last_alive and instance.producer[value] not in units[unit].nodes:
                         last_alive[value] = max(last_alive[value], stage)
     large_values = sum(1 for value in range(len(instance.values)) if value not in tiny and value not in instance.kept)
-    return Candidates(instance, units, slots, events, last_alive, large_values, hops)
+    pairs = frozenset((stage, unit) for stage, here in enumerate(ahead) for unit in here)
+    return Candidates(instance, units, slots, pairs, events, last_alive, large_values, hops)
 
 
 def _tiny_values(instance: Instance, budget_bytes: int) -> frozenset[int]:
@@ -205,11 +213,7 @@ def _slots(
 
     A unit that reads a value of `gone` is none behind the position given there; those of `never` are none at all.
     """
-    end = len(instance.nodes)
-    until = [
-        min((gone.get(value, end) for position in unit.nodes for value in instance.reads[position]), default=end)
-        for unit in units
-    ]
+    until = _readable_until(instance, units, gone)
     made_by = {value: number for number, unit in enumerate(units) for value in unit.outputs}
     blocked = _blocking_updates(instance)
     slots: list[tuple[int, ...]] = []
@@ -228,6 +232,43 @@ def _slots(
             wave = [made_by[value] for unit in sorted(fresh) for value in units[unit].inputs if value in made_by]
         slots.append(tuple(sorted(distance, key=lambda unit: units[unit].nodes[-1])))
     return tuple(slots)
+
+
+def _readable_until(instance: Instance, units: Sequence[Unit], gone: Mapping[int, int]) -> list[int]:
+    """Return, for each unit, the last stage at which all the small values that it reads are there."""
+    end = len(instance.nodes)
+    return [
+        min((gone.get(value, end) for position in unit.nodes for value in instance.reads[position]), default=end)
+        for unit in units
+    ]
+
+
+def _ahead(instance: Instance, units: Sequence[Unit], gone: Mapping[int, int], never: set[int]) -> list[set[int]]:
+    """Return, for each stage, the units worth recomputing for later stages, because an input is in RAM anyway.
+
+    Those are inputs that the stage's node reads, or that the node before reads or makes.
+    """
+    readers: dict[int, list[int]] = {}
+    for number, unit in enumerate(units):
+        for value in unit.inputs if number not in never else ():
+            readers.setdefault(value, []).append(number)
+    until = _readable_until(instance, units, gone)
+    last_use = [max(use for value in unit.outputs for use in (-1, *instance.uses[value])) for unit in units]
+    blocked = _blocking_updates(instance)
+    ahead: list[set[int]] = [set()]
+    for stage in range(1, len(instance.nodes)):
+        near = {*instance.reads[stage], *instance.reads[stage - 1], *instance.writes[stage - 1]}
+        here = {unit for value in near for unit in readers.get(value, ())}
+        ahead.append(
+            {
+                unit
+                for unit in here
+                if units[unit].nodes[-1] < stage < last_use[unit]
+                and until[unit] >= stage
+                and not _blocked(units[unit], stage, blocked)
+            }
+        )
+    return ahead
 
 
 def _idle(instance: Instance, value: int, stage: int) -> bool:
@@ -273,7 +314,7 @@ def _events(
             continue
         read_at = readers.get(value, {})
         uses = set(instance.uses[value])
-        if not read_at and not any(_idle(instance, value, use) for use in uses):
+        if not read_at and not any(_idle(instance, value, use) or slots[use] for use in uses):
             continue
         last = max(uses | read_at.keys())
         stages = sorted(stage for stage in uses | read_at.keys() | own.get(value, {}).keys() if stage <= last)

@@ -12,7 +12,8 @@ a later slot of the same stage):
     (3)   I[k,i] <= F[k]
     (4)   bytes in RAM <= budget                  at each slot and each node
     (5)   rows of time, see `Timing`
-    (6)   R[s,u] <= sum R[s,readers of u]         unless the stage's node reads u
+    (6)   R[s,u] <= sum R[s,readers of u] (+ S[k,i+1] of its outputs k where an input of u is in RAM anyway)
+                                                  unless the stage's node reads u
 
 (4) counts a value while it is retained, from its slot or page-in to the last slot that needs it, and to the node that
 reads it; Y >= R of every reader at or behind the slot, Y >= next Y, last Y >= S[k,i+1], first Y >= R_own.

@@ -174,9 +174,9 @@ def _covers(candidates: Candidates) -> str:
     hops = "any number of" if candidates.hops >= len(candidates.units) else f"at most {candidates.hops}"
     stays = sum(1 for value in candidates.last_alive if value not in candidates.instance.kept)
     return (
-        "plans in this order; recompute just in time for a reader, in chains of "
-        f"{hops} fused units whose inner values are not stored; one page-out per value, right after it is made, "
-        f"page-ins right before a reader; {stays} small or short-lived values stay in RAM; transfers may all be hidden"
+        "plans in this order; recompute right before a reader, or where an input is in RAM anyway, in chains of "
+        f"{hops} fused units whose inner values are not stored; values stored when they are made first, fetched right "
+        f"before a reader; {stays} small or short-lived values stay in RAM; transfers hidden as far as time allows"
     )
 
 
