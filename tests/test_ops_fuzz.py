@@ -28,14 +28,14 @@ def test_store_withstands_any_calls(tmp_path: Path) -> None:
     # Another compiler has other warnings.
     configure += [f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}", "-DPOET_FUZZER=ON", "-DPOET_WERROR=OFF"]
     configure += ["-DPOET_SANITIZE=address,undefined", "-DCMAKE_BUILD_TYPE=None"]
-    subprocess.run(configure, check=True, capture_output=True, timeout=60)
+    subprocess.run(configure, check=True, capture_output=True, timeout=120)
     built = subprocess.run(
-        [tool("cmake"), "--build", str(build)], capture_output=True, text=True, timeout=240, check=False
+        [tool("cmake"), "--build", str(build)], capture_output=True, text=True, timeout=600, check=False
     )
     if "cannot find" in built.stdout and "libclang_rt" in built.stdout:
         pytest.skip("clang's run-time libraries are not installed (Debian: libclang-rt-14-dev)")
     assert built.returncode == 0, built.stdout
-    command = [str(build / "poet_store_fuzzer"), f"-max_total_time={SECONDS}", "-timeout=20", "-max_len=600"]
+    command = [str(build / "poet_store_fuzzer"), f"-max_total_time={SECONDS}", "-timeout=60", "-max_len=600"]
     command += ["-print_final_stats=1", str(corpus)]
     done = subprocess.run(
         command,
@@ -43,7 +43,7 @@ def test_store_withstands_any_calls(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=10 * SECONDS,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

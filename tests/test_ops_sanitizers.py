@@ -37,9 +37,9 @@ def test_driver_is_clean(tmp_path: Path, sanitizers: str) -> None:
         f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
     ]
     configure += ["-DPOET_DRIVER=ON", f"-DPOET_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=None"]
-    subprocess.run(configure, check=True, capture_output=True, timeout=60)
+    subprocess.run(configure, check=True, capture_output=True, timeout=120)
     built = subprocess.run(
-        [tool("cmake"), "--build", str(build)], capture_output=True, text=True, timeout=120, check=False
+        [tool("cmake"), "--build", str(build)], capture_output=True, text=True, timeout=600, check=False
     )
     assert built.returncode == 0, built.stdout
     command = [str(build / "poet_ops_driver"), str(pages)]
@@ -64,4 +64,4 @@ def test_driver_is_clean(tmp_path: Path, sanitizers: str) -> None:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
