@@ -4,7 +4,9 @@
 python scripts/class_gap.py -o scripts/results/class_gap.csv
 The scheduler solves to the end; the oracle is exhaustive search over all plans in the same order. Where that gives up,
 the paper's program takes its place if SCIP finishes it; it is a class too, neither wider nor narrower than ours, so
-that there the difference may have either sign. Backward nodes may be recomputed in half of the graphs.
+that there the difference may have either sign. Backward nodes may be recomputed in half of the graphs. Every second
+graph is a chain with few skips, the others have branches, skips across the net, concatenations, wide fan-out and nodes
+with several outputs.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 
 from benchmark.exhaustive import least_overhead
@@ -32,7 +35,7 @@ from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from random_graphs import random_graph
+from random_graphs import SHAPES, random_dag, random_graph
 
 BYTES_SCALE = 1000
 """Sizes are made this much larger, so that tokens of 8 bytes and the budget's slack for them decide nothing."""
@@ -46,6 +49,7 @@ class Sample:
     """One graph at one budget.
 
     Attributes:
+        shape: "skips" for the chains, else one of the shapes of random graphs.
         backward: whether backward nodes may be recomputed.
         place: of the budget between the smallest that works in the class and the ordered peak.
         oracle: "search" or "paper".
@@ -55,7 +59,7 @@ class Sample:
     """
 
     seed: int
-    layers: int
+    shape: str
     nodes: int
     backward: bool
     place: float
@@ -101,11 +105,18 @@ def _samples(options: argparse.Namespace) -> Iterator[Sample | None]:
     """Yield samples; None where neither oracle finished."""
     layers = range(2, (options.nodes - 2) // 2 + 1)
     for seed in range(options.graphs):
-        yield from _sample(seed, layers[seed % len(layers)], options.states, options.paper_seconds)
+        number, backward = seed // 2, seed // 2 % 2 == 1
+        if seed % 2 == 0:
+            shape, problem = "skips", make_problem(number, layers[number % len(layers)], backward=backward)
+        else:
+            shape = SHAPES[number % len(SHAPES)]
+            problem = make_dag_problem(number, 6 + number * 5 % max(1, options.nodes - 5), backward=backward)
+        yield from _sample(problem, seed, shape, options.states, options.paper_seconds)
 
 
-def _sample(seed: int, layers: int, most_states: int, paper_seconds: float) -> Iterator[Sample | None]:
-    problem = make_problem(seed, layers, backward=seed % 2 == 1)
+def _sample(
+    problem: ScheduleProblem, seed: int, shape: str, most_states: int, paper_seconds: float
+) -> Iterator[Sample | None]:
     order = memory_aware_order(problem)
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
@@ -114,7 +125,7 @@ def _sample(seed: int, layers: int, most_states: int, paper_seconds: float) -> I
     if budget >= peak:
         return
     bounded = replace(problem, budget_bytes=budget)
-    ours = schedule(bounded, gap=0.0, order=order).prediction.energy_joules
+    ours = schedule(bounded, gap=0.0, time_limit_seconds=600, order=order).prediction.energy_joules
     base = Prices(problem).base
     overhead = least_overhead(bounded, order, most_states=most_states)
     best = _paper_energy(bounded, order, Limits(paper_seconds, 0.0)) if overhead is None else base + overhead
@@ -127,9 +138,9 @@ def _sample(seed: int, layers: int, most_states: int, paper_seconds: float) -> I
         return
     yield Sample(
         seed=seed,
-        layers=layers,
+        shape=shape,
         nodes=len(order),
-        backward=seed % 2 == 1,
+        backward=seed // 2 % 2 == 1,
         place=place,
         oracle="paper" if overhead is None else "search",
         base_joules=base,
@@ -149,13 +160,30 @@ def make_problem(seed: int, layers: int, *, backward: bool) -> ScheduleProblem:
         replace(node, recomputable=random_bits.random() < 0.5) if backward and node.phase is Phase.BACKWARD else node
         for node in graph.nodes
     )
+    return _enlarged(ScheduleProblem(replace(graph, nodes=nodes), costs))
+
+
+def make_dag_problem(seed: int, nodes: int, *, backward: bool) -> ScheduleProblem:
+    """Return a random graph of many shapes with large values; `backward` lets some backward nodes be recomputed."""
+    graph, costs = random_dag(seed, nodes, plain=True)
+    kept = tuple(
+        replace(node, recomputable=node.recomputable and (backward or node.phase is Phase.FORWARD))
+        for node in graph.nodes
+    )
+    # A step that waits spends idle power, which is neither the class's nor the oracle's to count.
+    costs = replace(costs, idle_watts=0.0) if costs.asynchronous else costs
+    return _enlarged(ScheduleProblem(replace(graph, nodes=kept), costs))
+
+
+def _enlarged(problem: ScheduleProblem) -> ScheduleProblem:
+    graph, costs = problem.graph, problem.costs
     tensors = {
         name: replace(tensor, size_bytes=tensor.size_bytes * BYTES_SCALE) for name, tensor in graph.tensors.items()
     }
     prices = {
         name: replace(cost, workspace_bytes=cost.workspace_bytes * BYTES_SCALE) for name, cost in costs.nodes.items()
     }
-    return ScheduleProblem(replace(graph, nodes=nodes, tensors=tensors), replace(costs, nodes=prices))
+    return replace(problem, graph=replace(graph, tensors=tensors), costs=replace(costs, nodes=prices))
 
 
 def _paper_energy(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> float | None:
@@ -172,11 +200,11 @@ def summary(samples: Sequence[Sample], unsolved: int) -> Iterator[str]:
         chosen = [sample for sample in samples if sample.oracle == oracle]
         if not chosen:
             continue
-        for backward in (False, True):
-            part = [sample for sample in chosen if sample.backward is backward]
+        for shape, backward in product(("skips", *SHAPES), (False, True)):
+            part = [sample for sample in chosen if sample.backward is backward and sample.shape == shape]
             where = "forward and backward" if backward else "forward nodes only"
             if part:
-                yield f"{oracle}, recompute of {where}: {_distribution(part)}"
+                yield f"{oracle}, {shape}, recompute of {where}: {_distribution(part)}"
         below = [sample.below for sample in chosen if sample.below is not None]
         if below:
             yield f"{oracle}: a plan below the class's smallest budget in {sum(below)} of {len(below)} graphs"

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from poet_onnx.costs import CostTable, NodeCost
+from poet_onnx.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule
+from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.instance import build_instance, file_order
+from poet_onnx.scheduling.timing import relaxed_timing
+from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import scheduling_proofs
+from proofs.assignments import admits, supplies_of
 from proofs.equality import check_equality
-from proofs.finding import Finding
+from proofs.finding import Finding, exact_bytes
 from proofs.monotone import check_monotone
 from proofs.rows import check_rows
 from proofs.timed import check_search
 from proofs.validity import check_validity
+
+Pair = tuple[int, int]
 
 
 def _graph(nodes: Sequence[tuple[str, str, dict[str, int]]], outputs: Sequence[str]) -> TrainingGraph:
@@ -79,6 +88,75 @@ def test_what_a_recompute_makes_in_vain_needs_room_too(budget: int) -> None:
         return
     with pytest.raises(InfeasibleError, match="the smallest that works is 20,000 bytes"):
         schedule(problem)
+
+
+def _transfers(plan: str) -> tuple[Step, ...]:
+    """Return the steps of a plan in short: >v starts and v> ends a page-out, <v and v< a page-in, n* recomputes."""
+    steps = []
+    for word in plan.split():
+        if word.startswith((">", "<")):
+            steps.append(Step(Action.PAGE_OUT_START if word[0] == ">" else Action.PAGE_IN_START, word[1:]))
+        elif word.endswith((">", "<")):
+            steps.append(Step(Action.PAGE_OUT_END if word[-1] == ">" else Action.PAGE_IN_END, word[:-1]))
+        else:
+            steps.append(Step(Action.COMPUTE, word, 0) if word[-1] != "*" else Step(Action.COMPUTE, word[:-1], 1))
+    return tuple(steps)
+
+
+def _is_admitted(graph: TrainingGraph, costs: CostTable, steps: tuple[Step, ...], **rows: tuple[Pair, ...]) -> bool:
+    """Return whether the model for the time and the peak that a plan has admits it; it waits for no transfer."""
+    with exact_bytes():
+        problem = ScheduleProblem(graph, costs)
+        prediction = simulate(problem, steps)
+        assert prediction.stall_seconds == pytest.approx(0.0)
+        instance = build_instance(problem, file_order(graph))
+        timing = replace(relaxed_timing(instance, prediction.seconds), **rows)
+        model = formulate(instance, prediction.transient_peak_bytes, timing)
+        supplies = supplies_of(model, steps)
+        assert supplies is not None
+        assert model.proves
+        return admits(model, supplies)
+
+
+def test_a_window_ends_behind_the_recomputes_of_its_last_stage() -> None:
+    graph = _graph(
+        [
+            ("fa", "x", {"a": 8000}),
+            ("fb*", "x", {"b": 8000}),
+            ("wide", "x", {"w": 16000}),
+            ("middle", "w a", {"m": 4000}),
+            ("again", "m", {"n": 16000}),
+            ("end", "a b n", {"z": 4000}),
+        ],
+        ["z"],
+    )
+    nodes = {node.name: NodeCost(2.0 if node.name in ("fb", "wide") else 1.0, 1.0, 0) for node in graph.nodes}
+    costs = CostTable("fast", nodes, {"a": TransferCost(1.0, 0.1)}, {"a": TransferCost(2.0, 0.1)}, asynchronous=True)
+    steps = _transfers("fa >a fb a> <a wide a< middle again <a fb* a< end")
+    assert _is_admitted(graph, costs, steps, windows=((4, 5),))
+
+
+def test_what_is_certainly_on_its_way_is_counted_in_ram_once() -> None:
+    graph = _graph(
+        [
+            ("fp", "x", {"p": 4000}),
+            ("fq", "p", {"q": 8000}),
+            ("r", "x", {"r": 4000}),
+            ("s", "r", {"s": 8000}),
+            ("t", "s", {"t": 4000}),
+            ("u", "t", {"u": 4000}),
+            ("v", "u", {"v": 4000}),
+            ("w", "v q", {"w": 4000}),
+            ("y", "w p", {"y": 4000}),
+        ],
+        ["y"],
+    )
+    nodes = {node.name: NodeCost(1.0, 1.0, 0) for node in graph.nodes}
+    out = {"p": TransferCost(0.5, 0.1), "q": TransferCost(3.0, 0.1)}
+    costs = CostTable("slow", nodes, out, dict.fromkeys(out, TransferCost(0.01, 0.1)), asynchronous=True)
+    steps = _transfers("fp fq >p >q r p> s t u q> <q v q< <p w p< y")
+    for departure in ((0, 3), (1, 3), (1, 4), (2, 3)):
+        assert _is_admitted(graph, costs, steps, departures=(departure,))
 
 
 def _check(check: Callable[[int], list[Finding]], seeds: range) -> set[str]:

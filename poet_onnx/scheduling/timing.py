@@ -30,7 +30,8 @@ class Timing:
             `spare_seconds` these rows hold for every plan that keeps the deadline; with less they leave some out;
             infinite if transfers are not to be limited at all.
         stretch: how much longer than alone a transfer is assumed to be in RAM, because others use the channel.
-        windows: (first stage, stage behind the last) within which transfers must fit.
+        windows: (first stage, stage s) between which transfers must fit: from the first stage's recomputes to those of
+            s, before the node of s.
         departures: (first stage, stage s): what is made from the first stage on and paged out is written before the
             node of s runs, or still in RAM then.
         arrivals: (stage s, last stage): what is paged in up to the last stage is read after the node of s has run, or
@@ -107,13 +108,16 @@ def add_time_rows(model: Formulation, timing: Timing) -> None:
         _add(model, transfers, timing.deadline_seconds)
     clock = clock_seconds(candidates.instance)
     for first, end in timing.windows:
-        outside = _work_outside(model, first, end)
+        outside = _work_outside(model, first, end + 1)
         inside = _inside(model, transfers, first, end)
         _add(model, {**outside, **inside}, clock[end] - clock[first] + timing.wait_seconds)
 
 
 def add_departures(model: Formulation, timing: Timing) -> None:
-    """Add the rows of `departures`, and a variable for every value that may still wait to be written."""
+    """Add the rows of `departures`, and a variable for every value that may still wait to be written.
+
+    What is certainly on its way then has its bytes in the footprints and is no part of the row; so with arrivals.
+    """
     candidates = model.candidates
     instance = candidates.instance
     clock = clock_seconds(instance)
@@ -122,7 +126,8 @@ def add_departures(model: Formulation, timing: Timing) -> None:
         for value, variable in model.page_out.items():
             begin = instance.producer[value] + 1
             index = _waiting_event(candidates, value, stage)
-            if index is None or not first <= begin <= stage:
+            leaves_then = value in model.leaving and stage < model.leaving_until[value]
+            if index is None or leaves_then or not first <= begin <= stage:
                 continue
             seconds = instance.problem.costs.page_out[instance.values[value]].seconds
             excuses = (model.retain[value, index], _held(model, value, stage))
@@ -139,7 +144,7 @@ def add_arrivals(model: Formulation, timing: Timing) -> None:
         for value in model.page_out:
             seconds = instance.problem.costs.page_in[instance.values[value]].seconds
             for key, (release, due) in _page_ins(model, value):
-                if not stage < due <= last:
+                if not stage < due <= last or model.arrival.get(key, due) <= stage:
                     continue
                 excuses = (_held(model, value, stage),) if release <= stage else ()
                 terms[_unless(model, model.page_in[key], excuses)] = seconds
@@ -212,7 +217,7 @@ def crowded_windows(
         load, worst = 0.0, (0.0, 0)
         for release, due, busy in jobs:
             load += busy if release >= first else 0.0
-            inside = redone[due] - redone[first]
+            inside = redone[due + 1] - redone[first]
             room = clock[due] - clock[first] + timing.wait_seconds - (redone[-1] - inside)
             worst = max(worst, (load - room, due))
         if worst[0] > 1e-9 * timing.deadline_seconds:

@@ -27,7 +27,7 @@ def check_rows(seed: int, *, most_nodes: int = 30) -> list[Finding]:
     rng = random.Random(seed)
     with exact_bytes():
         problem = _problem(seed, rng, most_nodes)
-        plan = _plan(problem, seed, rng)
+        problem, plan = _plan(problem, seed, rng)
         order = [step.subject for step in plan.steps if step.action is Action.COMPUTE and not step.copy]
         instance = build_instance(problem, order)
         deadline = plan.prediction.seconds * rng.choice(LATER)
@@ -49,18 +49,34 @@ def _problem(seed: int, rng: random.Random, most_nodes: int) -> ScheduleProblem:
     return ScheduleProblem(graph, replace(costs, asynchronous=rng.random() < 0.8))
 
 
-def _plan(problem: ScheduleProblem, seed: int, rng: random.Random) -> Plan:
-    """Return a random plan; in half of the cases its transfers are spread, so that hardly any time is left to it."""
+def _busy(problem: ScheduleProblem, steps: tuple[Step, ...], load: float) -> ScheduleProblem:
+    """Return a problem whose transfers are so fast that a plan's keep the channel busy for a share of its time."""
+    costs = problem.costs
+    tables = {Action.PAGE_OUT_START: costs.page_out, Action.PAGE_IN_START: costs.page_in}
+    moving = sum(tables[step.action][step.subject].seconds for step in steps if step.action in tables)
+    running = sum(costs.nodes[step.subject].seconds for step in steps if step.action is Action.COMPUTE)
+    if not moving:
+        return problem
+    out, back = (
+        {value: replace(cost, seconds=cost.seconds * load * running / moving) for value, cost in table.items()}
+        for table in (costs.page_out, costs.page_in)
+    )
+    return replace(problem, costs=replace(costs, page_out=out, page_in=back))
+
+
+def _plan(problem: ScheduleProblem, seed: int, rng: random.Random) -> tuple[ScheduleProblem, Plan]:
+    """Return a random plan, mostly with its transfers spread, so that hardly any time is left to it."""
     steps = random_plan(problem, seed, recomputes=rng.choice([0, 0, 1, 2, 3]), transfers=rng.randint(1, 10)).steps
     for value in dict.fromkeys(step.subject for step in steps if step.action is Action.PAGE_IN_END):
         if rng.random() < 0.5:
             steps = _fetched_again(problem, steps, value, rng)
+    problem = _busy(problem, steps, rng.choice([0.2, 0.4, 0.7, 1.0, 1.5]))
     plan = plan_of(problem, list(steps))
-    if rng.random() < 0.5:
-        budget = rng.choice([None, int(plan.prediction.transient_peak_bytes * rng.choice([1.0, 1.1, 1.4]))])
+    if rng.random() < 0.8:
+        budget = rng.choice([None, None, int(plan.prediction.transient_peak_bytes * rng.choice([1.0, 1.1, 1.4]))])
         place = rng.choice([overlap, spread_out])
         plan = plan_of(problem, list(place(replace(problem, budget_bytes=budget), steps)))
-    return plan
+    return problem, plan
 
 
 def _fetched_again(
@@ -83,15 +99,34 @@ def _fetched_again(
 def _random_rows(instance: Instance, plan: Plan, timing: Timing, rng: random.Random) -> Timing:
     """Return a view of a deadline with random rows of every kind, and those that the plan's own waits suggest."""
     last = len(instance.nodes) - 1
-    pairs = [tuple(sorted(rng.sample(range(last + 2), 2))) for _ in range(12)]
+    begins, ends = _ends_of_transfers(plan)
+    firsts = [rng.choice([*begins, rng.randint(0, last)]) for _ in range(36)]
+    choices = [
+        (first, rng.choice([*ends, min(last + 1, first + rng.choice([1, 2, 3, 5, 9])), last + 1])) for first in firsts
+    ]
+    pairs = [(first, end) for first, end in choices if first < end][:24]
     model = formulate(instance, plan.prediction.transient_peak_bytes, timing)
     departures, arrivals = late_transfers(model, plan.steps) if instance.problem.costs.asynchronous else ((), ())
     return replace(
         timing,
-        windows=tuple((first, end) for first, end in pairs[:4]),
-        departures=(*departures, *((first, min(end, last)) for first, end in pairs[4:8])),
-        arrivals=(*arrivals, *((first, end) for first, end in pairs[8:] if end <= last)),
+        windows=tuple(pairs[:8]),
+        departures=(*departures, *((first, min(end, last)) for first, end in pairs[8:16])),
+        arrivals=(*arrivals, *((first, end) for first, end in pairs[16:] if end <= last)),
     )
+
+
+def _ends_of_transfers(plan: Plan) -> tuple[list[int], list[int]]:
+    """Return the stages in which a plan's transfers begin, and those in which they end."""
+    stage = 0
+    begins, ends = [], []
+    for step in plan.steps:
+        if step.action is Action.COMPUTE:
+            stage += not step.copy
+        elif step.action in (Action.PAGE_OUT_START, Action.PAGE_IN_START):
+            begins.append(stage)
+        else:
+            ends.append(stage)
+    return begins, ends
 
 
 def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
