@@ -40,21 +40,42 @@ class Prepared:
     feeds: Path
 
 
-def prepare_model(name: str, batch: int, folder: Path) -> Prepared:
-    """Export a model and write its forms into a folder."""
-    with quiet():
-        export(RECIPES[name], folder, batch=batch)
+DECIDING = {"Relu": 0, "LeakyRelu": 0, "Clip": 0, "MaxPool": 1}
+"""Operators whose gradients jump where their inputs change a little, and the output that shows what they chose."""
+
+
+def prepare_model(name: str, batch: int, folder: Path, *, seed: int = 0, show_decisions: bool = False) -> Prepared:
+    """Export a model and write its forms into a folder.
+
+    Args:
+        name: of a model of scripts/models.py.
+        batch: its batch size.
+        folder: where the files go; what was exported there before is used again.
+        seed: of the feeds.
+        show_decisions: make what DECIDING names outputs of the forward pass outputs of the model.
+    """
     source = folder / "training_model.onnx"
+    if not source.exists():
+        with quiet():
+            export(RECIPES[name], folder, batch=batch)
     files = Prepared(*(folder / part for part in ("training.onnx", "stock.onnx", "plain.onnx", "feeds.npz")))
     for target, path in (("training", files.training), ("stock", files.stock)):
         model = load_model(source)
         prepare(target=target)(model)
-        ir.save(model, path)
         if target == "training":
-            feeds = random_feeds(extract(model), 0)
+            feeds = random_feeds(extract(model), seed)
             # Every gradient overwrites its buffer.
             fed = {key: np.ones_like(array) if array.dtype == np.bool_ else array for key, array in feeds.items()}
             np.savez(files.feeds, **fed)
+            decisions = [
+                node.outputs[DECIDING[node.op_type]].name
+                for node in model.graph
+                if node.op_type in DECIDING and DECIDING[node.op_type] < len(node.outputs)
+            ]
+        if show_decisions:
+            made = {value.name: value for node in model.graph for value in node.outputs}
+            model.graph.outputs.extend(made[decision] for decision in decisions)
+        ir.save(model, path)
     model = load_model(source)
     normalize()(model)
     LowerTraining(kernels=False)(model)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,3 +71,34 @@ def test_a_rewritten_lowered_graph_keeps_its_promises(model_path: Callable[..., 
     assert report.passed, report.problems
     assert report.measured_transient_peak_bytes == pytest.approx(report.predicted_transient_peak_bytes, rel=0.002)
     assert report.measured_transient_peak_bytes <= (report.budget_bytes or 0)
+
+
+VERIFY_ALL = """
+import json, sys
+from poet_onnx.verify import verify
+for original, rewritten in json.loads(sys.argv[1]):
+    report = verify(original, rewritten, feeds=2)
+    print(json.dumps([report.problems, report.predicted_transient_peak_bytes, report.measured_transient_peak_bytes]))
+"""
+
+
+@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+def test_the_stock_runtime_keeps_the_promises(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    """Bits, order and peak, with budgets that ask for recomputation or paging and for split gradients."""
+    pairs, budgets = [], []
+    for name in ("resnet18", "vgg16", "bert-2"):
+        for budget in ("80%", "50%"):
+            result = rewrite(model_path(name), device="tx2", activation_budget=budget, target="stock", gap=0.2)
+            rewritten = tmp_path / f"{name}-{budget[:-1]}.onnx"
+            result.save(rewritten)
+            pairs.append((str(model_path(name)), str(rewritten)))
+            budgets.append(result.budget_bytes or 0)
+    environment = {key: value for key, value in os.environ.items() if key != "POET_STOCK_PYTHON"}
+    command = [os.environ["POET_STOCK_PYTHON"], "-c", VERIFY_ALL, json.dumps(pairs)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    for (problems, predicted, measured), budget_bytes in zip(reports, budgets, strict=True):
+        assert problems == []
+        assert measured == pytest.approx(predicted, rel=0.002)
+        assert measured <= budget_bytes
