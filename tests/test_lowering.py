@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from lowering_cases import CASES, Case
+from lowering_case import Case
+from lowering_cases import CASES
 from lowering_runs import AFTER, Arrays, run_on_stock, run_step
 
 from poet_onnx.errors import InputError

@@ -1,0 +1,224 @@
+"""Gradients of layers: convolutions, pooling, normalization."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from lowering_case import Array, Case, Random, node
+
+
+def _windows(image: Sequence[int], kernel: Sequence[int], options: dict[str, Any]) -> list[int]:
+    """Return the output's spatial shape."""
+    rank = len(image)
+    strides, dilations = options.get("strides", [1] * rank), options.get("dilations", [1] * rank)
+    automatic = options.get("auto_pad", "NOTSET")
+    pads = options.get("pads", [0] * 2 * rank)
+    if automatic.startswith("SAME"):
+        return [-(-size // stride) for size, stride in zip(image, strides, strict=True)]
+    return [
+        (image[i] + pads[i] + pads[rank + i] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1
+        for i in range(rank)
+    ]
+
+
+def _pads(image: Sequence[int], kernel: Sequence[int], options: dict[str, Any]) -> list[int]:
+    """Return a convolution's padding, begins and ends, as numbers."""
+    rank, automatic = len(image), options.get("auto_pad", "NOTSET")
+    if not automatic.startswith("SAME"):
+        return list(options.get("pads", [0] * 2 * rank))
+    strides = options.get("strides", [1] * rank)
+    totals = [max(0, (-(-i // s) - 1) * s + k - i) for i, s, k in zip(image, strides, kernel, strict=True)]
+    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return [*small, *large] if automatic == "SAME_UPPER" else [*large, *small]
+
+
+def torch_conv_gradient(feeds: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+    """Return a convolution's gradients as torch computes them, in double."""
+    import torch
+    from torch.nn import functional
+
+    dy, x, w = (torch.from_numpy(feeds[name].astype(np.float64)) for name in ("dy", "x", "w"))
+    bias = torch.zeros(w.shape[0], dtype=torch.float64)
+    for tensor in (x, w, bias):
+        tensor.requires_grad_(True)
+    rank = x.ndim - 2
+    pads = _pads(x.shape[2:], w.shape[2:], options)
+    around = [size for axis in reversed(range(rank)) for size in (pads[axis], pads[rank + axis])]
+    conv = (functional.conv1d, functional.conv2d, functional.conv3d)[rank - 1]
+    strides, dilations = options.get("strides", 1), options.get("dilations", 1)
+    y = conv(functional.pad(x, around), w, bias, strides, 0, dilations, options.get("group", 1))
+    y.backward(dy)
+    found = {"dx": x.grad, "dw": w.grad, "db": bias.grad}
+    return {name: gradient.numpy() for name, gradient in found.items() if gradient is not None}
+
+
+def torch_conv_transpose_gradient(feeds: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+    """Return a transposed convolution's gradients as torch computes them, in double."""
+    import torch
+    from torch.nn import functional
+
+    dy, x, w = (torch.from_numpy(feeds[name].astype(np.float64)) for name in ("dy", "x", "w"))
+    group = options.get("group", 1)
+    bias = torch.zeros(w.shape[1] * group, dtype=torch.float64)
+    for tensor in (x, w, bias):
+        tensor.requires_grad_(True)
+    pads = options.get("pads", [0, 0, 0, 0])[:2]
+    y = functional.conv_transpose2d(x, w, bias, options.get("strides", 1), pads, 0, group, options.get("dilations", 1))
+    y.backward(dy)
+    found = {"dx": x.grad, "dw": w.grad, "db": bias.grad}
+    return {name: gradient.numpy() for name, gradient in found.items() if gradient is not None}
+
+
+def conv_transpose_cases() -> Iterator[Case]:
+    """Yield gradients of transposed convolutions, for which ONNX Runtime has no CPU kernel."""
+    grid: list[tuple[int, tuple[int, ...], dict[str, Any]]] = [
+        (1, (2, 2), {"strides": [2, 2]}),
+        (3, (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        (2, (3, 3), {"dilations": [2, 1]}),
+        (1, (3, 3), {"strides": [2, 1], "group": 2}),
+    ]
+    for index, (batch, kernel, options) in enumerate(grid):
+        random = Random(80 + index)
+        strides, dilations = options.get("strides", [1, 1]), options.get("dilations", [1, 1])
+        pads, group = options.get("pads", [0] * 4), options.get("group", 1)
+        image = (5, 6)
+        sizes = [
+            (image[i] - 1) * strides[i] + dilations[i] * (kernel[i] - 1) + 1 - pads[i] - pads[2 + i] for i in range(2)
+        ]
+        feeds = {
+            "dy": random.floats(batch, 6, *sizes),
+            "x": random.floats(batch, 4, *image),
+            "w": random.floats(4, 6 // group, *kernel),
+        }
+        made = node("ConvTransposeGrad", "dy x w", "dx dw db", kernel_shape=kernel, **options)
+        oracle = functools.partial(torch_conv_transpose_gradient, feeds, options)
+        shapes = {"dx": feeds["x"].shape, "dw": feeds["w"].shape, "db": (6,)}
+        yield Case(f"ConvTransposeGrad-{index}", (made,), feeds, shapes, oracle=oracle)
+
+
+def conv_cases() -> Iterator[Case]:
+    """Yield convolution gradients: (batch, channels, filters, image, kernel, options)."""
+    grid: list[tuple[int, int, int, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = []
+    for batch in (1, 3):
+        grid += [
+            (batch, 4, 6, (9, 9), (3, 3), {"pads": [1, 1, 1, 1]}),
+            (batch, 4, 6, (10, 9), (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+            (batch, 4, 6, (10, 10), (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+            (batch, 4, 8, (8, 8), (1, 1), {}),
+            (batch, 4, 8, (8, 7), (1, 1), {"strides": [2, 2]}),
+            (batch, 4, 6, (12, 11), (3, 3), {"pads": [2, 2, 2, 2], "dilations": [2, 2]}),
+            (batch, 4, 6, (12, 11), (3, 2), {"strides": [2, 3], "pads": [1, 0, 2, 1], "dilations": [2, 1], "group": 2}),
+            (batch, 8, 8, (9, 9), (3, 3), {"pads": [1, 1, 1, 1], "group": 8}),
+            (batch, 6, 12, (9, 8), (3, 5), {"strides": [2, 2], "pads": [1, 2, 1, 2], "group": 6}),
+            (batch, 6, 6, (19, 40), (3, 3), {"pads": [2, 2, 2, 2], "dilations": [2, 2], "group": 6}),
+            (batch, 3, 8, (33, 32), (7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+            (batch, 3, 8, (33, 33), (16, 16), {"strides": [16, 16]}),
+            (batch, 16, 4, (40, 40), (3, 3), {"pads": [1, 1, 1, 1]}),
+            (batch, 4, 64, (4, 4), (3, 3), {"pads": [1, 1, 1, 1]}),
+            (batch, 4, 6, (11, 8), (3, 3), {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+            (batch, 4, 6, (11, 8), (4, 3), {"strides": [2, 1], "auto_pad": "SAME_LOWER"}),
+            (batch, 4, 6, (11, 8), (3, 3), {"auto_pad": "VALID"}),
+            (batch, 4, 6, (15,), (3,), {"strides": [2], "pads": [1, 1]}),
+            (batch, 4, 4, (16,), (5,), {"pads": [4, 0], "dilations": [2], "group": 4}),
+            (batch, 4, 6, (6, 6, 5), (3, 3, 3), {"pads": [1, 1, 1, 1, 1, 1]}),
+            (batch, 4, 6, (7, 6, 5), (2, 3, 1), {"strides": [2, 1, 2], "group": 2}),
+        ]
+    for index, (batch, channels, filters, image, kernel, options) in enumerate(grid):
+        random = Random(index)
+        weight = (filters, channels // options.get("group", 1), *kernel)
+        feeds = {
+            "dy": random.floats(batch, filters, *_windows(image, kernel, options)),
+            "x": random.floats(batch, channels, *image),
+            "w": random.floats(*weight),
+        }
+        name = f"ConvGrad-{batch}x{channels}to{filters}-{'x'.join(map(str, image))}-{'x'.join(map(str, kernel))}"
+        name += "".join(f"-{key}{value}" for key, value in options.items()).replace(" ", "")
+        made = node("ConvGrad", "dy x w", "dx dw db", kernel_shape=kernel, **options)
+        shapes = {"dx": feeds["x"].shape, "dw": weight, "db": (filters,)}
+        # The kernel ignores auto_pad, and aborts where image and kernel are no pairs and there are groups.
+        unfit = "auto_pad" in options or (len(image) != 2 and options.get("group", 1) > 1)
+        oracle = functools.partial(torch_conv_gradient, feeds, options) if unfit else None
+        yield Case(name, (made,), feeds, shapes, oracle=oracle)
+        if index % 7 == 0:
+            for wanted, outputs in (("dx", "dx"), ("dw", "- dw")):
+                made = node("ConvGrad", "dy x w", outputs, kernel_shape=kernel, **options)
+                yield Case(f"{name}-{wanted}", (made,), feeds, {wanted: shapes[wanted]}, oracle=oracle)
+
+
+def pooling_cases() -> Iterator[Case]:
+    """Yield gradients of maximum and average pooling."""
+    grid: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+        ((8, 8), (2, 2), {"strides": [2, 2]}),
+        ((9, 9), (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((7, 7), (3, 3), {}),
+        ((9, 9), (2, 2), {"strides": [2, 2]}),
+        ((9, 8), (3, 2), {"strides": [3, 2], "pads": [1, 0, 1, 1]}),
+        ((12,), (3,), {"strides": [2]}),
+        ((6, 6, 6), (2, 2, 2), {"strides": [2, 2, 2]}),
+    ]
+    for index, (image, kernel, options) in enumerate(grid):
+        random = Random(100 + index)
+        x = random.floats(2, 3, *image)
+        feeds = {"x": x, "dy": random.floats(2, 3, *_windows(image, kernel, options))}
+        name = f"{'x'.join(map(str, image))}-{'x'.join(map(str, kernel))}-{index}"
+        nodes = (
+            node("MaxPool", "x", "y i", domain="", kernel_shape=kernel, **options),
+            node("MaxPoolGrad", "dy i", "dx", domain="", kernel_shape=kernel, **options),
+        )
+        yield Case(f"MaxPoolGrad-{name}", nodes, feeds, {"dx": x.shape})
+        for include in (0, 1):
+            made = node(
+                "AveragePoolGrad", "dy", "dx", domain="", kernel_shape=kernel, count_include_pad=include, **options
+            )
+            yield Case(f"AveragePoolGrad-{name}-{include}", (made,), {"dy": feeds["dy"]}, {"dx": x.shape})
+
+
+def normalization_cases() -> Iterator[Case]:
+    """Yield batch and layer normalization: forward where it trains, and gradients."""
+    for index, shape in enumerate([(2, 5, 6, 6), (1, 5, 7, 9), (4, 5, 33), (16, 5), (2, 3, 4, 4, 4), (1, 64, 1, 2)]):
+        random, channels = Random(200 + index), shape[1]
+        x = random.floats(*shape) * 3 + 2
+        axes = (0, *range(2, len(shape)))
+        numbers = {name: random.floats(channels) for name in ("scale", "bias", "mean")}
+        forward = {"x": x, **numbers, "variance": np.abs(random.floats(channels)) + 1}
+        made = node(
+            "BatchNormInternal",
+            "x scale bias mean variance",
+            "y nm nv sm si",
+            epsilon=1e-5,
+            momentum=0.9,
+            training_mode=1,
+        )
+        yield Case(f"BatchNormInternal-{index}", (made,), forward, {"y": None, "sm": None, "si": None})
+        backward = {
+            "dy": random.floats(*shape),
+            "x": x,
+            "scale": numbers["scale"],
+            "m": x.mean(axes),
+            "i": (1 / np.sqrt(x.var(axes) + 1e-5)).astype(np.float32),
+        }
+        made = node("BatchNormalizationGrad", "dy x scale m i", "dx ds db", epsilon=1e-5)
+        yield Case(f"BatchNormalizationGrad-{index}", (made,), backward, {"dx": None, "ds": None, "db": None})
+    for index, (shape, axis) in enumerate([((3, 4, 6), -1), ((3, 4, 6), 1), ((5, 33), 1), ((2, 3, 4, 5), 2)]):
+        random = Random(300 + index)
+        x = random.floats(*shape)
+        axes = tuple(range(axis % len(shape), len(shape)))
+        mean, rest = x.mean(axes, keepdims=True), shape[axis % len(shape) :]
+        inverse = (1 / np.sqrt(x.var(axes, keepdims=True) + 1e-5)).astype(np.float32)
+        root = (1 / np.sqrt((x * x).mean(axes, keepdims=True) + 1e-5)).astype(np.float32)
+        scale, bias = np.abs(random.floats(*rest)) + 0.5, random.floats(*rest)
+        y = (x - mean) * inverse * scale + bias
+        dy = random.floats(*shape)
+        feeds = {"dy": dy, "x": x, "scale": scale, "m": mean, "i": inverse}
+        outputs: dict[str, tuple[int, ...] | None] = {"dx": None, "ds": None, "db": None}
+        made = node("LayerNormalizationGrad", "dy x scale m i", "dx ds db", axis=axis)
+        yield Case(f"LayerNormalizationGrad-{index}", (made,), feeds, outputs)
+        made = node("SimplifiedLayerNormalizationGrad", "dy x scale i", "dx ds", axis=axis)
+        feeds = {"dy": dy, "x": x, "scale": scale, "i": root}
+        yield Case(f"SimplifiedLayerNormalizationGrad-{index}", (made,), feeds, {"dx": None, "ds": None})
+        made = node("InvertibleLayerNormalizationGrad", "dy y scale bias i", "dx ds db", axis=axis)
+        feeds = {"dy": dy, "y": y, "scale": scale, "bias": bias, "i": inverse}
+        yield Case(f"InvertibleLayerNormalizationGrad-{index}", (made,), feeds, outputs)
