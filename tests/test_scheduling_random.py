@@ -19,6 +19,7 @@ from poet_onnx.scheduling import schedule
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.instance import build_instance, file_order
 from poet_onnx.scheduling.timing import relaxed_timing
+from poet_onnx.scheduling.transfers import spread_out
 from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
@@ -157,6 +158,24 @@ def test_what_is_certainly_on_its_way_is_counted_in_ram_once() -> None:
     steps = _transfers("fp fq >p >q r p> s t u q> <q v q< <p w p< y")
     for departure in ((0, 3), (1, 3), (1, 4), (2, 3)):
         assert _is_admitted(graph, costs, steps, departures=(departure,))
+
+
+def test_a_value_that_leaves_holds_its_buffer_until_it_is_made_anew() -> None:
+    graph = _graph(
+        [
+            ("a*", "x", {"va": 8000}),
+            ("b", "va", {"vb": 4000}),
+            ("c", "vb", {"vc": 12_000}),
+            ("d", "vc", {"vd": 4000}),
+            ("e", "vd va", {"ve": 4000}),
+        ],
+        ["ve"],
+    )
+    nodes = {node.name: NodeCost(1.0, 1.0, 0) for node in graph.nodes}
+    slow = {"va": TransferCost(10.0, 0.1)}
+    problem = ScheduleProblem(graph, CostTable("slow", nodes, slow, slow, asynchronous=True), 16_100)
+    spread = spread_out(problem, _transfers("a >va va> b c d a* e"))
+    assert simulate(problem, spread).transient_peak_bytes <= 16_100
 
 
 def _check(check: Callable[[int], list[Finding]], seeds: range) -> set[str]:

@@ -129,13 +129,13 @@ class _Collector:
             arrival.start = arrival.end = arrival.highest = self._boundary
 
     def _compute(self, node: Node) -> None:
-        writes = self._graph.writes(node)
         given_on = _given_on(self._graph, node)
-        for value in (*self._graph.reads(node), *writes):
+        for value in self._graph.reads(node):
             self._last_use[value] = self._boundary
             if value in self._leaving:
                 self._leaving[value].free_from = self._boundary + (value not in given_on)
-        for value in writes:
+        for value in self._graph.writes(node):
+            self._last_use[value] = self._boundary
             if value in self._leaving:
                 self._leaving.pop(value).highest = self._boundary
         self._boundary += 1
