@@ -52,6 +52,7 @@ FOLLOWING = "mmap 32 KiB, one arena"
 
 WITHIN = 0.05
 NO_LIMIT_BYTES = 1 << 40
+LIMITS = ("RLIMIT_AS", "memory cgroup")
 _MALLOPT = {
     "MALLOC_TRIM_THRESHOLD_": -1,
     "MALLOC_TOP_PAD_": -2,
@@ -78,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
-            graphs = make_graphs(exported(name, Path(folder), batch=options.batch), Path(folder), options.budget)
+            path = exported(name, Path(folder), batch=options.batch)
+            graphs = make_graphs(path, Path(folder), int(options.budget * smallest_budget(path)))
             for row in (*compare_settings(graphs), *compare_limits(graphs)):
                 rows.append({"model": name, **row})
                 show(rows[-1])
@@ -86,18 +88,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(row["passed"] in ("yes", "") for row in rows) else 1
 
 
-def make_graphs(path: Path, folder: Path, budget: float) -> dict[str, str]:
-    """Rewrite a training graph and save it beside its feeds; return the files."""
+def smallest_budget(path: Path) -> int:
+    """Return the smallest transient budget that works for a training graph."""
     from poet_onnx import rewrite
     from poet_onnx.errors import InfeasibleError
+
+    try:
+        rewrite(path, device="host", activation_budget=1024)
+    except InfeasibleError as error:
+        return error.smallest_budget_bytes or 1024
+    return 1024
+
+
+def make_graphs(path: Path, folder: Path, budget: int | str) -> dict[str, str]:
+    """Rewrite a training graph and save it beside its feeds; return the files."""
+    from poet_onnx import rewrite
     from poet_onnx.feeds import random_feeds
 
-    smallest = 1024
-    try:
-        rewrite(path, device="host", activation_budget=smallest)
-    except InfeasibleError as error:
-        smallest = error.smallest_budget_bytes or smallest
-    result = rewrite(path, device="host", activation_budget=int(smallest * budget), gap=0.05)
+    result = rewrite(path, device="host", activation_budget=budget, gap=0.05)
     rewritten, feeds = folder / "rewritten.onnx", folder / "feeds.npz"
     result.save(rewritten)
     arrays = random_feeds(result.graph, 0)
@@ -128,9 +136,9 @@ def compare_settings(graphs: Mapping[str, str]) -> Iterator[Row]:
             }
 
 
-def compare_limits(graphs: Mapping[str, str]) -> Iterator[Row]:
+def compare_limits(graphs: Mapping[str, str], kinds: Sequence[str] = LIMITS) -> Iterator[Row]:
     """Yield a row for each kind of limit and graph."""
-    for kind in ("RLIMIT_AS", "memory cgroup"):
+    for kind in kinds:
         if kind == "memory cgroup" and not can_make_cgroup():
             continue
         free = {
