@@ -1,12 +1,7 @@
-"""Training sessions: the same bits for every way to a step, after a restart, and nothing lost when one is killed."""
+"""Training sessions: the same bits for every way to a step, evaluation, export, and what is refused."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,10 +12,8 @@ from training_batches import batch, digest, session_of, train
 
 import poet_onnx
 from poet_onnx import SGD, Adam, AdamW, TrainingSession
-from poet_onnx.errors import CheckFailedError, InputError, PoetError
+from poet_onnx.errors import InputError, PoetError
 from poet_onnx.runtime import count_allocations, training_module
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -155,116 +148,6 @@ def test_schedules_set_the_rate_of_each_update(model_path: Callable[..., Path]) 
         train(session_of(path, schedule=lambda _: -1.0), 1)
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulation_steps": 3}, {"clip_norm": 0.1}], ids=str)
-def test_a_resumed_run_is_the_run_without_a_break(
-    model_path: Callable[..., Path], rewritten: Callable[[str, str], Path], tmp_path: Path, options: dict[str, object]
-) -> None:
-    """With dropout, running on in the rewritten graph, and from a checkpoint amid collected gradients."""
-    path, saved = model_path("transformer"), tmp_path / "saved.safetensors"
-    through = session_of(path, **options)
-    expected = train(through, 9)
-    broken = session_of(path, **options)
-    assert train(broken, 4) == expected[:4]
-    broken.save_checkpoint(saved)
-    resumed = TrainingSession(rewritten("transformer", "70%"), saved, **options)
-    resumed.load_checkpoint(saved)
-    assert train(resumed, 5, first=4) == expected[4:]
-    assert digest(resumed) == digest(through)
-    assert (resumed.updates, resumed.training) == (through.updates, True)
-    broken.load_checkpoint(saved)
-    assert train(broken, 5, first=4) == expected[4:]
-    assert train(TrainingSession(path, saved, **options), 1, first=4) != expected[4:5]  # dropout draws anew
-
-
-def test_running_statistics_are_kept(model_path: Callable[..., Path], tmp_path: Path) -> None:
-    path, saved = model_path("mobilenet"), tmp_path / "saved.safetensors"
-    through = session_of(path)
-    first = {name: array.copy() for name, array in through.parameters.items() if "running" in name}
-    train(through, 3)
-    through.save_checkpoint(saved)
-    train(through, 3, first=3)
-    resumed = session_of(path)
-    resumed.load_checkpoint(saved)
-    train(resumed, 3, first=3)
-    assert digest(resumed) == digest(through)
-    assert len(first) > 10
-    assert all(array.tobytes() != through.parameters[name].tobytes() for name, array in first.items())
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from training_batches import digest, session_of, train
-model, saved, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-session = session_of(model)
-if saved.exists():
-    session.load_checkpoint(saved)
-while session.updates < steps:
-    train(session, 1, first=session.updates)
-    if session.updates % 3 == 0:
-        session.save_checkpoint(saved)
-    print(session.updates, flush=True)
-print(digest(session), flush=True)
-"""
-
-
-def test_a_killed_run_resumes_to_the_same_bits(model_path: Callable[..., Path], tmp_path: Path) -> None:
-    """Killed again and again at random moments, with a checkpoint every third step."""
-    path, saved, steps = model_path("transformer"), tmp_path / "saved.safetensors", 45
-    through = session_of(path)
-    train(through, steps)
-    random = np.random.default_rng(0)
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
-    reached, kills = 0, 0
-    while True:
-        command = [sys.executable, "-c", KILLED, str(path), str(saved), str(steps)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-            assert process.stdout is not None
-            limit = reached + int(random.integers(8, 25))
-            last = ""
-            for line in process.stdout:
-                last = line.strip()
-                if last.isdigit() and int(last) >= limit and kills < 2:
-                    time.sleep(float(random.uniform(0, 0.01)))
-                    process.send_signal(signal.SIGKILL)
-                    kills += 1
-                    break
-            process.wait()
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL, last
-        reached = int(last)
-    assert kills == 2
-    assert last == digest(through)
-    assert list(tmp_path.iterdir()) == [saved]
-
-
-def test_checkpoints_of_something_else_are_refused(model_path: Callable[..., Path], tmp_path: Path) -> None:
-    path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
-    session = session_of(path, accumulation_steps=2)
-    train(session, 3)
-    session.save_checkpoint(saved)
-    before = digest(session)
-    for options, message in (
-        ({}, r"accumulation_steps=2 and clip_norm=None, but this session has 1 and None"),
-        ({"accumulation_steps": 2, "optimizer": AdamW(0.5)}, r"learning_rate=0\.001.*learning_rate=0\.5"),
-        ({"accumulation_steps": 2, "optimizer": Adam(epsilon=1e-6)}, r"made with AdamW\(.*has Adam\("),
-    ):
-        with pytest.raises(InputError, match=message):
-            session_of(path, **options).load_checkpoint(saved)
-    other = session_of(model_path("mlp-bce"), accumulation_steps=2)
-    unchanged = digest(other)
-    with pytest.raises(InputError, match="it was made of another model"):
-        other.load_checkpoint(saved)
-    assert digest(other) == unchanged
-    train(other, 1)
-    with pytest.raises(InputError, match="draws other random numbers"):
-        session_of(model_path("transformer"), accumulation_steps=2).load_checkpoint(saved)
-    with pytest.raises(InputError, match="cannot be written"):
-        session.save_checkpoint(tmp_path / "nowhere" / "saved")
-    assert digest(session) == before
-
-
 def test_evaluation_changes_nothing(model_path: Callable[..., Path]) -> None:
     path = model_path("mobilenet")
     session = session_of(path, eval_model=path.with_name("eval_model.onnx"))
@@ -333,25 +216,6 @@ def test_a_forward_model_gives_parameters_and_takes_them(model_path: Callable[..
     for name, message in (("mlp-mse", "in the forward model, but"), ("transformer", "none of the trained parameters")):
         with pytest.raises(InputError, match=message):
             other.export_inference_model(tmp_path / "x", model=model_path(name).with_name("eval_model.onnx"))
-
-
-def test_a_step_that_fails_half_way_needs_a_checkpoint(model_path: Callable[..., Path], tmp_path: Path) -> None:
-    """An index outside of the embedding fails in ONNX Runtime; so may a full disk under paging."""
-    path, saved = model_path("transformer"), tmp_path / "saved.safetensors"
-    session = session_of(path)
-    train(session, 2)
-    session.save_checkpoint(saved)
-    before, feeds = digest(session), batch(session, 0, 0)
-    with pytest.raises(CheckFailedError, match="cannot run the training model"):
-        session.step({**feeds, "input_ids": feeds["input_ids"] + 10_000})
-    with pytest.raises(InputError, match="load a checkpoint before the next step"):
-        session.step(feeds)
-    with pytest.raises(InputError, match="nothing whole to save"):
-        session.save_checkpoint(tmp_path / "other")
-    session.load_checkpoint(saved)
-    assert digest(session) == before
-    through = session_of(path)
-    assert train(through, 4)[2:] == train(session, 2, first=2)
 
 
 def test_wrong_batches_change_nothing(model_path: Callable[..., Path]) -> None:
