@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=Path, metavar="DIR", help="of DIR/NAME/training_model.onnx")
     parser.add_argument("-o", "--output", type=Path, default=Path("scheduling_proofs.csv"), metavar="CSV")
     options = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
     if not set(options.proofs) <= PROOFS.keys():
         parser.error(f"a PROOF is one of {', '.join(PROOFS)}")
     chosen = options.proofs or list(PROOFS)
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed += sum(finding.failed for finding in findings)
         table += _rows(findings)
         print(f"{proof}: {len(findings)} cases, {sum(finding.failed for finding in findings)} counterexamples")
-        _write(options.output, table)
+        _write(options.output, table, shlex.join(["python", "scripts/scheduling_proofs.py", *given]))
     print("\n".join(" | ".join(row) for row in table))
     return 1 if failed else 0
 
@@ -103,11 +105,11 @@ def _kept_rows(table: Path, chosen: Sequence[str]) -> list[list[str]]:
         return [row for row in list(csv.reader(file))[2:] if row[0] not in chosen]
 
 
-def _write(table: Path, rows: list[list[str]]) -> None:
+def _write(table: Path, rows: list[list[str]], command: str) -> None:
     table.parent.mkdir(parents=True, exist_ok=True)
     order = list(PROOFS)
     with table.open("w", encoding="utf-8", newline="") as file:
-        file.write("# python scripts/scheduling_proofs.py -o scripts/results/scheduling_proofs.csv\n")
+        file.write(f"# {command}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(sorted(rows, key=lambda row: order.index(row[0])))
