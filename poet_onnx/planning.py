@@ -229,8 +229,7 @@ class _Whole:
     def planned(self, graph: TrainingGraph, part_bytes: int | None) -> Planned:
         """Schedule a graph."""
         problem = self.problem(graph)
-        order = self.order if graph is self.graph else memory_aware_order(problem)
-        plan = replace(_schedule(problem, self.request, order), part_bytes=part_bytes)
+        plan = replace(_schedule(problem, self.request), part_bytes=part_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
 
@@ -270,7 +269,7 @@ def _given_plan(problem: ScheduleProblem, given: Plan | str) -> Plan:
     return plan
 
 
-def _schedule(problem: ScheduleProblem, request: Request, order: tuple[str, ...]) -> Plan:
+def _schedule(problem: ScheduleProblem, request: Request) -> Plan:
     asked = problem.budget_bytes
     ram = request.budget_kind == "ram"
     if asked is not None:
@@ -283,7 +282,6 @@ def _schedule(problem: ScheduleProblem, request: Request, order: tuple[str, ...]
             time_limit_seconds=request.time_limit_seconds,
             seed=request.seed,
             progress=request.progress,
-            order=order,
         )
     except InfeasibleError as error:
         if not ram or asked is None or error.smallest_budget_bytes is None:

@@ -31,7 +31,11 @@ class Incumbent:
     """
 
     def __init__(
-        self, problem: ScheduleProblem, base_joules: float, progress: Callable[[Progress], None] | None
+        self,
+        problem: ScheduleProblem,
+        base_joules: float,
+        progress: Callable[[Progress], None] | None,
+        begin: float | None = None,
     ) -> None:
         self.steps: tuple[Step, ...] | None = None
         self.joules = self.fastest_seconds = float("inf")
@@ -44,7 +48,8 @@ class Incumbent:
             float("inf") if problem.deadline_seconds is None else problem.deadline_seconds * (1 + 1e-9)
         )
         self._progress = progress
-        self._begin = self._reported = time.monotonic()
+        self._reported = time.monotonic()
+        self._begin = self._reported if begin is None else begin
 
     def offer(self, model: Formulation, x: Sequence[float]) -> bool:
         """Take an assignment's plan if it is the cheapest so far; return whether it keeps budget and deadline."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Certificate, Plan, Step
@@ -13,15 +13,22 @@ from poet_onnx.scheduling.attempt import attempt
 from poet_onnx.scheduling.budget import smallest_budget
 from poet_onnx.scheduling.candidates import Candidates
 from poet_onnx.scheduling.deadlines import solve_within_deadline
+from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance, build_instance
+from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.outcome import Limits, Progress
+from poet_onnx.scheduling.relaxation import least_overhead
+from poet_onnx.scheduling.reorder import order_for
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
 
 OVERHEAD_GAP = 0.1
 """Besides the asked gap, the solver closes the gap over the overhead to this, as long as time lasts."""
+
+RELAXATION_SECONDS = 2.0
+"""For the bound on plans of any kind; it takes a fraction of that."""
 
 ALL_PLANS = "all plans"
 """What a bound covers that needs no model: nothing is recomputed or paged, or nothing is proven but the base energy."""
@@ -50,7 +57,7 @@ def schedule(
         time_limit_seconds: of the solver; the best plan found by then is returned.
         seed: of the solver.
         progress: called with a `Progress` while the solver works.
-        order: of the nodes; the memory-aware order if not given.
+        order: of the nodes; if not given, the best one found for the budget.
         known: steps of plans found before, for other limits; no plan is returned that spends more than one of them
             which keeps these limits.
 
@@ -58,28 +65,100 @@ def schedule(
         InfeasibleError: if no plan keeps to the budget and the deadline; it says what would do.
         LimitReachedError: if the time limit came before any plan was found.
     """
-    begin = time.monotonic()
-    order = tuple(order) if order is not None else memory_aware_order(problem)
-    instance = build_instance(problem, order)
-    steps = ordered_steps(order)
-    unlimited = simulate(replace(problem, budget_bytes=None, deadline_seconds=None), steps)
-    deadline = problem.deadline_seconds
-    if deadline is not None and unlimited.seconds > deadline:
-        raise InfeasibleError(
-            f"No plan meets a deadline of {deadline:.6g} s: the computations alone take {unlimited.seconds:.6g} s; "
-            "give at least that."
-        )
-    if problem.budget_bytes is None or unlimited.transient_peak_bytes <= problem.budget_bytes:
-        return _plan(problem, steps, unlimited.energy_joules, _Ending("not_needed", ALL_PLANS, begin, seed))
     limits = Limits(gap, min(OVERHEAD_GAP, 10 * gap), time_limit_seconds, seed)
-    incumbent = Incumbent(problem, base_joules(problem), progress)
-    for earlier in known:
-        incumbent.offer_steps(earlier)
-    status, covers = _solve(incumbent, instance, limits)
-    if incumbent.steps is None:
-        raise LimitReachedError(_nothing_found(instance, limits, incumbent.fastest_seconds))
-    steps = overlap(problem, incumbent.steps)
-    return _plan(problem, steps, incumbent.bound_joules, _Ending(status, covers, begin, seed))
+    run = _Run(problem, limits, progress, list(known))
+    if order is not None:
+        return run.in_order(tuple(order))
+    if problem.budget_bytes is None:
+        return run.in_order(memory_aware_order(problem))
+    return run.in_best_order(problem.budget_bytes)
+
+
+@dataclass
+class _Run:
+    """One search for a plan.
+
+    Attributes:
+        problem: what to plan.
+        limits: when to stop.
+        progress: told how far the search is.
+        known: steps of plans found before.
+        begin: when the search began.
+    """
+
+    problem: ScheduleProblem
+    limits: Limits
+    progress: Callable[[Progress], None] | None
+    known: list[tuple[Step, ...]]
+    begin: float = field(default_factory=time.monotonic)
+
+    def in_best_order(self, budget_bytes: int) -> Plan:
+        """Schedule in the order that is best for the budget, or in two where only solving can tell."""
+        choice = order_for(self.problem, budget_bytes, seed=self.limits.seed, found=self._found)
+        if not choice.rival:
+            return self.in_order(choice.order)
+        plans: list[Plan] = []
+        refusals: list[InfeasibleError | LimitReachedError] = []
+        limits = self.limits
+        for order, share in ((choice.order, 0.5), (choice.rival, 1.0)):
+            left = limits.time_limit_seconds - (time.monotonic() - self.begin)
+            self.limits = replace(limits, time_limit_seconds=max(1.0, share * left))
+            try:
+                plans.append(self.in_order(order))
+            except (InfeasibleError, LimitReachedError) as error:
+                refusals.append(error)
+                continue
+            if plans[-1].certificate.status == "interrupted":
+                break
+        if not plans:
+            raise refusals[0]
+        return min(plans, key=lambda plan: plan.certificate.objective_joules)
+
+    def _found(self, steps: tuple[Step, ...]) -> None:
+        """Take a plan that was found on the way to an order."""
+        self.known.append(steps)
+        self._incumbent()
+
+    def _incumbent(self) -> Incumbent:
+        """Return what is known so far."""
+        incumbent = Incumbent(self.problem, base_joules(self.problem), self.progress, self.begin)
+        for steps in self.known:
+            incumbent.offer_steps(steps)
+        incumbent.refused.clear()
+        return incumbent
+
+    def in_order(self, order: tuple[str, ...]) -> Plan:
+        """Schedule in one order."""
+        problem = self.problem
+        instance = build_instance(problem, order)
+        steps = ordered_steps(order)
+        unlimited = simulate(replace(problem, budget_bytes=None, deadline_seconds=None), steps)
+        deadline = problem.deadline_seconds
+        if deadline is not None and unlimited.seconds > deadline:
+            raise InfeasibleError(
+                f"No plan meets a deadline of {deadline:.6g} s: the computations alone take {unlimited.seconds:.6g} s; "
+                "give at least that."
+            )
+        seed = self.limits.seed
+        if problem.budget_bytes is None or unlimited.transient_peak_bytes <= problem.budget_bytes:
+            return _plan(problem, steps, unlimited.energy_joules, _Ending("not_needed", ALL_PLANS, self.begin, seed))
+        incumbent = self._incumbent()
+        status, covers = _solve(incumbent, instance, self.limits)
+        if incumbent.steps is None:
+            raise LimitReachedError(_nothing_found(instance, self.limits, incumbent.fastest_seconds))
+        steps = overlap(problem, incumbent.steps)
+        covers += _anything(problem, order, incumbent)
+        return _plan(problem, steps, incumbent.bound_joules, _Ending(status, covers, self.begin, seed))
+
+
+def _anything(problem: ScheduleProblem, order: tuple[str, ...], incumbent: Incumbent) -> str:
+    """Say what no plan of any class in an order stays below."""
+    lives = Lifetimes(problem)
+    profile = lives.profile(lives.order_of(order))
+    budget = problem.budget_bytes or 0
+    least = least_overhead(lives, Prices.of(lives), profile, budget, seconds=RELAXATION_SECONDS)
+    joules = min(incumbent.base_joules + least, incumbent.bound_joules)
+    return f"; no plan of any kind in this order spends less than {joules:.6g} J"
 
 
 @dataclass(frozen=True, slots=True)

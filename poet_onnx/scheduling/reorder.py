@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,7 +78,14 @@ class OrderChoice:
     rival: tuple[str, ...] = ()
 
 
-def order_for(problem: ScheduleProblem, budget_bytes: int, *, seconds: float = 20.0, seed: int = 0) -> OrderChoice:
+def order_for(
+    problem: ScheduleProblem,
+    budget_bytes: int,
+    *,
+    seconds: float = 20.0,
+    seed: int = 0,
+    found: Callable[[tuple[Step, ...]], None] | None = None,
+) -> OrderChoice:
     """Return the order in which the cheapest plan within a budget was found if it beats all of the memory-aware order.
 
     Args:
@@ -87,17 +94,22 @@ def order_for(problem: ScheduleProblem, budget_bytes: int, *, seconds: float = 2
         seconds: of the processor; a guard against slow machines only, and the answer depends on the rest alone where
             it is not reached.
         seed: of the random moves.
+        found: called with the steps of each plan that the simulator accepts, in whatever order.
     """
     search = _Search(problem, budget_bytes, time.thread_time() + seconds, seed)
     rule = _Candidate("memory-aware", search.lives.profile(search.lives.order_of(memory_aware_order(problem))), 0.0)
     base = search.judge(rule.profile)
+    if base is not None and found is not None:
+        found(base.steps)
     if rule.profile.peak_bytes <= budget_bytes or search.node_bytes > budget_bytes:
         return search.choice(rule, base, base)
     best, plan = rule, base
     for candidate in search.candidates(rule)[:CHOSEN]:
-        found = search.judge(candidate.profile)
-        if found is not None and (plan is None or _rank(problem, found) < _rank(problem, plan)):
-            best, plan = candidate, found
+        quick = search.judge(candidate.profile)
+        if quick is not None and (plan is None or _rank(problem, quick) < _rank(problem, plan)):
+            best, plan = candidate, quick
+    if plan is not None and plan is not base and found is not None:
+        found(plan.steps)
     if best is rule or plan is None:
         return search.choice(rule, base, base)
     bound = search.bound(rule.profile)
