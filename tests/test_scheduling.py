@@ -52,8 +52,9 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_energy_equals_exhaustive_search(seed: int, recompute: bool, paging: bool) -> None:
     for fraction in (0.0, 0.3, 0.7):
         problem = _at(_problem(seed, 2 + seed % 3, recompute, paging), fraction)
-        plan = schedule(problem, gap=0.0)
-        best = least_energy(problem, memory_aware_order(problem))
+        order = memory_aware_order(problem)
+        plan = schedule(problem, gap=0.0, order=order)
+        best = least_energy(problem, order)
         assert plan.prediction.energy_joules == pytest.approx(best, rel=1e-9)
         assert plan.certificate.bound_joules == pytest.approx(best, rel=1e-6)
 
@@ -68,7 +69,7 @@ def test_no_plan_exists_below_the_smallest_budget(seed: int, recompute: bool, pa
     assert least_energy(below, memory_aware_order(problem)) is None
     assert smallest.bound_bytes == smallest.budget_bytes
     with pytest.raises(InfeasibleError, match=f"{smallest.budget_bytes:,} bytes") as caught:
-        schedule(below)
+        schedule(below, order=memory_aware_order(below))
     assert caught.value.smallest_budget_bytes == smallest.budget_bytes
 
 
@@ -111,8 +112,10 @@ def _assert_sound(problem: ScheduleProblem, plan: Plan) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_smaller_budget_never_costs_less(seed: int) -> None:
     problem = _problem(seed, 14)
+    order = memory_aware_order(problem)
     energies = [
-        schedule(_at(problem, fraction), gap=0.0).prediction.energy_joules for fraction in (0.0, 0.25, 0.5, 0.75, 1.0)
+        schedule(_at(problem, fraction), gap=0.0, order=order).prediction.energy_joules
+        for fraction in (0.0, 0.25, 0.5, 0.75, 1.0)
     ]
     assert energies == sorted(energies, reverse=True)
 

@@ -57,14 +57,14 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
 
 def test_the_search_alone_comes_close_to_the_optimum() -> None:
     spent = best = 0.0
-    for seed in range(25):
+    for seed in range(12):
         problem, model = _tight(seed, 12, 0.3)
         start = greedy_start(model)
         assert start is not None
         spent += _cost(model, improve(model, start, time_limit_seconds=2.0))
-        plan = schedule(problem, gap=0.0)
+        plan = schedule(problem, gap=0.0, order=memory_aware_order(problem))
         best += plan.prediction.energy_joules - sum(cost.joules for cost in problem.costs.nodes.values())
-    assert spent <= 1.35 * best
+    assert spent <= 1.1 * best
 
 
 def test_a_deadline_that_no_plan_was_found_for_is_no_proof() -> None:

@@ -16,7 +16,6 @@ from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.starts import greedy_start
 from poet_onnx.scheduling.timing import relaxed_timing
-from poet_onnx.simulate import simulate
 
 SEARCH_SECONDS = 20.0
 
@@ -95,7 +94,7 @@ def _within_deadline(instance: Instance, deadline_seconds: float, low_bytes: int
         if incumbent.steps is None:
             low_bytes = budget
         else:
-            works = min(budget, simulate(problem, incumbent.steps).transient_peak_bytes)
+            works = budget
         budget = (low_bytes + works) // 2
     return works
 

@@ -95,23 +95,21 @@ class _Run:
     def in_best_order(self, budget_bytes: int) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
         choice = order_for(self.problem, budget_bytes, seed=self.limits.seed, found=self._found)
-        if not choice.rival:
-            return self.in_order(choice.order)
+        orders = [choice.order, choice.rival] if choice.rival else [choice.order]
         plans: list[Plan] = []
-        refusals: list[InfeasibleError | LimitReachedError] = []
         limits = self.limits
-        for order, share in ((choice.order, 0.5), (choice.rival, 1.0)):
+        for number, order in enumerate(orders):
             left = limits.time_limit_seconds - (time.monotonic() - self.begin)
-            self.limits = replace(limits, time_limit_seconds=max(1.0, share * left))
+            self.limits = replace(limits, time_limit_seconds=max(1.0, left / (len(orders) - number)))
             try:
                 plans.append(self.in_order(order))
-            except (InfeasibleError, LimitReachedError) as error:
-                refusals.append(error)
+            except (InfeasibleError, LimitReachedError):
                 continue
             if plans[-1].certificate.status == "interrupted":
                 break
         if not plans:
-            raise refusals[0]
+            # What would do is said of the order that the peak is known of.
+            return self.in_order(memory_aware_order(self.problem))
         return min(plans, key=lambda plan: plan.certificate.objective_joules)
 
     def _found(self, steps: tuple[Step, ...]) -> None:
