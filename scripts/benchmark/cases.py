@@ -81,10 +81,11 @@ def _registry() -> tuple[Case, ...]:
             for device in ("m4", "a72", "tx2"):
                 cases += _ladder(model, device, split)
     for share in (0.9, 0.75, 0.5, 0.25):
-        cases.append(Case("bert-base", "tx2", Budget("share", share)))
+        for device in ("a72", "tx2"):
+            cases.append(Case("bert-base", device, Budget("share", share)))
+            cases.append(Case("resnet50", device, Budget("share", share)))
+            cases.append(Case("mobilenet", device, Budget("share", share), batch=8))
     for share in (0.75, 0.5):
-        cases.append(Case("resnet50", "tx2", Budget("share", share)))
-        cases.append(Case("mobilenet", "tx2", Budget("share", share), batch=8))
         cases.append(Case("transformer-21", "tx2", Budget("share", share)))
     cases.append(Case("resnet18", "tx2", Budget("share", 0.4), 1.0))
     cases += PLOTTED

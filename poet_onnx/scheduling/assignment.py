@@ -1,0 +1,162 @@
+"""An assignment of the model's variables that can be changed a supply at a time, and back.
+
+A supply ends a value's absence at one of its events, by page-in or by recompute. All other variables follow from the
+supplies; only those of the few values concerned are set anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from poet_onnx.scheduling.formulation import Formulation, Supplies
+
+
+@dataclass
+class Before:
+    """What a move has changed: supplies as they were, and the former levels of variables."""
+
+    recomputed: set[tuple[int, int]]
+    paged_in: set[tuple[int, int]]
+    levels: dict[int, float]
+
+
+class Assignment:
+    """A schedule as the model sees it: supplies, all variables, and how full every row is."""
+
+    def __init__(self, model: Formulation, x: list[float]) -> None:
+        self.model = model
+        self.x = list(x)
+        supplies = model.supplies(x)
+        self.recomputed = set(supplies.recomputed)
+        self.paged_in = set(supplies.paged_in)
+        self.at = {
+            (value, event.stage): index
+            for value, events in model.candidates.events.items()
+            for index, event in enumerate(events)
+        }
+        self.ceilings = model.ceilings()
+        self.activity = self.ceilings.activity(self.x)
+        self.costs = np.asarray(model.cost)
+
+    def supplied(self) -> list[tuple[int, int]]:
+        """Return the values brought back, with their events."""
+        made = [
+            (value, self.at[value, stage])
+            for stage, number in self.recomputed
+            for value in self.model.candidates.units[number].outputs
+            if (value, stage) in self.at
+        ]
+        return [*self.paged_in, *made]
+
+    def is_supplied(self, value: int, index: int) -> bool:
+        """Return whether a value is brought back at one of its events."""
+        return (value, index) in self.paged_in or self.own(value, index) in self.recomputed
+
+    def own(self, value: int, index: int) -> tuple[int, int] | None:
+        """Return stage and unit that recompute a value at one of its events, if any."""
+        event = self.model.candidates.events[value][index]
+        if event.own is None:
+            return None
+        return event.stage, self.model.candidates.slots[event.stage][event.own]
+
+    def next_use(self, value: int, index: int) -> int:
+        """Return the first event, at or behind one that a value is retained into, that needs the value itself."""
+        events = self.model.candidates.events[value]
+        while not self.read_at(value, index) and index + 1 < len(events):
+            index += 1
+        return index
+
+    def read_in(self, value: int, stage: int) -> bool:
+        """Return whether a stage itself needs a value; what only later stages need is not supplied there."""
+        index = self.at.get((value, stage))
+        return index is not None and self.read_at(value, index)
+
+    def read_at(self, value: int, index: int) -> bool:
+        """Return whether one of its events itself reads a value."""
+        event = self.model.candidates.events[value][index]
+        slots = self.model.candidates.slots[event.stage]
+        return event.main or any((event.stage, slots[slot]) in self.recomputed for slot in event.readers)
+
+    def touched(self, supplies: Supplies) -> set[int]:
+        """Return the values that supplies read or make."""
+        units = self.model.candidates.units
+        values = {value for value, _ in supplies.paged_in}
+        for _, number in supplies.recomputed:
+            values.update(units[number].inputs, units[number].outputs)
+        return values
+
+    def cost(self) -> float:
+        """Return joules of all supplies."""
+        return float(self.costs @ np.asarray(self.x))
+
+    def saved(self, before: Before) -> float:
+        """Return joules saved by a move."""
+        return sum(self.model.cost[variable] * (level - self.x[variable]) for variable, level in before.levels.items())
+
+    def put(self, added: Supplies, dropped: Supplies, before: Before) -> None:
+        """Change supplies and all variables that follow from them, whatever the rows say."""
+        self.recomputed = (self.recomputed - dropped.recomputed) | added.recomputed
+        self.paged_in = (self.paged_in - dropped.paged_in) | added.paged_in
+        stage = self.stage(added if added.recomputed or added.paged_in else dropped)
+        touched = self.touched(added) | self.touched(dropped)
+        touched |= self._prune(stage)
+        for variable, level in self._changes(touched, stage).items():
+            before.levels.setdefault(variable, self.x[variable])
+            self.ceilings.shift(self.activity, variable, level - self.x[variable])
+            self.x[variable] = level
+
+    def take_back(self, before: Before) -> None:
+        """Undo a move."""
+        for variable, level in before.levels.items():
+            if level != self.x[variable]:
+                self.ceilings.shift(self.activity, variable, level - self.x[variable])
+                self.x[variable] = level
+        self.recomputed, self.paged_in = before.recomputed, before.paged_in
+
+    def stage(self, supplies: Supplies) -> int:
+        """Return the stage that the supplies of one move belong to."""
+        for stage, _ in supplies.recomputed:
+            return stage
+        value, index = next(iter(supplies.paged_in))
+        return self.model.candidates.events[value][index].stage
+
+    def _prune(self, stage: int) -> set[int]:
+        """Drop supplies of a stage that nothing needs any more; return the values concerned."""
+        candidates = self.model.candidates
+        touched: set[int] = set()
+        for number in reversed(candidates.slots[stage]):
+            unit = candidates.units[number]
+            if (stage, number) in self.recomputed and not any(self.read_in(value, stage) for value in unit.outputs):
+                self.recomputed.discard((stage, number))
+                touched.update(unit.inputs, unit.outputs)
+        for value in list(touched):
+            index = self.at.get((value, stage))
+            if index is not None and (value, index) in self.paged_in and not self.read_in(value, stage):
+                self.paged_in.discard((value, index))
+        return touched
+
+    def _changes(self, values: set[int], stage: int) -> dict[int, float]:
+        """Return the variables of some values, and of a stage's recomputes, that have other levels now."""
+        model = self.model
+        supplies = Supplies(frozenset(self.recomputed), frozenset(self.paged_in))
+        levels: dict[int, float] = {
+            model.recompute[stage, number]: float((stage, number) in self.recomputed)
+            for number in model.candidates.slots[stage]
+        }
+        for value in values & model.candidates.events.keys():
+            paged = False
+            for index, retained, needed, _ in model.walk_back(value, supplies):
+                levels[model.retain[value, index]] = float(retained)
+                for place, flag in enumerate(needed):
+                    if (value, index, place) in model.needed:
+                        levels[model.needed[value, index, place]] = float(flag)
+                if (value, index) in model.page_in:
+                    levels[model.page_in[value, index]] = float((value, index) in self.paged_in)
+                    paged = paged or (value, index) in self.paged_in
+            if value in model.page_out:
+                levels[model.page_out[value]] = float(paged)
+            if value in model.leaving:
+                levels[model.leaving[value]] = max(levels[model.retain[value, 0]], float(paged))
+        return {variable: level for variable, level in levels.items() if level != self.x[variable]}
