@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
@@ -22,6 +23,7 @@ from poet_onnx.plan import Plan, Prediction
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.quantities import Budget, Deadline, parse_budget, parse_deadline
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
+from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.simulate import simulate
 
 if TYPE_CHECKING:
@@ -32,6 +34,12 @@ BudgetKind: TypeAlias = Literal["ram", "activation"]
 
 PART_BYTES = (1 << 20, 128 << 10)
 """Sizes of parts that large weight gradients are split into where whole ones do not fit."""
+
+BLOCK_EXTRA_BYTES = 30
+"""What onnxruntime adds to every block on aarch64; measured with 1.31.1, and MLAS_SYMM_QGEMM_BUF_OVERRUN in mlas.h."""
+
+BLOCKS_BESIDES = 16
+"""Blocks that may be there beside the graph's values: workspace, tokens, what a session passes in and out."""
 
 METHODS = ("poet",)
 TARGETS = ("training", "stock")
@@ -229,7 +237,9 @@ class _Whole:
     def planned(self, graph: TrainingGraph, part_bytes: int | None) -> Planned:
         """Schedule a graph."""
         problem = self.problem(graph)
-        plan = replace(_schedule(problem, self.request), part_bytes=part_bytes)
+        order = self.order if graph is self.graph else memory_aware_order(problem)
+        plan = _schedule(problem, self.request, order)
+        plan = replace(plan, part_bytes=part_bytes, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
 
@@ -269,12 +279,29 @@ def _given_plan(problem: ScheduleProblem, given: Plan | str) -> Plan:
     return plan
 
 
-def _schedule(problem: ScheduleProblem, request: Request) -> Plan:
+def _set_aside_bytes(problem: ScheduleProblem, order: tuple[str, ...], target: str) -> int:
+    """Return what a budget keeps for the bytes that the stock runtime adds to its blocks.
+
+    On aarch64 onnxruntime makes every block MLAS_SYMM_QGEMM_BUF_OVERRUN bytes larger (allocator.cc), whatever is in it.
+    """
+    if target != "stock":
+        return 0
+    instance = build_instance(problem, order)
+    change = [0] * (len(order) + 1)
+    for value in range(len(instance.values)):
+        change[instance.producer[value]] += 1
+        change[min(instance.last_use(value), len(order) - 1) + 1] -= 1
+    return BLOCK_EXTRA_BYTES * (max(accumulate(change)) + BLOCKS_BESIDES)
+
+
+def _schedule(problem: ScheduleProblem, request: Request, order: tuple[str, ...]) -> Plan:
     asked = problem.budget_bytes
     ram = request.budget_kind == "ram"
+    aside = 0
     if asked is not None:
+        aside = _set_aside_bytes(problem, order, request.target)
         # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
-        problem = replace(problem, budget_bytes=max(1, asked))
+        problem = replace(problem, budget_bytes=max(1, asked - aside))
     try:
         return schedule(
             problem,
@@ -284,12 +311,19 @@ def _schedule(problem: ScheduleProblem, request: Request) -> Plan:
             progress=request.progress,
         )
     except InfeasibleError as error:
-        if not ram or asked is None or error.smallest_budget_bytes is None:
+        if asked is None or error.smallest_budget_bytes is None or not (ram or aside):
             raise
+        smallest = error.smallest_budget_bytes + aside
+        if not ram:
+            raise InfeasibleError(
+                f"{error} On top of that {aside:,} bytes are set aside for what onnxruntime adds to its blocks on "
+                f"aarch64: give at least {smallest:,} bytes.",
+                smallest,
+            ) from error
         resident = problem.graph.resident_bytes
         raise InfeasibleError(
             f"No plan keeps the step peak to the RAM budget of {asked + resident:,} bytes: parameters, gradient buffers"
             f" and inputs alone are {resident:,} bytes, and the smallest RAM budget that works is "
-            f"{resident + error.smallest_budget_bytes:,} bytes.",
-            error.smallest_budget_bytes,
+            f"{resident + smallest:,} bytes.",
+            smallest,
         ) from error

@@ -199,6 +199,19 @@ def test_a_budget_that_nothing_keeps_names_the_smallest_that_works(
     assert found.rewritten.transient_peak_bytes <= smallest
 
 
+def test_on_the_stock_runtime_the_budget_has_room_for_what_it_adds_to_blocks(path: Path) -> None:
+    planned = poet_onnx.rewrite(path, target="stock", **OPTIONS).plan
+    assert planned.budget_bytes is not None
+    # On aarch64 each of the blocks that are alive at the peak is 30 bytes larger; workspace is one more.
+    least = 30 * 16
+    assert planned.prediction.transient_peak_bytes + least <= planned.budget_bytes
+    with pytest.raises(InfeasibleError, match="set aside") as refused:
+        poet_onnx.rewrite(path, target="stock", device="a72", activation_budget=1000, split=False)
+    smallest = refused.value.smallest_budget_bytes
+    assert smallest is not None
+    poet_onnx.rewrite(path, target="stock", device="a72", activation_budget=smallest, split=False)
+
+
 def test_recompute_and_paging_can_be_left_out(path: Path) -> None:
     without_paging = poet_onnx.rewrite(path, paging=False, **OPTIONS).rewritten
     assert without_paging.page_in_bytes == without_paging.page_out_bytes == 0
