@@ -253,7 +253,8 @@ def _covers(candidates: Candidates) -> str:
     return (
         "plans in this order; recompute right before a reader, or where an input is in RAM anyway, in chains of "
         f"{hops} fused units whose inner values are not stored; values stored when they are made first, fetched right "
-        f"before a reader; {stays} small or short-lived values stay in RAM; transfers hidden as far as time allows"
+        f"before a reader; {stays} small or short-lived values stay in RAM; buffers are taken "
+        "over only where that is certain; transfers hidden as far as time allows"
     )
 
 
