@@ -18,7 +18,7 @@ from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.lateness import late_transfers
 from poet_onnx.scheduling.lowering import to_steps
-from poet_onnx.scheduling.outcome import Limits, Outcome
+from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.timing import Timing, crowded_windows, relaxed_timing
 from poet_onnx.scheduling.transfers import spread_out
 
@@ -31,25 +31,25 @@ STRICTER = ((0.5, 1.0), (0.0, 1.0), (0.0, 1.5), (0.0, 2.5), (0.0, 4.0))
 
 def solve_within_deadline(
     incumbent: Incumbent, instance: Instance, budget_bytes: int, deadline_seconds: float, limits: Limits
-) -> tuple[Outcome, Formulation]:
+) -> tuple[str, Formulation | None]:
     """Offer plans within a budget and a deadline to the incumbent until one settles it, or time or ideas run out.
 
     Returns:
-        How the models that leave no plan out ended: "infeasible" if one of them has no solution; and the first model.
+        How it ended, "infeasible" if a model that leaves no plan out has no solution; and the last such model.
     """
     end = time.monotonic() + limits.time_limit_seconds
     exact = relaxed_timing(instance, deadline_seconds)
-    first: tuple[Outcome, Formulation] | None = None
+    proving: Formulation | None = None
     known = exact
     for timing in _views(instance, exact):
         for _ in range(MOST_ROUNDS):
             left = replace(limits, time_limit_seconds=max(1.0, end - time.monotonic()))
             outcome, model = attempt(incumbent, instance, budget_bytes, _with_rows(timing, known), left)
-            first = first or (outcome, model)
+            proving = model if model.proves else proving
             if outcome.status == "infeasible" and model.proves:
-                return outcome, model
+                return "infeasible", proving
             if incumbent.settles(limits) or time.monotonic() >= end or outcome.status == "interrupted":
-                return replace(first[0], status=outcome.status), first[1]
+                return ("time_limit" if outcome.status == "infeasible" else outcome.status), proving
             if outcome.x is None or not timing.limits_transfers or timing.charged:
                 break
             more = _with_rows(known, _missed(model, outcome.x, timing))
@@ -58,9 +58,7 @@ def solve_within_deadline(
             known = more
         if incumbent.steps is not None and not model.proves:
             break
-    if first is None:
-        raise AssertionError("There is always a first view of the deadline.")
-    return replace(first[0], status="time_limit"), first[1]
+    return "time_limit", proving
 
 
 def _with_rows(timing: Timing, other: Timing) -> Timing:

@@ -14,6 +14,7 @@ from poet_onnx.scheduling.budget import smallest_budget
 from poet_onnx.scheduling.candidates import Candidates
 from poet_onnx.scheduling.deadlines import solve_within_deadline
 from poet_onnx.scheduling.eviction import Prices
+from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
@@ -215,12 +216,14 @@ def _solve(incumbent: Incumbent, instance: Instance, limits: Limits) -> tuple[st
         raise CheckFailedError("A schedule without a budget needs no solver.")
     _refuse_large_nodes(instance, budget)
     covers = ALL_PLANS
+    model: Formulation | None
     try:
         if deadline is None:
             outcome, model = attempt(incumbent, instance, budget, None, limits)
+            status = outcome.status
         else:
-            outcome, model = solve_within_deadline(incumbent, instance, budget, deadline, limits)
-        status, covers = outcome.status, _covers(model.candidates)
+            status, model = solve_within_deadline(incumbent, instance, budget, deadline, limits)
+        covers = covers if model is None else _covers(model.candidates)
     except KeyboardInterrupt:
         status = "interrupted"
     if status == "infeasible" and incumbent.steps is None:
