@@ -97,7 +97,8 @@ def test_transfers_of_a_storage_that_can_hide_them_are_hidden(model_path: Callab
     planned = Throttle(page_out_bytes_per_second=50e6, page_in_bytes_per_second=50e6)
     # The plan's computations are guessed, and those of this machine may be several times as quick: so is the storage.
     actual = Throttle(page_out_bytes_per_second=400e6, page_in_bytes_per_second=400e6)
-    result = rewrite(path, device=throttled_device(planned), activation_budget="80%", recompute=False, gap=0.1)
+    device = throttled_device(planned)
+    result = rewrite(path, device=device, activation_budget="80%", deadline="1x", recompute=False, gap=0.1)
     prediction = result.plan.prediction
     assert prediction.page_out_bytes > 0
     assert prediction.stall_seconds == pytest.approx(0.0, abs=1e-4)

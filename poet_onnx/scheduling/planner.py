@@ -95,7 +95,10 @@ class _Run:
 
     def in_best_order(self, budget_bytes: int) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
-        choice = order_for(self.problem, budget_bytes, seed=self.limits.seed, found=self._found)
+        try:
+            choice = order_for(self.problem, budget_bytes, seed=self.limits.seed, found=self._found)
+        except KeyboardInterrupt:
+            return self._interrupted()
         orders = [choice.order, choice.rival] if choice.rival else [choice.order]
         plans: list[Plan] = []
         limits = self.limits
@@ -112,6 +115,14 @@ class _Run:
             # What would do is said of the order that the peak is known of.
             return self.in_order(memory_aware_order(self.problem))
         return min(plans, key=lambda plan: plan.certificate.objective_joules)
+
+    def _interrupted(self) -> Plan:
+        """Return the best plan found on the way to an order; go on with the interrupt if there is none."""
+        incumbent = self._incumbent()
+        if incumbent.steps is None:
+            raise KeyboardInterrupt
+        ending = _Ending("interrupted", ALL_PLANS, self.begin, self.limits.seed)
+        return _plan(self.problem, overlap(self.problem, incumbent.steps), incumbent.bound_joules, ending)
 
     def _found(self, steps: tuple[Step, ...]) -> None:
         """Take a plan that was found on the way to an order."""
