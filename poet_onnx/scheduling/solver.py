@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from importlib import metadata
 
@@ -18,7 +17,7 @@ OBJECTIVE_SCALE = 1e4
 """The base energy in the units that SCIP sees, which keeps its tolerances far below what matters."""
 
 POLISH_WORK = 400_000
-"""Variables times nodes that the solver goes on for when the asked gap is reached."""
+"""Variables times nodes to go on for when the asked gaps are reached; most models are solved to the end in it."""
 
 _EVENTS = (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED)
 
@@ -38,36 +37,12 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
     scale = OBJECTIVE_SCALE / base_joules
     scip, variables = _build(model, [cost * scale for cost in model.cost], limits)
     _add_start(scip, variables, start)
-    scip.includeEventhdlr(_Watcher(model, variables, scale, incumbent), "watcher", "hands on what is found")
-    begin = time.monotonic()
-    overhead_gap = limits.overhead_gap
-    while True:
-        scip.setParam("limits/gap", overhead_gap)
-        scip.setParam("limits/time", max(0.1, limits.time_limit_seconds - (time.monotonic() - begin)))
-        scip.optimize()
-        status: str = scip.getStatus()
-        if status != "gaplimit":
-            break
-        objective, bound = scip.getPrimalbound() / scale, scip.getDualbound() / scale
-        allowed = limits.gap * (base_joules + objective)
-        wanted = min(allowed, limits.overhead_gap * objective)
-        if objective - bound <= wanted * (1 + 1e-6):
-            status = _polish(scip, limits.time_limit_seconds - (time.monotonic() - begin))
-            break
-        overhead_gap = min(overhead_gap / 2, max(wanted / max(bound, 1e-12), 1e-9))
+    watcher = _Watcher(model, variables, scale, incumbent, limits)
+    scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
+    scip.setParam("limits/time", limits.time_limit_seconds)
+    scip.optimize()
+    status = "gaplimit" if watcher.stopped else str(scip.getStatus())
     return _outcome(scip, variables, scale, status)
-
-
-def _polish(scip: Model, seconds: float) -> str:
-    """Go on for a little, counted in nodes so that it is the same everywhere; most models are solved to the end."""
-    if seconds > 1:
-        scip.setParam("limits/gap", 0.0)
-        scip.setParam("limits/time", seconds)
-        scip.setParam("limits/totalnodes", scip.getNTotalNodes() + POLISH_WORK // max(1, scip.getNVars()))
-        scip.optimize()
-        if scip.getStatus() == "userinterrupt":
-            return "userinterrupt"
-    return "optimal"
 
 
 def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[float, float, tuple[float, ...] | None]:
@@ -143,13 +118,26 @@ def _outcome(scip: Model, variables: Sequence[Variable], scale: float, status: s
 
 
 class _Watcher(Eventhdlr):
-    """Hands every better assignment and every better bound on as SCIP finds them."""
+    """Hands every better assignment and bound on as SCIP finds them, and stops it a while after the asked gaps.
 
-    def __init__(self, formulation: Formulation, variables: Sequence[Variable], scale: float, incumbent: Incumbent):
+    SCIP is never stopped at a gap and resumed: doing that lost the optimum of a model, and with it the bound.
+    """
+
+    def __init__(
+        self,
+        formulation: Formulation,
+        variables: Sequence[Variable],
+        scale: float,
+        incumbent: Incumbent,
+        limits: Limits,
+    ) -> None:
         self.formulation = formulation
         self.variables = variables
         self.scale = scale
         self.incumbent = incumbent
+        self.limits = limits
+        self.last_node: int | None = None
+        self.stopped = False
 
     def eventinit(self) -> None:
         for event in _EVENTS:
@@ -160,10 +148,24 @@ class _Watcher(Eventhdlr):
             self.model.dropEvent(event, self)
 
     def eventexec(self, event: Event) -> None:
-        dual = self.model.getDualbound()
+        primal, dual = self.model.getPrimalbound(), self.model.getDualbound()
         if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
             self.incumbent.lift(dual / self.scale)
         if event.getType() == PY_SCIP_EVENTTYPE.BESTSOLFOUND:
             best = self.model.getBestSol()
             x = [self.model.getSolVal(best, variable) for variable in self.variables]
             self.incumbent.offer(self.formulation, self.formulation.complete(self.formulation.supplies(x)))
+        if self._is_close(primal, dual) and not self.stopped:
+            nodes = int(self.model.getNTotalNodes())
+            if self.last_node is None:
+                self.last_node = nodes + POLISH_WORK // len(self.variables)
+            if nodes >= self.last_node:
+                self.stopped = True
+                self.model.interruptSolve()
+
+    def _is_close(self, primal: float, dual: float) -> bool:
+        """Return whether the asked gaps are reached."""
+        if primal >= self.model.infinity():
+            return False
+        energy = self.incumbent.base_joules * self.scale + primal
+        return bool(primal - dual <= min(self.limits.gap * energy, self.limits.overhead_gap * primal) * (1 + 1e-6))
