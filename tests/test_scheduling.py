@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from brute_force import least_energy
@@ -10,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import random_graph
 
-from poet_onnx.costs import TransferCost
+from poet_onnx.costs import TransferCost, cost_table
+from poet_onnx.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.extract import extract, load_model
+from poet_onnx.passes.normalize import normalize
 from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
@@ -183,3 +188,20 @@ def test_a_page_out_ends_before_its_value_is_made_anew() -> None:
     spread = overlap(problem, [steps[0], *page, *steps[1:4], again, *fetch, *steps[4:]])
     assert simulate(problem, spread).recomputed_nodes == 1
     assert spread.index(page[1]) < spread.index(again)
+
+
+def test_on_a_real_model_no_time_limit_costs_no_more_than_one(model_path: Callable[..., Path]) -> None:
+    """A solver that was stopped at a gap and resumed proved a false optimum here."""
+    model = load_model(model_path("resnet18"))
+    normalize()(model)
+    graph = extract(model)
+    problem = ScheduleProblem(graph, cost_table(graph, load_device("m4")))
+    order = memory_aware_order(problem)
+    peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
+    smallest = smallest_budget(problem, order).budget_bytes
+    bounded = replace(problem, budget_bytes=smallest + int((0.95 * peak - smallest) / 9))
+    free = schedule(bounded, order=order)
+    seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
+    timed = schedule(replace(bounded, deadline_seconds=seconds), order=order)
+    assert free.certificate.bound_joules <= timed.certificate.objective_joules * (1 + 1e-9)
+    assert free.certificate.objective_joules <= timed.certificate.objective_joules * (1 + 1e-6)
