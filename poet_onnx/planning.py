@@ -207,7 +207,6 @@ class _Whole:
 
     request: Request
     graph: TrainingGraph
-    order: tuple[str, ...]
     original: Prediction
     ordered: Prediction
     bound_bytes: int | None
@@ -218,10 +217,9 @@ class _Whole:
         """Simulate the graph in the file's order and in a better one."""
         free = ScheduleProblem(graph, cost_table(graph, request.device, request.measured))
         original = simulate(free, ordered_steps([node.name for node in graph.nodes if not node.view]))
-        order = memory_aware_order(free)
-        ordered = simulate(free, ordered_steps(order))
+        ordered = simulate(free, ordered_steps(memory_aware_order(free)))
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
-        return cls(request, graph, order, original, ordered, _budget_bytes(request, ordered), deadline)
+        return cls(request, graph, original, ordered, _budget_bytes(request, ordered), deadline)
 
     def problem(self, graph: TrainingGraph) -> ScheduleProblem:
         """Return the problem for this graph, or for the same model with its gradients split."""
@@ -237,8 +235,7 @@ class _Whole:
     def planned(self, graph: TrainingGraph, part_bytes: int | None) -> Planned:
         """Schedule a graph."""
         problem = self.problem(graph)
-        order = self.order if graph is self.graph else memory_aware_order(problem)
-        plan = _schedule(problem, self.request, order)
+        plan = _schedule(problem, self.request)
         plan = replace(plan, part_bytes=part_bytes, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
@@ -279,13 +276,14 @@ def _given_plan(problem: ScheduleProblem, given: Plan | str) -> Plan:
     return plan
 
 
-def _set_aside_bytes(problem: ScheduleProblem, order: tuple[str, ...], target: str) -> int:
+def _set_aside_bytes(problem: ScheduleProblem, target: str) -> int:
     """Return what a budget keeps for the bytes that the stock runtime adds to its blocks.
 
     On aarch64 onnxruntime makes every block MLAS_SYMM_QGEMM_BUF_OVERRUN bytes larger (allocator.cc), whatever is in it.
     """
     if target != "stock":
         return 0
+    order = memory_aware_order(problem)
     instance = build_instance(problem, order)
     change = [0] * (len(order) + 1)
     for value in range(len(instance.values)):
@@ -294,12 +292,12 @@ def _set_aside_bytes(problem: ScheduleProblem, order: tuple[str, ...], target: s
     return BLOCK_EXTRA_BYTES * (max(accumulate(change)) + BLOCKS_BESIDES)
 
 
-def _schedule(problem: ScheduleProblem, request: Request, order: tuple[str, ...]) -> Plan:
+def _schedule(problem: ScheduleProblem, request: Request) -> Plan:
     asked = problem.budget_bytes
     ram = request.budget_kind == "ram"
     aside = 0
     if asked is not None:
-        aside = _set_aside_bytes(problem, order, request.target)
+        aside = _set_aside_bytes(problem, request.target)
         # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
         problem = replace(problem, budget_bytes=max(1, asked - aside))
     try:
