@@ -9,13 +9,12 @@ scripts/results/lowering_accuracy.csv.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from lowering_models import Worker, arguments, prepare_model
+from lowering_models import Worker, arguments, prepare_model, table
 
 MODELS = {
     "resnet18": 1,
@@ -115,15 +114,7 @@ def errors(right: Arrays, lowered: Arrays) -> dict[str, float]:
 def main() -> int:
     """Compare all models; 1 if a bound is broken."""
     options = arguments(__doc__, MODELS, "lowering_accuracy.csv")
-    rows = []
-    for name in options.names:
-        rows.append(compare(name, MODELS[name], options))
-        print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    with options.output.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    rows = table(compare, MODELS, COLUMNS, options)
     broken = [
         row["model"]
         for row in rows

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,3 +138,22 @@ def arguments(description: str | None, models: dict[str, int], results: str) -> 
     options.names = options.names or list(models)
     options.python = sys.executable
     return options
+
+
+def table(
+    examine: Callable[[str, int, argparse.Namespace], dict[str, object]],
+    models: dict[str, int],
+    columns: Sequence[str],
+    options: argparse.Namespace,
+) -> list[dict[str, object]]:
+    """Examine the chosen models one after the other, print and write a row for each, and return the rows."""
+    rows = []
+    for name in options.names:
+        rows.append(examine(name, models[name], options))
+        print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    with options.output.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return rows

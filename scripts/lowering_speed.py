@@ -9,13 +9,12 @@ and their ratios to scripts/results/lowering_speed.csv. Take the figures on a ma
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from lowering_models import Worker, arguments, prepare_model
+from lowering_models import Worker, arguments, prepare_model, table
 
 MODELS = {"resnet18": 1, "vgg16": 1, "resnet50": 1, "bert-2": 1, "mobilenet": 1, "unet": 1, "densenet": 1, "gpt": 1}
 """Batch size of each model."""
@@ -63,15 +62,7 @@ def measure(name: str, batch: int, options: argparse.Namespace) -> dict[str, obj
 def main() -> int:
     """Time all models."""
     options = arguments(__doc__, MODELS, "lowering_speed.csv")
-    rows = []
-    for name in options.names:
-        rows.append(measure(name, MODELS[name], options))
-        print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    with options.output.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    table(measure, MODELS, COLUMNS, options)
     return 0
 
 
