@@ -91,6 +91,29 @@ def test_what_a_recompute_makes_in_vain_needs_room_too(budget: int) -> None:
         schedule(problem)
 
 
+def test_a_value_is_fetched_behind_a_recompute_that_has_no_room_beside_it() -> None:
+    """`b` could be recomputed from `va` in the last stage; where it is not, `va` need not be there before `c` is."""
+    graph = _graph(
+        [
+            ("a", "x", {"va": 8000}),
+            ("b*", "va", {"vb": 4000}),
+            ("c*", "vb", {"vc": 8000}),
+            ("d", "vc", {"vd": 1000}),
+            ("e", "vd", {"ve": 12_000}),
+            ("f", "ve", {"vf": 500}),
+            ("g", "vf va vc", {"vg": 500}),
+        ],
+        ["vg"],
+    )
+    nodes = {node.name: NodeCost(1.0, 0.5, 0) for node in graph.nodes}
+    slow = {"va": TransferCost(1.0, 0.3)}
+    problem = ScheduleProblem(graph, CostTable("slow", nodes, slow, slow, asynchronous=False), 18_000)
+    with exact_bytes():
+        plan = schedule(problem, gap=0.0, order=file_order(graph))
+    assert plan.steps == _transfers("a >va va> b c d e f c* <va va< g")
+    assert plan.certificate.status == "optimal"
+
+
 def _transfers(plan: str) -> tuple[Step, ...]:
     """Return the steps of a plan in short: >v starts and v> ends a page-out, <v and v< a page-in, n* recomputes."""
     steps = []

@@ -152,6 +152,7 @@ class Assignment:
                 for place, flag in enumerate(needed):
                     if (value, index, place) in model.needed:
                         levels[model.needed[value, index, place]] = float(flag)
+                levels.update(model.fetches(value, index, supplies))
                 if (value, index) in model.page_in:
                     levels[model.page_in[value, index]] = float((value, index) in self.paged_in)
                     paged = paged or (value, index) in self.paged_in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poet_onnx.scheduling.candidates import find_candidates
+from poet_onnx.scheduling.candidates import Event, find_candidates
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.memory import Row
@@ -48,6 +48,7 @@ def _formulate(instance: Instance, budget_bytes: int, timing: Timing | None, *, 
         add_time_rows(model, timing)
         add_departures(model, timing)
         add_arrivals(model, timing)
+    _add_fetch_rows(model)
     model.memory = memory_rows(model)
     return model
 
@@ -110,6 +111,39 @@ def _add_supply_rows(model: Formulation) -> None:
                     model.rows.append(Row({flag: 1.0, later: -1.0}, low=0.0))
             if needed and own is not None:
                 model.rows.append(Row({needed[0]: 1.0, own: -1.0}, low=0.0))
+
+
+def _add_fetch_rows(model: Formulation) -> None:
+    """Say, for page-ins that need not come before all other slots of their stage, by which reader they have come."""
+    candidates = model.candidates
+    for (value, index), page_in in model.page_in.items():
+        event = candidates.events[value][index]
+        if (value, index) in model.arrival or not _comes_late(event):
+            continue
+        slots = candidates.slots[event.stage]
+        needed = [model.needed.get((value, index, place)) for place in range(len(event.readers))]
+        behind = [*needed[1:], model.retain.get((value, index + 1))]
+        before: int | None = None
+        for place, (slot, later) in enumerate(zip(event.readers, behind, strict=True)):
+            here = model.fetched[value, index, place] = model.variable(binary=False)
+            reader = model.recompute[event.stage, slots[slot]]
+            model.rows.append(Row({here: 1.0, page_in: -1.0, reader: -1.0}, low=-1.0))
+            if before is not None:
+                model.rows.append(Row({here: 1.0, before: -1.0}, low=0.0))
+            if not event.main:
+                # What no later slot or stage needs has come by now: where it is counted, it is not counted off.
+                rest = {} if later is None else {later: 1.0}
+                model.rows.append(Row({here: 1.0, page_in: -1.0, **rest}, low=0.0))
+            before = here
+        if not event.main and needed[0] is not None:
+            model.rows.append(Row({needed[0]: 1.0, page_in: -1.0}, low=0.0))
+
+
+def _comes_late(event: Event) -> bool:
+    """Return whether a slot in which a value's page-in cannot be missing may come before that page-in."""
+    if event.main or not event.readers:
+        return bool(event.readers)
+    return len(event.readers) > 1 or (event.own is not None and event.readers[0] > event.own + 1)
 
 
 def _add_just_in_time_rows(model: Formulation) -> None:

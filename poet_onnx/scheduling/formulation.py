@@ -16,7 +16,9 @@ a later slot of the same stage):
                                                   unless the stage's node reads u
 
 (4) counts a value while it is retained, from its slot or page-in to the last slot that needs it, and to the node that
-reads it; Y >= R of every reader at or behind the slot, Y >= next Y, last Y >= S[k,i+1], first Y >= R_own.
+reads it; Y >= R of every reader at or behind the slot, Y >= next Y, last Y >= S[k,i+1], first Y >= R_own. Where other
+slots may come before a page-in, E in [0,1] says that it has come by a reader's slot: E >= I + R of the reader - 1,
+E >= previous E, E >= I - next Y.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class Formulation:
     page_in: dict[tuple[int, int], int] = field(default_factory=dict)
     page_out: dict[int, int] = field(default_factory=dict)
     needed: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    fetched: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def variable(self, cost: float = 0.0, *, binary: bool = True) -> int:
         """Add a variable in [0, 1] and return its number."""
@@ -105,6 +108,8 @@ class Formulation:
                 for place, flag in enumerate(needed):
                     if (value, index, place) in self.needed:
                         x[self.needed[value, index, place]] = float(flag)
+                for variable, level in self.fetches(value, index, supplies):
+                    x[variable] = level
             if value in self.leaving:
                 x[self.leaving[value]] = max(x[self.retain[value, 0]], x[self.page_out[value]])
         return x
@@ -148,6 +153,17 @@ class Formulation:
                 needed[0] = True
             wanted = used and not remade and (value, index) not in supplies.paged_in
             yield index, wanted, needed, used
+
+    def fetches(self, value: int, index: int, supplies: Supplies) -> Iterator[tuple[int, float]]:
+        """Yield the variables that say by which reader a value is paged in at one of its events, and their levels."""
+        if (value, index, 0) not in self.fetched:
+            return
+        event = self.candidates.events[value][index]
+        slots = self.candidates.slots[event.stage]
+        there = False
+        for place, slot in enumerate(event.readers):
+            there = there or (event.stage, slots[slot]) in supplies.recomputed
+            yield self.fetched[value, index, place], float(there and (value, index) in supplies.paged_in)
 
     def supplies(self, x: Sequence[float]) -> Supplies:
         """Return the supplies that an assignment of the variables describes."""

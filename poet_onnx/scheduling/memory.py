@@ -97,8 +97,7 @@ class MemoryBuilder:
         self._fixed_bytes = max(self._fixed_bytes, fixed_bytes)
         room = self.budget_bytes - fixed_bytes
         for other in range(max(self.first_row[-1], len(self._room) - RECENT_SLOTS), len(self._room)):
-            terms_there = self._local[other]
-            if self._room[other] <= room and all(terms_there.get(v, 0.0) >= size for v, size in terms.items()):
+            if self._room[other] <= room and _is_at_least(self._local[other], terms):
                 return
         self._room.append(room)
         self._local.append(terms)
@@ -116,7 +115,7 @@ class MemoryBuilder:
         for _, size, first, end in self._waits:
             change[begins[first]] += size
             change[begins[end]] -= size
-        most = np.cumsum(change)[:count] + np.array([sum(terms.values()) for terms in self._local])
+        most = np.cumsum(change)[:count] + np.array([_most(terms) for terms in self._local])
         kept = most > np.array(self._room)
         place = np.concatenate([[0], np.cumsum(kept)])
         spans = (
@@ -129,6 +128,17 @@ class MemoryBuilder:
             tuple(span for span in spans if span.begin < span.end),
             self._fixed_bytes,
         )
+
+
+def _is_at_least(terms: dict[int, float], others: dict[int, float]) -> bool:
+    """Return whether a sum of variables is never less than another one."""
+    if any(terms.get(variable, 0.0) < size for variable, size in others.items()):
+        return False
+    return all(size >= 0 or variable in others for variable, size in terms.items())
+
+
+def _most(terms: dict[int, float]) -> float:
+    return sum(size for size in terms.values() if size > 0)
 
 
 class Ceilings:

@@ -62,8 +62,8 @@ def _slot_terms(model: Formulation, stage: int, slot: int, here: list[tuple[int,
     if extra:
         terms[model.recompute[stage, number]] = extra
     for value, index in here:
-        for variable in _present(model, value, index, slot):
-            terms[variable] = terms.get(variable, 0.0) + instance.sizes[value]
+        for variable, share in _present(model, value, index, slot):
+            terms[variable] = terms.get(variable, 0.0) + share * instance.sizes[value]
     return terms
 
 
@@ -97,31 +97,38 @@ def _node_terms(
     return terms, own
 
 
-def _present(model: Formulation, value: int, index: int, slot: int) -> list[int]:
-    """Return the variables whose sum is 1 while a value is in RAM at a slot of one of its events."""
+def _present(model: Formulation, value: int, index: int, slot: int) -> list[tuple[int, int]]:
+    """Return variables, each with its sign, whose sum is 1 while a value is in RAM at a slot of one of its events."""
     event = model.candidates.events[value][index]
-    arrived = [model.retain[value, index]]
+    arrived = [(model.retain[value, index], 1)]
     if (value, index) in model.arrival:
-        arrived.append(model.page_in[value, index])
+        arrived.append((model.page_in[value, index], 1))
     own = model.own(event.stage, event)
     following = model.retain.get((value, index + 1))
-    first_reader = event.readers[0] if event.readers else None
+    fetched = [model.fetched[value, index, place] for place in _places_by(model, value, index, slot)]
     if event.main:
         if own is not None and event.own is not None and slot >= event.own:
-            arrived.append(own)
-        late = (value, index) in model.page_in and (value, index) not in model.arrival
-        if late and first_reader is not None and slot >= first_reader:
-            arrived.append(model.page_in[value, index])
-        return arrived
-    start = event.own if event.own is not None else first_reader
+            arrived.append((own, 1))
+        return arrived + [(variable, 1) for variable in fetched]
+    start = event.own if event.own is not None else (event.readers[0] if event.readers else None)
     if start is not None and slot < start:
         return arrived
     for place, reader in enumerate(event.readers):
         if reader >= slot:
-            return [model.needed[value, index, place]]
+            counted = [(model.needed[value, index, place], 1)]
+            if (value, index, 0) in model.fetched:
+                counted.append((model.page_in[value, index], -1))
+            return counted + [(variable, 1) for variable in fetched]
     if not event.readers and slot == event.own and own is not None:
-        return [*arrived, own]
-    return [] if following is None else [following]
+        return [*arrived, (own, 1)]
+    return [] if following is None else [(following, 1)]
+
+
+def _places_by(model: Formulation, value: int, index: int, slot: int) -> list[int]:
+    """Return the place of the last reader at or before a slot, if the model says what is fetched by then."""
+    readers = model.candidates.events[value][index].readers
+    places = [place for place, reader in enumerate(readers) if reader <= slot]
+    return places[-1:] if (value, index, 0) in model.fetched else []
 
 
 def _always_bytes(model: Formulation) -> list[tuple[int, int]]:
