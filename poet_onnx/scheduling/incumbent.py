@@ -24,6 +24,7 @@ class Incumbent:
 
     Attributes:
         steps: of that plan, or None.
+        prediction: of that plan, or None.
         joules: its energy as simulated, infinite without a plan.
         bound_joules: no plan of the class spends less.
         fastest_seconds: of all plans offered, those included that miss the deadline.
@@ -38,6 +39,7 @@ class Incumbent:
         begin: float | None = None,
     ) -> None:
         self.steps: tuple[Step, ...] | None = None
+        self.prediction: Prediction | None = None
         self.joules = self.fastest_seconds = float("inf")
         self.bound_joules = self.base_joules = base_joules
         self.refused: list[str] = []
@@ -62,11 +64,15 @@ class Incumbent:
         except CheckFailedError as error:
             self.refused.append(str(error))
             return False
+        return self.take(steps, prediction)
+
+    def take(self, steps: tuple[Step, ...], prediction: Prediction) -> bool:
+        """Take a plan whose transfers are placed and which the simulator has accepted, as `offer` does."""
         self.fastest_seconds = min(self.fastest_seconds, prediction.seconds)
         if prediction.seconds > self._latest_seconds:
             return False
-        if prediction.energy_joules < self.joules:
-            self.steps, self.joules = steps, prediction.energy_joules
+        if self.prediction is None or prediction.energy_joules < self.prediction.energy_joules:
+            self.steps, self.prediction, self.joules = steps, prediction, prediction.energy_joules
             self.report()
         return True
 

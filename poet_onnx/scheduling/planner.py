@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
-from poet_onnx.plan import Action, Certificate, Plan, Step
+from poet_onnx.plan import Action, Certificate, Plan, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import attempt
 from poet_onnx.scheduling.budget import smallest_budget
@@ -60,19 +60,35 @@ def schedule(
         progress: called with a `Progress` while the solver works.
         order: of the nodes; if not given, the best one found for the budget.
         known: steps of plans found before, for other limits; no plan is returned that spends more than one of them
-            which keeps these limits.
+            which keeps these limits. With an order given, plans in other orders are not looked at.
 
     Raises:
         InfeasibleError: if no plan keeps to the budget and the deadline; it says what would do.
         LimitReachedError: if the time limit came before any plan was found.
     """
     limits = Limits(gap, min(OVERHEAD_GAP, 10 * gap), time_limit_seconds, seed)
-    run = _Run(problem, limits, progress, list(known))
+    run = _Run(problem, limits, progress)
+    for steps in known:
+        run.take(steps)
     if order is not None:
         return run.in_order(tuple(order))
     if problem.budget_bytes is None:
         return run.in_order(memory_aware_order(problem))
     return run.in_best_order(problem.budget_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A plan that keeps the limits: the order of its nodes, its steps with the transfers placed, its figures."""
+
+    order: tuple[str, ...]
+    steps: tuple[Step, ...]
+    prediction: Prediction
+
+
+def _order_of(steps: Sequence[Step]) -> tuple[str, ...]:
+    """Return the order in which the nodes run first."""
+    return tuple(step.subject for step in steps if step.action is Action.COMPUTE and not step.copy)
 
 
 @dataclass
@@ -83,20 +99,20 @@ class _Run:
         problem: what to plan.
         limits: when to stop.
         progress: told how far the search is.
-        known: steps of plans found before.
         begin: when the search began.
+        known: plans found before that keep the limits.
     """
 
     problem: ScheduleProblem
     limits: Limits
     progress: Callable[[Progress], None] | None
-    known: list[tuple[Step, ...]]
     begin: float = field(default_factory=time.monotonic)
+    known: list[_Known] = field(default_factory=list)
 
     def in_best_order(self, budget_bytes: int) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
         try:
-            choice = order_for(self.problem, budget_bytes, seed=self.limits.seed, found=self._found)
+            choice = order_for(self.problem, budget_bytes, seed=self.limits.seed, found=self.take)
         except KeyboardInterrupt:
             return self._interrupted()
         orders = [choice.order, choice.rival] if choice.rival else [choice.order]
@@ -109,32 +125,44 @@ class _Run:
                 plans.append(self.in_order(order))
             except (InfeasibleError, LimitReachedError):
                 continue
+            except KeyboardInterrupt:
+                return self._interrupted()
             if plans[-1].certificate.status == "interrupted":
                 break
-        if not plans:
-            # What would do is said of the order that the peak is known of.
-            return self.in_order(memory_aware_order(self.problem))
-        return min(plans, key=lambda plan: plan.certificate.objective_joules)
+        best = min(plans, key=lambda plan: plan.certificate.objective_joules, default=None)
+        known = min(self.known, key=lambda known: known.prediction.energy_joules, default=None)
+        if known is not None and (best is None or known.prediction.energy_joules < best.certificate.objective_joules):
+            joules = known.prediction.energy_joules
+            proven = joules - base_joules(self.problem) <= self.limits.gap * joules
+            return self._plan_of(known, "optimal" if proven else "time_limit")
+        # What would do is said of the order that the peak is known of.
+        return best or self.in_order(memory_aware_order(self.problem))
 
     def _interrupted(self) -> Plan:
-        """Return the best plan found on the way to an order; go on with the interrupt if there is none."""
-        incumbent = self._incumbent()
-        if incumbent.steps is None:
+        """Return the best plan found on the way; go on with the interrupt if there is none."""
+        if not self.known:
             raise KeyboardInterrupt
-        ending = _Ending("interrupted", ALL_PLANS, self.begin, self.limits.seed)
-        return _plan(self.problem, overlap(self.problem, incumbent.steps), incumbent.bound_joules, ending)
+        best = min(self.known, key=lambda known: known.prediction.energy_joules)
+        return self._plan_of(best, "interrupted")
 
-    def _found(self, steps: tuple[Step, ...]) -> None:
-        """Take a plan that was found on the way to an order."""
-        self.known.append(steps)
-        self._incumbent()
+    def _plan_of(self, known: _Known, status: str) -> Plan:
+        """Return a plan, bounded by what no plan of any kind and any order stays below."""
+        ending = _Ending(status, ALL_PLANS, self.begin, self.limits.seed)
+        return _plan(self.problem, overlap(self.problem, known.steps), base_joules(self.problem), ending)
 
-    def _incumbent(self) -> Incumbent:
-        """Return what is known so far."""
+    def take(self, steps: tuple[Step, ...]) -> None:
+        """Take a plan that was found before or on the way to an order, if it keeps the limits."""
         incumbent = Incumbent(self.problem, base_joules(self.problem), self.progress, self.begin)
-        for steps in self.known:
-            incumbent.offer_steps(steps)
-        incumbent.refused.clear()
+        incumbent.offer_steps(steps)
+        if incumbent.steps is not None and incumbent.prediction is not None:
+            self.known.append(_Known(_order_of(steps), incumbent.steps, incumbent.prediction))
+
+    def _incumbent(self, order: tuple[str, ...]) -> Incumbent:
+        """Return what is known so far of an order; plans in others may be cheaper than its bound."""
+        incumbent = Incumbent(self.problem, base_joules(self.problem), self.progress, self.begin)
+        for known in self.known:
+            if known.order == order:
+                incumbent.take(known.steps, known.prediction)
         return incumbent
 
     def in_order(self, order: tuple[str, ...]) -> Plan:
@@ -152,8 +180,10 @@ class _Run:
         seed = self.limits.seed
         if problem.budget_bytes is None or unlimited.transient_peak_bytes <= problem.budget_bytes:
             return _plan(problem, steps, unlimited.energy_joules, _Ending("not_needed", ALL_PLANS, self.begin, seed))
-        incumbent = self._incumbent()
+        incumbent = self._incumbent(order)
         status, covers = _solve(incumbent, instance, self.limits)
+        if incumbent.steps is None and status == "interrupted" and self.known:
+            raise KeyboardInterrupt
         if incumbent.steps is None:
             raise LimitReachedError(_nothing_found(instance, self.limits, incumbent.fastest_seconds))
         steps = overlap(problem, incumbent.steps)

@@ -1,0 +1,97 @@
+"""Plans found before: they are improved on, and never make a bound or a gap look better than it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from brute_force import least_energy
+
+from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.errors import InfeasibleError
+from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.plan import Action, Plan, Step
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import memory_aware_order, schedule
+from poet_onnx.scheduling.incumbent import Incumbent
+from poet_onnx.scheduling.instance import file_order
+from poet_onnx.scheduling.reorder import OrderChoice
+
+BETTER = ("q", "s", "p", "r", "t")
+
+
+def _problem() -> tuple[ScheduleProblem, tuple[str, ...]]:
+    """Return a problem that no order of its file solves without transfers, and that order; another one needs none."""
+    made = {"p": 8000, "q": 8000, "r": 400, "s": 400, "t": 1000}
+    reads = {"p": "x", "q": "x", "r": "vp", "s": "vq", "t": "vr vs vp"}
+    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", resident=True, is_output=False)}
+    for name, size in made.items():
+        tensors[f"v{name}"] = Tensor(f"v{name}", "FLOAT", (size // 4,), size, f"v{name}", False, name == "t")
+    nodes = tuple(
+        Node(name, "Op", "", tuple(reads[name].split()), (f"v{name}",), {}, Phase.FORWARD, recomputable=False)
+        for name in made
+    )
+    graph = TrainingGraph("two ways", nodes, tensors, ("x",), ("vt",), "two ways")
+    moves = {f"v{name}": TransferCost(0.5, 0.25) for name in made}
+    costs = CostTable("disk", {name: NodeCost(1.0, 1.0, 0) for name in made}, moves, moves, asynchronous=False)
+    return ScheduleProblem(graph, costs, budget_bytes=10_000), file_order(graph)
+
+
+def _order_of(plan: Plan) -> tuple[str, ...]:
+    return tuple(step.subject for step in plan.steps if step.action is Action.COMPUTE and not step.copy)
+
+
+def _without_time(plan: Plan) -> Plan:
+    return replace(plan, certificate=replace(plan.certificate, solve_seconds=0.0))
+
+
+def test_a_plan_in_another_order_changes_no_certificate() -> None:
+    problem, order = _problem()
+    alone = schedule(problem, gap=0.0, order=order)
+    other = schedule(problem, gap=0.0, order=memory_aware_order(problem))
+    assert other.certificate.objective_joules < alone.certificate.bound_joules
+    assert _without_time(schedule(problem, gap=0.0, order=order, known=[other.steps])) == _without_time(alone)
+
+
+def test_a_known_plan_is_improved_on_in_another_order() -> None:
+    problem, order = _problem()
+    known = schedule(problem, gap=0.0, order=order)
+    found = schedule(problem, gap=0.0, known=[known.steps])
+    assert found.certificate.objective_joules < known.certificate.objective_joules
+
+
+def test_a_known_plan_in_another_order_is_returned_with_a_bound_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, order = _problem()
+    known = schedule(problem, order=BETTER)
+    monkeypatch.setattr(
+        "poet_onnx.scheduling.planner.order_for", lambda *_, **__: OrderChoice(order, "file", 0, 0.0, 0.0, 0.0, ())
+    )
+    dearer = schedule(problem, gap=0.0)
+    assert _order_of(dearer) == order
+    found = schedule(problem, gap=0.0, known=[known.steps])
+    assert found.steps == known.steps
+    assert found.certificate.objective_joules < dearer.certificate.objective_joules
+    assert found.certificate.bound_joules <= (least_energy(problem, BETTER) or 0.0)
+
+
+def test_a_known_plan_that_breaks_the_limits_counts_for_nothing() -> None:
+    problem, order = _problem()
+    known = schedule(problem, gap=0.0, order=order)
+    late = replace(problem, deadline_seconds=known.prediction.seconds * 0.999)
+    with pytest.raises(InfeasibleError):
+        schedule(late, gap=0.0, order=order, known=[known.steps])
+
+
+def test_a_known_plan_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, order = _problem()
+    known = schedule(problem, gap=0.0, order=order)
+    placed: list[tuple[Step, ...]] = []
+    place = Incumbent.offer_steps
+
+    def counted(incumbent: Incumbent, steps: tuple[Step, ...]) -> bool:
+        placed.append(steps)
+        return place(incumbent, steps)
+
+    monkeypatch.setattr(Incumbent, "offer_steps", counted)
+    schedule(problem, gap=0.0, known=[known.steps])
+    assert placed.count(known.steps) == 1
