@@ -237,14 +237,15 @@ def _check_runs(problem: ScheduleProblem, runs: dict[str, list[int]]) -> None:
     for node in graph.nodes:
         for resident in node.updates:
             updaters.setdefault(resident, []).append(node.name)
-    for node in graph.nodes:
-        if node.view:
-            continue
+    nodes = [node for node in graph.nodes if not node.view]
+    for node in nodes:
         if node.name not in runs:
             raise CheckFailedError(f"The plan never runs node '{node.name}'.")
+    for node in nodes:
         original, *copies = runs[node.name]
         for earlier in node.after:
-            if runs[earlier][0] > original:
+            # A view follows what it looks at, and runs at no time of its own.
+            if earlier in runs and runs[earlier][0] > original:
                 raise CheckFailedError(f"The plan runs node '{node.name}' before '{earlier}', which it must follow.")
         for resident in (graph.tensors[name].storage for name in node.inputs if name) if copies else ():
             for updater in updaters.get(resident, ()):

@@ -175,6 +175,18 @@ def test_two_writers_of_a_buffer_keep_their_order() -> None:
     assert nodes["peek"].after == ("second",)
 
 
+def test_a_writer_waits_for_the_readers_of_a_view_and_not_for_the_view() -> None:
+    graph = train(
+        "[look] v = Reshape(sum, shape)  [read] z = Exp(v)  y = Exp(x)"
+        "  [write] s = com.microsoft.InPlaceAccumulatorV2(sum, y, reset)",
+        "float[4, 8] x, float[4, 8] sum",
+        "int64[2] shape = {8, 4}",
+    )
+    nodes = by_name(graph)
+    assert nodes["look"].view
+    assert nodes["write"].after == ("read",)
+
+
 def test_dropout_is_random_and_its_mask_is_bool(model_path: Callable[..., Path]) -> None:
     graph = extract(load_model(model_path("transformer")))
     drops = [node for node in graph.nodes if node.op_type == "Dropout"]

@@ -154,3 +154,26 @@ def test_recompute_must_not_see_a_changed_resident() -> None:
     problem = replace(problem, graph=replace(problem.graph, nodes=nodes, tensors=tensors), costs=costs)
     with pytest.raises(CheckFailedError, match="has changed 'x'"):
         simulate(problem, [*_compute("A", "B", "U"), Step(Action.COMPUTE, "A", 1), *_compute("C")])
+
+
+def _updating() -> ScheduleProblem:
+    """Return A that reads x, a view of x, and U that changes x behind both."""
+    problem = _problem()
+    tensors = {**problem.graph.tensors, "v": _tensor("v", 8, storage="x"), "n": _tensor("n", 8, storage="x")}
+    view = _node("V", ("x",), ("v",), view=True)
+    update = _node("U", ("x",), ("n",), recomputable=False, updates=("x",), after=("A", "V"))
+    costs = {**problem.costs.nodes, "V": NodeCost(0.0, 0.0, 0), "U": NodeCost(1.0, 1.0, 0)}
+    graph = replace(problem.graph, nodes=(view, *problem.graph.nodes, update), tensors=tensors)
+    return replace(problem, graph=graph, costs=replace(problem.costs, nodes=costs))
+
+
+def test_what_must_follow_a_view_may_run_at_any_time() -> None:
+    assert simulate(_updating(), _compute("A", "U", "B", "C")).seconds == 4.0
+    with pytest.raises(CheckFailedError, match="node 'U' before 'A', which it must follow"):
+        simulate(_updating(), _compute("U", "A", "B", "C"))
+
+
+def test_a_plan_without_an_update_is_refused_whatever_it_recomputes() -> None:
+    steps = [*_compute("A", "B"), Step(Action.COMPUTE, "A", 1), *_compute("C")]
+    with pytest.raises(CheckFailedError, match="never runs node 'U'"):
+        simulate(_updating(), steps)

@@ -62,6 +62,11 @@ class _Draft:
     written: tuple[str, ...] = ()
 
 
+def _is_view(draft: _Draft) -> bool:
+    """Return whether a node only looks at a buffer in another way."""
+    return draft.aliases == ((0, 0),) and sum(map(bool, draft.outputs)) == 1 and not draft.written
+
+
 class _Extraction:
     def __init__(self, model: ir.Model, inferred: Inferred) -> None:
         graph = model.graph
@@ -179,13 +184,14 @@ class _Extraction:
     def _access_order(self, changed: set[str]) -> list[tuple[str, ...]]:
         """Return, for each node, the nodes that a buffer written in place orders before it.
 
-        A write follows the reads and writes that precede it in the file; a read follows the writes that precede it.
+        A write follows the reads and writes that precede it in the file; a read follows the writes that precede it. A
+        view reads nothing: whoever reads the view reads the buffer.
         """
         readers: dict[str, list[str]] = {storage: [] for storage in changed}
         writers: dict[str, list[str]] = {storage: [] for storage in changed}
         after = []
         for draft in self.drafts:
-            reads = {self.storage[name] for name in draft.inputs if name} & changed
+            reads = set() if _is_view(draft) else {self.storage[name] for name in draft.inputs if name} & changed
             before: dict[str, None] = {}
             for storage in sorted(reads):
                 before.update(dict.fromkeys(writers[storage][-1:]))
@@ -199,7 +205,6 @@ class _Extraction:
         return after
 
     def _node(self, draft: _Draft, phase: Phase, changed: set[str], after: tuple[str, ...]) -> Node:
-        view = draft.aliases == ((0, 0),) and sum(map(bool, draft.outputs)) == 1 and not draft.written
         return Node(
             name=draft.name,
             op_type=draft.source.op_type,
@@ -209,7 +214,7 @@ class _Extraction:
             attributes=draft.attributes,
             phase=phase,
             recomputable=self._recomputable(draft, phase, changed),
-            view=view,
+            view=_is_view(draft),
             updates=tuple(dict.fromkeys(storage for storage in draft.written if storage in self.resident)),
             inplace=self._inplace(draft),
             after=after,
