@@ -56,7 +56,7 @@ def smallest_budget(problem: ScheduleProblem, order: Sequence[str] | None = None
     peak = max(instance.step_bytes())
     found, bound = _search(instance, needs[worst], peak)
     if problem.deadline_seconds is not None and problem.costs.asynchronous and found < peak:
-        found = _within_deadline(instance, problem.deadline_seconds, found, peak)
+        found, bound = _within_deadline(instance, problem.deadline_seconds, (found, bound), peak)
     return SmallestBudget(min(found, peak), min(bound, peak), instance.nodes[worst].name, needs[worst])
 
 
@@ -82,21 +82,36 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, i
     return peak_bytes, bound
 
 
-def _within_deadline(instance: Instance, deadline_seconds: float, low_bytes: int, peak_bytes: int) -> int:
-    """Return the smallest budget, to within a few percent, for which a plan is found whose transfers are in time."""
+def _within_deadline(
+    instance: Instance, deadline_seconds: float, least: tuple[int, int], peak_bytes: int
+) -> tuple[int, int]:
+    """Return the smallest budget, to within a few percent, for which a plan is found whose transfers are in time.
+
+    Args:
+        instance: the problem; its own budget is not looked at.
+        deadline_seconds: for the whole step.
+        least: the smallest budget and its lower bound where the places of transfers do not matter.
+        peak_bytes: a budget that works.
+
+    Returns:
+        That budget, and a lower bound: one byte more than the largest budget that was proven to be too small.
+    """
+    low_bytes, bound = least
     works = peak_bytes
     limits = Limits(gap=float("inf"), overhead_gap=float("inf"), time_limit_seconds=BISECTION_SECONDS)
     budget = low_bytes
     while works - low_bytes > PRECISION * works:
         problem = replace(instance.problem, budget_bytes=budget)
         incumbent = Incumbent(problem, instance.base_joules, None)
-        solve_within_deadline(incumbent, replace(instance, problem=problem), budget, deadline_seconds, limits)
+        limited = replace(instance, problem=problem)
+        status, _ = solve_within_deadline(incumbent, limited, budget, deadline_seconds, limits)
         if incumbent.steps is None:
+            bound = max(bound, budget + 1) if status == "infeasible" else bound
             low_bytes = budget
         else:
             works = budget
         budget = (low_bytes + works) // 2
-    return works
+    return works, bound
 
 
 def _tightened(instance: Instance, model: Formulation) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Eviction, Home, Prices, evict
 from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
 from poet_onnx.scheduling.transfers import overlap
@@ -17,17 +18,22 @@ MOST_CORRECTIONS = 6
 
 @dataclass(frozen=True)
 class QuickPlan:
-    """Steps that keep to the budget, and the simulator's figures for them; the deadline is not looked at."""
+    """Steps that keep to the budget, and the simulator's figures for them; they may miss the deadline."""
 
     steps: tuple[Step, ...]
     prediction: Prediction
 
+    def rank(self, problem: ScheduleProblem) -> tuple[bool, float]:
+        """Return what is better when it is less: whether the plan is late, then its energy."""
+        deadline = problem.deadline_seconds
+        return deadline is not None and self.prediction.seconds > deadline * (1 + 1e-9), self.prediction.energy_joules
+
 
 def quick_plan(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> QuickPlan | None:
-    """Return the cheapest plan of an order that was found quickly, or None if none was found."""
+    """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
     plans = [_corrected(lives, prices, profile, budget_bytes, at_peak) for at_peak in (True, False)]
     found = [plan for plan in plans if plan is not None]
-    return min(found, key=lambda plan: plan.prediction.energy_joules, default=None)
+    return min(found, key=lambda plan: plan.rank(lives.problem), default=None)
 
 
 def _corrected(

@@ -4,7 +4,7 @@ The order by rule has the lowest peak, but what lies above a budget is more than
 compared by quick plans, and the best ones are changed where the memory is tight: a wait of a value is made shorter by
 moving its end up or its start down, at once in all places of a network of repeated blocks that look alike. Work is
 counted, so that the answer does not depend on the machine. The order by rule stays unless another one has a plan that
-the simulator accepts and that is cheaper than a bound on all plans of the order by rule.
+the simulator accepts, that meets the deadline, and that is cheaper than a bound on all plans of the order by rule.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class OrderChoice:
         energy_joules: of the step by the quick plan, infinite if there is none.
         rule_energy_joules: the same of the memory-aware order.
         rule_bound_joules: no plan in the memory-aware order costs less, of any class; 0 where it was not needed.
-        steps: of the quick plan; empty if there is none. It keeps to the budget; the deadline is not looked at.
+        steps: of the quick plan; empty if there is none. It keeps to the budget, and to the deadline where a quick plan
+            of any order that was judged does.
         rival: the order with the cheapest quick plan where it is not proven to be better than the memory-aware one,
             which is the choice then; empty if there is none. Only solving both can tell.
     """
@@ -106,23 +107,17 @@ def order_for(
     best, plan = rule, base
     for candidate in search.candidates(rule)[:CHOSEN]:
         quick = search.judge(candidate.profile)
-        if quick is not None and (plan is None or _rank(problem, quick) < _rank(problem, plan)):
+        if quick is not None and (plan is None or quick.rank(problem) < plan.rank(problem)):
             best, plan = candidate, quick
     if plan is not None and plan is not base and found is not None:
         found(plan.steps)
     if best is rule or plan is None:
         return search.choice(rule, base, base)
     bound = search.bound(rule.profile)
-    late = problem.deadline_seconds is not None and plan.prediction.seconds > problem.deadline_seconds
-    if not late and plan.prediction.energy_joules < bound:
+    late, joules = plan.rank(problem)
+    if not late and joules < bound:
         return search.choice(best, plan, base, bound)
     return replace(search.choice(rule, base, base, bound), rival=search.lives.names_of(best.profile.order))
-
-
-def _rank(problem: ScheduleProblem, plan: QuickPlan) -> tuple[bool, float]:
-    """Return what is better when it is less: late or not, then the energy."""
-    late = problem.deadline_seconds is not None and plan.prediction.seconds > problem.deadline_seconds
-    return late, plan.prediction.energy_joules
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""Deadlines: the order for a budget keeps them, and what is said of budgets that are too small for them holds."""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from random_graphs import random_dag
+
+from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.plan import Plan
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
+from poet_onnx.simulate import simulate
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+from proofs.finding import exact_bytes
+from proofs.slow_storage import slow_problem
+from proofs.timed import least_timed
+
+
+def _limited(seed: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
+    """Return a random problem with a budget and a deadline, and the order by rule."""
+    rng = random.Random(seed)
+    graph, costs = random_dag(seed, rng.randint(6, 20))
+    problem = ScheduleProblem(graph, replace(costs, asynchronous=rng.random() < 0.7))
+    order = memory_aware_order(problem)
+    alone = simulate(problem, ordered_steps(order))
+    smallest = smallest_budget(problem, order).budget_bytes
+    budget = smallest + int((alone.transient_peak_bytes - smallest) * rng.choice([0.0, 0.3, 0.6]))
+    seconds = alone.compute_seconds * rng.choice([1.0, 1.05, 1.2, 1.5])
+    return replace(problem, budget_bytes=budget, deadline_seconds=seconds), order
+
+
+def _planned(problem: ScheduleProblem, order: tuple[str, ...] | None) -> Plan | None:
+    try:
+        return schedule(problem, gap=0.0, order=order, time_limit_seconds=10)
+    except (InfeasibleError, LimitReachedError):
+        return None
+
+
+def test_a_free_order_never_loses_against_the_rule_within_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poet_onnx.scheduling.reorder.MOST_WORK", 200_000)
+    better = plans = 0
+    for seed in range(20, 60):
+        problem, order = _limited(seed)
+        ruled, free = _planned(problem, order), _planned(problem, None)
+        if free is not None:
+            simulate(problem, free.steps)
+        if ruled is None:
+            better += free is not None
+            continue
+        plans += 1
+        assert free is not None
+        spent, allowed = free.certificate.objective_joules, ruled.certificate.objective_joules
+        assert spent <= allowed * (1 + 1e-7)
+        better += spent < allowed * (1 - 1e-7)
+    assert plans > 10
+    assert better > 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_plan_within_a_deadline_stays_below_the_bound_on_its_budget(seed: int) -> None:
+    with exact_bytes():
+        problem, order = slow_problem(seed)
+        seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
+        timed = replace(problem, deadline_seconds=seconds)
+        found = smallest_budget(timed, order)
+        assert found.bound_bytes <= found.budget_bytes
+        below = replace(timed, budget_bytes=found.bound_bytes - 1)
+        steps, all_seen = least_timed(below, order, float("inf"), 200_000, first=True)
+        assert all_seen
+        assert steps is None
+
+
+def test_the_bound_on_a_budget_comes_close_where_only_time_forbids_less() -> None:
+    with exact_bytes():
+        problem, order = slow_problem(1)
+        seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
+        untimed = smallest_budget(problem, order)
+        found = smallest_budget(replace(problem, deadline_seconds=seconds), order)
+    assert untimed.budget_bytes < 0.6 * found.budget_bytes
+    assert found.bound_bytes > 0.98 * found.budget_bytes
