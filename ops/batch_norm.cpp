@@ -57,9 +57,11 @@ POET_WIDE void normalize(float* __restrict y, const float* __restrict x, uint64_
   for (uint64_t i = 0; i < count; ++i) y[i] = (x[i] - centre) * slope + offset;
 }
 
+// `middle` is the mean of d_y but for its rounding, which `offset` makes good: a product with d_y itself would lose the
+// digits of d_y's deviations, and with them the sum of d_x, which is zero.
 POET_WIDE void combine(float* __restrict d_x, const float* __restrict d_y, const float* __restrict x, uint64_t count,
-                       float centre, float factor, float slope, float offset) {
-  for (uint64_t i = 0; i < count; ++i) d_x[i] = (factor * d_y[i] + offset) + slope * (x[i] - centre);
+                       float middle, float centre, float factor, float slope, float offset) {
+  for (uint64_t i = 0; i < count; ++i) d_x[i] = factor * (d_y[i] - middle) + (slope * (x[i] - centre) + offset);
 }
 
 struct Sizes {
@@ -161,13 +163,15 @@ class BatchNormalizeGradient final : public Kernel {
       }
       const double each = static_cast<double>(inverse[channel]);
       const double factor = static_cast<double>(scale[channel]) * each;
-      const double share = -factor / sizes.count();
+      const double average = total / sizes.count();
+      const auto middle = static_cast<float>(average);
+      const auto offset = static_cast<float>(factor * (static_cast<double>(middle) - average));
+      const auto slope = static_cast<float>(-factor * each * each * products / sizes.count());
       d_scale[channel] = static_cast<float>(each * products);
       d_bias[channel] = static_cast<float>(total);
       for (uint64_t n = 0; n < sizes.batch; ++n)
-        combine(d_x + n * image + first, d_y + n * image + first, x + n * image + first, sizes.pixels, mean[channel],
-                static_cast<float>(factor), static_cast<float>(share * each * each * products),
-                static_cast<float>(share * total));
+        combine(d_x + n * image + first, d_y + n * image + first, x + n * image + first, sizes.pixels, middle,
+                mean[channel], static_cast<float>(factor), slope, offset);
     }
   }
 };

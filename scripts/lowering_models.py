@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,16 +34,20 @@ class Prepared:
         stock: lowered, with the operators of poet-onnx's library.
         plain: lowered to operators of the runtime alone.
         feeds: of all three.
+        told: lowered, but told what DECIDING decides; None unless decisions are shown.
+        decisions: what DECIDING decides: outputs of `training` and `stock`, inputs of `told`, if they are shown.
     """
 
     training: Path
     stock: Path
     plain: Path
     feeds: Path
+    told: Path | None = None
+    decisions: tuple[str, ...] = ()
 
 
-DECIDING = {"Relu": 0, "LeakyRelu": 0, "Clip": 0, "MaxPool": 1}
-"""Operators whose gradients jump where their inputs change a little, and the output that shows what they chose."""
+DECIDING = {"Relu": 0, "LeakyRelu": 0, "MaxPool": 1, "LessOrEqual": 0, "GreaterOrEqual": 0, "Less": 0, "Greater": 0}
+"""Operators by which gradients jump where their inputs change a little, and the output that shows what was chosen."""
 
 
 def prepare_model(name: str, batch: int, folder: Path, *, seed: int = 0, show_decisions: bool = False) -> Prepared:
@@ -54,36 +58,58 @@ def prepare_model(name: str, batch: int, folder: Path, *, seed: int = 0, show_de
         batch: its batch size.
         folder: where the files go; what was exported there before is used again.
         seed: of the feeds.
-        show_decisions: make what DECIDING names outputs of the forward pass outputs of the model.
+        show_decisions: make what DECIDING decides outputs of the models, and write the form that is told.
     """
     source = folder / "training_model.onnx"
     if not source.exists():
         with quiet():
             export(RECIPES[name], folder, batch=batch)
     files = Prepared(*(folder / part for part in ("training.onnx", "stock.onnx", "plain.onnx", "feeds.npz")))
-    for target, path in (("training", files.training), ("stock", files.stock)):
-        model = load_model(source)
-        prepare(target=target)(model)
-        if target == "training":
-            feeds = random_feeds(extract(model), seed)
-            # Every gradient overwrites its buffer.
-            fed = {key: np.ones_like(array) if array.dtype == np.bool_ else array for key, array in feeds.items()}
-            np.savez(files.feeds, **fed)
-            decisions = [
-                node.outputs[DECIDING[node.op_type]].name
-                for node in model.graph
-                if node.op_type in DECIDING and DECIDING[node.op_type] < len(node.outputs)
-            ]
-        if show_decisions:
+    training, stock, plain = (load_model(source) for _ in range(3))
+    prepare(target="training")(training)
+    feeds = random_feeds(extract(training), seed)
+    # Every gradient overwrites its buffer.
+    fed = {key: np.ones_like(array) if array.dtype == np.bool_ else array for key, array in feeds.items()}
+    np.savez(files.feeds, **fed)
+    prepare(target="stock")(stock)
+    if show_decisions:
+        told = stock.clone()
+        files = replace(files, told=folder / "told.onnx", decisions=_decisions(training))
+        for model in (training, stock):
             made = {value.name: value for node in model.graph for value in node.outputs}
-            model.graph.outputs.extend(made[decision] for decision in decisions)
-        ir.save(model, path)
-    model = load_model(source)
-    normalize()(model)
-    LowerTraining(kernels=False)(model)
-    WriteShapes()(model)
-    ir.save(model, files.plain)
+            model.graph.outputs.extend(made[decision] for decision in files.decisions)
+        _tell(told, files.decisions)
+        ir.save(told, folder / "told.onnx")
+    ir.save(training, files.training)
+    ir.save(stock, files.stock)
+    normalize()(plain)
+    LowerTraining(kernels=False)(plain)
+    WriteShapes()(plain)
+    ir.save(plain, files.plain)
     return files
+
+
+def _decisions(model: ir.Model) -> tuple[str, ...]:
+    """Return what DECIDING decides in a model."""
+    places = [(node, DECIDING[node.op_type]) for node in model.graph if node.op_type in DECIDING]
+    return tuple(node.outputs[place].name or "" for node, place in places if place < len(node.outputs))
+
+
+def _tell(model: ir.Model, decisions: Sequence[str]) -> None:
+    """Make inputs of a lowered model's decisions, for those of its nodes that only ask what was decided.
+
+    Of a rectifier's output these are the nodes that take its sign; all others read what the model itself computes.
+    """
+    made = {value.name: value for node in model.graph for value in node.outputs}
+    for decision in decisions:
+        value = made[decision]
+        maker = value.producer()
+        assert maker is not None
+        told = ir.Value(name=f"told:{decision}", type=value.type, shape=value.shape)
+        model.graph.inputs.append(told)
+        for reader, index in list(value.uses()):
+            if not maker.op_type.endswith("Relu") or reader.op_type == "Sign":
+                reader.replace_input_with(index, told)
 
 
 class Worker:
@@ -146,14 +172,27 @@ def table(
     columns: Sequence[str],
     options: argparse.Namespace,
 ) -> list[dict[str, object]]:
-    """Examine the chosen models one after the other, print and write a row for each, and return the rows."""
-    rows = []
+    """Examine the chosen models one after the other, print a row for each, and return the rows.
+
+    Each is written at once; rows of other models that the file has already stay.
+    """
+    found = []
     for name in options.names:
-        rows.append(examine(name, models[name], options))
-        print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    with options.output.open("w", newline="") as file:
+        found.append(examine(name, models[name], options))
+        print(", ".join(f"{key} {value}" for key, value in found[-1].items()), flush=True)
+        _write_row(options.output, found[-1], models, columns)
+    return found
+
+
+def _write_row(path: Path, row: dict[str, object], models: dict[str, int], columns: Sequence[str]) -> None:
+    rows: dict[str, dict[str, object]] = {}
+    if path.exists():
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+        rows = {old["model"]: dict(old) for old in csv.DictReader(lines) if set(old) == set(columns)}
+    rows[str(row["model"])] = row
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# python scripts/{Path(sys.argv[0]).name} NAME... --stock PYTHON, for every model\n")
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
-    return rows
+        writer.writerows(rows[name] for name in models if name in rows)
