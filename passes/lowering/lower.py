@@ -21,7 +21,8 @@ from poet_onnx.passes.lowering import (
     pooling,
 )
 from poet_onnx.passes.lowering.accumulation import rows_to_accumulate
-from poet_onnx.passes.lowering.site import POET, Rule, Site, UnsupportedError
+from poet_onnx.passes.lowering.half import ComputeHalfInFloat
+from poet_onnx.passes.lowering.site import POET, Rule, Site, UnsupportedError, list_nodes
 from poet_onnx.passes.normalize import Normalization, WriteShapes, normalize
 from poet_onnx.shapes import infer
 
@@ -46,8 +47,6 @@ RULES: dict[str, Rule] = {
     **normalization.RULES,
     **pooling.RULES,
 }
-
-_SHOWN_NODES = 3
 
 
 class LowerTraining(InPlacePass):
@@ -98,7 +97,10 @@ class LowerTraining(InPlacePass):
                 continue
             site.finish()
         if refused:
-            raise InputError(_refusal(refused))
+            raise InputError(
+                f"The stock ONNX Runtime has no kernels for {list_nodes(refused)}, and poet-onnx has no expansion: "
+                "use the target 'training', or replace these operators."
+            )
         for node in taken_over:
             _remove_with_readers(graph, node)
         self._import(model)
@@ -132,7 +134,7 @@ def prepare(*, target: str, dims: Mapping[str, int] | None = None) -> Normalizat
     """
     if target == "training":
         return normalize(dims=dims)
-    return Normalization(normalize(dims=dims), LowerTraining(), WriteShapes())
+    return Normalization(normalize(dims=dims), ComputeHalfInFloat(), LowerTraining(), WriteShapes())
 
 
 def is_training_only(node: ir.Node) -> bool:
@@ -148,14 +150,3 @@ def _remove_with_readers(graph: ir.Graph, node: ir.Node) -> None:
     while chain[-1].outputs[0].uses():
         chain.append(next(iter(chain[-1].outputs[0].uses())).node)
     graph.remove(list(reversed(chain)), safe=True)
-
-
-def _refusal(refused: dict[str, list[str]]) -> str:
-    parts = []
-    for what, names in sorted(refused.items()):
-        more = f" and {len(names) - _SHOWN_NODES} more" if len(names) > _SHOWN_NODES else ""
-        parts.append(f"{what} in {', '.join(repr(name) for name in names[:_SHOWN_NODES])}{more}")
-    return (
-        f"The stock ONNX Runtime has no kernels for {'; '.join(parts)}, and poet-onnx has no expansion: "
-        "use the target 'training', or replace these operators."
-    )

@@ -166,3 +166,15 @@ class Site:
 
 Rule: TypeAlias = Callable[[Site], None]
 Rules: TypeAlias = Mapping[str, Rule]
+
+
+_SHOWN_NODES = 3
+
+
+def list_nodes(found: Mapping[str, Sequence[str]]) -> str:
+    """Return a list in words of operators, or what is to be said of them, each with the first of its nodes."""
+    parts = []
+    for what, names in sorted(found.items()):
+        more = f" and {len(names) - _SHOWN_NODES} more" if len(names) > _SHOWN_NODES else ""
+        parts.append(f"{what} in {', '.join(repr(name) for name in names[:_SHOWN_NODES])}{more}")
+    return "; ".join(parts)
