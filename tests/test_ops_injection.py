@@ -15,7 +15,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import TensorProto
-from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, poet_node
+from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, poet_node, round_trip_model
 
 from poet_onnx import rewrite
 from poet_onnx.device import load_device
@@ -130,6 +130,22 @@ def test_every_call_of_a_step_may_fail(model_path: Callable[..., Path], tmp_path
     # At least one call for every page-out and one for the page-in of each, of every kind of call.
     assert all(count >= min(2 * step.page_outs, most * 2 // 3) for count in injected.values()), injected
     assert sum(injected.values()) >= 4 * most
+
+
+@pytest.mark.parametrize("cipher", [None, "aes-256-gcm"])
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_every_request_of_a_page_in_pieces_may_fail(tmp_path: Path, library, backend: str, cipher: str | None) -> None:
+    """Pages of several pieces, the last of them less than a block of the file."""
+    for floats in (66_000, 1_100_001):
+        options = session_options(page_dir=tmp_path, paging=PagingOptions(backend=backend, cipher=cipher))
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(round_trip_model("async", (floats,)), options)
+        x = np.random.default_rng(3).standard_normal(floats).astype(np.float32)
+        step = Step(session, {"x": x}, frozenset(), 1, [])
+        step.expected = step.run()
+        assert step.expected == [x.tobytes()]
+        for fault in ("interrupted", "short", "EIO", "ENOSPC", "end of file"):
+            assert inject(library, step, fault, 100) >= 4
 
 
 def flip_models(mode: str) -> tuple[bytes, bytes]:
