@@ -22,6 +22,7 @@ constexpr uint64_t kShortPrime3 = 0xC2B2AE3D;
 
 constexpr size_t kStripeBytes = 64;
 constexpr size_t kStripesPerBlock = 16;
+constexpr size_t kScrambleAt = 192 - kStripeBytes;  // in the secret
 
 constexpr unsigned char kSecret[192] = {
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c, 0xde, 0xd4,
@@ -60,6 +61,13 @@ using Lanes = std::array<uint64_t, 8>;
 // Takes `count` stripes of 64 bytes; the secret moves on by 8 bytes for each.
 using TakeStripes = void (*)(Lanes& lanes, const unsigned char* data, const unsigned char* secret, size_t count);
 
+// Takes `count` blocks of 16 stripes with the whole secret, and scrambles the lanes behind each.
+using TakeBlocks = void (*)(Lanes& lanes, const unsigned char* data, const unsigned char* secret, size_t count);
+struct Taking {
+  TakeStripes stripes;
+  TakeBlocks blocks;
+};
+
 [[maybe_unused]] void take_stripes(Lanes& lanes, const unsigned char* data, const unsigned char* secret, size_t count) {
   for (; count != 0; --count, data += kStripeBytes, secret += 8) {
     for (size_t i = 0; i < lanes.size(); ++i) {
@@ -68,6 +76,15 @@ using TakeStripes = void (*)(Lanes& lanes, const unsigned char* data, const unsi
       lanes[i ^ 1] += word;
       lanes[i] += (keyed & 0xffffffff) * (keyed >> 32);
     }
+  }
+}
+
+template <TakeStripes take_block>
+void take_blocks(Lanes& lanes, const unsigned char* data, const unsigned char* secret, size_t count) {
+  for (; count != 0; --count, data += kStripesPerBlock * kStripeBytes) {
+    take_block(lanes, data, secret, kStripesPerBlock);
+    for (size_t i = 0; i < lanes.size(); ++i)
+      lanes[i] = (lanes[i] ^ lanes[i] >> 47 ^ load<uint64_t>(secret + kScrambleAt + 8 * i)) * kShortPrime1;
   }
 }
 
@@ -88,32 +105,60 @@ void take_stripes_sse2(Lanes& lanes, const unsigned char* data, const unsigned c
   std::copy(sums, sums + 4, kept);
 }
 
+// One more stripe for lanes in two registers.
+__attribute__((target("avx2"), always_inline)) inline void take_stripe_avx2(__m256i (&sums)[2],
+                                                                            const unsigned char* data,
+                                                                            const unsigned char* secret) {
+  for (int i = 0; i < 2; ++i) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data) + i);
+    const __m256i keyed = _mm256_xor_si256(words, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(secret) + i));
+    const __m256i products = _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
+    const __m256i swapped = _mm256_shuffle_epi32(words, _MM_SHUFFLE(1, 0, 3, 2));
+    sums[i] = _mm256_add_epi64(sums[i], _mm256_add_epi64(products, swapped));
+  }
+}
+
 __attribute__((target("avx2"))) void take_stripes_avx2(Lanes& lanes, const unsigned char* data,
                                                        const unsigned char* secret, size_t count) {
   auto* const kept = reinterpret_cast<__m256i*>(lanes.data());
   __m256i sums[2] = {kept[0], kept[1]};
-  for (; count != 0; --count, data += kStripeBytes, secret += 8) {
+  for (; count != 0; --count, data += kStripeBytes, secret += 8) take_stripe_avx2(sums, data, secret);
+  kept[0] = sums[0];
+  kept[1] = sums[1];
+}
+
+__attribute__((target("avx2"))) void take_blocks_avx2(Lanes& lanes, const unsigned char* data,
+                                                      const unsigned char* secret, size_t count) {
+  auto* const kept = reinterpret_cast<__m256i*>(lanes.data());
+  const auto* const scramble = reinterpret_cast<const __m256i*>(secret + kScrambleAt);
+  const __m256i prime = _mm256_set1_epi64x(static_cast<int64_t>(kShortPrime1));
+  __m256i sums[2] = {kept[0], kept[1]};
+  for (; count != 0; --count) {
+    for (size_t stripe = 0; stripe < kStripesPerBlock; ++stripe, data += kStripeBytes)
+      take_stripe_avx2(sums, data, secret + 8 * stripe);
     for (int i = 0; i < 2; ++i) {
-      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data) + i);
-      const __m256i keyed = _mm256_xor_si256(words, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(secret) + i));
-      const __m256i products = _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
-      const __m256i swapped = _mm256_shuffle_epi32(words, _MM_SHUFFLE(1, 0, 3, 2));
-      sums[i] = _mm256_add_epi64(sums[i], _mm256_add_epi64(products, swapped));
+      const __m256i shifted = _mm256_xor_si256(sums[i], _mm256_srli_epi64(sums[i], 47));
+      const __m256i mixed = _mm256_xor_si256(shifted, _mm256_loadu_si256(scramble + i));
+      const __m256i high = _mm256_slli_epi64(_mm256_mul_epu32(_mm256_srli_epi64(mixed, 32), prime), 32);
+      sums[i] = _mm256_add_epi64(_mm256_mul_epu32(mixed, prime), high);
     }
   }
   kept[0] = sums[0];
   kept[1] = sums[1];
 }
 
-TakeStripes fastest() { return __builtin_cpu_supports("avx2") ? take_stripes_avx2 : take_stripes_sse2; }
+Taking fastest() {
+  if (__builtin_cpu_supports("avx2")) return {take_stripes_avx2, take_blocks_avx2};
+  return {take_stripes_sse2, take_blocks<take_stripes_sse2>};
+}
 
 #else
 
-TakeStripes fastest() { return take_stripes; }
+Taking fastest() { return {take_stripes, take_blocks<take_stripes>}; }
 
 #endif
 
-const TakeStripes take = fastest();
+const Taking take = fastest();
 
 }  // namespace
 
@@ -130,14 +175,9 @@ void Checksum::begin(uint64_t seed, uint64_t total_bytes) {
   }
 }
 
-void Checksum::add_block(const unsigned char* block) {
-  take(lanes_, block, secret_.data(), kStripesPerBlock);
-  const unsigned char* const secret = secret_.data() + kSecretBytes - kStripeBytes;
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    uint64_t& lane = lanes_[i];
-    lane = (lane ^ lane >> 47 ^ load<uint64_t>(secret + 8 * i)) * kShortPrime1;
-  }
-  std::memcpy(rest_.data(), block + kBlockBytes - kStripeBytes, kStripeBytes);
+void Checksum::add_blocks(const unsigned char* data, size_t count) {
+  take.blocks(lanes_, data, secret_.data(), count);
+  std::memcpy(rest_.data(), data + count * kBlockBytes - kStripeBytes, kStripeBytes);
 }
 
 void Checksum::add(const void* data, size_t bytes) {
@@ -147,11 +187,15 @@ void Checksum::add(const void* data, size_t bytes) {
     const size_t fitting = kBlockBytes - rest_bytes_;
     if (rest_bytes_ != 0) {
       std::memcpy(rest + rest_bytes_, next, fitting);
-      add_block(rest);
+      add_blocks(rest, 1);
       next += fitting;
       bytes -= fitting;
     }
-    for (; bytes > kBlockBytes; next += kBlockBytes, bytes -= kBlockBytes) add_block(next);
+    if (const size_t count = (bytes - 1) / kBlockBytes; count != 0) {
+      add_blocks(next, count);
+      next += count * kBlockBytes;
+      bytes -= count * kBlockBytes;
+    }
     rest_bytes_ = 0;
   }
   if (bytes != 0) std::memcpy(rest + rest_bytes_, next, bytes);
@@ -189,9 +233,9 @@ uint64_t Checksum::short_value() const {
 uint64_t Checksum::long_value() const {
   alignas(64) Lanes lanes = lanes_;
   const unsigned char* const rest = rest_.data() + kStripeBytes;
-  take(lanes, rest, secret_.data(), (rest_bytes_ - 1) / kStripeBytes);
+  take.stripes(lanes, rest, secret_.data(), (rest_bytes_ - 1) / kStripeBytes);
   // The last stripe may reach back into the block before.
-  take(lanes, rest + rest_bytes_ - kStripeBytes, secret_.data() + kSecretBytes - 71, 1);
+  take.stripes(lanes, rest + rest_bytes_ - kStripeBytes, secret_.data() + kSecretBytes - 71, 1);
   uint64_t sum = total_bytes_ * kPrime1;
   for (size_t i = 0; i < lanes.size(); i += 2) {
     const unsigned char* const secret = secret_.data() + 11 + 8 * i;

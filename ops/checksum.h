@@ -23,7 +23,7 @@ class Checksum {
   static constexpr size_t kSecretBytes = 192;
   using Lanes = std::array<uint64_t, 8>;
 
-  void add_block(const unsigned char* block);
+  void add_blocks(const unsigned char* data, size_t count);
   uint64_t short_value() const;
   uint64_t long_value() const;
 
