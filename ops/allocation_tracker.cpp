@@ -38,6 +38,7 @@ struct State {
   std::atomic<ReleaseHook> hook{nullptr};
   std::atomic<bool> logging{false};
   std::atomic<bool> aligns_large{false};
+  std::atomic<const void*> checked_caller{nullptr};
   std::mutex events_mutex;
   std::vector<int64_t> events;
   size_t events_capacity = 0;
@@ -67,12 +68,28 @@ void raise_peak(int64_t bytes) {
 thread_local char refusal[192] = "";
 thread_local bool is_refused = false;  // and nothing was allocated or thrown since
 
-// Adds to the counter; false, and nothing added, where the limit forbids that.
-bool add_within_limit(int64_t bytes) noexcept {
+thread_local bool is_learning = false;  // who calls posix_memalign next
+
+// What a caller makes of an allocation that fails.
+enum class Caller {
+  kChecks,       // it throws, or returns an error
+  kMayNotCheck,  // it may write to address 0: kernels do so with the memory that they keep for each thread
+};
+
+// posix_memalign has callers of both kinds; the runtime's allocator is the one that was learnt.
+Caller caller_at(const void* return_address) {
+  State& s = state();
+  if (is_learning) s.checked_caller.store(return_address, std::memory_order_relaxed);
+  const bool is_known = s.checked_caller.load(std::memory_order_relaxed) == return_address;
+  return is_known ? Caller::kChecks : Caller::kMayNotCheck;
+}
+
+// Adds to the counter; false, and nothing added, where the limit forbids that and the caller can be told.
+bool add_within_limit(int64_t bytes, Caller caller) noexcept {
   State& s = state();
   const int64_t before = s.current.fetch_add(bytes, std::memory_order_relaxed);
   const int64_t limit = s.limit.load(std::memory_order_relaxed);
-  if (bytes <= 0 || limit == 0 || before + bytes <= limit) {
+  if (bytes <= 0 || limit == 0 || before + bytes <= limit || caller == Caller::kMayNotCheck) {
     raise_peak(before + bytes);
     return true;
   }
@@ -88,11 +105,11 @@ bool add_within_limit(int64_t bytes) noexcept {
 }
 
 // Counts and logs in one step where a log is kept, so that its running sum is the counter's value.
-bool count(int64_t bytes) noexcept {
+bool count(int64_t bytes, Caller caller = Caller::kChecks) noexcept {
   State& s = state();
-  if (!s.logging.load(std::memory_order_relaxed)) return add_within_limit(bytes);
+  if (!s.logging.load(std::memory_order_relaxed)) return add_within_limit(bytes, caller);
   const std::lock_guard<std::mutex> lock(s.events_mutex);
-  if (!add_within_limit(bytes)) return false;
+  if (!add_within_limit(bytes, caller)) return false;
   if (s.events.size() < s.events_capacity)
     s.events.push_back(bytes);
   else
@@ -136,11 +153,11 @@ void remove(const void* block) {
 
 // Allocates by `call(alignment)`, which returns the block or nullptr; counted, and forbidden where the limit says so.
 template <class Call>
-void* allocate(size_t alignment, size_t bytes, Call&& call) {
+void* allocate(Caller caller, size_t alignment, size_t bytes, Call&& call) {
   if (!is_counted(alignment)) return call(alignment);
   if (bytes >= kLargeBytes && state().aligns_large.load(std::memory_order_relaxed))
     alignment = std::max(alignment, kLargeAlignment);
-  if (!reserve(bytes)) return nullptr;
+  if (!count(static_cast<int64_t>(bytes), caller)) return nullptr;
   void* block = nullptr;
   try {
     block = call(alignment);
@@ -178,20 +195,21 @@ ThrowFunction original_throw = nullptr;
 }
 
 void* replacement_aligned_alloc(size_t alignment, size_t bytes) {
-  void* block = allocate(alignment, bytes, [&](size_t aligned) { return aligned_alloc(aligned, bytes); });
+  void* block = allocate(caller_at(__builtin_return_address(0)), alignment, bytes,
+                         [&](size_t aligned) { return aligned_alloc(aligned, bytes); });
   if (block == nullptr) errno = ENOMEM;
   return block;
 }
 
 void* replacement_new(size_t bytes, std::align_val_t alignment) {
-  void* block = allocate(static_cast<size_t>(alignment), bytes,
+  void* block = allocate(Caller::kChecks, static_cast<size_t>(alignment), bytes,
                          [&](size_t aligned) { return ::operator new(bytes, std::align_val_t{aligned}); });
   if (block == nullptr) throw OverBudget();
   return block;
 }
 
 void* replacement_new_nothrow(size_t bytes, std::align_val_t alignment, const std::nothrow_t& nothrow) noexcept {
-  return allocate(static_cast<size_t>(alignment), bytes,
+  return allocate(Caller::kMayNotCheck, static_cast<size_t>(alignment), bytes,
                   [&](size_t aligned) { return ::operator new(bytes, std::align_val_t{aligned}, nothrow); });
 }
 
@@ -215,6 +233,8 @@ void* address_of(Function* function) {
 
 }  // namespace
 
+void learn_caller(bool is_on) { is_learning = is_on; }
+
 void align_large_blocks() { state().aligns_large.store(true, std::memory_order_relaxed); }
 
 bool reserve(uint64_t bytes) noexcept { return count(static_cast<int64_t>(bytes)); }
@@ -230,7 +250,7 @@ void set_limit(int64_t limit, int64_t base) {
 
 int replacement_posix_memalign(void** block, size_t alignment, size_t bytes) {
   int error = ENOMEM;
-  void* const made = allocate(alignment, bytes, [&](size_t aligned) -> void* {
+  void* const made = allocate(caller_at(__builtin_return_address(0)), alignment, bytes, [&](size_t aligned) -> void* {
     error = posix_memalign(block, aligned, bytes);
     return error == 0 ? *block : nullptr;
   });

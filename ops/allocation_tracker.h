@@ -22,8 +22,12 @@ int64_t peak_bytes();        // most that current_bytes was since the last reset
 int64_t allocation_count();  // tracked allocations ever made
 void reset_peak();           // the peak restarts from current_bytes
 
+// Between on and off, who calls posix_memalign on this thread is known to look whether it failed.
+void learn_caller(bool is_on);
+
 // Forbids current_bytes to exceed `limit` (0: anything goes). An allocation that would do so fails as if there were no
-// memory, and the runtime's error says so in bytes above `base`.
+// memory, and the runtime's error says so in bytes above `base`. One whose caller may not look whether it failed is
+// counted and made: the next one beyond the limit fails.
 void set_limit(int64_t limit, int64_t base);
 
 // From now on large blocks start at whole pages, so that direct I/O can reach them without a copy in between.

@@ -22,6 +22,7 @@ struct OrtTypeInfo;
 struct OrtTensorTypeAndShapeInfo;
 struct OrtShapeInferContext;
 struct OrtMemoryInfo;
+struct OrtAllocator;
 struct OrtOpAttr;
 struct OrtLogger;
 struct OrtApi;  // a table of function pointers: see ort_api.h for the slots in use

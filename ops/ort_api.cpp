@@ -29,6 +29,9 @@ Api::Api(const OrtApi* table) {
   take(get_dimensions, table, 62);
   take(get_tensor_type_and_shape, table, 65);
   take(memory_info_get_type, table, 74);
+  take(allocator_alloc, table, 75);
+  take(allocator_free, table, 76);
+  take(get_allocator_with_default_options, table, 78);
   take(kernel_info_get_int, table, 86);
   take(kernel_context_get_input_count, table, 88);
   take(kernel_context_get_input, table, 90);

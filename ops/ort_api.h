@@ -26,6 +26,9 @@ struct Api {
   OrtStatus* (*get_tensor_type_and_shape)(const OrtValue*, OrtTensorTypeAndShapeInfo**);
   OrtStatus* (*get_tensor_memory_info)(const OrtValue*, const OrtMemoryInfo**);
   OrtStatus* (*memory_info_get_type)(const OrtMemoryInfo*, int*);
+  OrtStatus* (*allocator_alloc)(OrtAllocator*, size_t bytes, void**);
+  OrtStatus* (*allocator_free)(OrtAllocator*, void*);
+  OrtStatus* (*get_allocator_with_default_options)(OrtAllocator**);
   OrtStatus* (*cast_type_info_to_tensor_info)(const OrtTypeInfo*, const OrtTensorTypeAndShapeInfo**);
   void (*release_type_info)(OrtTypeInfo*);
 

@@ -134,6 +134,18 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
   return *set;
 }
 
+// Tracks the runtime's allocations, and shows the tracker its allocator at work.
+void track_allocations(const Api& api, const OrtApiBase* base) {
+  allocations::track_module(reinterpret_cast<const void*>(base->GetApi));
+  OrtAllocator* allocator = nullptr;
+  api.check(api.get_allocator_with_default_options(&allocator));
+  void* block = nullptr;
+  allocations::learn_caller(true);
+  const bool is_made = api.succeeded(api.allocator_alloc(allocator, 1, &block));
+  allocations::learn_caller(false);
+  if (is_made) api.check(api.allocator_free(allocator, block));
+}
+
 }  // namespace
 }  // namespace poet
 
@@ -148,7 +160,7 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   return guarded(api, [&] {
     fork_depth();  // installs the handlers before the first lock is taken
     const OpSet& set = op_set(table, api, read_session_config(api, options));
-    allocations::track_module(reinterpret_cast<const void*>(base->GetApi));
+    track_allocations(api, base);
     api.check(api.add_custom_op_domain(options, set.domain));
   });
 }

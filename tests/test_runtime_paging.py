@@ -301,3 +301,39 @@ def test_options_are_checked(tmp_path: Path) -> None:
         Exception, match=r"'poet\.page_backend' is 'floppy', but must be one of auto, cached, uncached, dir"
     ):
         options.register_custom_ops_library(str(library_path()))
+
+
+def test_a_budget_is_kept_where_a_kernels_own_thread_allocates() -> None:
+    """The kernel keeps memory for each thread of the pool and does not look whether it got any."""
+    size = 512
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["a", "b"], ["product"], name="product")],
+        "product",
+        [
+            helper.make_tensor_value_info("a", TensorProto.UINT8, (size, size)),
+            helper.make_tensor_value_info("b", TensorProto.INT8, (size, size)),
+        ],
+        [helper.make_tensor_value_info("product", TensorProto.INT32, (size, size))],
+    )
+    imports = [helper.make_opsetid("", 15), helper.make_opsetid("poet", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    random = np.random.default_rng(0)
+    feeds = {
+        "a": random.integers(0, 255, (size, size)).astype(np.uint8),
+        "b": random.integers(-9, 9, (size, size)).astype(np.int8),
+    }
+    expected = feeds["a"].astype(np.int32) @ feeds["b"].astype(np.int32)
+    onnxruntime.InferenceSession(model, session_options()).run(None, feeds)  # this thread has its memory
+    options = session_options(threads=2)
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model, options)
+    with count_allocations(budget_bytes=expected.nbytes) as memory:
+        for _ in range(1000):  # until the other thread takes part
+            assert np.array_equal(session.run(None, feeds)[0], expected)
+            if memory.current_bytes > memory.level_bytes:
+                break
+        assert memory.transient_peak_bytes > expected.nbytes  # counted, where it could not be refused
+        with pytest.raises(Exception, match=f"an allocation of {expected.nbytes} bytes exceeds the memory budget"):
+            session.run(None, feeds)
+    with count_allocations(budget_bytes=expected.nbytes):
+        assert np.array_equal(session.run(None, feeds)[0], expected)

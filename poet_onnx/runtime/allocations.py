@@ -90,7 +90,9 @@ def count_allocations(budget_bytes: int | None = None) -> Iterator[AllocationCou
     Args:
         budget_bytes: if given, the budget is enforced: an allocation with which the process would hold more than this
             above `level_bytes` fails, and with it the step, by an error of ONNX Runtime that names the bytes asked for,
-            in use and allowed. The session can run again. Of nested budgets the tightest counts.
+            in use and allowed. The session can run again. Of nested budgets the tightest counts. Memory that a kernel
+            keeps for each thread (quantized products do) is counted but not refused, as it could not bear that: the
+            next tensor beyond the budget is.
 
     Raises:
         InputError: no usable ONNX Runtime or operator library, a runtime whose allocator cannot be watched, or a budget
