@@ -5,6 +5,9 @@ python scripts/scheduling_proofs.py -o scripts/results/scheduling_proofs.csv
 equality: energy and bound are those of exhaustive search within the class; how much cheaper a plan outside it can be.
 validity: every plan, and every plan offered on the way to it, passes the simulator and keeps budget and deadline.
 rows: no row of the model, those of time included, leaves out a plan that keeps the budget and the deadline.
+decisions: on small graphs with slow transfers, sets of recomputes and page-ins of which a search over all places of
+    their transfers knows the least time; the model with every row of time admits those that can be in time. How many
+    of the others it refuses says how strong the rows are; tests/test_scheduling_timing.py seeds faults in them.
 search: exhaustive search over plans with the places of their transfers finds none that a bound or a proof denies.
 monotone: over grids of budgets and deadlines, more of either never costs more; with --models on these as well.
 The exit code is 1 if there is a counterexample; each is printed with what makes it again. Proofs that are not asked for
@@ -24,6 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from proofs.decisions import check_decisions
 from proofs.equality import check_equality
 from proofs.finding import Finding
 from proofs.monotone import check_model, check_monotone
@@ -35,7 +39,8 @@ PROOFS: dict[str, tuple[Callable[[int], list[Finding]], int]] = {
     "equality": (check_equality, 500),
     "validity": (check_validity, 1000),
     "rows": (check_rows, 1000),
-    "search": (check_search, 300),
+    "decisions": (check_decisions, 300),
+    "search": (check_search, 400),
     "monotone": (check_monotone, 30),
 }
 """What checks one seed, and how many seeds there are."""

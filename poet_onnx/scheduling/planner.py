@@ -117,13 +117,17 @@ class _Run:
             return self._interrupted()
         orders = [choice.order, choice.rival] if choice.rival else [choice.order]
         plans: list[Plan] = []
+        errors: dict[tuple[str, ...], InfeasibleError] = {}
         limits = self.limits
         for number, order in enumerate(orders):
             left = limits.time_limit_seconds - (time.monotonic() - self.begin)
             self.limits = replace(limits, time_limit_seconds=max(1.0, left / (len(orders) - number)))
             try:
                 plans.append(self.in_order(order))
-            except (InfeasibleError, LimitReachedError):
+            except InfeasibleError as error:
+                errors[order] = error
+                continue
+            except LimitReachedError:
                 continue
             except KeyboardInterrupt:
                 return self._interrupted()
@@ -131,12 +135,19 @@ class _Run:
                 break
         best = min(plans, key=lambda plan: plan.certificate.objective_joules, default=None)
         known = min(self.known, key=lambda known: known.prediction.energy_joules, default=None)
-        if known is not None and (best is None or known.prediction.energy_joules < best.certificate.objective_joules):
+        # What is cheaper by rounding alone would come with a worse bound.
+        most = float("inf") if best is None else best.certificate.objective_joules * (1 - 1e-9)
+        if known is not None and known.prediction.energy_joules < most:
             joules = known.prediction.energy_joules
             proven = joules - base_joules(self.problem) <= self.limits.gap * joules
             return self._plan_of(known, "optimal" if proven else "time_limit")
+        if best is not None:
+            return best
         # What would do is said of the order that the peak is known of.
-        return best or self.in_order(memory_aware_order(self.problem))
+        rule = memory_aware_order(self.problem)
+        if rule in errors:
+            raise errors[rule]
+        return self.in_order(rule)
 
     def _interrupted(self) -> Plan:
         """Return the best plan found on the way; go on with the interrupt if there is none."""

@@ -14,6 +14,8 @@ NODE_SECONDS = (1.0, 1.0, 2.0, 3.0)
 TRANSFER_SECONDS = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
 """Multiples of each other, so that transfers end just when nodes do: there an error by one shows."""
 
+CROWDED_SECONDS = (1.0, 2.0, 2.0, 3.0)
+
 
 def slow_problem(seed: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
     """Return a random problem without limits, its storage asynchronous, and its order.
@@ -53,12 +55,16 @@ def slow_problem(seed: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
 
 
 def _costs(graph: TrainingGraph, large: list[int], widest: int, rng: random.Random) -> CostTable:
+    # What leaves together is late by what the channel does for others: neither its own time nor all time says so.
+    seconds = TRANSFER_SECONDS if widest < 0 else CROWDED_SECONDS
     out, back = (
-        {f"v{number}": TransferCost(rng.choice(TRANSFER_SECONDS), rng.choice([0.1, 0.4, 1.0])) for number in large}
+        {f"v{number}": TransferCost(rng.choice(seconds), rng.choice([0.1, 0.4, 1.0])) for number in large}
         for _ in range(2)
     )
     prices = {}
     for number, node in enumerate(graph.nodes):
         workspace = rng.choice([16_000, 24_000]) if number == widest else rng.choice([0, 0, 0, 3000])
-        prices[node.name] = NodeCost(rng.choice(NODE_SECONDS), rng.choice([0.5, 1.0, 2.0]), workspace)
+        prices[node.name] = NodeCost(
+            1.0 if widest > 0 else rng.choice(NODE_SECONDS), rng.choice([0.5, 1.0, 2.0]), workspace
+        )
     return CostTable("slow", prices, out, back, asynchronous=True)

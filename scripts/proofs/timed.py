@@ -20,6 +20,7 @@ from poet_onnx.scheduling.timing import relaxed_timing
 from poet_onnx.simulate import simulate
 from proofs.assignments import supplies_of
 from proofs.finding import FAILED, Finding, exact_bytes
+from proofs.slow_storage import slow_problem
 from proofs.validity import METHODS
 
 SLACKS = (1.0, 1.02, 1.1, 1.25, 1.6)
@@ -48,14 +49,19 @@ def check_search(seed: int, *, most_nodes: int = 9, most_labels: int = 60_000) -
 
 
 def _problem(seed: int, rng: random.Random, most_nodes: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
-    graph, costs = random_dag(seed, 4 + seed * 3 % (most_nodes - 3), plain=True)
+    """Return a random problem of any shape, or, for odd seeds, one with slow transfers; and its order."""
     recompute, paging = rng.choice([METHODS["both"], METHODS["both"], METHODS["paging"]])
-    costs = replace(costs, asynchronous=rng.random() < 0.8)
-    problem = ScheduleProblem(graph, costs, recompute=recompute, paging=paging)
-    order = memory_aware_order(problem)
+    if seed % 2:
+        problem, order = slow_problem(seed)
+        problem = replace(problem, recompute=recompute, paging=paging)
+    else:
+        graph, costs = random_dag(seed, 4 + seed * 3 % (most_nodes - 3), plain=True)
+        costs = replace(costs, asynchronous=rng.random() < 0.8)
+        problem = ScheduleProblem(graph, costs, recompute=recompute, paging=paging)
+        order = memory_aware_order(problem)
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
-    seconds = sum(cost.seconds for cost in costs.nodes.values()) * rng.choice(SLACKS)
+    seconds = sum(cost.seconds for cost in problem.costs.nodes.values()) * rng.choice(SLACKS)
     budget = smallest + int((peak - smallest) * rng.choice([0.0, 0.3, 0.6]))
     return replace(problem, budget_bytes=budget, deadline_seconds=seconds), order
 

@@ -1,0 +1,218 @@
+"""Small faults in the scheduler's rows of time and memory, which the proofs must find: how strong the proofs are."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from types import FunctionType
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A change of one function of the scheduler.
+
+    Attributes:
+        what: is wrong then.
+        function: module and name.
+        right, wrong: a piece of the function's text, and what takes its place.
+    """
+
+    what: str
+    function: str
+    right: str
+    wrong: str
+
+
+TOO_STRICT = (
+    Fault(
+        "a leaver holds its buffer a stage too long",
+        "timing.add_footprints",
+        "binary=False), end",
+        "binary=False), end + 1",
+    ),
+    Fault(
+        "a page-in begins a stage early", "timing.add_footprints", "index] = start", "index] = max(earliest, start - 1)"
+    ),
+    Fault(
+        "waits do not delay page-ins",
+        "timing.add_footprints",
+        "page_in[name].seconds + timing.wait_seconds",
+        "page_in[name].seconds",
+    ),
+    Fault(
+        "waits do not shorten page-outs",
+        "timing.add_footprints",
+        "page_out[name].seconds - timing.wait_seconds",
+        "page_out[name].seconds",
+    ),
+    Fault(
+        "a window ends before its last recomputes",
+        "timing.add_time_rows",
+        "first, end + 1",
+        "first, end",
+    ),
+    Fault(
+        "a window is a stage short",
+        "timing.add_time_rows",
+        "clock[end] - clock[first]",
+        "clock[end - 1] - clock[first]",
+    ),
+    Fault(
+        "a window has no room for waits", "timing.add_time_rows", "clock[first] + timing.wait_seconds", "clock[first]"
+    ),
+    Fault(
+        "a sure leaver is counted twice",
+        "timing.add_departures",
+        "if index is None or leaves_then or",
+        "if index is None or",
+    ),
+    Fault(
+        "a departure is a stage short",
+        "timing.add_departures",
+        "clock[stage] - clock[first]",
+        "clock[stage - 1] - clock[first]",
+    ),
+    Fault(
+        "an arrival is a stage late",
+        "timing.add_arrivals",
+        "clock[stage + 1]",
+        "clock[stage + 2]",
+    ),
+    Fault(
+        "nothing may arrive early", "timing.add_arrivals", "if release <= stage else ()", "if release < stage else ()"
+    ),
+    Fault(
+        "a page-out for a later page-in counts at once",
+        "timing._inside",
+        "- seconds[variable]",
+        "- 0.0",
+    ),
+    Fault(
+        "a page-in may begin a stage too late",
+        "timing._page_ins",
+        "release = event.stage + 1",
+        "release = event.stage + 2",
+    ),
+    Fault(
+        "the spare time is cut",
+        "timing.relaxed_timing",
+        "deadline_seconds - instance.base_seconds",
+        "0.98 * deadline_seconds - instance.base_seconds",
+    ),
+    Fault(
+        "a leaver that stays is in RAM twice",
+        "residency._wait",
+        "begin = max(begin, end)",
+        "begin = begin",
+    ),
+)
+"""Faults that leave plans out: a proof must find one that is in time and refused."""
+
+TOO_WEAK = (
+    Fault(
+        "page-ins hold no buffer",
+        "timing.add_footprints",
+        "if start < stage:",
+        "if False:",
+    ),
+    Fault(
+        "early buffers take no room",
+        "residency._wait",
+        "builder.wait(model.page_in[value, index], size",
+        "builder.wait(model.page_in[value, index], 0",
+    ),
+    Fault(
+        "held buffers take no room",
+        "residency._node_terms",
+        "for value in held:",
+        "for value in ():",
+    ),
+    Fault(
+        "page-outs do not use the channel",
+        "timing.transfer_seconds",
+        "(variable, costs.page_out[instance.values[value]].seconds)",
+        "(variable, 0.0)",
+    ),
+    Fault(
+        "page-outs have a channel of their own",
+        "timing._inside",
+        "if made_inside and early:",
+        "if False:",
+    ),
+    Fault(
+        "page-ins at a window's begin are missed",
+        "timing._inside",
+        "if release >= first:",
+        "if release > first:",
+    ),
+    Fault(
+        "departures take half their time",
+        "timing.add_departures",
+        "= seconds\n",
+        "= seconds / 2\n",
+    ),
+    Fault(
+        "departures at a window's begin are missed",
+        "timing.add_departures",
+        "not first <= begin <= stage",
+        "not first < begin <= stage",
+    ),
+    Fault(
+        "the first page-in behind an arrival is missed",
+        "timing.add_arrivals",
+        "not stage < due <= last",
+        "not stage + 1 < due <= last",
+    ),
+    Fault(
+        "windows are never asked for",
+        "deadlines._missed",
+        "if crowded:",
+        "if False:",
+    ),
+)
+"""Faults that let plans in which cannot be in time: fewer of them are refused."""
+
+
+TOO_SURE = (
+    Fault(
+        "no plan of a model that leaves some out counts as no plan",
+        "deadlines.solve_within_deadline",
+        'outcome.status == "infeasible" and model.proves',
+        'outcome.status == "infeasible"',
+    ),
+    Fault(
+        "a bound of a model that leaves plans out counts",
+        "attempt.attempt",
+        "if model.proves and outcome.status",
+        "if outcome.status",
+    ),
+)
+"""Faults that prove too much: a search over all plans must find one that a proof or a bound denies."""
+
+
+@contextmanager
+def seeded(fault: Fault) -> Iterator[None]:
+    """Carry a fault out, and undo it."""
+    home, name = fault.function.split(".")
+    module = import_module(f"poet_onnx.scheduling.{home}")
+    function = getattr(module, name)
+    if not isinstance(function, FunctionType):
+        raise TypeError(f"{fault.function} is no function")
+    text = inspect.getsource(function)
+    if text.count(fault.right) != 1:
+        raise ValueError(f"{fault.function} has '{fault.right}' {text.count(fault.right)} times; it must be once")
+    faulty: dict[str, object] = dict(vars(module))
+    exec(compile("from __future__ import annotations\n" + text.replace(fault.right, fault.wrong), home, "exec"), faulty)
+    changed = faulty[name]
+    if not isinstance(changed, FunctionType):
+        raise TypeError(f"{fault.function} is no function any more")
+    before = function.__code__
+    # Other modules hold the function itself, so that it is its code that must change.
+    function.__code__ = changed.__code__
+    try:
+        yield
+    finally:
+        function.__code__ = before
