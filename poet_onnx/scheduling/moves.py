@@ -50,9 +50,11 @@ class Mover:
         """Return nodes and all that is tied to them in a stretch of the order, None if that is too much."""
         tied = set(nodes)
         stack = list(nodes)
+        first, end = places.start, places.stop
         while stack:
             for other in ties[stack.pop()]:
-                if other not in tied and position[other] in places:
+                # A range would be walked through to find a number of numpy's in it.
+                if other not in tied and first <= position[other] < end:
                     if len(tied) >= MOST_MOVED:
                         return None
                     tied.add(other)
