@@ -9,7 +9,7 @@ from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Eviction, Home, Prices, evict
 from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
-from poet_onnx.scheduling.transfers import overlap
+from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import simulate
 
 MOST_CORRECTIONS = 6
@@ -49,10 +49,20 @@ def _corrected(
         steps = to_steps(eviction)
         peak_bytes = simulate(replace(problem, budget_bytes=None), steps).transient_peak_bytes
         if peak_bytes <= budget_bytes:
-            steps = overlap(problem, steps)
-            return QuickPlan(steps, simulate(problem, steps))
+            return _placed(lives.problem, problem, steps)
         target -= peak_bytes - budget_bytes
     return None
+
+
+def _placed(problem: ScheduleProblem, timeless: ScheduleProblem, steps: tuple[Step, ...]) -> QuickPlan:
+    """Place transfers; thoroughly, which takes long, only where that could save energy or make the plan be in time."""
+    steps = spread_out(timeless, steps) if problem.costs.asynchronous else steps
+    plan = QuickPlan(steps, simulate(timeless, steps))
+    late, _ = plan.rank(problem)
+    if not plan.prediction.stall_seconds or not (late or problem.costs.idle_watts):
+        return plan
+    steps = overlap(timeless, steps)
+    return QuickPlan(steps, simulate(timeless, steps))
 
 
 def to_steps(eviction: Eviction) -> tuple[Step, ...]:
