@@ -4,9 +4,10 @@
 python scripts/class_gap.py -o scripts/results/class_gap.csv
 The scheduler solves to the end; the oracle is exhaustive search over all plans in the same order. Where that gives up,
 the paper's program takes its place if SCIP finishes it; it is a class too, neither wider nor narrower than ours, so
-that there the difference may have either sign. Backward nodes may be recomputed in half of the graphs. Every second
-graph is a chain with few skips, the others have branches, skips across the net, concatenations, wide fan-out and nodes
-with several outputs.
+that there the difference may have either sign. All count the same bytes: tokens of transfers, and values so small that
+the scheduler would leave them in RAM, are switched off. Backward nodes may be recomputed in half of the graphs. Every
+second graph is a chain with few skips, the others have branches, skips across the net, concatenations, wide fan-out
+and nodes with several outputs.
 """
 
 from __future__ import annotations
@@ -35,13 +36,8 @@ from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from proofs.finding import exact_bytes
 from random_graphs import SHAPES, random_dag, random_graph
-
-BYTES_SCALE = 1000
-"""Sizes are made this much larger, so that tokens of 8 bytes and the budget's slack for them decide nothing."""
-
-SLACK_BYTES = 20 * BYTES_SCALE
-"""Room for tokens and for values too small to be managed; less than any value that matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,9 @@ def _samples(options: argparse.Namespace) -> Iterator[Sample | None]:
         else:
             shape = SHAPES[number % len(SHAPES)]
             problem = make_dag_problem(number, 6 + number * 5 % max(1, options.nodes - 5), backward=backward)
-        yield from _sample(problem, seed, shape, options.states, options.paper_seconds)
+        with exact_bytes():
+            found = list(_sample(problem, seed, shape, options.states, options.paper_seconds))
+        yield from found
 
 
 def _sample(
@@ -121,7 +119,7 @@ def _sample(
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
     place = (0.0, 0.25, 0.5)[random.Random(seed).randrange(3)]
-    budget = round((smallest + place * (peak - smallest)) / BYTES_SCALE) * BYTES_SCALE + SLACK_BYTES
+    budget = smallest + int(place * (peak - smallest))
     if budget >= peak:
         return
     bounded = replace(problem, budget_bytes=budget)
@@ -131,7 +129,7 @@ def _sample(
     best = _paper_energy(bounded, order, Limits(paper_seconds, 0.0)) if overhead is None else base + overhead
     below: bool | None = None
     if place == 0.0:
-        least = least_overhead(replace(problem, budget_bytes=smallest - SLACK_BYTES), order, most_states=most_states)
+        least = least_overhead(replace(problem, budget_bytes=smallest - 1), order, most_states=most_states)
         below = None if least is None else least < float("inf")
     if best is None:
         yield None
@@ -153,18 +151,18 @@ def _sample(
 
 
 def make_problem(seed: int, layers: int, *, backward: bool) -> ScheduleProblem:
-    """Return a random graph with large values; `backward` lets every second backward node be recomputed."""
+    """Return a random graph; `backward` lets every second backward node be recomputed."""
     graph, costs = random_graph(seed, layers)
     random_bits = random.Random(seed + 1)
     nodes = tuple(
         replace(node, recomputable=random_bits.random() < 0.5) if backward and node.phase is Phase.BACKWARD else node
         for node in graph.nodes
     )
-    return _enlarged(ScheduleProblem(replace(graph, nodes=nodes), costs))
+    return ScheduleProblem(replace(graph, nodes=nodes), costs)
 
 
 def make_dag_problem(seed: int, nodes: int, *, backward: bool) -> ScheduleProblem:
-    """Return a random graph of many shapes with large values; `backward` lets some backward nodes be recomputed."""
+    """Return a random graph of many shapes; `backward` lets some backward nodes be recomputed."""
     graph, costs = random_dag(seed, nodes, plain=True)
     kept = tuple(
         replace(node, recomputable=node.recomputable and (backward or node.phase is Phase.FORWARD))
@@ -172,18 +170,7 @@ def make_dag_problem(seed: int, nodes: int, *, backward: bool) -> ScheduleProble
     )
     # A step that waits spends idle power, which is neither the class's nor the oracle's to count.
     costs = replace(costs, idle_watts=0.0) if costs.asynchronous else costs
-    return _enlarged(ScheduleProblem(replace(graph, nodes=kept), costs))
-
-
-def _enlarged(problem: ScheduleProblem) -> ScheduleProblem:
-    graph, costs = problem.graph, problem.costs
-    tensors = {
-        name: replace(tensor, size_bytes=tensor.size_bytes * BYTES_SCALE) for name, tensor in graph.tensors.items()
-    }
-    prices = {
-        name: replace(cost, workspace_bytes=cost.workspace_bytes * BYTES_SCALE) for name, cost in costs.nodes.items()
-    }
-    return replace(problem, graph=replace(graph, tensors=tensors), costs=replace(costs, nodes=prices))
+    return ScheduleProblem(replace(graph, nodes=kept), costs)
 
 
 def _paper_energy(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> float | None:

@@ -54,9 +54,26 @@ def _solve(method: str, problem: ScheduleProblem, order: tuple[str, ...]) -> Sol
     return solver(method)(problem, order, SECONDS)
 
 
+def _enlarged(problem: ScheduleProblem) -> ScheduleProblem:
+    """Return a problem with sizes a thousand times as large, so that tokens of 8 bytes decide nothing."""
+    graph, costs = problem.graph, problem.costs
+    tensors = {
+        name: dataclasses.replace(tensor, size_bytes=1000 * tensor.size_bytes) for name, tensor in graph.tensors.items()
+    }
+    prices = {
+        name: dataclasses.replace(cost, workspace_bytes=1000 * cost.workspace_bytes)
+        for name, cost in costs.nodes.items()
+    }
+    return dataclasses.replace(
+        problem,
+        graph=dataclasses.replace(graph, tensors=tensors),
+        costs=dataclasses.replace(costs, nodes=prices),
+    )
+
+
 def _tight(seed: int, place: float, layers: int | None = None) -> tuple[ScheduleProblem, tuple[str, ...]]:
     """Return a random problem with a budget between the smallest that works and the ordered peak."""
-    problem = class_gap.make_problem(seed, layers or 2 + seed % 3, backward=False)
+    problem = _enlarged(class_gap.make_problem(seed, layers or 2 + seed % 3, backward=False))
     order = memory_aware_order(problem)
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
