@@ -114,6 +114,30 @@ def test_a_value_is_fetched_behind_a_recompute_that_has_no_room_beside_it() -> N
     assert plan.certificate.status == "optimal"
 
 
+def test_a_value_is_fetched_for_the_reader_that_runs_and_not_for_an_earlier_one() -> None:
+    """`p` could read `k` again before `c` runs again, but only `q` does, which comes behind `c`."""
+    graph = _graph(
+        [
+            ("a", "x", {"k": 6000}),
+            ("p*", "k", {"vp": 500}),
+            ("c*", "x", {"vc": 4000}),
+            ("q*", "k", {"vq": 4000}),
+            ("d", "vc vq vp", {"vd": 500}),
+            ("e", "vd", {"ve": 14_000}),
+            ("f", "ve", {"vf": 500}),
+            ("g", "vf vc vq vp", {"vg": 500}),
+        ],
+        ["vg"],
+    )
+    nodes = {node.name: NodeCost(1.0, 1.0, 8000 if node.name == "c" else 0) for node in graph.nodes}
+    slow = {"k": TransferCost(1.0, 0.3)}
+    problem = ScheduleProblem(graph, CostTable("slow", nodes, slow, slow, asynchronous=False), 15_000)
+    with exact_bytes():
+        plan = schedule(problem, gap=0.0, order=file_order(graph))
+    assert plan.steps == _transfers("a >k k> p c <k k< q d e f c* <k k< q* g")
+    assert plan.certificate.status == "optimal"
+
+
 def _transfers(plan: str) -> tuple[Step, ...]:
     """Return the steps of a plan in short: >v starts and v> ends a page-out, <v and v< a page-in, n* recomputes."""
     steps = []
