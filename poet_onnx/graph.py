@@ -97,6 +97,12 @@ class TrainingGraph:
         """Return the bytes of all graph inputs and initializers."""
         return sum(tensor.size_bytes for tensor in self.tensors.values() if tensor.resident)
 
+    @property
+    def gradient_buffer_bytes(self) -> int:
+        """Return the bytes of the buffers that gradients are accumulated in, a part of the resident bytes."""
+        names = {name for node in self.nodes if node.phase is Phase.UPDATE for name in node.updates}
+        return sum(self.tensors[name].size_bytes for name in names if self.tensors[name].resident)
+
     def reads(self, node: Node) -> tuple[str, ...]:
         """Return the transient values that a node reads: storages that some node produces, each once."""
         return self._storages(node.inputs)

@@ -131,6 +131,8 @@ class Report(Figures):
         deadline_seconds: the bound on predicted step time, or None.
         status, objective_joules, bound_joules, gap, overhead_gap, covers, solver, seed, solve_seconds: the plan's
             certificate, see `poet_onnx.plan.Certificate`.
+        gradient_buffer_bytes: the part of the resident bytes that a `TrainingSession` does without where it updates
+            parameters within the step; the optimizer's moments, which are no part of the graph, come on top in any use.
         part_bytes: weight gradients larger than this are computed in parts; None where all are whole.
         wear: what paging does to the storage; None where nothing is paged.
         original: the graph as given.
@@ -157,6 +159,7 @@ class Report(Figures):
     solver: str
     seed: int
     solve_seconds: float = pydantic.Field(ge=0)
+    gradient_buffer_bytes: int = pydantic.Field(default=0, ge=0)
     part_bytes: int | None = pydantic.Field(default=None, ge=1)
     wear: Wear | None = None
     original: Figures
@@ -199,6 +202,7 @@ class Report(Figures):
             solver=certificate.solver,
             seed=certificate.seed,
             solve_seconds=certificate.solve_seconds,
+            gradient_buffer_bytes=result.graph.gradient_buffer_bytes,
             part_bytes=plan.part_bytes,
             wear=Wear.of_plan(plan, result.graph, result.costs.storage),
             original=Figures.of(result.original, result.original_nodes),

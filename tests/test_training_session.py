@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ import poet_onnx
 from poet_onnx import SGD, Adam, AdamW, TrainingSession
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.runtime import count_allocations, training_module
+from poet_onnx.training.optimizers import Optimizer
 
 
 @pytest.fixture(scope="module")
@@ -266,3 +268,28 @@ def test_a_step_allocates_nothing_but_its_transient_tensors(model_path: Callable
 def test_every_error_is_one_of_ours() -> None:
     with pytest.raises(PoetError):
         TrainingSession("nothing.onnx", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "options", "expected"),
+    [
+        ("resnet18", AdamW(1e-3), {}, {"gradients": 0, "moments": 2}),
+        ("transformer", SGD(1e-2, momentum=0.9), {"keep_gradients": True}, {"gradients": 1, "moments": 1}),
+        ("vgg16", SGD(1e-2), {"accumulation_steps": 2}, {"gradients": 1, "moments": 0}),
+    ],
+)
+def test_the_plan_and_the_session_agree_on_what_lives_through_the_steps(
+    model_path: Callable[..., Path],
+    name: str,
+    optimizer: Optimizer,
+    options: dict[str, Any],
+    expected: dict[str, int],
+) -> None:
+    """All but gradient buffers and moments is the same; of these there are as many as parameters, or none."""
+    result = poet_onnx.rewrite(model_path(name), device="a72", activation_budget="100%")
+    checkpoint = model_path(name).with_name("checkpoint")
+    found = TrainingSession(result.model, checkpoint, optimizer=optimizer, **options).resident_bytes
+    buffers_bytes, flag_bytes = result.graph.gradient_buffer_bytes, 1
+    assert {kind: found[kind] for kind in expected} == {kind: n * buffers_bytes for kind, n in expected.items()}
+    rest = sum(size for kind, size in found.items() if kind not in expected)
+    assert rest == result.rewritten.resident_bytes - buffers_bytes - flag_bytes

@@ -114,6 +114,8 @@ def report_lines(report: Report) -> list[str]:
         used = report.transient_peak_bytes if report.budget_kind == "activation" else report.step_peak_bytes
         what = "transient peak" if report.budget_kind == "activation" else "step peak"
         lines.append(f"budget: {bytes_text(report.budget_bytes)} ({what}); used: {bytes_text(used)}")
+    if report.gradient_buffer_bytes:
+        lines.append(f"gradient buffers: {bytes_text(report.gradient_buffer_bytes)} of what is resident")
     if report.deadline_seconds is not None:
         lines.append(
             f"deadline: {scaled_text(report.deadline_seconds, 's')}; predicted: {scaled_text(report.seconds, 's')}"

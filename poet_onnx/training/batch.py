@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,11 @@ class Wanted(NamedTuple):
     name: str
     dtype: np.dtype[np.generic]
     shape: tuple[int | str | None, ...]
+
+    @property
+    def least_bytes(self) -> int:
+        """Return the bytes of the smallest array that fills it."""
+        return self.dtype.itemsize * math.prod(size for size in self.shape if isinstance(size, int))
 
 
 def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays) -> dict[str, Array]:

@@ -69,6 +69,18 @@ class Memory:
         if roles.flag:
             self.arrays[roles.flag] = self.fresh
 
+    def sizes_bytes(self) -> dict[str, int]:
+        """Return how many bytes of arrays there are of each kind."""
+        roles = self._roles
+        slots = [slot_name(name, slot) for name in roles.parameters for slot in self._optimizer.slots]
+        kinds = {
+            "parameters": (*roles.parameters, *roles.frozen),
+            "gradients": [roles.buffers[name] for name in self.gradients()],
+            "moments": slots,
+            "statistics": roles.state,
+        }
+        return {kind: sum(self.arrays[name].nbytes for name in names) for kind, names in kinds.items()}
+
     def values(self) -> dict[str, Array]:
         """Return parameters, those not trained, and running statistics."""
         roles = self._roles

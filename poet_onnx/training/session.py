@@ -111,6 +111,21 @@ class TrainingSession:
         return self._memory.values()
 
     @property
+    def resident_bytes(self) -> Mapping[str, int]:
+        """Bytes that live through every step, by kind.
+
+        They are `parameters`, `gradients` that are not used up within the step, `moments` of the optimizer, running
+        `statistics`, `constants` of the graph and its `batch`, of which a size that may vary counts as 1. The step peak
+        is their sum and the plan's transient peak; the plan's own resident bytes count a gradient buffer for each
+        parameter, and no moments.
+        """
+        constants = (value.const_value for value in self._model.graph.initializers.values())
+        return self._memory.sizes_bytes() | {
+            "constants": sum(tensor.nbytes for tensor in constants if tensor is not None),
+            "batch": sum(put.least_bytes for put in self._step.wanted),
+        }
+
+    @property
     def data_inputs(self) -> tuple[Wanted, ...]:
         """Name, element type and shape of what a batch fills, in the order of the graph."""
         return self._step.wanted

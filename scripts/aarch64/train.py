@@ -1,4 +1,4 @@
-"""Train for a few steps with the onnxruntime of this environment and print the losses as JSON.
+"""Train for a few steps with the onnxruntime of this environment; print losses and the memory's peak as JSON.
 
 Written for an environment that holds poet-onnx[stock] and nothing else.
 """
@@ -44,14 +44,21 @@ def main() -> None:
     )
     if arguments.resume is not None:
         session.load_checkpoint(arguments.resume)
-    losses = []
+    losses, peaks_bytes = [], []
     for number in range(arguments.first, arguments.first + arguments.steps):
-        losses.append(session.step(batch(session, number)))
+        filled = batch(session, number)
+        with poet_onnx.count_allocations() as memory:
+            losses.append(session.step(filled))
+            peaks_bytes.append(memory.transient_peak_bytes)
         if arguments.save is not None and number == arguments.first:
             session.save_checkpoint(arguments.save)
     sums = {name: float(np.abs(array).sum(dtype=np.float64)) for name, array in session.parameters.items()}
     machine = {"machine": platform.machine(), "onnxruntime": onnxruntime.__version__}
-    print(json.dumps({**machine, "updates": session.updates, "losses": losses, "parameters": sums}))
+    print(
+        json.dumps(
+            {**machine, "updates": session.updates, "losses": losses, "parameters": sums, "peaks_bytes": peaks_bytes}
+        )
+    )
 
 
 if __name__ == "__main__":
