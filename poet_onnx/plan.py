@@ -95,6 +95,8 @@ class Plan:
         deadline_seconds: bound on the predicted step time, or None.
         steps: in execution order.
         part_bytes: weight gradients larger than this are computed and accumulated in parts; None where all are whole.
+        expansions: which expansions a graph for the stock runtime was lowered with, a letter for each choice; see
+            `poet_onnx.passes.lowering`.
         prediction: the simulator's figures for these steps.
         certificate: what is proven.
     """
@@ -107,3 +109,4 @@ class Plan:
     prediction: Prediction
     certificate: Certificate
     part_bytes: int | None = None
+    expansions: str | None = None

@@ -47,6 +47,7 @@ class PlanFile(BaseModel):
     prediction: Prediction
     certificate: Certificate
     part_bytes: int | None = None
+    expansions: str | None = None
 
 
 def to_json(plan: Plan, graph: TrainingGraph) -> str:
@@ -76,16 +77,18 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
         prediction=file.prediction,
         certificate=file.certificate,
         part_bytes=file.part_bytes,
+        expansions=file.expansions,
     )
 
 
-def part_bytes(text: str) -> int | None:
-    """Return a plan's `part_bytes`, which says how to make the graph that the plan is for.
+def graph_options(text: str) -> tuple[int | None, str | None]:
+    """Return a plan's `part_bytes` and `expansions`, which say how to make the graph that the plan is for.
 
     Raises:
         InputError: if the text is no plan, or one of another schema.
     """
-    return _parse(text).part_bytes
+    file = _parse(text)
+    return file.part_bytes, file.expansions
 
 
 def _parse(text: str) -> PlanFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -18,6 +18,7 @@ from poet_onnx.device import DeviceProfile, load_device
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.extract import extract
 from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.lowering import choose_expansions, lower
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.problem import ScheduleProblem
@@ -153,10 +154,11 @@ def read_request(
 
 
 def make_plan(model: ir.Model, request: Request) -> Planned:
-    """Plan a normalized model's step as requested, or check the plan that came with the request.
+    """Plan a normalized model's step as requested, or check the plan that came with the request; prepare the model.
 
-    Whole weight gradients are tried first; if nothing fits that way, the model's large ones are split in parts of
-    PART_BYTES, coarse before fine, and the model is changed to that.
+    For the stock runtime the model is lowered: with the expansions that are the quickest on the device, or, where
+    nothing fits that way, with those that need the least memory. Whole weight gradients are tried first; if nothing
+    fits, large ones are split in parts of PART_BYTES, coarse before fine.
 
     Raises:
         InputError: if the model cannot be planned, or the plan that was given is for another graph or device.
@@ -164,33 +166,68 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
         LimitReachedError: if the time limit came before any plan was found.
         CheckFailedError: if a plan does not hold in the simulator.
     """
-    whole = _Whole.of(extract(model), request)
     if request.plan is not None:
-        return _carry_given(model, whole, request, request.plan)
-    try:
-        return whole.planned(whole.graph, None)
-    except InfeasibleError as error:
-        if not request.split or error.smallest_budget_bytes is None:
-            raise
-        best = error
-    for part_bytes in PART_BYTES:
-        split = model.clone()
-        if not SplitWeightGradients(part_bytes)(split).modified:
-            continue
+        return _carry_given(model, request, request.plan)
+    lowered = _lowered(model, request)
+    quickest = next(iter(lowered.values()))
+    whole = _Whole.of(extract(quickest), request)
+    best: InfeasibleError | None = None
+    for part_bytes, expansions, variant in _variants(lowered, request):
+        graph = whole.graph if variant is quickest else extract(variant)
         try:
-            planned = whole.planned(extract(split), part_bytes)
+            planned = whole.planned(graph, part_bytes, expansions)
         except InfeasibleError as error:
-            if (error.smallest_budget_bytes or math.inf) < (best.smallest_budget_bytes or math.inf):
+            if error.smallest_budget_bytes is None:
+                raise
+            if best is None or error.smallest_budget_bytes < (best.smallest_budget_bytes or math.inf):
                 best = error
             continue
-        SplitWeightGradients(part_bytes)(model)
+        _prepare_planned(model, request, part_bytes, expansions)
         return planned
+    assert best is not None
     raise best
 
 
-def _carry_given(model: ir.Model, whole: _Whole, request: Request, given: Plan | str) -> Planned:
-    """Check a plan that was made before, and split the model's gradients as it asks."""
-    part_bytes = given.part_bytes if isinstance(given, Plan) else plan_json.part_bytes(given)
+def _variants(
+    lowered: Mapping[str | None, ir.Model], request: Request
+) -> Iterator[tuple[int | None, str | None, ir.Model]]:
+    """Yield size of parts, expansions and model of what may be planned: what costs the least time first."""
+    for part_bytes in (None, *PART_BYTES) if request.split else (None,):
+        for expansions, model in lowered.items():
+            if part_bytes is None:
+                yield None, expansions, model
+                continue
+            split = model.clone()
+            if SplitWeightGradients(part_bytes)(split).modified:
+                yield part_bytes, expansions, split
+
+
+def _lowered(model: ir.Model, request: Request) -> dict[str | None, ir.Model]:
+    """Return the model as the target runs it by its expansions: the quickest first, then others that need less."""
+    if request.target == "training":
+        return {None: model}
+    variants: dict[str | None, ir.Model] = {}
+    for thrifty in (False, True):
+        expansions = choose_expansions(model, request.device, thrifty=thrifty)
+        if expansions not in variants:
+            variants[expansions] = model.clone()
+            lower(variants[expansions], request.target, expansions)
+    return variants
+
+
+def _prepare_planned(model: ir.Model, request: Request, part_bytes: int | None, expansions: str | None) -> None:
+    """Make of a normalized model what was planned."""
+    lower(model, request.target, expansions)
+    if part_bytes is not None:
+        SplitWeightGradients(part_bytes)(model)
+
+
+def _carry_given(model: ir.Model, request: Request, given: Plan | str) -> Planned:
+    """Check a plan that was made before, and lower and split the model as it asks."""
+    options = (given.part_bytes, given.expansions) if isinstance(given, Plan) else plan_json.graph_options(given)
+    part_bytes, expansions = options
+    lower(model, request.target, expansions)
+    whole = _Whole.of(extract(model), request)
     graph = whole.graph
     if part_bytes is not None:
         SplitWeightGradients(part_bytes)(model)
@@ -232,11 +269,11 @@ class _Whole:
         paging = request.paging and bool(costs.page_out)
         return ScheduleProblem(graph, costs, transient, self.deadline_seconds, request.recompute, paging)
 
-    def planned(self, graph: TrainingGraph, part_bytes: int | None) -> Planned:
+    def planned(self, graph: TrainingGraph, part_bytes: int | None, expansions: str | None) -> Planned:
         """Schedule a graph."""
         problem = self.problem(graph)
         plan = _schedule(problem, self.request)
-        plan = replace(plan, part_bytes=part_bytes, budget_bytes=problem.budget_bytes)
+        plan = replace(plan, part_bytes=part_bytes, expansions=expansions, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
 

@@ -20,7 +20,7 @@ from poet_onnx.extract import load_model
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.layout import DOMAIN
-from poet_onnx.passes.lowering import prepare
+from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.metadata import VERSION_KEY, WriteMetadata
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
@@ -98,7 +98,7 @@ class RefuseRewritten(InPlacePass):
 
 
 class PlanStep(InPlacePass):
-    """Plan the step; splits large weight gradients if the plan needs that, the passes that follow do the rest."""
+    """Plan the step; lowers it for its target and splits large gradients if need be, later passes do the rest."""
 
     def __init__(self, request: Request, progress: _Progress) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class PlanStep(InPlacePass):
         """Plan the step."""
         planned = make_plan(model, self._request)
         self._progress.planned.append(planned)
-        return PassResult(model, modified=planned.plan.part_bytes is not None)
+        return PassResult(model, modified=self._request.target != "training" or planned.plan.part_bytes is not None)
 
 
 class WithPlan(InPlacePass):
@@ -267,7 +267,7 @@ def _passes(request: Request, progress: _Progress) -> Sequential:
 
     return Sequential(
         RefuseRewritten(progress),
-        prepare(target=request.target, dims=request.dims or None),
+        normalize_for(request.target, request.dims or None),
         PlanStep(request, progress),
         with_plan(lambda planned: AnnotateCosts(planned.costs)),
         with_plan(lambda planned: OrderNodes(planned.graph, planned.plan)),

@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 from lowering_case import Array, Case, Random, node
-from lowering_layer_cases import conv_cases, conv_transpose_cases, normalization_cases, pooling_cases
+from lowering_layer_cases import (
+    conv_cases,
+    conv_transpose_cases,
+    normalization_cases,
+    pooling_cases,
+    resizing_cases,
+)
 
 
 def activation_cases() -> Iterator[Case]:
@@ -242,6 +248,7 @@ CASES = [
     *conv_cases(),
     *conv_transpose_cases(),
     *pooling_cases(),
+    *resizing_cases(),
     *normalization_cases(),
     *activation_cases(),
     *loss_cases(),

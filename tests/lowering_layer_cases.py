@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from lowering_case import Array, Case, Random, node
 
 
@@ -65,8 +67,10 @@ def torch_conv_transpose_gradient(feeds: dict[str, Array], options: dict[str, An
     bias = torch.zeros(w.shape[1] * group, dtype=torch.float64)
     for tensor in (x, w, bias):
         tensor.requires_grad_(True)
-    pads = options.get("pads", [0, 0, 0, 0])[:2]
-    y = functional.conv_transpose2d(x, w, bias, options.get("strides", 1), pads, 0, group, options.get("dilations", 1))
+    rank = x.ndim - 2
+    turn = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[rank - 1]
+    pads, extra = options.get("pads", [0] * rank)[:rank], options.get("output_padding", 0)
+    y = turn(x, w, bias, options.get("strides", 1), pads, extra, group, options.get("dilations", 1))
     y.backward(dy)
     found = {"dx": x.grad, "dw": w.grad, "db": bias.grad}
     return {name: gradient.numpy() for name, gradient in found.items() if gradient is not None}
@@ -79,14 +83,21 @@ def conv_transpose_cases() -> Iterator[Case]:
         (3, (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
         (2, (3, 3), {"dilations": [2, 1]}),
         (1, (3, 3), {"strides": [2, 1], "group": 2}),
+        (2, (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+        (1, (3,), {"strides": [2]}),
+        (2, (4,), {"strides": [3], "pads": [1, 1], "output_padding": [1]}),
+        (1, (2, 2, 2), {"strides": [2, 2, 2]}),
+        (2, (3, 2, 3), {"pads": [1, 0, 1, 1, 0, 1], "dilations": [1, 2, 1]}),
     ]
     for index, (batch, kernel, options) in enumerate(grid):
         random = Random(80 + index)
-        strides, dilations = options.get("strides", [1, 1]), options.get("dilations", [1, 1])
-        pads, group = options.get("pads", [0] * 4), options.get("group", 1)
-        image = (5, 6)
+        rank = len(kernel)
+        strides, dilations = options.get("strides", [1] * rank), options.get("dilations", [1] * rank)
+        pads, group = options.get("pads", [0] * 2 * rank), options.get("group", 1)
+        image, extra = (5, 6, 4)[:rank], options.get("output_padding", [0] * rank)
         sizes = [
-            (image[i] - 1) * strides[i] + dilations[i] * (kernel[i] - 1) + 1 - pads[i] - pads[2 + i] for i in range(2)
+            (image[i] - 1) * strides[i] + dilations[i] * (kernel[i] - 1) + 1 - pads[i] - pads[rank + i] + extra[i]
+            for i in range(rank)
         ]
         feeds = {
             "dy": random.floats(batch, 6, *sizes),
@@ -174,6 +185,47 @@ def pooling_cases() -> Iterator[Case]:
                 "AveragePoolGrad", "dy", "dx", domain="", kernel_shape=kernel, count_include_pad=include, **options
             )
             yield Case(f"AveragePoolGrad-{name}-{include}", (made,), {"dy": feeds["dy"]}, {"dx": x.shape})
+
+
+def resized_gradient(feeds: dict[str, Array], shape: tuple[int, ...], node: onnx.NodeProto) -> dict[str, Array]:
+    """Return a resize's gradient: what ONNX Runtime's Resize makes of each unit vector, times dY."""
+    import onnxruntime
+
+    count = math.prod(shape)
+    unit = np.eye(count, dtype=np.float32).reshape(count, *shape)
+    info = onnx.helper.make_tensor_value_info
+    ends = [info("x", 1, shape)], [info("y", 1, feeds["dy"].shape)]
+    scales = onnx.numpy_helper.from_array(np.array(feeds["dy"].shape, np.float32) / np.array(shape, np.float32), "s")
+    forward = onnx.helper.make_node("Resize", ["x", "", "s"], ["y"])
+    forward.attribute.extend(node.attribute)
+    graph = onnx.helper.make_graph([forward], "resize", *ends, [scales])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 15)], ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    resized = np.stack([session.run(None, {"x": one})[0] for one in unit]).astype(np.float64)
+    return {"dx": (resized * feeds["dy"]).reshape(count, -1).sum(1).reshape(shape)}
+
+
+def resizing_cases() -> Iterator[Case]:
+    """Yield gradients of resizing, for which ONNX Runtime has no CPU kernel."""
+    half, corners = "half_pixel", "align_corners"
+    grid: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+        ((2, 3, 4, 5), (8, 10), {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}),
+        ((1, 2, 4, 5), (12, 5), {"mode": "nearest", "coordinate_transformation_mode": half}),
+        ((1, 2, 4, 6), (6, 3), {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}),
+        ((2, 2, 4, 5), (8, 10), {"mode": "linear", "coordinate_transformation_mode": half}),
+        ((1, 2, 4, 5), (7, 9), {"mode": "linear", "coordinate_transformation_mode": corners}),
+        ((1, 2, 6, 8), (3, 4), {"mode": "linear", "coordinate_transformation_mode": half}),
+        ((1, 2, 4, 4), (8, 8), {"mode": "cubic", "coordinate_transformation_mode": half}),
+        ((1, 2, 7), (14,), {"mode": "linear", "coordinate_transformation_mode": half}),
+    ]
+    for index, (shape, sizes, options) in enumerate(grid):
+        random = Random(150 + index)
+        large = (*shape[:2], *sizes)
+        feeds = {"dy": random.floats(*large), "x": random.floats(*shape)}
+        made = node("ResizeGrad", "dy x - scales", "dx", **{"nearest_mode": "floor", **options})
+        scales = np.array(large, np.float32) / np.array(shape, np.float32)
+        oracle = functools.partial(resized_gradient, feeds, shape, made)
+        yield Case(f"ResizeGrad-{index}", (made,), feeds, {"dx": shape}, {"scales": scales}, oracle=oracle)
 
 
 def normalization_cases() -> Iterator[Case]:

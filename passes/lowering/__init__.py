@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from poet_onnx.passes.lowering.lower import LowerTraining, prepare
+from poet_onnx.passes.lowering.choice import choose_expansions
+from poet_onnx.passes.lowering.lower import LowerTraining, lower, normalize_for, prepare
 
-__all__ = ["LowerTraining", "prepare"]
+__all__ = ["LowerTraining", "choose_expansions", "lower", "normalize_for", "prepare"]

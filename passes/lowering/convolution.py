@@ -1,7 +1,7 @@
 """Gradients of convolutions: the data's half is a transposed convolution, the weight's half a matrix product.
 
 The weight's gradient is dY (output channels x pixels) times the columns of X (input channels and taps x pixels),
-transposed. Three forms make it, and the shape decides which:
+transposed. Three forms make it; which is the quickest, and which needs the least memory, the shape decides (choice.py):
 
     taps     for each tap one product with the pixels under it; the products are interleaved at the end
     columns  all columns at once, made by a convolution whose filters each pick one tap, and one product
@@ -22,6 +22,7 @@ import onnx_ir as ir
 from poet_onnx.passes.lowering.site import FLOAT, MICROSOFT, POET, Rules, Site
 from poet_onnx.passes.lowering.windows import Window, read_window
 
+# What the forms differ in, as measured on an x86-64: it decides where no device is known.
 _INTERLEAVED_NANOSECONDS = 1.05  # for each element of the weight: written by its tap's product, moved to its place
 _SLICED_NANOSECONDS = 0.2  # for each element of the columns, where every tap is sliced
 _COLUMN_NANOSECONDS = 0.7  # for each element of the columns, where a convolution makes them
@@ -54,12 +55,19 @@ class _Shapes:
         return (self.filters, self.channels // self.group, *self.window.kernel)
 
     @property
-    def form(self) -> str:
-        """Return the quickest form for these sizes, by measured costs of the passes that the forms differ in."""
+    def forms(self) -> tuple[str, ...]:
+        """Return the forms that these sizes may take; a choice where there are several."""
         if self.group > 1 or self.window.is_point:
-            return "columns"
+            return ("columns",)
         if self.batch == 1 and self.channels <= _KERNEL_CHANNELS and self.taps >= _KERNEL_TAPS:
-            return "kernel"
+            return ("kernel",)
+        return ("taps", "columns")
+
+    @property
+    def usual_form(self) -> str:
+        """Return the quickest form on an x86-64."""
+        if len(self.forms) == 1:
+            return self.forms[0]
         columns = self.channels * self.taps * self.samples
         interleaved = _INTERLEAVED_NANOSECONDS * math.prod(self.weight) + _SLICED_NANOSECONDS * columns
         return "taps" if interleaved < _COLUMN_NANOSECONDS * columns else "columns"
@@ -128,7 +136,7 @@ def _data_gradient(site: Site, sizes: _Shapes) -> ir.Value:
 
 def _weight_gradient(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
     window = sizes.window
-    if site.kernels and sizes.group == sizes.channels > 1 and len(window.kernel) == 2 and site.type(0).dtype == FLOAT:
+    if _is_depthwise(site, sizes):
         return site.op(
             "DepthwiseWeightGradient",
             d_y,
@@ -139,8 +147,14 @@ def _weight_gradient(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> 
             dilations=window.dilations,
             begins=window.begins,
         )
-    forms = {"taps": _by_taps, "columns": _by_columns, "kernel": _by_kernel}
-    return forms[sizes.form](site, x, d_y, sizes)
+    write = {"taps": _by_taps, "columns": _by_columns, "kernel": _by_kernel}
+    return write[site.expansion or sizes.usual_form](site, x, d_y, sizes)
+
+
+def _is_depthwise(site: Site, sizes: _Shapes) -> bool:
+    """Return whether the operator library has a kernel for the weight's gradient."""
+    planes = sizes.group == sizes.channels > 1 and len(sizes.window.kernel) == 2
+    return site.kernels and planes and site.type(0).dtype == FLOAT
 
 
 def _filters_first(site: Site, value: ir.Value, sizes: _Shapes, *, channels: int) -> ir.Value:
@@ -234,3 +248,12 @@ def _by_kernel(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Val
 
 
 RULES: Rules = {"ConvGrad": _conv, "ConvTransposeGrad": _conv_transpose}
+
+
+def weight_forms(site: Site) -> tuple[str, ...]:
+    """Return the forms of the weight's gradient that the node of a site may take; none if it computes no such."""
+    if site.node.op_type not in RULES or not site.wants(1):
+        return ()
+    image, pixels = (1, 0) if site.node.op_type == "ConvGrad" else (0, 1)
+    sizes = _sizes(site, site.shape(image), site.shape(pixels), site.shape(2))
+    return () if _is_depthwise(site, sizes) else sizes.forms

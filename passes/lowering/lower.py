@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
@@ -19,6 +19,7 @@ from poet_onnx.passes.lowering import (
     loss,
     normalization,
     pooling,
+    resizing,
 )
 from poet_onnx.passes.lowering.accumulation import rows_to_accumulate
 from poet_onnx.passes.lowering.half import ComputeHalfInFloat
@@ -46,6 +47,7 @@ RULES: dict[str, Rule] = {
     **loss.RULES,
     **normalization.RULES,
     **pooling.RULES,
+    **resizing.RULES,
 }
 
 
@@ -59,13 +61,16 @@ class LowerTraining(InPlacePass):
             many passes. Without `kernels` there are plain nodes only, whose results are new tensors.
         W3. A half of a gradient that nobody reads is not computed.
         W4. The model imports version 17 of ONNX's operators or a later one.
+        W5. Where an operator has several expansions, `expansions` has a letter for each such node in the file's order,
+            the first of the expansion's name (choice.py makes them); without it the usual ones are taken.
 
     Requires a normalized model; ensures that no operator is left that the stock runtime lacks.
     """
 
-    def __init__(self, *, kernels: bool = True) -> None:
+    def __init__(self, *, kernels: bool = True, expansions: str | None = None) -> None:
         super().__init__()
         self._kernels = kernels
+        self._expansions = expansions
 
     def requires(self, model: ir.Model) -> None:
         """The model consists of plain nodes on tensors of numbers."""
@@ -81,12 +86,15 @@ class LowerTraining(InPlacePass):
         nodes = [node for node in graph if is_training_only(node)]
         inferred = infer(model)
         refused: dict[str, list[str]] = {}
+        letters = None if self._expansions is None else iter(self._expansions)
         taken_over = [node for node in nodes if self._kernels and rows_to_accumulate(node) is not None]
         for node in nodes:
             if node in taken_over:
                 continue
             site = Site(graph, node, inferred, kernels=self._kernels)
             try:
+                if letters is not None:
+                    site.expansion = _read_expansion(letters, choices(site))
                 rule = RULES.get(node.op_type)
                 if rule is None:
                     raise UnsupportedError("")
@@ -96,6 +104,8 @@ class LowerTraining(InPlacePass):
                 refused.setdefault(what, []).append(node.name or "")
                 continue
             site.finish()
+        if letters is not None and next(letters, None) is not None:
+            raise _unfit_expansions()
         if refused:
             raise InputError(
                 f"The stock ONNX Runtime has no kernels for {list_nodes(refused)}, and poet-onnx has no expansion: "
@@ -125,16 +135,51 @@ class LowerTraining(InPlacePass):
             model.opset_imports[POET] = 1
 
 
-def prepare(*, target: str, dims: Mapping[str, int] | None = None) -> Normalization:
+def prepare(*, target: str, dims: Mapping[str, int] | None = None, expansions: str | None = None) -> Normalization:
     """Return the passes that make of a training graph what is planned: normalized, and lowered for its target.
 
     Args:
         target: runtime that will run the model, "training" or "stock".
         dims: sizes of named dynamic dimensions.
+        expansions: as for `LowerTraining`.
     """
-    if target == "training":
-        return normalize(dims=dims)
-    return Normalization(normalize(dims=dims), ComputeHalfInFloat(), LowerTraining(), WriteShapes())
+    before = normalize_for(target, dims)
+    return before if target == "training" else Normalization(before, *_lowering(expansions))
+
+
+def normalize_for(target: str, dims: Mapping[str, int] | None = None) -> Normalization:
+    """Return the first half of `prepare`: what comes before expansions are chosen."""
+    return normalize(dims=dims) if target == "training" else Normalization(normalize(dims=dims), ComputeHalfInFloat())
+
+
+def lower(model: ir.Model, target: str, expansions: str | None = None) -> None:
+    """Do the second half of `prepare`."""
+    if target != "training":
+        Normalization(*_lowering(expansions))(model)
+
+
+def _lowering(expansions: str | None) -> tuple[InPlacePass, ...]:
+    return LowerTraining(expansions=expansions), WriteShapes()
+
+
+def choices(site: Site) -> tuple[str, ...]:
+    """Return the expansions among which a node has the choice."""
+    forms = convolution.weight_forms(site)
+    return forms if len(forms) > 1 else ()
+
+
+def _read_expansion(letters: Iterator[str], names: tuple[str, ...]) -> str | None:
+    if not names:
+        return None
+    letter = next(letters, "")
+    for name in names:
+        if name[0] == letter:
+            return name
+    raise _unfit_expansions()
+
+
+def _unfit_expansions() -> InputError:
+    return InputError("The plan was made for another lowering of this graph, or for another graph; plan again.")
 
 
 def is_training_only(node: ir.Node) -> bool:

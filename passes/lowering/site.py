@@ -27,11 +27,15 @@ class Site:
     Rules read the node and write its substitute with `op`; what is to stand for an output goes to `give`.
     """
 
-    def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred, *, kernels: bool) -> None:
+    def __init__(
+        self, graph: ir.Graph, node: ir.Node, inferred: Inferred, *, kernels: bool, expansion: str | None = None
+    ) -> None:
         self.graph = graph
         self.node = node
         self.kernels = kernels
         """Whether operators of poet-onnx may be used, which write in place or do in one pass what others cannot."""
+        self.expansion = expansion
+        """Which of several forms to write, if that is decided."""
         self.attributes: Mapping[str, Any] = plain_attributes(node)
         self._inferred = inferred
         self._made: list[ir.Node] = []

@@ -102,6 +102,7 @@ def verify(
 @click.option(
     "--page-cache", is_flag=True, help="Time transfers through the page cache, not those of the storage itself."
 )
+@options.target_option
 @options.dims_option
 @options.page_dir_option
 @click.option("--force", is_flag=True, help="Replace an existing file.")
@@ -114,6 +115,7 @@ def profile(
     repetitions: int,
     threads: int,
     page_cache: bool,
+    target: str,
     dims: dict[str, int],
     page_dir: Path | None,
     force: bool,
@@ -135,6 +137,7 @@ def profile(
             threads=threads,
             page_cache=page_cache,
             dims=dims,
+            target=target,
             progress=progress.say,
         )
     measured.save(output)

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from poet_onnx.planning import TARGETS
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -64,4 +66,15 @@ def page_dir_option(function: _Function) -> _Function:
         type=FOLDER,
         envvar="POET_PAGE_DIR",
         help="Folder of the page file (default: POET_PAGE_DIR, else the system's temporary folder).",
+    )(function)
+
+
+def target_option(function: _Function) -> _Function:
+    """Add --target."""
+    return click.option(
+        "--target",
+        type=click.Choice(TARGETS),
+        default=TARGETS[0],
+        show_default=True,
+        help="Runtime that trains with it.",
     )(function)

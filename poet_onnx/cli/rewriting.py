@@ -14,7 +14,7 @@ from poet_onnx.cli.files import check_writable
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.measured import load_measured
 from poet_onnx.plan_json import to_json
-from poet_onnx.planning import METHODS, TARGETS
+from poet_onnx.planning import METHODS
 from poet_onnx.report import Report
 from poet_onnx.rewrite import RewriteResult
 from poet_onnx.rewrite import rewrite as rewrite_model
@@ -47,9 +47,7 @@ _FOR_THE_SOLVER = {
 @click.option("--deadline", metavar="TIME|Fx", help="Bound of the predicted time: 250ms, or 1.3x of compute.")
 @click.option("--costs", type=options.FILE, help="Costs that `poet-onnx profile` measured, instead of modelled ones.")
 @click.option("--method", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How to plan.")
-@click.option(
-    "--target", type=click.Choice(TARGETS), default=TARGETS[0], show_default=True, help="Runtime that trains with it."
-)
+@options.target_option
 @click.option("--no-recompute", "recompute", flag_value=False, default=True, help="Page only.")
 @click.option("--no-paging", "paging", flag_value=False, default=True, help="Recompute only.")
 @click.option("--no-split", "split", flag_value=False, default=True, help="Never compute a weight gradient in parts.")

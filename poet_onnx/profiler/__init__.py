@@ -16,7 +16,7 @@ from poet_onnx.extract import extract, load_model
 from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.measured import MeasuredCosts, NodeMeasurement
-from poet_onnx.passes.normalize import normalize
+from poet_onnx.passes.lowering import choose_expansions, lower, normalize_for
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import KernelTimes, StepRunner, StepTime, time_steps
@@ -37,6 +37,7 @@ def measure(
     seed: int = 0,
     page_cache: bool = False,
     dims: Mapping[str, int] | None = None,
+    target: str = "training",
     progress: Callable[[str], None] | None = None,
 ) -> MeasuredCosts:
     """Measure what a training step costs on this machine.
@@ -56,6 +57,7 @@ def measure(
         page_cache: measure transfers through the page cache, as they run where RAM is plentiful, instead of waiting for
             the storage itself.
         dims: sizes of named dimensions.
+        target: as for `rewrite`: with "stock" the model is lowered first, as `rewrite` does for the same device.
         progress: called with what is being done.
 
     Raises:
@@ -66,7 +68,9 @@ def measure(
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
     report = progress or (lambda text: None)
     model = load_model(model_path)
-    normalize(dims=dims)(model)
+    normalize_for(target, dims)(model)
+    expansions = None if target == "training" else choose_expansions(model, device, thrifty=False)
+    lower(model, target, expansions)
     graph = extract(model, dims=dims)
     feeds = random_feeds(graph, seed)
     with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:

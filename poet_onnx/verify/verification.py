@@ -144,10 +144,10 @@ def _subject(original: ir.Model, rewritten: ir.Model, conditions: Conditions, se
     dims = json.loads(rewritten.metadata_props.get(DIMS_KEY, "null"))
     target = rewritten.metadata_props.get(TARGET_KEY, "training")
     normalized = original.clone()
-    prepare(target=target, dims=dims)(normalized)
+    part_bytes, expansions = plan_json.graph_options(text)
+    prepare(target=target, dims=dims, expansions=expansions)(normalized)
     if target != "training":
         original = normalized.clone()
-    part_bytes = plan_json.part_bytes(text)
     if part_bytes is not None:
         SplitWeightGradients(part_bytes)(normalized)
     graph = extract(normalized)

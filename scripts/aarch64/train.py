@@ -54,11 +54,8 @@ def main() -> None:
             session.save_checkpoint(arguments.save)
     sums = {name: float(np.abs(array).sum(dtype=np.float64)) for name, array in session.parameters.items()}
     machine = {"machine": platform.machine(), "onnxruntime": onnxruntime.__version__}
-    print(
-        json.dumps(
-            {**machine, "updates": session.updates, "losses": losses, "parameters": sums, "peaks_bytes": peaks_bytes}
-        )
-    )
+    found = {"updates": session.updates, "losses": losses, "parameters": sums, "peaks_bytes": peaks_bytes}
+    print(json.dumps(machine | found))
 
 
 if __name__ == "__main__":

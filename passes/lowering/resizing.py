@@ -1,0 +1,74 @@
+"""Gradients of resizing: along each axis a resize is a product with a matrix, its gradient one with that transposed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from poet_onnx.passes.lowering.site import Rules, Site, UnsupportedError
+from poet_onnx.shapes import Array
+
+_OPSET = 17
+_MEANING = (
+    *("coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "extrapolation_value"),
+    *("mode", "nearest_mode"),
+)
+"""Attributes of Resize that say what an element is made of."""
+
+_ROUNDING = 1e-6
+"""Scales are floats: what they make of a whole number may be this far from a whole number."""
+
+
+def _resize(site: Site) -> None:
+    """ResizeGrad(dY, X, roi?, scales?, sizes?): of X only the shape counts."""
+    if site.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        raise UnsupportedError("it crops")
+    small, large = site.shape(1), site.shape(0)
+    scales = site.constant_input(3) if site.has(3) else None
+    if scales is None or not scales.size:
+        scales = np.array(large) / np.array(small)
+    value, current = site.input(0), list(large)
+    for axis, (before, after) in enumerate(zip(small, large, strict=True)):
+        if scales[axis] == 1:
+            continue
+        outer, inner = math.prod(current[:axis]), math.prod(current[axis + 1 :])
+        current[axis] = before
+        value = _contract(site, value, _matrix(site, before, after, float(scales[axis])), outer, inner)
+    site.give(0, site.reshape(value, *small))
+
+
+def _contract(site: Site, value: ir.Value, matrix: Array, outer: int, inner: int) -> ir.Value:
+    """Multiply dY, seen as [outer, after, inner], with a matrix of [before, after] along its middle axis."""
+    before, after = matrix.shape
+    if after % before == 0 and np.array_equal(matrix, np.repeat(np.eye(before), after // before, axis=1)):
+        return site.sum(site.reshape(value, outer, before, after // before, inner), 2, keep=False)
+    if inner == 1:
+        return site.op("MatMul", site.reshape(value, outer, after), site.constant(np.ascontiguousarray(matrix.T)))
+    return site.op("MatMul", site.constant(matrix), site.reshape(value, outer, after, inner))
+
+
+def _matrix(site: Site, before: int, after: int, scale: float) -> Array:
+    """Return what each element before a resize gives to each one after it: the resize of the unit matrix's rows."""
+    attributes = {name: site.attributes[name] for name in _MEANING if name in site.attributes}
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **attributes)
+    names = (("x", onnx.TensorProto.FLOAT), ("scales", onnx.TensorProto.FLOAT), ("y", onnx.TensorProto.FLOAT))
+    x, scales, y = (helper.make_tensor_value_info(name, kind, None) for name, kind in names)
+    graph = helper.make_graph([node], "resize", [x, scales], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
+    if abs(before * scale - after) < _ROUNDING * after:
+        scale = after / before
+    feeds = {"x": np.eye(before, dtype=np.float32), "scales": np.array([1, scale])}
+    (resized,) = ReferenceEvaluator(model).run(None, feeds)
+    matrix = np.asarray(resized)
+    if matrix.shape != (before, after):
+        raise UnsupportedError(f"a scale of {scale} does not make {after} of {before}")
+    found: Array = matrix.astype(site.type(0).dtype.numpy())
+    return found
+
+
+RULES: Rules = {"ResizeGrad": _resize}
