@@ -79,8 +79,11 @@ class AioRequests final : public Requests {
     submit();
     if (ended_.take(number, result)) return 0;
     io_event event;
-    while (syscall(__NR_io_getevents, context_, 1L, 1L, &event, nullptr) != 1)
-      if (errno != EINTR) return errno;
+    for (;;) {
+      const long ended = syscall(__NR_io_getevents, context_, 1L, 1L, &event, nullptr);
+      if (ended == 1) break;
+      if (ended == 0 || errno != EINTR) return ended == 0 ? EIO : errno;
+    }
     *number = event.data;
     *result = event.res;
     return 0;
