@@ -79,13 +79,13 @@ class Stepper:
         options = session_options(threads=threads, page_dir=page_dir, paging=paging)
         options.log_severity_level = 3
         self.session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._feeds = feeds
+        self.feeds = feeds
 
     def bind(self) -> Any:
         """Return a step's inputs and outputs, so that running it allocates nothing but what the step needs."""
         binding = self.session.io_binding()
         for wanted in self.session.get_inputs():
-            binding.bind_cpu_input(wanted.name, self._feeds[wanted.name])
+            binding.bind_cpu_input(wanted.name, self.feeds[wanted.name])
         for output in self.session.get_outputs():
             binding.bind_output(output.name)
         return binding
