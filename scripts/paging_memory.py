@@ -4,7 +4,7 @@
     python scripts/paging_memory.py -o scripts/results/paging_memory.csv
 
 For each model and malloc setting, original and rewritten graph run in a process of their own. Reported are the peak of
-the resident memory during a step above what was resident before it, the peak that the allocator's counter saw, and the
+the resident memory during a step above what was in use before it, the peak that the allocator's counter saw, and the
 time of a step. Then both graphs run in processes whose memory is limited from their start, by a memory cgroup where one
 can be made and by RLIMIT_AS everywhere, at the middle between what the two need: the original must die, the rewritten
 one must train, to the bits of the original without a limit. The exit code is 1 if it is otherwise. The batch is large
@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--budget", type=float, default=1.05, help="in parts of the smallest that works")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), help="of malloc")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker is not None:
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in options.models:
             path = exported(name, Path(folder), batch=options.batch)
             graphs = make_graphs(path, Path(folder), int(options.budget * smallest_budget(path)))
-            for row in (*compare_settings(graphs), *compare_limits(graphs)):
+            for row in (*compare_settings(graphs, options.settings), *compare_limits(graphs)):
                 rows.append({"model": name, **row})
                 show(rows[-1])
     write_table(options.output, rows)
@@ -114,9 +115,9 @@ def make_graphs(path: Path, folder: Path, budget: int | str) -> dict[str, str]:
     return {"original": str(path), "rewritten": str(rewritten), "feeds": str(feeds), "names": names}
 
 
-def compare_settings(graphs: Mapping[str, str]) -> Iterator[Row]:
+def compare_settings(graphs: Mapping[str, str], settings: Sequence[str]) -> Iterator[Row]:
     """Yield a row for each malloc setting and graph, and for the chosen one as mallopt sets it."""
-    cases = [(name, "environment") for name in SETTINGS] + [(FOLLOWING, "mallopt")]
+    cases = [(name, "environment") for name in settings] + [(FOLLOWING, "mallopt")]
     for setting, way in cases:
         for graph in ("original", "rewritten"):
             found = run({**graphs, "graph": graph, "setting": setting, "way": way})
@@ -208,6 +209,7 @@ def work(case: Mapping[str, Any]) -> Row:
                 binding.bind_cpu_input(wanted.name, feeds[wanted.name])
             for output in session.get_outputs():
                 binding.bind_output(output.name)
+            give_back_free_memory()
             Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew: proc(5)
             before, faults_before = _status("VmRSS"), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             counter.reset_peak()
@@ -233,6 +235,11 @@ def work(case: Mapping[str, Any]) -> Row:
         "page_faults": int(statistics.median(faults)),
         "most_bytes": most_in_cgroup(Path(case["cgroup"])) if "cgroup" in case else _status("VmPeak"),
     }
+
+
+def give_back_free_memory() -> None:
+    """Give the system what malloc keeps for later: a step that used it again would seem to need less than it does."""
+    ctypes.CDLL(None).malloc_trim(0)  # malloc_trim(3)
 
 
 def _status(what: str) -> int:
