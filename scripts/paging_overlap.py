@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """How much of the transfers' time a step hides, and how well its time is predicted, on a storage that can hide all.
 
-    python scripts/paging_overlap.py resnet18:8:75% bert-base:1:90% -o scripts/results/paging_overlap.csv
+    python scripts/paging_overlap.py resnet18:8:75% bert-base:1:60% -o scripts/results/paging_overlap.csv
 
 For each case (model:batch:activation budget): this machine is profiled, the slowest storage is found at which the plan
-hides every transfer, the graph is planned for it, and runs with a page store that is throttled to the same figures.
-Original and rewritten steps run in turns, each case in a process of its own. Times are medians of wall time: run it on
-a machine that does nothing else. What the steps' thread computed and waited for transfers, without what other work on
-the machine took from it, stands in the last columns.
+hides every transfer, or as much of them as it does at any speed where memory lets one wait, the graph is planned for
+it, and runs with a page store that is throttled to the same figures. Original and rewritten steps run in turns, each
+case in a process of its own. Times are medians of wall time: run it on a machine that does nothing else. What the
+steps' thread computed and waited for transfers, without what other work on the machine took from it, stands in the last
+columns.
 
 A machine that others share has no one speed. So right before its steps the original graph is profiled once more, and
 the plan's time predicted from that; where the original itself, which pages nothing, then takes another time than it was
@@ -48,13 +49,15 @@ from poet_onnx.runtime import PagingOptions, PagingStatistics, Throttle, count_p
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
 
-DEFAULT_CASES = ["resnet18:8:75%", "bert-base:1:90%"]
+DEFAULT_CASES = ["resnet18:8:75%", "bert-base:1:60%"]
 LATENCY_SECONDS = 0.0002
 SLOWEST_BYTES_PER_SECOND, FASTEST_BYTES_PER_SECOND = 5e6, 5e9
 CONTROL = 0.02
 """By which the original's step may miss its prediction in a run that counts."""
 HIDDEN = 0.999
-"""Share of the transfers' time that a plan must hide, as predicted, to count as hiding all of it."""
+"""Share of what a plan can hide of the transfers' time, that it must hide to count as hiding all of it."""
+MOST_PLANS = 3
+"""For ever faster storages, until one hides as much as the first plan did."""
 
 
 @dataclass(frozen=True)
@@ -159,12 +162,14 @@ class Run:
 def _planned(path: Path, measured: MeasuredCosts, budget: str) -> tuple[Throttle, RewriteResult]:
     """Return the slowest storage of which a plan hides all transfers, as far as that is found, and the plan for it."""
     first = _plan(path, measured, budget, _throttle(FASTEST_BYTES_PER_SECOND))
-    throttle = slowest_that_hides(first, measured)
-    result = _plan(path, measured, budget, throttle)
-    # Planned for it, other tensors may be paged.
-    while hidden(result.rewritten, transfer_seconds(result)) < HIDDEN:
-        throttle = _throttle(1.05 * (throttle.page_in_bytes_per_second or FASTEST_BYTES_PER_SECOND))
+    wanted = HIDDEN * hidden(first.rewritten, transfer_seconds(first))
+    throttle = slowest_that_hides(first, measured, wanted)
+    for _ in range(MOST_PLANS):
         result = _plan(path, measured, budget, throttle)
+        if hidden(result.rewritten, transfer_seconds(result)) >= wanted:
+            break
+        # Planned for it, other tensors may be paged.
+        throttle = _throttle(1.05 * (throttle.page_in_bytes_per_second or FASTEST_BYTES_PER_SECOND))
     return throttle, result
 
 
@@ -215,12 +220,8 @@ def hidden(prediction: Prediction, transfers: float) -> float:
     return 1.0 - prediction.stall_seconds / transfers
 
 
-def slowest_that_hides(result: RewriteResult, measured: MeasuredCosts) -> Throttle:
-    """Return the slowest storage, within 2 %, at which the transfers of a plan can all hide.
-
-    Raises:
-        ValueError: if even the fastest does not do.
-    """
+def slowest_that_hides(result: RewriteResult, measured: MeasuredCosts, wanted: float) -> Throttle:
+    """Return the slowest storage, within 2 %, at which a share of the time of a plan's transfers can hide."""
     whole = tuple(_side_by_side(result.plan.steps))
 
     def hides(bytes_per_second: float) -> bool:
@@ -229,11 +230,9 @@ def slowest_that_hides(result: RewriteResult, measured: MeasuredCosts) -> Thrott
         problem = ScheduleProblem(result.graph, costs, result.plan.budget_bytes)
         steps = overlap(problem, whole)
         found = replace(result, plan=replace(result.plan, steps=steps), costs=costs)
-        return hidden(simulate(problem, steps), transfer_seconds(found)) >= HIDDEN
+        return hidden(simulate(problem, steps), transfer_seconds(found)) >= wanted
 
     low, high = SLOWEST_BYTES_PER_SECOND, FASTEST_BYTES_PER_SECOND
-    if not hides(high):
-        raise ValueError("no storage is fast enough to hide all transfers: give a larger budget")
     while high > 1.02 * low:
         middle = (low * high) ** 0.5
         low, high = (low, middle) if hides(middle) else (middle, high)
