@@ -198,7 +198,10 @@ class _Run:
         if incumbent.steps is None:
             raise LimitReachedError(_nothing_found(instance, self.limits, incumbent.fastest_seconds))
         steps = overlap(problem, incumbent.steps)
-        covers += _anything(problem, order, incumbent)
+        try:
+            covers += _anything(problem, order, incumbent)
+        except KeyboardInterrupt:
+            status = "interrupted"
         return _plan(problem, steps, incumbent.bound_joules, _Ending(status, covers, self.begin, seed))
 
 

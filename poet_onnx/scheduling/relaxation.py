@@ -69,6 +69,9 @@ def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_by
     scip.setParam("limits/nodes", MOST_NODES)
     scip.setParam("limits/time", seconds)
     scip.optimize()
+    if scip.getStatus() == "userinterrupt":
+        # SCIP takes Ctrl-C for itself: whoever asks for a bound on the way to something else has to hear of it.
+        raise KeyboardInterrupt
     if scip.getStatus() == "infeasible":
         return math.inf
     return max(0.0, float(scip.getDualbound())) * largest / SCALE

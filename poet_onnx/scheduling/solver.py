@@ -62,6 +62,8 @@ def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[floa
     scip.setParam("limits/gap", 0.001)
     scip.setParam("limits/time", time_limit_seconds)
     scip.optimize()
+    if scip.getStatus() == "userinterrupt":
+        raise KeyboardInterrupt
     found = scip.getNSols() > 0
     x = tuple(float(round(scip.getVal(variable))) for variable in variables) if found else None
     return (scip.getPrimalbound() * unit if found else float("inf")), scip.getDualbound() * unit, x
