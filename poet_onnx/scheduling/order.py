@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from poet_onnx.graph import Node, Phase, TrainingGraph
 from poet_onnx.problem import ScheduleProblem
@@ -253,40 +254,39 @@ def peak_bound(problem: ScheduleProblem) -> int:
 
 
 def _bound(lives: Lifetimes, mover: Mover) -> int:
-    nodes = range(len(lives.names))
-    earlier = _closure(nodes, mover.before)
-    later = _closure(nodes[::-1], mover.behind)
-    readers = [0] * len(lives.values)
+    """Return the most bytes that must be alive while a node runs, in any order; buffers are shared where they can be.
+
+    A value must be alive if its maker is the node or must run before it, and it is an output of the graph, or the node
+    or one that must run behind it reads it.
+    """
+    count = len(lives.names)
+    earlier = _closure(range(count), mover.before)
+    later = _closure(range(count)[::-1], mover.behind)
+    readers: list[list[int]] = [[] for _ in lives.values]
     for node, reads in enumerate(lives.reads):
         for value in reads:
-            readers[value] |= 1 << node
-    return max((_least_level(lives, node, earlier[node], later[node], readers) for node in nodes), default=0)
+            readers[value].append(node)
+    alive: NDArray[np.bool_] = np.take(earlier, lives.maker, axis=1)
+    for value, nodes in enumerate(readers):
+        if not lives.kept[value]:
+            needed = later[:, nodes].any(axis=1)
+            needed[lives.maker[value]] = True
+            alive[:, value] &= needed
+    most = 0
+    for node in range(count):
+        level = int(lives.sizes[alive[node]].sum()) + int(lives.workspace[node])
+        behind = later[node].copy()
+        behind[node] = False
+        given = (pair for pair in lives.shares(node) if not lives.kept[pair[0]] and not behind[readers[pair[0]]].any())
+        most = max(most, level - sum(int(lives.sizes[heir]) for heir in {heir for _, heir in given}))
+    return most
 
 
-def _closure(order: Sequence[int], ties: Sequence[Sequence[int]]) -> list[int]:
-    """Return, as bit sets, each node with all that it is tied to; ties lead to nodes that come first in the order."""
-    closure = [0] * len(order)
+def _closure(order: Sequence[int], ties: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    """Return, as rows, each node with all that it is tied to; ties lead to nodes that come first in the order."""
+    closure = np.zeros((len(order), len(order)), dtype=np.bool_)
     for node in order:
-        closure[node] = 1 << node
+        closure[node, node] = True
         for other in ties[node]:
             closure[node] |= closure[other]
     return closure
-
-
-def _least_level(lives: Lifetimes, node: int, earlier: int, later: int, readers: Sequence[int]) -> int:
-    """Return the bytes of what must be alive while a node runs, whatever the order; buffers are shared where they can.
-
-    Args:
-        lives: of the graph.
-        node: its number.
-        earlier: bit set of the nodes that must run before it, and itself.
-        later: bit set of the nodes that must run behind it, and itself.
-        readers: of each value.
-    """
-    alive = 0
-    for value, maker in enumerate(lives.maker.tolist()):
-        if earlier >> maker & 1 and (maker == node or lives.kept[value] or readers[value] & later):
-            alive += int(lives.sizes[value])
-    behind = later & ~(1 << node)
-    heirs = {heir for read, heir in lives.shares(node) if not lives.kept[read] and not readers[read] & behind}
-    return alive + int(lives.workspace[node]) - sum(int(lives.sizes[heir]) for heir in heirs)
