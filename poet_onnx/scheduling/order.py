@@ -269,7 +269,7 @@ def _bound(lives: Lifetimes, mover: Mover) -> int:
     alive: NDArray[np.bool_] = np.take(earlier, lives.maker, axis=1)
     for value, nodes in enumerate(readers):
         if not lives.kept[value]:
-            needed = later[:, nodes].any(axis=1)
+            needed: NDArray[np.bool_] = np.any(later[:, nodes], axis=1)
             needed[lives.maker[value]] = True
             alive[:, value] &= needed
     most = 0
