@@ -19,6 +19,24 @@ OBJECTIVE_SCALE = 1e4
 POLISH_WORK = 400_000
 """Variables times nodes to go on for when the asked gaps are reached; most models are solved to the end in it."""
 
+PROOF_PARAMETERS: dict[str, int | float] = {
+    "heuristics/farkasdiving/freq": -1,
+    "heuristics/feaspump/freq": -1,
+    "nodeselection/bfs/stdpriority": 500_000,
+    "separating/maxroundsroot": 6,
+    "separating/maxroundsrootsubrun": 2,
+    "branching/relpscost/initcand": 12,
+    "branching/relpscost/maxlookahead": 2,
+    "branching/relpscost/minreliable": 1.0,
+    "branching/relpscost/maxreliable": 3.0,
+}
+"""SCIP's settings where local search has found a good plan already: what is left to do is to lift the bound.
+
+The node with the lowest bound comes next, and rounds of cuts and the comparison of branching candidates end while they
+still pay. On MobileNet, batch 8, 25 % on tx2 the gap is 1 % after 13 to 15 s of the processor, with SCIP's own settings
+after 30 to 90 s, depending on the seed.
+"""
+
 _EVENTS = (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED)
 
 
@@ -36,7 +54,9 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
     base_joules = incumbent.base_joules
     scale = OBJECTIVE_SCALE / base_joules
     scip, variables = _build(model, [cost * scale for cost in model.cost], limits)
-    _add_start(scip, variables, start)
+    if start is not None:
+        _add_start(scip, variables, start)
+        scip.setParams(PROOF_PARAMETERS)
     watcher = _Watcher(model, variables, scale, incumbent, limits)
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
     scip.setParam("limits/time", limits.time_limit_seconds)
@@ -100,9 +120,7 @@ def _add_row(scip: Model, variables: Sequence[Variable], row: Row, factor: float
         scip.addCons(terms <= row.high * factor)
 
 
-def _add_start(scip: Model, variables: Sequence[Variable], start: Sequence[float] | None) -> None:
-    if start is None:
-        return
+def _add_start(scip: Model, variables: Sequence[Variable], start: Sequence[float]) -> None:
     solution = scip.createSol()
     for variable, level in zip(variables, start, strict=True):
         scip.setSolVal(solution, variable, level)
