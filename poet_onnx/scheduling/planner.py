@@ -309,7 +309,8 @@ def _covers(candidates: Candidates) -> str:
     hops = "any number of" if candidates.hops >= len(candidates.units) else f"at most {candidates.hops}"
     stays = sum(1 for value in candidates.last_alive if value not in candidates.instance.kept)
     return (
-        "plans in this order; recompute right before a reader, or where an input is in RAM anyway, in chains of "
+        "plans in this order, which recomputes before the same node keep as well; recompute right before a reader, or "
+        "where an input is in RAM anyway, in chains of "
         f"{hops} fused units whose inner values are not stored; values stored when they are made first, fetched right "
         f"before a reader; {stays} small or short-lived values stay in RAM; buffers are taken "
         "over only where that is certain; transfers hidden as far as time allows"
