@@ -21,7 +21,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import onnx_ir as ir
 from paging_cases import (
     Stepper,
     exported,
@@ -35,10 +34,8 @@ from paging_cases import (
 from poet_onnx import rewrite
 from poet_onnx.device import DeviceProfile
 from poet_onnx.errors import InfeasibleError, PoetError
-from poet_onnx.extract import extract, load_model
 from poet_onnx.feeds import random_feeds
 from poet_onnx.measured import MeasuredCosts
-from poet_onnx.passes.lowering import prepare
 from poet_onnx.profiler import measure
 from poet_onnx.rewrite import RewriteResult
 from poet_onnx.runtime import PagingOptions, Throttle, count_allocations, count_paging, installed_runtime
@@ -110,13 +107,7 @@ def _rows(case: Mapping[str, object]) -> Iterator[dict[str, object]]:
     """Yield the rows of one model and number of threads on this interpreter's runtime."""
     path, target, threads = Path(str(case["path"])), str(case["target"]), int(str(case["threads"]))
     device = throttled_device(Throttle())
-    model = load_model(path)
-    prepare(target=target)(model)
-    prepared = path.with_name(f"prepared-{target}.onnx")
-    ir.save(model, prepared)
-    measured = measure(prepared, device, threads=threads, repetitions=10, page_cache=True)
-    # Read from a file again, a lowered graph loses a view whose source is constant: its other nodes are the same.
-    measured = measured.model_copy(update={"fingerprint": extract(model).fingerprint})
+    measured = measure(path, device, threads=threads, repetitions=10, page_cache=True, target=target)
     smallest = _smallest_budget(path, target, device, measured)
     runtime = installed_runtime()
     for budget in case["budgets"]:  # type: ignore[attr-defined]
