@@ -57,7 +57,8 @@ class Formulation:
         memory: rows (4).
         leaving: for values whose page-out takes so long that they stay in RAM for it, the variable that says so.
         leaving_until: the stage up to which they do.
-        arrival: for page-ins that must start stages before they are needed, the first stage that they are in RAM.
+        arrival: for page-ins that must start stages before they are needed, the first stage whose node they are in RAM
+            with; that stage's recomputes may come before.
         held: for a value and a stage, whether a transfer keeps it in RAM while the stage's node runs.
         proves: every plan of the class within the budget and the deadline satisfies the rows.
     """

@@ -28,12 +28,15 @@ def memory_rows(model: Formulation) -> MemoryRows:
     held: list[list[int]] = [[] for _ in instance.nodes]
     for value, stage in model.held:
         held[stage].append(value)
+    arriving: list[list[tuple[int, int]]] = [[] for _ in instance.nodes]
+    for key, stage in model.arrival.items():
+        arriving[stage].append(key)
     for stage, here in enumerate(at):
         builder.begin_stage()
         before, during = always[stage]
         for slot in range(len(candidates.slots[stage])):
             builder.add(_slot_terms(model, stage, slot, here), before)
-        terms, own = _node_terms(model, stage, here, held[stage])
+        terms, own = _node_terms(model, stage, here, held[stage], arriving[stage])
         builder.add(terms, during + own)
     return builder.finish()
 
@@ -49,7 +52,8 @@ def _wait(model: Formulation, builder: MemoryBuilder, value: int) -> None:
             begin = max(begin, end)
         builder.wait(model.retain[value, index], size, begin, event.stage)
         if (value, index) in model.arrival:
-            builder.wait(model.page_in[value, index], size, model.arrival[value, index], event.stage)
+            # It begins while the node of that stage runs, maybe behind the stage's recomputes.
+            builder.wait(model.page_in[value, index], size, model.arrival[value, index] + 1, event.stage)
         begin = event.stage + 1
 
 
@@ -79,7 +83,7 @@ def _unread_bytes(candidates: Candidates, stage: int, number: int, here: list[tu
 
 
 def _node_terms(
-    model: Formulation, stage: int, here: list[tuple[int, int]], held: list[int]
+    model: Formulation, stage: int, here: list[tuple[int, int]], held: list[int], arriving: list[tuple[int, int]]
 ) -> tuple[dict[int, float], int]:
     """Return what else may be in RAM while a stage's node runs, and the bytes of managed values that must be."""
     candidates = model.candidates
@@ -94,6 +98,8 @@ def _node_terms(
             terms[model.retain[value, index + 1]] = instance.sizes[value]
     for value in held:
         terms[model.held[value, stage]] = instance.sizes[value]
+    for value, index in arriving:
+        terms[model.page_in[value, index]] = instance.sizes[value]
     return terms, own
 
 

@@ -103,6 +103,12 @@ TOO_STRICT = (
         "0.98 * deadline_seconds - instance.base_seconds",
     ),
     Fault(
+        "a page-in is in RAM before the recomputes that it may follow",
+        "residency._wait",
+        "model.arrival[value, index] + 1",
+        "model.arrival[value, index]",
+    ),
+    Fault(
         "a leaver that stays is in RAM twice",
         "residency._wait",
         "begin = max(begin, end)",
