@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     case |= {"budgets": options.budgets, "storages": options.storages, "steps": options.steps}
                     case["peaks_only"] = options.peaks_only
                     rows += _run_worker(python, case)
-    write_table(options.output, rows)
+                    write_table(options.output, rows)  # as far as it has come: all of it may take hours
     run = [row for row in rows if row["exact"] != NOT_RUN]
     wrong = [row for row in run if row["exact"] != "yes"]
     print(f"{len(run) - len(wrong)} of {len(run)} cases are exact; {len(rows) - len(run)} more have no plan")
