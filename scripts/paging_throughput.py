@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for row in compare(Path(folder), block, paging, options.turns):
                     rows.append(row)
                     show(row)
+                write_table(options.output, rows)
         for name in options.models:
             rows.append(idle_overhead(name, Path(folder), options.steps))
             show(rows[-1])
