@@ -134,7 +134,7 @@ class _Run:
             if plans[-1].certificate.status == "interrupted":
                 break
         best = min(plans, key=lambda plan: plan.certificate.objective_joules, default=None)
-        known = min(self.known, key=lambda known: known.prediction.energy_joules, default=None)
+        known = self._cheapest_known()
         # What is cheaper by rounding alone would come with a worse bound.
         most = float("inf") if best is None else best.certificate.objective_joules * (1 - 1e-9)
         if known is not None and known.prediction.energy_joules < most:
@@ -151,10 +151,14 @@ class _Run:
 
     def _interrupted(self) -> Plan:
         """Return the best plan found on the way; go on with the interrupt if there is none."""
-        if not self.known:
+        best = self._cheapest_known()
+        if best is None:
             raise KeyboardInterrupt
-        best = min(self.known, key=lambda known: known.prediction.energy_joules)
         return self._plan_of(best, "interrupted")
+
+    def _cheapest_known(self) -> _Known | None:
+        """Return the plan found before, in whatever order, that spends least."""
+        return min(self.known, key=lambda known: known.prediction.energy_joules, default=None)
 
     def _plan_of(self, known: _Known, status: str) -> Plan:
         """Return a plan, bounded by what no plan of any kind and any order stays below."""
