@@ -36,7 +36,8 @@ class Certificate:
     """What was proven about a plan's energy, and by whom.
 
     Attributes:
-        status: "optimal" (within the asked gap), "time_limit", "interrupted" or "not_needed" (nothing to decide).
+        status: "optimal" (within the asked gap), "not_needed" (nothing to decide); else why the gap is wider:
+            "time_limit", "interrupted" or "feasible" (the search ended; what it proved leaves that much open).
         objective_joules: energy of the plan for one step, as simulated.
         bound_joules: no plan of the class named in `covers` spends less.
         gap: (objective - bound) / objective.

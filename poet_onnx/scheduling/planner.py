@@ -31,6 +31,9 @@ OVERHEAD_GAP = 0.1
 RELAXATION_SECONDS = 2.0
 """For the bound on plans of any kind; it takes a fraction of that."""
 
+ROUNDING = 1e-9
+"""Energies that differ by no more than this part of them are the same."""
+
 ALL_PLANS = "all plans"
 """What a bound covers that needs no model: nothing is recomputed or paged, or nothing is proven but the base energy."""
 
@@ -101,6 +104,7 @@ class _Run:
         progress: told how far the search is.
         begin: when the search began.
         known: plans found before that keep the limits.
+        ending: status of a plan that is not proven to be optimal: "feasible" while no search was cut short.
     """
 
     problem: ScheduleProblem
@@ -108,6 +112,7 @@ class _Run:
     progress: Callable[[Progress], None] | None
     begin: float = field(default_factory=time.monotonic)
     known: list[_Known] = field(default_factory=list)
+    ending: str = "feasible"
 
     def in_best_order(self, budget_bytes: int) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
@@ -116,8 +121,24 @@ class _Run:
         except KeyboardInterrupt:
             return self._interrupted()
         orders = [choice.order, choice.rival] if choice.rival else [choice.order]
+        plans, refusals = self._in_orders(orders)
+        best = self._cheapest(plans)
+        if best is not None:
+            return best
+        if self.ending == "interrupted":
+            raise KeyboardInterrupt
+        # What would do is said of the order that the peak is known of.
+        rule = memory_aware_order(self.problem)
+        if rule in refusals:
+            raise refusals[rule]
+        return self.in_order(rule)
+
+    def _in_orders(
+        self, orders: Sequence[tuple[str, ...]]
+    ) -> tuple[list[Plan], dict[tuple[str, ...], InfeasibleError]]:
+        """Schedule in each order, the time shared among them; return the plans, and why others have none."""
         plans: list[Plan] = []
-        errors: dict[tuple[str, ...], InfeasibleError] = {}
+        refusals: dict[tuple[str, ...], InfeasibleError] = {}
         limits = self.limits
         for number, order in enumerate(orders):
             left = limits.time_limit_seconds - (time.monotonic() - self.begin)
@@ -125,52 +146,48 @@ class _Run:
             try:
                 plans.append(self.in_order(order))
             except InfeasibleError as error:
-                errors[order] = error
-                continue
+                refusals[order] = error
             except LimitReachedError:
                 continue
             except KeyboardInterrupt:
-                return self._interrupted()
-            if plans[-1].certificate.status == "interrupted":
+                self.ending = "interrupted"
+            if self.ending == "interrupted":
                 break
+        self.limits = limits
+        return plans, refusals
+
+    def _cheapest(self, plans: Sequence[Plan]) -> Plan | None:
+        """Return the cheapest of some plans and those found before."""
         best = min(plans, key=lambda plan: plan.certificate.objective_joules, default=None)
         known = self._cheapest_known()
         # What is cheaper by rounding alone would come with a worse bound.
-        most = float("inf") if best is None else best.certificate.objective_joules * (1 - 1e-9)
-        if known is not None and known.prediction.energy_joules < most:
-            joules = known.prediction.energy_joules
-            proven = joules - base_joules(self.problem) <= self.limits.gap * joules
-            return self._plan_of(known, "optimal" if proven else "time_limit")
-        if best is not None:
-            return best
-        # What would do is said of the order that the peak is known of.
-        rule = memory_aware_order(self.problem)
-        if rule in errors:
-            raise errors[rule]
-        return self.in_order(rule)
+        most = float("inf") if best is None else best.certificate.objective_joules * (1 - ROUNDING)
+        return self._plan_of(known) if known is not None and known.prediction.energy_joules < most else best
 
     def _interrupted(self) -> Plan:
         """Return the best plan found on the way; go on with the interrupt if there is none."""
+        self.ending = "interrupted"
         best = self._cheapest_known()
         if best is None:
             raise KeyboardInterrupt
-        return self._plan_of(best, "interrupted")
+        return self._plan_of(best)
 
     def _cheapest_known(self) -> _Known | None:
         """Return the plan found before, in whatever order, that spends least."""
         return min(self.known, key=lambda known: known.prediction.energy_joules, default=None)
 
-    def _plan_of(self, known: _Known, status: str) -> Plan:
+    def _plan_of(self, known: _Known) -> Plan:
         """Return a plan, bounded by what no plan of any kind and any order stays below."""
-        ending = _Ending(status, ALL_PLANS, self.begin, self.limits.seed)
-        return _plan(self.problem, overlap(self.problem, known.steps), base_joules(self.problem), ending)
+        return self._plan(overlap(self.problem, known.steps), base_joules(self.problem), ALL_PLANS)
 
     def take(self, steps: tuple[Step, ...]) -> None:
         """Take a plan that was found before or on the way to an order, if it keeps the limits."""
         incumbent = Incumbent(self.problem, base_joules(self.problem), self.progress, self.begin)
-        incumbent.offer_steps(steps)
-        if incumbent.steps is not None and incumbent.prediction is not None:
-            self.known.append(_Known(_order_of(steps), incumbent.steps, incumbent.prediction))
+        try:
+            incumbent.offer_steps(steps)
+        finally:  # an interrupt may come as it is told of
+            if incumbent.steps is not None and incumbent.prediction is not None:
+                self.known.append(_Known(_order_of(steps), incumbent.steps, incumbent.prediction))
 
     def _incumbent(self, order: tuple[str, ...]) -> Incumbent:
         """Return what is known so far of an order; plans in others may be cheaper than its bound."""
@@ -192,12 +209,11 @@ class _Run:
                 f"No plan meets a deadline of {deadline:.6g} s: the computations alone take {unlimited.seconds:.6g} s; "
                 "give at least that."
             )
-        seed = self.limits.seed
         if problem.budget_bytes is None or unlimited.transient_peak_bytes <= problem.budget_bytes:
-            return _plan(problem, steps, unlimited.energy_joules, _Ending("not_needed", ALL_PLANS, self.begin, seed))
+            return self._plan(steps, unlimited.energy_joules, ALL_PLANS, is_needed=False)
         incumbent = self._incumbent(order)
-        status, covers = _solve(incumbent, instance, self.limits)
-        if incumbent.steps is None and status == "interrupted" and self.known:
+        covers = self._solve(incumbent, instance)
+        if incumbent.steps is None and self.ending == "interrupted":
             raise KeyboardInterrupt
         if incumbent.steps is None:
             raise LimitReachedError(_nothing_found(instance, self.limits, incumbent.fastest_seconds))
@@ -205,8 +221,64 @@ class _Run:
         try:
             covers += _anything(problem, order, incumbent)
         except KeyboardInterrupt:
-            status = "interrupted"
-        return _plan(problem, steps, incumbent.bound_joules, _Ending(status, covers, self.begin, seed))
+            self.ending = "interrupted"
+        return self._plan(steps, incumbent.bound_joules, covers)
+
+    def _solve(self, incumbent: Incumbent, instance: Instance) -> str:
+        """Offer plans to the incumbent until one settles it; return what the bound covers."""
+        budget, deadline = self.problem.budget_bytes, self.problem.deadline_seconds
+        if budget is None:
+            raise CheckFailedError("A schedule without a budget needs no solver.")
+        _refuse_large_nodes(instance, budget)
+        model: Formulation | None
+        try:
+            if deadline is None:
+                outcome, model = attempt(incumbent, instance, budget, None, self.limits)
+                status = outcome.status
+            else:
+                status, model = solve_within_deadline(incumbent, instance, budget, deadline, self.limits)
+        except KeyboardInterrupt:
+            status, model = "interrupted", None
+        if status == "infeasible" and incumbent.steps is None:
+            _refuse_budget(instance)
+        if status in ("time_limit", "interrupted"):
+            self.ending = status
+        return ALL_PLANS if model is None else _covers(model.candidates)
+
+    def _plan(self, steps: tuple[Step, ...], bound_joules: float, covers: str, *, is_needed: bool = True) -> Plan:
+        """Return a plan with its certificate; none is needed where everything fits as it is."""
+        problem, limits = self.problem, self.limits
+        prediction = simulate(problem, steps)
+        energy, solver = prediction.energy_joules, "none"
+        bound, overhead = min(energy, bound_joules), energy - base_joules(problem)
+        status = "not_needed"
+        if is_needed:
+            from poet_onnx.scheduling.solver import solver_name
+
+            solver = solver_name()
+            # Here and not before, for placing the transfers may have saved energy.
+            status = "optimal" if energy - bound <= (limits.gap + ROUNDING) * energy else self.ending
+        certificate = Certificate(
+            status=status,
+            objective_joules=energy,
+            bound_joules=bound,
+            gap=(energy - bound) / energy if energy else 0.0,
+            overhead_gap=(energy - bound) / overhead if overhead > 0 else 0.0,
+            covers=covers,
+            solver=solver,
+            seed=limits.seed,
+            threads=1,
+            solve_seconds=time.monotonic() - self.begin,
+        )
+        return Plan(
+            fingerprint=problem.graph.fingerprint,
+            device=problem.costs.device,
+            budget_bytes=problem.budget_bytes,
+            deadline_seconds=problem.deadline_seconds,
+            steps=steps,
+            prediction=prediction,
+            certificate=certificate,
+        )
 
 
 def _anything(problem: ScheduleProblem, order: tuple[str, ...], incumbent: Incumbent) -> str:
@@ -219,77 +291,11 @@ def _anything(problem: ScheduleProblem, order: tuple[str, ...], incumbent: Incum
     return f"; no plan of any kind in this order spends less than {joules:.6g} J"
 
 
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """How a search for a plan ended; `begin` is when it began."""
-
-    status: str
-    covers: str
-    begin: float
-    seed: int
-
-
-def _plan(problem: ScheduleProblem, steps: tuple[Step, ...], bound_joules: float, ending: _Ending) -> Plan:
-    prediction = simulate(problem, steps)
-    energy, solver = prediction.energy_joules, "none"
-    bound, overhead = min(energy, bound_joules), energy - base_joules(problem)
-    if ending.status != "not_needed":
-        from poet_onnx.scheduling.solver import solver_name
-
-        solver = solver_name()
-    certificate = Certificate(
-        status=ending.status,
-        objective_joules=energy,
-        bound_joules=bound,
-        gap=(energy - bound) / energy if energy else 0.0,
-        overhead_gap=(energy - bound) / overhead if overhead > 0 else 0.0,
-        covers=ending.covers,
-        solver=solver,
-        seed=ending.seed,
-        threads=1,
-        solve_seconds=time.monotonic() - ending.begin,
-    )
-    return Plan(
-        fingerprint=problem.graph.fingerprint,
-        device=problem.costs.device,
-        budget_bytes=problem.budget_bytes,
-        deadline_seconds=problem.deadline_seconds,
-        steps=steps,
-        prediction=prediction,
-        certificate=certificate,
-    )
-
-
 def base_joules(problem: ScheduleProblem) -> float:
     """Return the energy of running every node once and nothing else."""
     costs = problem.costs
     nodes = [costs.nodes[node.name] for node in problem.graph.nodes]
     return sum(node.joules + costs.idle_watts * node.seconds for node in nodes)
-
-
-def _solve(incumbent: Incumbent, instance: Instance, limits: Limits) -> tuple[str, str]:
-    """Offer plans to the incumbent until one settles it; return how that ended and what the bound covers."""
-    problem = instance.problem
-    budget, deadline = problem.budget_bytes, problem.deadline_seconds
-    if budget is None:
-        raise CheckFailedError("A schedule without a budget needs no solver.")
-    _refuse_large_nodes(instance, budget)
-    covers = ALL_PLANS
-    model: Formulation | None
-    try:
-        if deadline is None:
-            outcome, model = attempt(incumbent, instance, budget, None, limits)
-            status = outcome.status
-        else:
-            status, model = solve_within_deadline(incumbent, instance, budget, deadline, limits)
-        covers = covers if model is None else _covers(model.candidates)
-    except KeyboardInterrupt:
-        status = "interrupted"
-    if status == "infeasible" and incumbent.steps is None:
-        _refuse_budget(instance)
-    if incumbent.joules - incumbent.bound_joules <= limits.gap * incumbent.joules * (1 + 1e-9):
-        return "optimal", covers
-    return ("time_limit" if status in ("optimal", "infeasible") else status), covers
 
 
 def _nothing_found(instance: Instance, limits: Limits, fastest: float) -> str:

@@ -1,0 +1,71 @@
+"""The front door: what a plan's status says, and what an interrupt leaves."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from random_graphs import random_dag
+
+from poet_onnx.costs import cost_table
+from poet_onnx.device import load_device
+from poet_onnx.extract import extract, load_model
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import Progress, memory_aware_order, ordered_steps, schedule, smallest_budget
+from poet_onnx.simulate import simulate
+
+
+def _between(problem: ScheduleProblem, place: float) -> ScheduleProblem:
+    """Return the problem with a budget between the smallest that works and the peak."""
+    order = memory_aware_order(problem)
+    peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
+    smallest = smallest_budget(problem, order).budget_bytes
+    return replace(problem, budget_bytes=smallest + int(place * (peak - smallest)))
+
+
+def _real_problem(path: Path) -> ScheduleProblem:
+    model = load_model(path)
+    normalize()(model)
+    graph = extract(model)
+    return ScheduleProblem(graph, cost_table(graph, load_device("tx2")))
+
+
+def test_solved_to_the_end_the_gap_of_an_optimal_plan_is_rounding_alone_and_no_other_blames_the_time() -> None:
+    """What the solver proves and what the simulator counts differ in the last digits; with no gap that was too much.
+
+    Where even values of 400 bytes pay for the tokens of all transfers, a plan without any may be better than the class.
+    """
+    statuses = []
+    for seed in range(40):
+        graph, costs = random_dag(seed, 8 + seed % 17)
+        certificate = schedule(_between(ScheduleProblem(graph, costs), 0.3), gap=0.0, time_limit_seconds=30).certificate
+        assert (certificate.status == "feasible") == (certificate.gap > 1e-9), seed
+        statuses.append(certificate.status)
+    assert set(statuses) <= {"optimal", "not_needed", "feasible"}
+    assert statuses.count("optimal") >= 30
+    assert statuses.count("feasible") <= 2
+
+
+@pytest.mark.parametrize("after", [1, 4])
+def test_interrupted_it_returns_the_best_plan_told_of_with_a_bound(model_path: Callable[..., Path], after: int) -> None:
+    problem = _between(_real_problem(model_path("resnet18")), 0.05)
+    told: list[Progress] = []
+
+    def interrupt(progress: Progress) -> None:
+        if math.isfinite(progress.objective_joules):
+            told.append(progress)
+        if len(told) == after:
+            signal.raise_signal(signal.SIGINT)
+
+    plan = schedule(problem, gap=0.0, time_limit_seconds=60, progress=interrupt)
+    certificate = plan.certificate
+    assert certificate.status == "interrupted"
+    assert certificate.solve_seconds < 30
+    assert certificate.objective_joules <= min(one.objective_joules for one in told[:after]) * (1 + 1e-9)
+    assert 0 < certificate.bound_joules <= certificate.objective_joules
+    assert plan.prediction.transient_peak_bytes <= (problem.budget_bytes or 0)
