@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import os
 import shlex
 import statistics
 import subprocess
@@ -138,14 +140,17 @@ def resident_bytes(what: str = "VmRSS") -> int:
     raise ValueError(f"/proc/self/status has no {what}")
 
 
-def page_file_bytes(directory: Path) -> int:
-    """Return the room that this process's page files in a directory take; they have no name any more."""
-    total = 0
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
+def page_files(directory: Path) -> list[Path]:
+    """Return this process's page files in a directory, which have no name any more, as others can open them."""
+    found = []
+    for entry in Path(f"/proc/{os.getpid()}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             target = str(entry.readlink())
             if target.startswith(f"{directory}/") and target.endswith("(deleted)"):
-                total += entry.stat().st_size
-        except FileNotFoundError:  # the descriptor of the listing itself
-            continue
-    return total
+                found.append(entry)
+    return found
+
+
+def page_file_bytes(directory: Path) -> int:
+    """Return the room that this process's page files in a directory take."""
+    return sum(file.stat().st_size for file in page_files(directory))
