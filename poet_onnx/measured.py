@@ -45,8 +45,9 @@ class StorageMeasurement(_Value):
 
     Attributes:
         page_out_bytes_per_second, page_in_bytes_per_second: write and read rate.
-        page_out_latency_seconds, page_in_latency_seconds: of each transfer.
-        method: "device" waits for the storage itself; "page_cache" is what a machine with RAM to spare sees.
+        page_out_latency_seconds, page_in_latency_seconds: of each transfer; that of handing it over to the I/O thread
+            and back is in it.
+        method: "device" goes past the page cache; "page_cache" is what a machine with RAM to spare sees.
     """
 
     page_out_bytes_per_second: _BytesPerSecond

@@ -22,6 +22,7 @@ from poet_onnx.profiler import StepRunner, describe_machine, measure, measure_st
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.storage import fit_latency_and_rate
 from poet_onnx.profiler.timing import KernelTimes
+from poet_onnx.runtime import Throttle
 from poet_onnx.workspace import workspace_bytes
 
 HOST = load_device("host")
@@ -90,13 +91,33 @@ def test_sizes_that_differ_from_the_graph_are_reported(model_path: Callable[...,
         _share_step(graph, dataclasses.replace(times, kernel_seconds=ran))
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("page_cache", [False, True])
-def test_storage_is_measured(tmp_path: Path, page_cache: bool) -> None:
-    figures = measure_storage(tmp_path, page_cache=page_cache, repetitions=3)
+def test_storage_is_measured(tmp_path: Path, page_cache: bool, asynchronous: bool) -> None:
+    figures = measure_storage(tmp_path, page_cache=page_cache, asynchronous=asynchronous, repetitions=3)
     assert figures.method == ("page_cache" if page_cache else "device")
     assert 1e5 < figures.page_out_bytes_per_second < 1e12
     assert 1e5 < figures.page_in_bytes_per_second < 1e12
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_figures_are_those_of_the_storage(tmp_path: Path, asynchronous: bool) -> None:
+    """A storage of known figures: no transfer can be quicker, and a hand-over to a thread takes no milliseconds."""
+    throttle = Throttle(
+        page_out_bytes_per_second=1e8,
+        page_in_bytes_per_second=2e8,
+        page_out_latency_seconds=0.005,
+        page_in_latency_seconds=0.010,
+    )
+    sizes = (1 << 16, 1 << 20, 1 << 22)
+    figures = measure_storage(
+        tmp_path, page_cache=True, asynchronous=asynchronous, throttle=throttle, sizes_bytes=sizes, repetitions=5
+    )
+    assert figures.page_out_bytes_per_second == pytest.approx(1e8, rel=0.1)
+    assert figures.page_in_bytes_per_second == pytest.approx(2e8, rel=0.1)
+    assert 0.005 <= figures.page_out_latency_seconds < 0.008
+    assert 0.010 <= figures.page_in_latency_seconds < 0.013
 
 
 def test_storage_that_cannot_be_measured(tmp_path: Path) -> None:

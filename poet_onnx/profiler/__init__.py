@@ -87,7 +87,9 @@ def measure(
     storage = None
     if device.storage is not None:
         report("timing the page directory")
-        storage = measure_storage(page_dir or tempfile.gettempdir(), page_cache=page_cache)
+        storage = measure_storage(
+            page_dir or tempfile.gettempdir(), page_cache=page_cache, asynchronous=device.storage.asynchronous
+        )
     runtime = installed_runtime()
     return MeasuredCosts(
         fingerprint=graph.fingerprint,

@@ -1,41 +1,55 @@
-"""Times the page directory: how long tensors of several sizes take to storage and back."""
+"""Times the page directory: how long tensors of several sizes take to storage and back, through a real page store."""
 
 from __future__ import annotations
 
 import os
 import statistics
-import tempfile
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from poet_onnx.errors import InputError
 from poet_onnx.measured import StorageMeasurement
+from poet_onnx.ops.schemas import DOMAIN, VERSION
+from poet_onnx.runtime import Backend, PagingOptions, Throttle, count_paging, session_options
 
 SIZES_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 """Sizes of the transfers that are timed."""
 
 _FASTEST_BYTES_PER_SECOND = 1e12
+_PAUSE = 192
+"""Rows of the matrices whose product takes about as long as a node: the I/O thread has gone to sleep by then."""
+
+
+class _Taken(NamedTuple):
+    """What one transfer of a size took each way, and what handing one over to the I/O thread and back took besides."""
+
+    page_out_seconds: float
+    page_in_seconds: float
+    hand_over_seconds: float
 
 
 def measure_storage(
     page_dir: str | os.PathLike[str],
     *,
     page_cache: bool = False,
+    asynchronous: bool = True,
     repetitions: int = 7,
     sizes_bytes: Sequence[int] = SIZES_BYTES,
+    throttle: Throttle | None = None,
 ) -> StorageMeasurement:
-    """Measure write and read rate and latency of a directory's storage.
+    """Measure write and read rate and latency of a directory's storage, as sessions that page there will see them.
 
     Args:
         page_dir: an existing directory.
-        page_cache: time transfers between RAM and the page cache; otherwise a write waits until the storage has the
-            data, and a read comes after the cache has dropped them.
+        page_cache: time transfers between RAM and the page cache, instead of past it to the storage itself.
+        asynchronous: transfers are handed over to the I/O thread, whose waking is a part of their latency.
         repetitions: of every size; the median counts.
-        sizes_bytes: transfer sizes, at least two.
+        sizes_bytes: transfer sizes, at least two, multiples of 4.
+        throttle: makes the storage slower.
 
     Raises:
         InputError: the directory does not exist, cannot be written, or is full.
@@ -43,68 +57,111 @@ def measure_storage(
     directory = Path(page_dir)
     if not directory.is_dir():
         raise InputError(f"The page directory {directory} does not exist or is no directory: make it, or give another.")
-    try:
-        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
-            descriptor = file.fileno()
-            os.posix_fallocate(descriptor, 0, max(sizes_bytes))
-            writes, reads = _time_transfers(descriptor, sizes_bytes, repetitions, page_cache=page_cache)
-    except OSError as error:
-        raise InputError(
-            f"The page directory {directory} cannot be measured: {error.strerror or error} "
-            f"({max(sizes_bytes)} bytes are needed)."
-        ) from error
-    out_latency, out_rate = fit_latency_and_rate(sizes_bytes, writes)
-    in_latency, in_rate = fit_latency_and_rate(sizes_bytes, reads)
+    taken = []
+    for size in sizes_bytes:
+        model = _model(size, asynchronous=asynchronous)
+        session = _session(model, directory, throttle, page_cache=page_cache, most_bytes=max(sizes_bytes))
+        taken.append(_median(list(_times(session, size, repetitions))))
+    hand_over = max(0.0, statistics.median(each.hand_over_seconds for each in taken))
+    out_latency, out_rate = fit_latency_and_rate(sizes_bytes, [each.page_out_seconds for each in taken])
+    in_latency, in_rate = fit_latency_and_rate(sizes_bytes, [each.page_in_seconds for each in taken])
     return StorageMeasurement(
         page_out_bytes_per_second=out_rate,
         page_in_bytes_per_second=in_rate,
-        page_out_latency_seconds=out_latency,
-        page_in_latency_seconds=in_latency,
+        page_out_latency_seconds=out_latency + hand_over,
+        page_in_latency_seconds=in_latency + hand_over,
         method="page_cache" if page_cache else "device",
     )
 
 
-def _time_transfers(
-    descriptor: int, sizes_bytes: Sequence[int], repetitions: int, *, page_cache: bool
-) -> tuple[list[float], list[float]]:
-    """Return median seconds of writing and of reading each size; one round before the timed ones warms up."""
-    data = {size: np.random.default_rng(size).bytes(size) for size in sizes_bytes}
-    target = bytearray(max(sizes_bytes))
-    writes: dict[int, list[float]] = {size: [] for size in sizes_bytes}
-    reads: dict[int, list[float]] = {size: [] for size in sizes_bytes}
-    for _ in range(repetitions + 1):
-        for size in sizes_bytes:
-            writes[size].append(_seconds_of(partial(_write, descriptor, data[size], wait=not page_cache)))
-            if not page_cache:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            reads[size].append(_seconds_of(partial(_read, descriptor, memoryview(target)[:size])))
-    return (
-        [statistics.median(writes[size][1:]) for size in sizes_bytes],
-        [statistics.median(reads[size][1:]) for size in sizes_bytes],
+def _model(size_bytes: int, *, asynchronous: bool) -> ModelProto:
+    """Return a graph that pages a tensor out and in again, each after a while of arithmetic."""
+    shape = [size_bytes // 4]
+    page_in = {"slot": 0, "dtype": TensorProto.FLOAT, "shape": shape}
+    nodes = [helper.make_node("Neg", ["x"], ["block"]), helper.make_node("MatMul", ["rows", "rows"], ["pause"])]
+    if asynchronous:
+        nodes += [
+            _page("PageOutStart", ["block", "pause"], ["leaving"], slot=0),
+            _page("PageOutEnd", ["leaving", "block"], ["token"]),
+        ]
+    else:
+        nodes.append(_page("PageOut", ["block", "pause"], ["token"], slot=0))
+    nodes += [_page("Gate", ["pause", "token"], ["gated"]), helper.make_node("MatMul", ["gated", "rows"], ["again"])]
+    if asynchronous:
+        nodes += [
+            _page("PageInStart", ["token", "again"], ["raw", "ticket"], **page_in),
+            _page("PageInEnd", ["raw", "ticket"], ["back"]),
+        ]
+    else:
+        nodes.append(_page("PageIn", ["token", "again"], ["back"], **page_in))
+    nodes.append(helper.make_node("Shape", ["back"], ["shape"]))
+    graph = helper.make_graph(
+        nodes,
+        "page",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
+            helper.make_tensor_value_info("rows", TensorProto.FLOAT, [_PAUSE, _PAUSE]),
+        ],
+        [helper.make_tensor_value_info("shape", TensorProto.INT64, [1])],
     )
+    imports = [helper.make_opsetid("", 15), helper.make_opsetid(DOMAIN, VERSION)]
+    model: ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    return model
 
 
-def _seconds_of(action: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+def _page(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> NodeProto:
+    return helper.make_node(op_type, list(inputs), list(outputs), domain=DOMAIN, name=outputs[0], **attributes)
 
 
-def _write(descriptor: int, data: bytes, *, wait: bool) -> None:
-    view, offset = memoryview(data), 0
-    while offset < len(data):
-        offset += os.pwrite(descriptor, view[offset:], offset)
-    if wait:
-        os.fdatasync(descriptor)
+def _session(
+    model: ModelProto, directory: Path, throttle: Throttle | None, *, page_cache: bool, most_bytes: int
+) -> Any:
+    """Return a session that pages as asked for; what a file system cannot write past the page cache is dropped from it.
+
+    Raises:
+        InputError: there is no room for `most_bytes`, or no page file.
+    """
+
+    def paging_by(backend: Backend) -> Any:
+        import onnxruntime
+
+        options = session_options(
+            page_dir=directory, paging=PagingOptions(backend=backend, throttle=throttle or Throttle())
+        )
+        options.log_severity_level = 4  # a failure is told here
+        try:
+            return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's exceptions have no common base
+            reason = str(error).strip().splitlines()[-1].rpartition("initialization: ")[2].rstrip(".")
+            raise InputError(
+                f"The page directory {directory} cannot be measured: {reason} ({most_bytes} bytes are needed)."
+            ) from error
+
+    if page_cache:
+        return paging_by("cached")
+    try:
+        return paging_by("direct")
+    except InputError:
+        return paging_by("uncached")
 
 
-def _read(descriptor: int, view: memoryview) -> None:
-    offset = 0
-    while offset < len(view):
-        count = os.preadv(descriptor, [view[offset:]], offset)
-        if count == 0:
-            raise OSError(f"only {offset} of {len(view)} bytes could be read back")
-        offset += count
+def _times(session: Any, size_bytes: int, repetitions: int) -> Iterator[_Taken]:
+    """Yield what each run's transfers took; one run before them warms up."""
+    feeds = {
+        "x": np.random.default_rng(0).standard_normal(size_bytes // 4, dtype=np.float32),
+        "rows": np.zeros((_PAUSE, _PAUSE), np.float32),
+    }
+    for number in range(repetitions + 1):
+        with count_paging() as paging:
+            session.run(None, feeds)
+            moved = paging.statistics
+        if number:
+            beside = (moved.waited_seconds - moved.transfer_seconds) / (moved.page_outs + moved.page_ins)
+            yield _Taken(moved.page_out_seconds, moved.page_in_seconds, beside)
+
+
+def _median(taken: Sequence[_Taken]) -> _Taken:
+    return _Taken(*(statistics.median(column) for column in zip(*taken, strict=True)))
 
 
 def fit_latency_and_rate(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poet_onnx.runtime.allocations import AllocationCounter, count_allocations
 from poet_onnx.runtime.installed import InstalledRuntime, installed_runtime
-from poet_onnx.runtime.options import PagingOptions, Throttle, session_options, training_module
+from poet_onnx.runtime.options import Backend, PagingOptions, Throttle, session_options, training_module
 from poet_onnx.runtime.statistics import (
     PagingCounter,
     PagingStatistics,
@@ -17,6 +17,7 @@ from poet_onnx.runtime.statistics import (
 
 __all__ = [
     "AllocationCounter",
+    "Backend",
     "InstalledRuntime",
     "PagingCounter",
     "PagingOptions",

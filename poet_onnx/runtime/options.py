@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from poet_onnx.errors import InputError
 from poet_onnx.ops import library_path
@@ -22,7 +22,8 @@ _PAGE_DIR_ENTRY = "poet.page_dir"
 _PAGE_DIR_VARIABLE = "POET_PAGE_DIR"
 _LONGEST_ENTRY_BYTES = 1024  # of a configuration entry's value in ONNX Runtime 1.19
 
-BACKENDS = ("auto", "cached", "uncached", "direct", "io_uring")
+Backend = Literal["auto", "cached", "uncached", "direct", "io_uring"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 """Ways to move pages between memory and the page file."""
 CIPHERS = ("aes-256-gcm", "chacha20-poly1305")
 """Ways to encrypt pages."""
@@ -70,7 +71,7 @@ class PagingOptions:
         InputError: an unknown back end or cipher.
     """
 
-    backend: Literal["auto", "cached", "uncached", "direct", "io_uring"] = "auto"
+    backend: Backend = "auto"
     checksum: bool = True
     cipher: Literal["aes-256-gcm", "chacha20-poly1305"] | None = None
     throttle: Throttle = Throttle()
