@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -168,6 +169,7 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
     """
     if request.plan is not None:
         return _carry_given(model, request, request.plan)
+    end = time.monotonic() + request.time_limit_seconds
     lowered = _lowered(model, request)
     quickest = next(iter(lowered.values()))
     whole = _Whole.of(extract(quickest), request)
@@ -175,7 +177,7 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
     for part_bytes, expansions, variant in _variants(lowered, request):
         graph = whole.graph if variant is quickest else extract(variant)
         try:
-            planned = whole.planned(graph, part_bytes, expansions)
+            planned = whole.planned(graph, part_bytes, expansions, seconds=max(1.0, end - time.monotonic()))
         except InfeasibleError as error:
             if error.smallest_budget_bytes is None:
                 raise
@@ -269,10 +271,12 @@ class _Whole:
         paging = request.paging and bool(costs.page_out)
         return ScheduleProblem(graph, costs, transient, self.deadline_seconds, request.recompute, paging)
 
-    def planned(self, graph: TrainingGraph, part_bytes: int | None, expansions: str | None) -> Planned:
-        """Schedule a graph."""
+    def planned(
+        self, graph: TrainingGraph, part_bytes: int | None, expansions: str | None, *, seconds: float
+    ) -> Planned:
+        """Schedule a graph in some time."""
         problem = self.problem(graph)
-        plan = _schedule(problem, self.request)
+        plan = _schedule(problem, replace(self.request, time_limit_seconds=seconds))
         plan = replace(plan, part_bytes=part_bytes, expansions=expansions, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 

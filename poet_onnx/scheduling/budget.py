@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ from poet_onnx.scheduling.starts import greedy_start
 from poet_onnx.scheduling.timing import relaxed_timing
 
 SEARCH_SECONDS = 20.0
+"""For the search; where transfers have to be in time once more for the bisection, all budgets together."""
 
 BISECTION_SECONDS = 4.0
 """For each budget that is tried where transfers have to be in time."""
@@ -85,7 +87,7 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, i
 def _within_deadline(
     instance: Instance, deadline_seconds: float, least: tuple[int, int], peak_bytes: int
 ) -> tuple[int, int]:
-    """Return the smallest budget, to within a few percent, for which a plan is found whose transfers are in time.
+    """Return the smallest budget, as near as time allows, for which a plan is found whose transfers are in time.
 
     Args:
         instance: the problem; its own budget is not looked at.
@@ -100,7 +102,8 @@ def _within_deadline(
     works = peak_bytes
     limits = Limits(gap=float("inf"), overhead_gap=float("inf"), time_limit_seconds=BISECTION_SECONDS)
     budget = low_bytes
-    while works - low_bytes > PRECISION * works:
+    end = time.monotonic() + SEARCH_SECONDS
+    while works - low_bytes > PRECISION * works and time.monotonic() < end:
         problem = replace(instance.problem, budget_bytes=budget)
         incumbent = Incumbent(problem, instance.base_joules, None)
         limited = replace(instance, problem=problem)

@@ -73,11 +73,22 @@ def schedule(
     run = _Run(problem, limits, progress)
     for steps in known:
         run.take(steps)
-    if order is not None:
-        return run.in_order(tuple(order))
-    if problem.budget_bytes is None:
-        return run.in_order(memory_aware_order(problem))
-    return run.in_best_order(problem.budget_bytes)
+    try:
+        if order is not None:
+            return run.in_order(tuple(order))
+        if problem.budget_bytes is None:
+            return run.in_order(memory_aware_order(problem))
+        return run.in_best_order(problem.budget_bytes)
+    except _NothingFoundError as failure:
+        raise LimitReachedError(_nothing_found(problem, failure, run)) from None
+
+
+class _NothingFoundError(LimitReachedError):
+    """No plan was found in an order, but none was proven not to exist; what would do is told when all have failed."""
+
+    def __init__(self, order: tuple[str, ...], fastest_seconds: float) -> None:
+        super().__init__("no plan was found")
+        self.order, self.fastest_seconds = order, fastest_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ class _Run:
         except KeyboardInterrupt:
             return self._interrupted()
         orders = [choice.order, choice.rival] if choice.rival else [choice.order]
-        plans, refusals = self._in_orders(orders)
+        plans, failures = self._in_orders(orders)
         best = self._cheapest(plans)
         if best is not None:
             return best
@@ -129,32 +140,32 @@ class _Run:
             raise KeyboardInterrupt
         # What would do is said of the order that the peak is known of.
         rule = memory_aware_order(self.problem)
-        if rule in refusals:
-            raise refusals[rule]
+        if rule in failures:
+            raise failures[rule]
+        left = self.limits.time_limit_seconds - (time.monotonic() - self.begin)
+        self.limits = replace(self.limits, time_limit_seconds=max(1.0, left))
         return self.in_order(rule)
 
     def _in_orders(
         self, orders: Sequence[tuple[str, ...]]
-    ) -> tuple[list[Plan], dict[tuple[str, ...], InfeasibleError]]:
+    ) -> tuple[list[Plan], dict[tuple[str, ...], InfeasibleError | LimitReachedError]]:
         """Schedule in each order, the time shared among them; return the plans, and why others have none."""
         plans: list[Plan] = []
-        refusals: dict[tuple[str, ...], InfeasibleError] = {}
+        failures: dict[tuple[str, ...], InfeasibleError | LimitReachedError] = {}
         limits = self.limits
         for number, order in enumerate(orders):
             left = limits.time_limit_seconds - (time.monotonic() - self.begin)
             self.limits = replace(limits, time_limit_seconds=max(1.0, left / (len(orders) - number)))
             try:
                 plans.append(self.in_order(order))
-            except InfeasibleError as error:
-                refusals[order] = error
-            except LimitReachedError:
-                continue
+            except (InfeasibleError, LimitReachedError) as error:
+                failures[order] = error
             except KeyboardInterrupt:
                 self.ending = "interrupted"
             if self.ending == "interrupted":
                 break
         self.limits = limits
-        return plans, refusals
+        return plans, failures
 
     def _cheapest(self, plans: Sequence[Plan]) -> Plan | None:
         """Return the cheapest of some plans and those found before."""
@@ -216,7 +227,7 @@ class _Run:
         if incumbent.steps is None and self.ending == "interrupted":
             raise KeyboardInterrupt
         if incumbent.steps is None:
-            raise LimitReachedError(_nothing_found(instance, self.limits, incumbent.fastest_seconds))
+            raise _NothingFoundError(order, incumbent.fastest_seconds)
         steps = overlap(problem, incumbent.steps)
         try:
             covers += _anything(problem, order, incumbent)
@@ -298,20 +309,17 @@ def base_joules(problem: ScheduleProblem) -> float:
     return sum(node.joules + costs.idle_watts * node.seconds for node in nodes)
 
 
-def _nothing_found(instance: Instance, limits: Limits, fastest: float) -> str:
+def _nothing_found(problem: ScheduleProblem, failure: _NothingFoundError, run: _Run) -> str:
     """Say that no plan was found although none was proven not to exist, and what would do."""
-    problem = instance.problem
-    if fastest < float("inf"):
-        works = smallest_budget(problem, [node.name for node in instance.nodes]).budget_bytes
+    asked = f"No plan for a budget of {problem.budget_bytes:,} bytes"
+    if failure.fastest_seconds < float("inf"):
+        works = smallest_budget(problem, failure.order).budget_bytes
         return (
-            f"No plan for a budget of {problem.budget_bytes:,} bytes was found that meets the deadline of "
-            f"{problem.deadline_seconds:.6g} s, transfers included: the fastest found takes {fastest:.6g} s; "
-            f"give at least that, or a budget of {works:,} bytes."
+            f"{asked} was found that meets the deadline of {problem.deadline_seconds:.6g} s, transfers included: the "
+            f"fastest found takes {failure.fastest_seconds:.6g} s; give at least that, or a budget of {works:,} bytes."
         )
-    return (
-        f"No plan for a budget of {problem.budget_bytes:,} bytes was found in {limits.time_limit_seconds:.0f} s; "
-        "give a larger --time-limit, budget or deadline."
-    )
+    seconds = time.monotonic() - run.begin
+    return f"{asked} was found in {seconds:.0f} s; give a larger --time-limit, budget or deadline."
 
 
 def _covers(candidates: Candidates) -> str:
