@@ -19,10 +19,10 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.measured import MeasuredCosts, load_measured
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler import StepRunner, describe_machine, measure, measure_storage
+from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.storage import fit_latency_and_rate
-from poet_onnx.profiler.timing import KernelTimes
-from poet_onnx.runtime import Throttle
+from poet_onnx.runtime import Throttle, session_options
 from poet_onnx.workspace import workspace_bytes
 
 HOST = load_device("host")
@@ -75,20 +75,26 @@ def test_sizes_that_differ_from_the_graph_are_reported(model_path: Callable[...,
 
     graph = graph_of(model_path("mlp-l1"))
     times = KernelTimes(
-        step_seconds=2.0 * len(graph.nodes),
         kernel_seconds={node.name: 1.0 for node in graph.nodes},
         gap_seconds=0.25,
         output_bytes={n.name: sum(graph.tensors[o].size_bytes for o in n.outputs if o) for n in graph.nodes},
-        active_watts=None,
     )
-    seconds, overhead = _share_step(graph, times)
+    step_seconds = 2.0 * len(graph.nodes)
+    seconds, overhead = _share_step(graph, times, step_seconds)
     assert (overhead, seconds[graph.nodes[0].name]) == pytest.approx((0.25, 1.75))
     first = graph.nodes[0].name
     with pytest.raises(CheckFailedError, match=f"'{first}'.*made 1 bytes"):
-        _share_step(graph, dataclasses.replace(times, output_bytes={**times.output_bytes, first: 1}))
+        _share_step(graph, dataclasses.replace(times, output_bytes={**times.output_bytes, first: 1}), step_seconds)
     ran = {name: second for name, second in times.kernel_seconds.items() if name != first}
     with pytest.raises(CheckFailedError, match=f"'{first}'.*did not run"):
-        _share_step(graph, dataclasses.replace(times, kernel_seconds=ran))
+        _share_step(graph, dataclasses.replace(times, kernel_seconds=ran), step_seconds)
+
+
+def test_a_kernel_process_that_fails_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(InputError, match=r"kernels of model\.onnx failed: .*model\.onnx"):
+        time_kernels(path, tmp_path, seed=0, repetitions=1, warmup=0, threads=1, dims={})
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -197,7 +203,8 @@ def test_predicted_time_is_the_measured_one(
         assert result.plan.prediction.page_out_bytes + result.plan.prediction.recomputed_nodes > 0
         result.save(tmp_path / "rewritten.onnx")
         feeds = random_feeds(result.graph, 0)
-        first, second = StepRunner(path, feeds), StepRunner(tmp_path / "rewritten.onnx", feeds, page_dir=tmp_path)
+        options = session_options(page_dir=tmp_path)
+        first, second = StepRunner(path, feeds), StepRunner(tmp_path / "rewritten.onnx", feeds, options=options)
         original, rewritten = unloaded_seconds(first, second)
         ratios.append((result.original.seconds / original, result.rewritten.seconds / rewritten))
         if all(abs(statistics.median(each) - 1.0) <= 0.15 for each in zip(*ratios, strict=True)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import statistics
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,9 +19,10 @@ from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.measured import MeasuredCosts, NodeMeasurement
 from poet_onnx.passes.lowering import choose_expansions, lower, normalize_for
+from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.storage import measure_storage
-from poet_onnx.profiler.timing import KernelTimes, StepRunner, StepTime, time_steps
+from poet_onnx.profiler.timing import StepRunner, StepTime, time_steps
 from poet_onnx.profiler.workspace import count_workspace
 from poet_onnx.runtime import installed_runtime
 
@@ -42,8 +45,9 @@ def measure(
 ) -> MeasuredCosts:
     """Measure what a training step costs on this machine.
 
-    Half of the plain steps run before the profiled ones and half after. Kernel times are medians of the profiled steps,
-    scaled so that together with the runtime's overhead per node they make the median plain step.
+    Half of the plain steps run before the profiled ones, which have a process of their own, and half after. Kernel
+    times are medians of the profiled steps, scaled so that together with the runtime's overhead per node they make the
+    median plain step.
 
     Args:
         model_path: a training model, as for `rewrite`.
@@ -78,10 +82,22 @@ def measure(
         ir.save(model, path, external_data="weights", size_threshold_bytes=1 << 20)
         report(f"timing {repetitions} steps of {len(graph.nodes)} nodes")
         meter = find_meter()
-        times = time_steps(
-            path, feeds, Path(scratch), repetitions=repetitions, warmup=warmup, threads=threads, meter=meter
+        half = math.ceil(repetitions / 2)
+        halves = [time_steps(path, feeds, repetitions=half, warmup=warmup, threads=threads, meter=meter)]
+        times = time_kernels(
+            path,
+            Path(scratch),
+            seed=seed,
+            repetitions=repetitions,
+            warmup=warmup,
+            threads=threads,
+            dims=dims or {},
         )
-    nodes_seconds, overhead_seconds = _share_step(graph, times)
+        halves.append(time_steps(path, feeds, repetitions=half, warmup=warmup, threads=threads, meter=meter))
+    steps = [step for part in halves for step in part.steps]
+    watts = [part.active_watts for part in halves if part.active_watts is not None]
+    step_seconds = statistics.median(step.cpu_seconds if threads == 1 else step.wall_seconds for step in steps)
+    nodes_seconds, overhead_seconds = _share_step(graph, times, step_seconds)
     report("counting workspace")
     workspace = count_workspace(model, graph, threads=threads)
     storage = None
@@ -98,7 +114,7 @@ def measure(
         runtime=f"{runtime.distribution} {runtime.version}",
         threads=threads,
         repetitions=repetitions,
-        step_seconds=times.step_seconds,
+        step_seconds=step_seconds,
         node_overhead_seconds=overhead_seconds,
         nodes={
             node.name: NodeMeasurement(
@@ -109,11 +125,11 @@ def measure(
             for node in graph.nodes
         },
         storage=storage,
-        active_watts=times.active_watts,
+        active_watts=statistics.fmean(watts) if watts else None,
     )
 
 
-def _share_step(graph: TrainingGraph, times: KernelTimes) -> tuple[dict[str, float], float]:
+def _share_step(graph: TrainingGraph, times: KernelTimes, step_seconds: float) -> tuple[dict[str, float], float]:
     """Return seconds of every kernel and the overhead of each node, which together make the plain step.
 
     The overhead is what the plain step takes beyond the kernels, at most the gap that the profiled steps have between
@@ -133,8 +149,8 @@ def _share_step(graph: TrainingGraph, times: KernelTimes) -> tuple[dict[str, flo
             )
     names = [node.name for node in graph.nodes]
     kernels = sum(times.kernel_seconds[name] for name in names)
-    overhead = min(max(0.0, (times.step_seconds - kernels) / len(names)), times.gap_seconds)
-    scale = (times.step_seconds - overhead * len(names)) / kernels
+    overhead = min(max(0.0, (step_seconds - kernels) / len(names)), times.gap_seconds)
+    scale = (step_seconds - overhead * len(names)) / kernels
     return {name: times.kernel_seconds[name] * scale for name in names}, overhead
 
 
