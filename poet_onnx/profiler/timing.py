@@ -23,8 +23,7 @@ Feeds = Mapping[str, npt.NDArray[np.generic]]
 
 _IDLE_SECONDS = 1.0
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
-_LARGEST_MMAP_THRESHOLD = 32 << 20  # of glibc on 64 bits; also where its own adjustment ends
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # mallopt(3)
 _NEVER_TRIM = 2**31 - 1
 
 
@@ -62,7 +61,7 @@ def keep_heap() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+        mallopt(_M_MMAP_MAX, 0)  # blocks of their own are given back, whatever their size
         mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM)
 
 
