@@ -63,7 +63,7 @@ void Page::make_room(uint64_t bytes) {
                 ", which has " + std::to_string(capacity_bytes_) + " bytes by its plan");
   offset_ = store_->take(slot_, bytes);
   capacity_bytes_ = bytes;
-  is_complete_ = false;  // what was written is where the slot was
+  token_ = 0;  // what was written is where the slot was: no token may end or read it any more
 }
 
 // Ends the last write's token and makes a new one. The caller holds `writer_`.
@@ -131,7 +131,7 @@ void Page::require_current(int64_t token) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (token != token_)
     throw Error("token " + std::to_string(token) + " is stale: slot " + std::to_string(slot_) +
-                " has been written again since (by a later or concurrent run of its session)");
+                " has been written again since (by a later or concurrent run of its session), or moved");
 }
 
 void Page::prepare_read(int64_t token, int64_t slot, const TensorLayout& layout, Transfer* read) const {

@@ -40,7 +40,9 @@ void slots_keep_to_their_plan() {
   const int64_t token = out(grown, block, false);
   next.page->reserve(1, false);
   grown.page->reserve(5000, false);
-  REQUIRE(fails([&] { read_page(token, 0, block.layout(), block.data()); }, "slot 0 cannot be read"));
+  REQUIRE(fails([&] { read_page(token, 0, block.layout(), block.data()); }, "is stale: slot 0"));
+  REQUIRE(fails([&] { grown.page->end_write(token, block.data()); }, "is stale: slot 0"));
+  REQUIRE(fails([&] { read_page(token, 0, block.layout(), block.data()); }, "is stale: slot 0"));
   const auto free = make_store();
   REQUIRE(free->take(0, 1) == 0 && free->take(0, 4097) == 4096 && free->take(0, 1) == 3 * 4096);
   REQUIRE(fails([&] { free->take(0, ~uint64_t{0}); }, "of no plan"));
