@@ -1,21 +1,17 @@
-"""What a rewrite was asked for, and the plan that answers it."""
+"""The plan that answers a request, and the model it is for."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
 import onnx_ir as ir
 
 from poet_onnx import plan_json
 from poet_onnx.costs import CostTable, cost_table
-from poet_onnx.device import DeviceProfile, load_device
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.extract import extract
 from poet_onnx.graph import TrainingGraph
@@ -23,16 +19,10 @@ from poet_onnx.passes.lowering import choose_expansions, lower
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.quantities import Budget, Deadline, parse_budget, parse_deadline
+from poet_onnx.request import Request
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.simulate import simulate
-
-if TYPE_CHECKING:
-    from poet_onnx.measured import MeasuredCosts
-    from poet_onnx.scheduling import Progress
-
-BudgetKind: TypeAlias = Literal["ram", "activation"]
 
 PART_BYTES = (1 << 20, 128 << 10)
 """Sizes of parts that large weight gradients are split into where whole ones do not fit."""
@@ -42,31 +32,6 @@ BLOCK_EXTRA_BYTES = 30
 
 BLOCKS_BESIDES = 16
 """Blocks that may be there beside the graph's values: workspace, tokens, what a session passes in and out."""
-
-METHODS = ("poet",)
-TARGETS = ("training", "stock")
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of a rewrite, read and checked; `poet_onnx.rewrite` says what they mean."""
-
-    device: DeviceProfile
-    budget: Budget | None
-    budget_kind: BudgetKind
-    deadline: Deadline | None
-    measured: MeasuredCosts | None
-    method: str
-    recompute: bool
-    paging: bool
-    split: bool
-    gap: float
-    time_limit_seconds: float
-    seed: int
-    plan: Plan | str | None
-    progress: Callable[[Progress], None] | None
-    dims: Mapping[str, int]
-    target: str
 
 
 @dataclass(frozen=True)
@@ -89,69 +54,6 @@ class Planned:
     ordered: Prediction
     rewritten: Prediction
     budget_bytes: int | None
-
-
-def read_request(
-    *,
-    device: str | os.PathLike[str] | DeviceProfile,
-    ram_budget: SupportsIndex | str | None = None,
-    activation_budget: SupportsIndex | str | None = None,
-    deadline: float | str | None = None,
-    costs: MeasuredCosts | str | os.PathLike[str] | None = None,
-    method: str = "poet",
-    recompute: bool = True,
-    paging: bool = True,
-    split: bool = True,
-    gap: float = 0.01,
-    time_limit_seconds: float = 60.0,
-    seed: int = 0,
-    plan: Plan | str | os.PathLike[str] | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    dims: Mapping[str, int] | None = None,
-    target: str = "training",
-) -> Request:
-    """Read and check the arguments of a rewrite.
-
-    Raises:
-        InputError: naming the argument that cannot be used, and what can.
-    """
-    for name, chosen, known in (("method", method, METHODS), ("target", target, TARGETS)):
-        if chosen not in known:
-            raise InputError(f"This release has no {name} {chosen!r}; use {' or '.join(map(repr, known))}.")
-    if ram_budget is not None and activation_budget is not None:
-        raise InputError("Give a RAM budget or an activation budget, not both.")
-    for name, number, low, high in (("gap", gap, 0.0, 1.0), ("time limit", time_limit_seconds, 0.0, math.inf)):
-        if not low <= number < high:
-            raise InputError(f"A {name} of {number} is out of range: it must be at least {low:g} and below {high:g}.")
-    if not 0 <= seed < 2**31:
-        raise InputError(f"Seed {seed} is out of range: it must be at least 0 and below 2147483648.")
-    for name, size in (dims or {}).items():
-        if size < 1:
-            raise InputError(f"Dimension {name}={size} is out of range: it must be at least 1.")
-    budget: Budget | None = None
-    if ram_budget is not None:
-        budget = parse_budget(ram_budget, name="RAM budget")
-    elif activation_budget is not None:
-        share_of = "the transient peak after ordering"
-        budget = parse_budget(activation_budget, name="activation budget", share_of=share_of)
-    return Request(
-        device=device if isinstance(device, DeviceProfile) else load_device(os.fspath(device)),
-        budget=budget,
-        budget_kind="ram" if activation_budget is None else "activation",
-        deadline=None if deadline is None else parse_deadline(deadline, name="deadline"),
-        measured=_measured(costs),
-        method=method,
-        recompute=recompute,
-        paging=paging,
-        split=split,
-        gap=gap,
-        time_limit_seconds=time_limit_seconds,
-        seed=seed,
-        plan=plan if isinstance(plan, Plan) or plan is None else _read_text(Path(plan), "plan"),
-        progress=progress,
-        dims=dict(dims or {}),
-        target=target,
-    )
 
 
 def make_plan(model: ir.Model, request: Request) -> Planned:
@@ -279,22 +181,6 @@ class _Whole:
         plan = _schedule(problem, replace(self.request, time_limit_seconds=seconds))
         plan = replace(plan, part_bytes=part_bytes, expansions=expansions, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
-
-
-def _read_text(path: Path, what: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InputError(f"Cannot read the {what} {path}: {reason}.") from error
-
-
-def _measured(costs: MeasuredCosts | str | os.PathLike[str] | None) -> MeasuredCosts | None:
-    if not isinstance(costs, (str, os.PathLike)):
-        return costs
-    from poet_onnx.measured import load_measured
-
-    return load_measured(Path(costs))
 
 
 def _budget_bytes(request: Request, ordered: Prediction) -> int | None:

@@ -26,7 +26,8 @@ from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
 from poet_onnx.plan import Plan, Prediction
-from poet_onnx.planning import BudgetKind, Planned, Request, make_plan, read_request
+from poet_onnx.planning import Planned, make_plan
+from poet_onnx.request import BudgetKind, Request, read_request
 from poet_onnx.saving import save_model
 
 if TYPE_CHECKING:

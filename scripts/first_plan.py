@@ -112,6 +112,7 @@ def _work(path: Path, device: str, percent: int, *, profiled: bool) -> int:
     from poet_onnx.errors import InfeasibleError
     from poet_onnx.extract import load_model
     from poet_onnx.passes.normalize import normalize
+    from poet_onnx.request import read_request
     from poet_onnx.scheduling import Progress
 
     imported, begin = time.time(), time.monotonic()
@@ -129,7 +130,7 @@ def _work(path: Path, device: str, percent: int, *, profiled: bool) -> int:
         if progress.objective_joules < math.inf:
             raise KeyboardInterrupt
 
-    request = planning.read_request(device=device, activation_budget=f"{percent}%", progress=stop_at_first)
+    request = read_request(device=device, activation_budget=f"{percent}%", progress=stop_at_first)
     planning.schedule = noted  # type: ignore[assignment]
     profile = cProfile.Profile()
     if profiled:

@@ -19,7 +19,7 @@ STAGES = [
     {"plan"},
     {"simulate", "plan_json", "scheduling"},
     {"passes"},
-    {"planning", "saving", "rewrite"},
+    {"request", "planning", "saving", "rewrite"},
     {"ops", "feeds", "runtime", "verify", "profiler", "training"},
     {"report", "inspection"},
     {"cli"},

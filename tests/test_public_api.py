@@ -37,6 +37,6 @@ def test_importing_needs_neither_runtime_nor_solver() -> None:
 
 def test_pipeline_takes_what_rewrite_takes() -> None:
     options = inspect.signature(poet_onnx.rewrite).parameters
-    from poet_onnx.planning import read_request
+    from poet_onnx.request import read_request
 
     assert set(options) - {"model_or_path"} == set(inspect.signature(read_request).parameters)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from poet_onnx.planning import TARGETS
+from poet_onnx.request import TARGETS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -14,8 +14,8 @@ from poet_onnx.cli.files import check_writable
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.measured import load_measured
 from poet_onnx.plan_json import to_json
-from poet_onnx.planning import METHODS
 from poet_onnx.report import Report
+from poet_onnx.request import METHODS
 from poet_onnx.rewrite import RewriteResult
 from poet_onnx.rewrite import rewrite as rewrite_model
 from poet_onnx.verify import VerificationReport, verify
