@@ -10,8 +10,6 @@ from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedErro
 from poet_onnx.plan import Action, Certificate, Plan, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import attempt
-from poet_onnx.scheduling.budget import smallest_budget
-from poet_onnx.scheduling.candidates import Candidates
 from poet_onnx.scheduling.deadlines import solve_within_deadline
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.formulation import Formulation
@@ -20,6 +18,7 @@ from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.outcome import Limits, Progress
+from poet_onnx.scheduling.refusals import NothingFoundError, covers_of, refuse_budget, refuse_large_nodes
 from poet_onnx.scheduling.relaxation import least_overhead
 from poet_onnx.scheduling.reorder import order_for
 from poet_onnx.scheduling.transfers import overlap
@@ -79,16 +78,8 @@ def schedule(
         if problem.budget_bytes is None:
             return run.in_order(memory_aware_order(problem))
         return run.in_best_order(problem.budget_bytes)
-    except _NothingFoundError as failure:
-        raise LimitReachedError(_nothing_found(problem, failure, run)) from None
-
-
-class _NothingFoundError(LimitReachedError):
-    """No plan was found in an order, but none was proven not to exist; what would do is told when all have failed."""
-
-    def __init__(self, order: tuple[str, ...], fastest_seconds: float) -> None:
-        super().__init__("no plan was found")
-        self.order, self.fastest_seconds = order, fastest_seconds
+    except NothingFoundError as failure:
+        raise LimitReachedError(failure.explained(problem, time.monotonic() - run.begin)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +218,7 @@ class _Run:
         if incumbent.steps is None and self.ending == "interrupted":
             raise KeyboardInterrupt
         if incumbent.steps is None:
-            raise _NothingFoundError(order, incumbent.fastest_seconds)
+            raise NothingFoundError(order, incumbent.fastest_seconds)
         steps = overlap(problem, incumbent.steps)
         try:
             covers += _anything(problem, order, incumbent)
@@ -240,7 +231,7 @@ class _Run:
         budget, deadline = self.problem.budget_bytes, self.problem.deadline_seconds
         if budget is None:
             raise CheckFailedError("A schedule without a budget needs no solver.")
-        _refuse_large_nodes(instance, budget)
+        refuse_large_nodes(instance, budget)
         model: Formulation | None
         try:
             if deadline is None:
@@ -251,10 +242,10 @@ class _Run:
         except KeyboardInterrupt:
             status, model = "interrupted", None
         if status == "infeasible" and incumbent.steps is None:
-            _refuse_budget(instance)
+            refuse_budget(instance)
         if status in ("time_limit", "interrupted"):
             self.ending = status
-        return ALL_PLANS if model is None else _covers(model.candidates)
+        return ALL_PLANS if model is None else covers_of(model.candidates)
 
     def _plan(self, steps: tuple[Step, ...], bound_joules: float, covers: str, *, is_needed: bool = True) -> Plan:
         """Return a plan with its certificate; none is needed where everything fits as it is."""
@@ -307,47 +298,3 @@ def base_joules(problem: ScheduleProblem) -> float:
     costs = problem.costs
     nodes = [costs.nodes[node.name] for node in problem.graph.nodes]
     return sum(node.joules + costs.idle_watts * node.seconds for node in nodes)
-
-
-def _nothing_found(problem: ScheduleProblem, failure: _NothingFoundError, run: _Run) -> str:
-    """Say that no plan was found although none was proven not to exist, and what would do."""
-    asked = f"No plan for a budget of {problem.budget_bytes:,} bytes"
-    if failure.fastest_seconds < float("inf"):
-        works = smallest_budget(problem, failure.order).budget_bytes
-        return (
-            f"{asked} was found that meets the deadline of {problem.deadline_seconds:.6g} s, transfers included: the "
-            f"fastest found takes {failure.fastest_seconds:.6g} s; give at least that, or a budget of {works:,} bytes."
-        )
-    seconds = time.monotonic() - run.begin
-    return f"{asked} was found in {seconds:.0f} s; give a larger --time-limit, budget or deadline."
-
-
-def _covers(candidates: Candidates) -> str:
-    """Say in words which plans the bound holds for."""
-    hops = "any number of" if candidates.hops >= len(candidates.units) else f"at most {candidates.hops}"
-    stays = sum(1 for value in candidates.last_alive if value not in candidates.instance.kept)
-    return (
-        "plans in this order, which recomputes before the same node keep as well; recompute right before a reader, or "
-        "where an input is in RAM anyway, in chains of "
-        f"{hops} fused units whose inner values are not stored; values stored when they are made first, fetched right "
-        f"before a reader; {stays} small or short-lived values stay in RAM; buffers are taken "
-        "over only where that is certain; transfers hidden as far as time allows"
-    )
-
-
-def _refuse_large_nodes(instance: Instance, budget: int) -> None:
-    if any(instance.smallest_node_bytes(position) > budget for position in range(len(instance.nodes))):
-        _refuse_budget(instance)
-
-
-def _refuse_budget(instance: Instance) -> None:
-    """Raise the error that names the smallest budget that works."""
-    problem = instance.problem
-    smallest = smallest_budget(problem, [node.name for node in instance.nodes])
-    within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
-    raise InfeasibleError(
-        f"No plan{within} keeps to a transient budget of {problem.budget_bytes:,} bytes: the smallest that works is "
-        f"{smallest.budget_bytes:,} bytes (bound {smallest.bound_bytes:,}), and node '{smallest.node}' alone needs "
-        f"{smallest.node_bytes:,}; give at least {smallest.budget_bytes:,} bytes or allow recompute, paging or time.",
-        smallest.budget_bytes,
-    )

@@ -1,0 +1,69 @@
+"""What is said where there is no plan, and of which plans a bound holds."""
+
+from __future__ import annotations
+
+from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.budget import smallest_budget
+from poet_onnx.scheduling.candidates import Candidates
+from poet_onnx.scheduling.instance import Instance
+
+
+class NothingFoundError(LimitReachedError):
+    """No plan was found in an order, but none was proven not to exist; what would do is told when all have failed."""
+
+    def __init__(self, order: tuple[str, ...], fastest_seconds: float) -> None:
+        super().__init__("no plan was found")
+        self.order, self.fastest_seconds = order, fastest_seconds
+
+    def explained(self, problem: ScheduleProblem, seconds: float) -> str:
+        """Say what was looked for in some seconds, and what would do."""
+        asked = f"No plan for a budget of {problem.budget_bytes:,} bytes"
+        if self.fastest_seconds < float("inf"):
+            works = smallest_budget(problem, self.order).budget_bytes
+            return (
+                f"{asked} was found that meets the deadline of {problem.deadline_seconds:.6g} s, transfers included: "
+                f"the fastest found takes {self.fastest_seconds:.6g} s; give at least that, or a budget of {works:,} "
+                "bytes."
+            )
+        return f"{asked} was found in {seconds:.0f} s; give a larger --time-limit, budget or deadline."
+
+
+def covers_of(candidates: Candidates) -> str:
+    """Say in words which plans the bound holds for."""
+    hops = "any number of" if candidates.hops >= len(candidates.units) else f"at most {candidates.hops}"
+    stays = sum(1 for value in candidates.last_alive if value not in candidates.instance.kept)
+    return (
+        "plans in this order, which recomputes before the same node keep as well; recompute right before a reader, or "
+        "where an input is in RAM anyway, in chains of "
+        f"{hops} fused units whose inner values are not stored; values stored when they are made first, fetched right "
+        f"before a reader; {stays} small or short-lived values stay in RAM; buffers are taken "
+        "over only where that is certain; transfers hidden as far as time allows"
+    )
+
+
+def refuse_budget(instance: Instance) -> None:
+    """Raise the error that names the smallest budget that works.
+
+    Raises:
+        InfeasibleError: always.
+    """
+    problem = instance.problem
+    smallest = smallest_budget(problem, [node.name for node in instance.nodes])
+    within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
+    raise InfeasibleError(
+        f"No plan{within} keeps to a transient budget of {problem.budget_bytes:,} bytes: the smallest that works is "
+        f"{smallest.budget_bytes:,} bytes (bound {smallest.bound_bytes:,}), and node '{smallest.node}' alone needs "
+        f"{smallest.node_bytes:,}; give at least {smallest.budget_bytes:,} bytes or allow recompute, paging or time.",
+        smallest.budget_bytes,
+    )
+
+
+def refuse_large_nodes(instance: Instance, budget: int) -> None:
+    """Raise that error if a node alone exceeds the budget.
+
+    Raises:
+        InfeasibleError: as `refuse_budget`.
+    """
+    if any(instance.smallest_node_bytes(position) > budget for position in range(len(instance.nodes))):
+        refuse_budget(instance)
