@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal, TypeAlias
 
 SplitRule: TypeAlias = "int | Literal['auto'] | None"
@@ -80,11 +81,10 @@ def _registry() -> tuple[Case, ...]:
         for model in ("resnet18", "vgg16"):
             for device in ("m4", "a72", "tx2"):
                 cases += _ladder(model, device, split)
-    for share in (0.9, 0.75, 0.5, 0.25):
-        for device in ("a72", "tx2"):
-            cases.append(Case("bert-base", device, Budget("share", share)))
-            cases.append(Case("resnet50", device, Budget("share", share)))
-            cases.append(Case("mobilenet", device, Budget("share", share), batch=8))
+    for share, device, deadline in product((0.9, 0.75, 0.5, 0.25), ("m4", "a72", "tx2"), (None, 1.1)):
+        cases.append(Case("bert-base", device, Budget("share", share), deadline))
+        cases.append(Case("resnet50", device, Budget("share", share), deadline))
+        cases.append(Case("mobilenet", device, Budget("share", share), deadline, batch=8))
     for share in (0.75, 0.5):
         cases.append(Case("transformer-21", "tx2", Budget("share", share)))
     cases.append(Case("resnet18", "tx2", Budget("share", 0.4), 1.0))
