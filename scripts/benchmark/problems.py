@@ -74,7 +74,7 @@ class Workshop:
     models: Path
     say: Callable[[str], None]
     _variants: dict[tuple[str, int, str, int | None], Variant] = field(default_factory=dict)
-    _smallest: dict[tuple[str, int, str, int | None, float | None], int] = field(default_factory=dict)
+    _smallest: dict[tuple[str, int, str, int | None], int] = field(default_factory=dict)
 
     def prepare(self, case: Case) -> Prepared:
         """Return the problem of a case."""
@@ -82,31 +82,30 @@ class Workshop:
         deadline = None if case.deadline is None else case.deadline * whole.compute_seconds
         if case.budget.kind == "share":
             budget = int(case.budget.value * whole.peak_bytes)
-            variant = self._variant(case, self._part_bytes(case, budget, deadline))
+            variant = self._variant(case, self._part_bytes(case, budget))
         elif case.split == "auto":
             raise InputError(f"Case {case.name}: a ladder of budgets needs to know how gradients are split.")
         else:
             variant = self._variant(case, case.split)
-            low = self._smallest_bytes(case, case.split, None)
+            low = self._smallest_bytes(case, case.split)
             budget = low + int(case.budget.value * max(0.0, LADDER_TOP * variant.peak_bytes - low))
         problem = replace(variant.problem, budget_bytes=budget, deadline_seconds=deadline)
         return Prepared(variant, problem, whole.peak_bytes)
 
-    def _part_bytes(self, case: Case, budget: int, deadline: float | None) -> int | None:
-        """Return the part size of a case: as given, or the first that the product would take."""
+    def _part_bytes(self, case: Case, budget: int) -> int | None:
+        """Return the part size of a case: as given, or the first with which some plan, as slow as it likes, fits."""
         if case.split != "auto":
             return case.split
         parts = (None, *PART_BYTES)
-        fitting = (part for part in parts if self._smallest_bytes(case, part, deadline) <= budget)
+        fitting = (part for part in parts if self._smallest_bytes(case, part) <= budget)
         return next(fitting, parts[-1])
 
-    def _smallest_bytes(self, case: Case, part_bytes: int | None, deadline: float | None) -> int:
-        key = (case.model, case.batch, case.device, part_bytes, deadline)
+    def _smallest_bytes(self, case: Case, part_bytes: int | None) -> int:
+        key = (case.model, case.batch, case.device, part_bytes)
         if key not in self._smallest:
             self.say(f"looking for the smallest budget of {case.model} on {case.device}, parts {part_bytes}")
             variant = self._variant(case, part_bytes)
-            problem = replace(variant.problem, deadline_seconds=deadline)
-            self._smallest[key] = smallest_budget(problem, variant.order).budget_bytes
+            self._smallest[key] = smallest_budget(variant.problem, variant.order).budget_bytes
         return self._smallest[key]
 
     def _variant(self, case: Case, part_bytes: int | None) -> Variant:
