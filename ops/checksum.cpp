@@ -68,7 +68,7 @@ struct Taking {
   TakeBlocks blocks;
 };
 
-[[maybe_unused]] void take_stripes(Lanes& lanes, const unsigned char* data, const unsigned char* secret, size_t count) {
+void take_stripes(Lanes& lanes, const unsigned char* data, const unsigned char* secret, size_t count) {
   for (; count != 0; --count, data += kStripeBytes, secret += 8) {
     for (size_t i = 0; i < lanes.size(); ++i) {
       const uint64_t word = load<uint64_t>(data + 8 * i);
@@ -147,20 +147,67 @@ __attribute__((target("avx2"))) void take_blocks_avx2(Lanes& lanes, const unsign
   kept[1] = sums[1];
 }
 
-Taking fastest() {
-  if (__builtin_cpu_supports("avx2")) return {take_stripes_avx2, take_blocks_avx2};
-  return {take_stripes_sse2, take_blocks<take_stripes_sse2>};
+// The masks mask nothing: GCC 12 warns of its own header behind the functions without (its bug 105593).
+constexpr __mmask8 kAll = 0xff;
+
+// One more stripe for lanes in one register.
+__attribute__((target("avx512f"), always_inline)) inline __m512i with_stripe_avx512(__m512i sums,
+                                                                                    const unsigned char* data,
+                                                                                    const unsigned char* secret) {
+  const __m512i words = _mm512_loadu_si512(data);
+  const __m512i keyed = _mm512_xor_si512(words, _mm512_loadu_si512(secret));
+  const __m512i products = _mm512_maskz_mul_epu32(kAll, keyed, _mm512_maskz_srli_epi64(kAll, keyed, 32));
+  const __m512i swapped = _mm512_maskz_shuffle_epi32(0xffff, words, _MM_PERM_BADC);
+  return _mm512_add_epi64(sums, _mm512_add_epi64(products, swapped));
 }
 
-#else
+__attribute__((target("avx512f"))) void take_stripes_avx512(Lanes& lanes, const unsigned char* data,
+                                                            const unsigned char* secret, size_t count) {
+  __m512i sums = _mm512_loadu_si512(lanes.data());
+  for (; count != 0; --count, data += kStripeBytes, secret += 8) sums = with_stripe_avx512(sums, data, secret);
+  _mm512_storeu_si512(lanes.data(), sums);
+}
 
-Taking fastest() { return {take_stripes, take_blocks<take_stripes>}; }
+__attribute__((target("avx512f"))) void take_blocks_avx512(Lanes& lanes, const unsigned char* data,
+                                                           const unsigned char* secret, size_t count) {
+  const __m512i scramble = _mm512_loadu_si512(secret + kScrambleAt);
+  const __m512i prime = _mm512_set1_epi64(static_cast<int64_t>(kShortPrime1));
+  __m512i sums = _mm512_loadu_si512(lanes.data());
+  for (; count != 0; --count) {
+#pragma GCC unroll 16  // keeps the secret in registers
+    for (size_t stripe = 0; stripe < kStripesPerBlock; ++stripe, data += kStripeBytes)
+      sums = with_stripe_avx512(sums, data, secret + 8 * stripe);
+    const __m512i mixed = _mm512_xor_si512(_mm512_xor_si512(sums, _mm512_maskz_srli_epi64(kAll, sums, 47)), scramble);
+    const __m512i high = _mm512_maskz_slli_epi64(
+        kAll, _mm512_maskz_mul_epu32(kAll, _mm512_maskz_srli_epi64(kAll, mixed, 32), prime), 32);
+    sums = _mm512_add_epi64(_mm512_maskz_mul_epu32(kAll, mixed, prime), high);
+  }
+  _mm512_storeu_si512(lanes.data(), sums);
+}
 
 #endif
 
-const Taking take = fastest();
+struct Ways {
+  std::array<Taking, 4> list;
+  size_t count = 0;
+};
+
+Ways fastest_first() {
+  Ways ways;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) ways.list[ways.count++] = {take_stripes_avx512, take_blocks_avx512};
+  if (__builtin_cpu_supports("avx2")) ways.list[ways.count++] = {take_stripes_avx2, take_blocks_avx2};
+  ways.list[ways.count++] = {take_stripes_sse2, take_blocks<take_stripes_sse2>};
+#endif
+  ways.list[ways.count++] = {take_stripes, take_blocks<take_stripes>};
+  return ways;
+}
+
+const Ways known_ways = fastest_first();
 
 }  // namespace
+
+size_t Checksum::ways() { return known_ways.count; }
 
 void Checksum::begin(uint64_t seed, uint64_t total_bytes) {
   seed_ = seed;
@@ -176,7 +223,7 @@ void Checksum::begin(uint64_t seed, uint64_t total_bytes) {
 }
 
 void Checksum::add_blocks(const unsigned char* data, size_t count) {
-  take.blocks(lanes_, data, secret_.data(), count);
+  known_ways.list[way_].blocks(lanes_, data, secret_.data(), count);
   std::memcpy(rest_.data(), data + count * kBlockBytes - kStripeBytes, kStripeBytes);
 }
 
@@ -233,9 +280,9 @@ uint64_t Checksum::short_value() const {
 uint64_t Checksum::long_value() const {
   alignas(64) Lanes lanes = lanes_;
   const unsigned char* const rest = rest_.data() + kStripeBytes;
-  take.stripes(lanes, rest, secret_.data(), (rest_bytes_ - 1) / kStripeBytes);
+  known_ways.list[way_].stripes(lanes, rest, secret_.data(), (rest_bytes_ - 1) / kStripeBytes);
   // The last stripe may reach back into the block before.
-  take.stripes(lanes, rest + rest_bytes_ - kStripeBytes, secret_.data() + kSecretBytes - 71, 1);
+  known_ways.list[way_].stripes(lanes, rest + rest_bytes_ - kStripeBytes, secret_.data() + kSecretBytes - 71, 1);
   uint64_t sum = total_bytes_ * kPrime1;
   for (size_t i = 0; i < lanes.size(); i += 2) {
     const unsigned char* const secret = secret_.data() + 11 + 8 * i;
