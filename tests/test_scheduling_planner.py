@@ -51,18 +51,30 @@ def test_solved_to_the_end_the_gap_of_an_optimal_plan_is_rounding_alone_and_no_o
     assert statuses.count("feasible") <= 2
 
 
-@pytest.mark.parametrize("after", [1, 4])
-def test_interrupted_it_returns_the_best_plan_told_of_with_a_bound(model_path: Callable[..., Path], after: int) -> None:
+def _interrupt_the_process() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _interrupt_python() -> None:
+    """As Python's own handler does, when a signal that it has taken is served while the solver calls back."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupt", [_interrupt_the_process, _interrupt_python])
+@pytest.mark.parametrize("after", [1, 6])  # before the solver starts, and while it runs
+def test_interrupted_it_returns_the_best_plan_told_of_with_a_bound(
+    model_path: Callable[..., Path], after: int, interrupt: Callable[[], None]
+) -> None:
     problem = _between(_real_problem(model_path("resnet18")), 0.05)
     told: list[Progress] = []
 
-    def interrupt(progress: Progress) -> None:
+    def listen(progress: Progress) -> None:
         if math.isfinite(progress.objective_joules):
             told.append(progress)
         if len(told) == after:
-            signal.raise_signal(signal.SIGINT)
+            interrupt()
 
-    plan = schedule(problem, gap=0.0, time_limit_seconds=60, progress=interrupt)
+    plan = schedule(problem, gap=0.0, time_limit_seconds=60, progress=listen)
     certificate = plan.certificate
     assert certificate.status == "interrupted"
     assert certificate.solve_seconds < 30

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from pyscipopt import Eventhdlr, Model, Variable, quicksum
-from pyscipopt.scip import PY_SCIP_EVENTTYPE, Event
+from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_PARAMSETTING, Event
 
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
@@ -63,8 +63,25 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
     scip.setParam("limits/time", limits.time_limit_seconds)
     scip.optimize()
-    status = "gaplimit" if watcher.stopped else str(scip.getStatus())
+    status = watcher.ending or str(scip.getStatus())
     return _outcome(scip, variables, scale, status)
+
+
+def is_infeasible(model: Formulation, *, time_limit_seconds: float) -> bool:
+    """Return whether presolving and the relaxation at the root show in some time that no assignment satisfies the rows.
+
+    Raises:
+        KeyboardInterrupt: if the solver was interrupted.
+    """
+    limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=time_limit_seconds)
+    scip, _ = _build(model, [0.0] * len(model.cost), limits)
+    scip.setParams({"limits/nodes": 1, "limits/time": time_limit_seconds})
+    scip.setHeuristics(PY_SCIP_PARAMSETTING.OFF)
+    scip.setSeparating(PY_SCIP_PARAMSETTING.OFF)
+    scip.optimize()
+    if scip.getStatus() == "userinterrupt":
+        raise KeyboardInterrupt
+    return bool(scip.getStatus() == "infeasible")
 
 
 def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[float, float, tuple[float, ...] | None]:
@@ -159,7 +176,7 @@ class _Watcher(Eventhdlr):
         self.incumbent = incumbent
         self.limits = limits
         self.last_node: int | None = None
-        self.stopped = False
+        self.ending: str | None = None
 
     def eventinit(self) -> None:
         for event in _EVENTS:
@@ -170,6 +187,17 @@ class _Watcher(Eventhdlr):
             self.model.dropEvent(event, self)
 
     def eventexec(self, event: Event) -> None:
+        """Look at what SCIP has; an interrupt that Python hears of here would be lost in the solver's code."""
+        try:
+            self._look(event)
+        except KeyboardInterrupt:
+            self._stop("userinterrupt")
+
+    def _stop(self, ending: str) -> None:
+        self.ending = ending
+        self.model.interruptSolve()
+
+    def _look(self, event: Event) -> None:
         primal, dual = self.model.getPrimalbound(), self.model.getDualbound()
         if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
             self.incumbent.lift(dual / self.scale)
@@ -177,13 +205,12 @@ class _Watcher(Eventhdlr):
             best = self.model.getBestSol()
             x = [self.model.getSolVal(best, variable) for variable in self.variables]
             self.incumbent.offer(self.formulation, self.formulation.complete(self.formulation.supplies(x)))
-        if self._is_close(primal, dual) and not self.stopped:
+        if self._is_close(primal, dual) and self.ending is None:
             nodes = int(self.model.getNTotalNodes())
             if self.last_node is None:
                 self.last_node = nodes + POLISH_WORK // len(self.variables)
             if nodes >= self.last_node:
-                self.stopped = True
-                self.model.interruptSolve()
+                self._stop("gaplimit")
 
     def _is_close(self, primal: float, dual: float) -> bool:
         """Return whether the asked gaps are reached."""
