@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from random_graphs import random_dag
@@ -14,6 +16,7 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Plan
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
+from poet_onnx.scheduling.candidates import Candidates, find_candidates
 from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
@@ -63,6 +66,40 @@ def test_a_free_order_never_loses_against_the_rule_within_a_deadline(monkeypatch
     assert better > 2
 
 
+def _synchronous(seed: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
+    """Return a limited problem whose transfers keep the processor from computing."""
+    problem, order = _limited(seed)
+    problem = replace(problem, costs=replace(problem.costs, asynchronous=False))
+    return problem, order
+
+
+def test_where_transfers_are_synchronous_what_is_dearer_and_slower_than_paging_is_left_out_without_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts: list[list[int]] = [[], []]
+    plans = 0
+    for seed in range(60, 110):
+        problem, order = _synchronous(seed)
+        both = []
+        for number, prunes in enumerate((True, False)):
+
+            def collect(*given: Any, number: int = number, prunes: bool = prunes, **named: Any) -> Candidates:
+                found = find_candidates(*given, **{**named, "prune": named["prune"] and prunes})
+                counts[number].append(sum(map(len, found.slots)))
+                return found
+
+            monkeypatch.setattr("poet_onnx.scheduling.building.find_candidates", collect)
+            both.append(_planned(problem, order))
+        thrifty, full = both
+        assert (thrifty is None) == (full is None), seed
+        if thrifty is not None and full is not None:
+            plans += 1
+            spent, allowed = thrifty.certificate.objective_joules, full.certificate.objective_joules
+            assert spent == pytest.approx(allowed, rel=1e-7), seed
+    assert plans > 20
+    assert sum(counts[0]) < sum(counts[1])
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_no_plan_within_a_deadline_stays_below_the_bound_on_its_budget(seed: int) -> None:
     with exact_bytes():
@@ -85,3 +122,20 @@ def test_the_bound_on_a_budget_comes_close_where_only_time_forbids_less() -> Non
         found = smallest_budget(replace(problem, deadline_seconds=seconds), order)
     assert untimed.budget_bytes < 0.8 * found.budget_bytes
     assert found.bound_bytes > 0.98 * found.budget_bytes
+
+
+def test_a_refusal_names_no_bound_below_the_budget_that_it_refuses() -> None:
+    problem, order = slow_problem(55)
+    seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
+    peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
+    refused = 0
+    for budget in range(peak // 4, peak, peak // 8):
+        limited = replace(problem, budget_bytes=budget, deadline_seconds=seconds)
+        try:
+            schedule(limited, order=order, time_limit_seconds=10)
+        except InfeasibleError as error:
+            bound = re.search(r"\(bound ([\d,]+)\)", str(error))
+            assert bound is not None
+            assert budget < int(bound[1].replace(",", "")) <= (error.smallest_budget_bytes or 0)
+            refused += 1
+    assert refused > 0

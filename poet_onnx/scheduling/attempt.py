@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from poet_onnx.scheduling.building import formulate
@@ -13,8 +14,8 @@ from poet_onnx.scheduling.search import improve
 from poet_onnx.scheduling.starts import greedy_start
 from poet_onnx.scheduling.timing import Timing
 
-SEARCH_SECONDS = 10.0
-"""A guard for each local search; it ends by itself in a fraction of that."""
+SEARCH_SHARE = 0.25
+"""Of the time that is left, a guard for each local search; it ends by itself in less on any but the slowest machine."""
 
 
 def attempt(
@@ -31,6 +32,7 @@ def attempt(
     # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
     from poet_onnx.scheduling.solver import solve
 
+    end = time.monotonic() + limits.time_limit_seconds
     bound = 0.0
     for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
         model = formulate(instance, budget_bytes - tightened, timing)
@@ -40,9 +42,9 @@ def attempt(
         start = None if model.held else greedy_start(model)
         if start is not None:
             incumbent.offer(model, start)
-            start = improve(model, start, time_limit_seconds=SEARCH_SECONDS)
+            start = improve(model, start, time_limit_seconds=SEARCH_SHARE * _left(end))
             incumbent.offer(model, start)
-        outcome = solve(model, incumbent, limits, start=start)
+        outcome = solve(model, incumbent, replace(limits, time_limit_seconds=_left(end)), start=start)
         if model.proves and outcome.status != "infeasible":
             incumbent.lift(outcome.bound_joules)
         bound = bound or outcome.bound_joules
@@ -54,7 +56,12 @@ def attempt(
             incumbent.offer(model, exact)
             return replace(outcome, x=tuple(exact)), model
         if model.ceilings().excess_bytes(exact) <= tightened:
-            exact = improve(model, exact, time_limit_seconds=SEARCH_SECONDS)
+            exact = improve(model, exact, time_limit_seconds=SEARCH_SHARE * _left(end))
             incumbent.offer(model, exact)
             return replace(outcome, x=tuple(exact)), model
     return Outcome("infeasible", None, bound, 0), model
+
+
+def _left(end: float) -> float:
+    """Return the seconds up to a moment, at least one."""
+    return max(1.0, end - time.monotonic())

@@ -16,18 +16,17 @@ from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.starts import greedy_start
-from poet_onnx.scheduling.timing import relaxed_timing
 
 SEARCH_SECONDS = 20.0
 
 BISECTION_SECONDS = 4.0
-"""For each budget that is tried where transfers have to be in time."""
+"""For each budget that is tried where there is a deadline."""
 
-BISECTIONS_SECONDS = 60.0
+BISECTIONS_SECONDS = 30.0
 """For all of them: what works by then is told, if not to the last percent."""
 
 PRECISION = 0.02
-"""Share of the budget to which the smallest one is found where transfers have to be in time."""
+"""Share of the budget to which the smallest one is found where there is a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +46,25 @@ class SmallestBudget:
     node_bytes: int
 
 
-def smallest_budget(problem: ScheduleProblem, order: Sequence[str] | None = None) -> SmallestBudget:
+def smallest_budget(
+    problem: ScheduleProblem, order: Sequence[str] | None = None, *, too_small_bytes: int = 0
+) -> SmallestBudget:
     """Find the smallest transient budget that a plan can keep to, within the problem's deadline if it has one.
 
     Args:
         problem: its budget is ignored.
         order: of the nodes; made if not given.
+        too_small_bytes: a budget that was proven to be too small.
     """
     instance = build_instance(problem, order or memory_aware_order(problem))
     needs = [instance.smallest_node_bytes(position) for position in range(len(instance.nodes))]
     worst = max(range(len(needs)), key=needs.__getitem__)
     peak = max(instance.step_bytes())
-    found, bound = _search(instance, needs[worst], peak)
-    if problem.deadline_seconds is not None and problem.costs.asynchronous and found < peak:
-        found, bound = _within_deadline(instance, problem.deadline_seconds, (found, bound), peak)
+    low = min(max(needs[worst], too_small_bytes + 1), peak)
+    if problem.deadline_seconds is None:
+        found, bound = _search(instance, low, peak)
+    else:
+        found, bound = _within_deadline(instance, problem.deadline_seconds, low, peak)
     return SmallestBudget(min(found, peak), min(bound, peak), instance.nodes[worst].name, needs[worst])
 
 
@@ -86,24 +90,21 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, i
     return peak_bytes, bound
 
 
-def _within_deadline(
-    instance: Instance, deadline_seconds: float, least: tuple[int, int], peak_bytes: int
-) -> tuple[int, int]:
-    """Return the smallest budget, as near as time allows, for which a plan is found whose transfers are in time.
+def _within_deadline(instance: Instance, deadline_seconds: float, low_bytes: int, peak_bytes: int) -> tuple[int, int]:
+    """Return the smallest budget, as near as time allows, for which a plan is found that is in time.
 
     Args:
         instance: the problem; its own budget is not looked at.
         deadline_seconds: for the whole step.
-        least: the smallest budget and its lower bound where the places of transfers do not matter.
+        low_bytes: no plan fits in less.
         peak_bytes: a budget that works.
 
     Returns:
         That budget, and a lower bound: one byte more than the largest budget that was proven to be too small.
     """
-    low_bytes, bound = least
-    works = peak_bytes
+    works, budget = peak_bytes, low_bytes
+    bound = low_bytes
     limits = Limits(gap=float("inf"), overhead_gap=float("inf"), time_limit_seconds=BISECTION_SECONDS)
-    budget = low_bytes
     end = time.monotonic() + BISECTIONS_SECONDS
     while works - low_bytes > PRECISION * works and time.monotonic() < end:
         problem = replace(instance.problem, budget_bytes=budget)
@@ -133,13 +134,12 @@ def _tightened(instance: Instance, model: Formulation) -> int:
 
 
 def _model(instance: Instance, budget_bytes: int) -> Formulation:
-    """Build the model that no plan within the deadline is left out of.
+    """Build the model that no plan is left out of.
 
-    Where everything can be paged and time does not matter, paging alone reaches the smallest budget: a recompute needs
-    what it reads in RAM besides.
+    Where everything can be paged, paging alone reaches the smallest budget: a recompute needs what it reads in RAM
+    besides.
     """
     problem = instance.problem
-    if problem.paging and problem.costs.page_out and problem.deadline_seconds is None:
+    if problem.paging and problem.costs.page_out:
         instance = replace(instance, problem=replace(problem, recompute=False))
-    deadline = problem.deadline_seconds
-    return formulate(instance, budget_bytes, None if deadline is None else relaxed_timing(instance, deadline))
+    return formulate(instance, budget_bytes)

@@ -32,11 +32,13 @@ def formulate(instance: Instance, budget_bytes: int, timing: Timing | None = Non
 
 
 def _formulate(instance: Instance, budget_bytes: int, timing: Timing | None, *, lengthen: bool = True) -> Formulation:
+    time_matters = timing is not None and timing.limits_transfers
     candidates = find_candidates(
         instance,
         budget_bytes,
         longest_seconds=float("inf") if timing is None else timing.spare_seconds,
-        prune=timing is None or not timing.limits_transfers,
+        prune=not time_matters or not instance.problem.costs.asynchronous,
+        time_matters=time_matters,
         lengthen=lengthen,
     )
     model = Formulation(candidates, budget_bytes, proves=timing is None or timing.leaves_none_out)

@@ -81,6 +81,7 @@ def find_candidates(
     *,
     longest_seconds: float = float("inf"),
     prune: bool = True,
+    time_matters: bool = False,
     lengthen: bool = True,
 ) -> Candidates:
     """Collect all choices that the schedule has under a budget.
@@ -91,6 +92,7 @@ def find_candidates(
         longest_seconds: no recompute may take longer.
         prune: leave out recomputes that cost more energy than storing the result and fetching it, which needs no more
             RAM; nothing is lost where the time of transfers does not matter.
+        time_matters: of these only such that take longer, too; nothing is lost where transfers are synchronous.
         lengthen: small values may be kept longer than the graph needs them, for a recompute that might read them.
             Without that there are fewer candidates, and no room is set aside for it.
     """
@@ -98,7 +100,7 @@ def find_candidates(
     units = _units(instance, tiny) if instance.problem.recompute else ()
     gone = {} if lengthen else {value: instance.last_use(value) for value in tiny}
     never = {number for number, unit in enumerate(units) if unit.seconds > longest_seconds}
-    never |= _dearer_than_paging(instance, units) if prune else set()
+    never |= _dearer_than_paging(instance, units, time_matters) if prune else set()
     hops = len(units)
     slots = _slots(instance, units, hops, gone, never)
     while hops > 2 and sum(map(len, slots)) > MOST_CANDIDATES:
@@ -188,8 +190,11 @@ def _unit(instance: Instance, nodes: tuple[int, ...], outputs: tuple[int, ...], 
     )
 
 
-def _dearer_than_paging(instance: Instance, units: Sequence[Unit]) -> set[int]:
-    """Return the units whose recompute costs at least as much energy as one page-out and page-in of all they make."""
+def _dearer_than_paging(instance: Instance, units: Sequence[Unit], time_matters: bool) -> set[int]:
+    """Return the units whose recompute costs at least as much energy as one page-out and page-in of all they make.
+
+    If time matters, it takes at least as long besides.
+    """
     costs = instance.problem.costs
     if not instance.problem.paging:
         return set()
@@ -201,7 +206,8 @@ def _dearer_than_paging(instance: Instance, units: Sequence[Unit]) -> set[int]:
             continue
         transfers = [costs.page_out[name] for name in names] + [costs.page_in[name] for name in names]
         paging = sum(transfer.joules + waits * transfer.seconds for transfer in transfers)
-        if paging <= unit.joules + costs.idle_watts * unit.seconds:
+        takes_longer = sum(transfer.seconds for transfer in transfers) <= unit.seconds
+        if paging <= unit.joules + costs.idle_watts * unit.seconds and (takes_longer or not time_matters):
             dear.add(number)
     return dear
 

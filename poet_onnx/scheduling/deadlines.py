@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from poet_onnx.scheduling.attempt import attempt
+from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance
@@ -24,6 +25,9 @@ from poet_onnx.scheduling.transfers import spread_out
 
 MOST_ROUNDS = 6
 """Times that crowded windows are added to one model."""
+
+CHECK_SHARE = 0.1
+"""Of the time limit, for a look whether the rows of time alone say that there is no plan."""
 
 STRICTER = ((0.5, 1.0), (0.0, 1.0), (0.0, 1.5), (0.0, 2.5), (0.0, 4.0))
 """(share of the spare time that the step may wait, stretch of transfers) of the stricter models, tried in turn."""
@@ -37,10 +41,17 @@ def solve_within_deadline(
     Returns:
         How it ended, "infeasible" if a model that leaves no plan out has no solution; and the last such model.
     """
+    # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
+    from poet_onnx.scheduling.solver import is_infeasible
+
     end = time.monotonic() + limits.time_limit_seconds
     exact = relaxed_timing(instance, deadline_seconds)
     proving: Formulation | None = None
     known = exact
+    if incumbent.steps is None and exact.charged == 0:  # else the first model below is the exact one
+        model = formulate(instance, budget_bytes, exact)
+        if is_infeasible(model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds):
+            return "infeasible", model
     for timing in _views(instance, exact):
         for _ in range(MOST_ROUNDS):
             left = replace(limits, time_limit_seconds=max(1.0, end - time.monotonic()))

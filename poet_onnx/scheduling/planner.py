@@ -18,7 +18,7 @@ from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.outcome import Limits, Progress
-from poet_onnx.scheduling.refusals import NothingFoundError, covers_of, refuse_budget, refuse_large_nodes
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, check_large_nodes, covers_of
 from poet_onnx.scheduling.relaxation import least_overhead
 from poet_onnx.scheduling.reorder import order_for
 from poet_onnx.scheduling.transfers import overlap
@@ -78,6 +78,8 @@ def schedule(
         if problem.budget_bytes is None:
             return run.in_order(memory_aware_order(problem))
         return run.in_best_order(problem.budget_bytes)
+    except NoneExistsError as failure:
+        raise failure.explained(problem) from None
     except NothingFoundError as failure:
         raise LimitReachedError(failure.explained(problem, time.monotonic() - run.begin)) from None
 
@@ -231,7 +233,7 @@ class _Run:
         budget, deadline = self.problem.budget_bytes, self.problem.deadline_seconds
         if budget is None:
             raise CheckFailedError("A schedule without a budget needs no solver.")
-        refuse_large_nodes(instance, budget)
+        check_large_nodes(instance, budget)
         model: Formulation | None
         try:
             if deadline is None:
@@ -242,7 +244,7 @@ class _Run:
         except KeyboardInterrupt:
             status, model = "interrupted", None
         if status == "infeasible" and incumbent.steps is None:
-            refuse_budget(instance)
+            raise NoneExistsError(instance)
         if status in ("time_limit", "interrupted"):
             self.ending = status
         return ALL_PLANS if model is None else covers_of(model.candidates)

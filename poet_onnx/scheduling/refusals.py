@@ -29,6 +29,26 @@ class NothingFoundError(LimitReachedError):
         return f"{asked} was found in {seconds:.0f} s; give a larger --time-limit, budget or deadline."
 
 
+class NoneExistsError(InfeasibleError):
+    """No plan exists in an order; what would do is told when all orders have failed."""
+
+    def __init__(self, instance: Instance) -> None:
+        super().__init__("no plan exists")
+        self.order = tuple(node.name for node in instance.nodes)
+
+    def explained(self, problem: ScheduleProblem) -> InfeasibleError:
+        """Return the error that names the smallest budget that works."""
+        smallest = smallest_budget(problem, self.order, too_small_bytes=problem.budget_bytes or 0)
+        within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
+        return InfeasibleError(
+            f"No plan{within} keeps to a transient budget of {problem.budget_bytes:,} bytes: the smallest that works "
+            f"is {smallest.budget_bytes:,} bytes (bound {smallest.bound_bytes:,}), and node '{smallest.node}' alone "
+            f"needs {smallest.node_bytes:,}; give at least {smallest.budget_bytes:,} bytes or allow recompute, paging "
+            "or time.",
+            smallest.budget_bytes,
+        )
+
+
 def covers_of(candidates: Candidates) -> str:
     """Say in words which plans the bound holds for."""
     hops = "any number of" if candidates.hops >= len(candidates.units) else f"at most {candidates.hops}"
@@ -42,28 +62,11 @@ def covers_of(candidates: Candidates) -> str:
     )
 
 
-def refuse_budget(instance: Instance) -> None:
-    """Raise the error that names the smallest budget that works.
+def check_large_nodes(instance: Instance, budget: int) -> None:
+    """Look whether every node alone keeps to the budget.
 
     Raises:
-        InfeasibleError: always.
-    """
-    problem = instance.problem
-    smallest = smallest_budget(problem, [node.name for node in instance.nodes])
-    within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
-    raise InfeasibleError(
-        f"No plan{within} keeps to a transient budget of {problem.budget_bytes:,} bytes: the smallest that works is "
-        f"{smallest.budget_bytes:,} bytes (bound {smallest.bound_bytes:,}), and node '{smallest.node}' alone needs "
-        f"{smallest.node_bytes:,}; give at least {smallest.budget_bytes:,} bytes or allow recompute, paging or time.",
-        smallest.budget_bytes,
-    )
-
-
-def refuse_large_nodes(instance: Instance, budget: int) -> None:
-    """Raise that error if a node alone exceeds the budget.
-
-    Raises:
-        InfeasibleError: as `refuse_budget`.
+        NoneExistsError: if one does not.
     """
     if any(instance.smallest_node_bytes(position) > budget for position in range(len(instance.nodes))):
-        refuse_budget(instance)
+        raise NoneExistsError(instance)
