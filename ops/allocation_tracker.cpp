@@ -68,6 +68,7 @@ void raise_peak(int64_t bytes) {
 thread_local char refusal[192] = "";
 thread_local bool is_refused = false;  // and nothing was allocated or thrown since
 
+thread_local bool is_of_pool = false;   // the module started this thread, and no node has run on it
 thread_local bool is_learning = false;  // who calls posix_memalign next
 
 // What a caller makes of an allocation that fails.
@@ -87,6 +88,7 @@ Caller caller_at(const void* return_address) {
 // Adds to the counter; false, and nothing added, where the limit forbids that and the caller can be told.
 bool add_within_limit(int64_t bytes, Caller caller) noexcept {
   State& s = state();
+  if (is_of_pool) caller = Caller::kMayNotCheck;
   const int64_t before = s.current.fetch_add(bytes, std::memory_order_relaxed);
   const int64_t limit = s.limit.load(std::memory_order_relaxed);
   if (bytes <= 0 || limit == 0 || before + bytes <= limit || caller == Caller::kMayNotCheck) {
@@ -226,6 +228,18 @@ void replacement_delete_nothrow(void* block, std::align_val_t alignment, const s
   replacement_delete(block, alignment);
 }
 
+struct ThreadStart {
+  void* (*routine)(void*);
+  void* data;
+};
+
+void* run_pool_thread(void* data) {
+  const ThreadStart start = *static_cast<ThreadStart*>(data);
+  delete static_cast<ThreadStart*>(data);
+  is_of_pool = true;
+  return start.routine(start.data);
+}
+
 template <class Function>
 void* address_of(Function* function) {
   return reinterpret_cast<void*>(function);
@@ -236,6 +250,8 @@ void* address_of(Function* function) {
 void learn_caller(bool is_on) { is_learning = is_on; }
 
 void align_large_blocks() { state().aligns_large.store(true, std::memory_order_relaxed); }
+
+void run_nodes_here() { is_of_pool = false; }
 
 bool reserve(uint64_t bytes) noexcept { return count(static_cast<int64_t>(bytes)); }
 
@@ -257,6 +273,15 @@ int replacement_posix_memalign(void** block, size_t alignment, size_t bytes) {
   return made == nullptr ? error : 0;
 }
 
+int replacement_pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*routine)(void*),
+                               void* data) {
+  auto* const start = new (std::nothrow) ThreadStart{routine, data};
+  if (start == nullptr) return EAGAIN;
+  const int error = pthread_create(thread, attributes, run_pool_thread, start);
+  if (error != 0) delete start;
+  return error;
+}
+
 void replacement_free(void* block) {
   remove(block);
   free(block);
@@ -269,6 +294,7 @@ size_t track_module(const void* address) {
       {"aligned_alloc", address_of(replacement_aligned_alloc)},
       {"memalign", address_of(replacement_aligned_alloc)},
       {"free", address_of(replacement_free)},
+      {"pthread_create", address_of(replacement_pthread_create)},
       {"__cxa_throw", address_of(replacement_throw), reinterpret_cast<void**>(&original_throw)},
       {"_ZnwmSt11align_val_t", address_of(replacement_new)},
       {"_ZnamSt11align_val_t", address_of(replacement_new)},

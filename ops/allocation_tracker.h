@@ -6,6 +6,8 @@
 // allocate and free at once: the table of live blocks is split into shards with a lock each.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,9 +27,13 @@ void reset_peak();           // the peak restarts from current_bytes
 // Between on and off, who calls posix_memalign on this thread is known to look whether it failed.
 void learn_caller(bool is_on);
 
+// This thread runs a graph's nodes, so that what they throw becomes an error of the run.
+void run_nodes_here();
+
 // Forbids current_bytes to exceed `limit` (0: anything goes). An allocation that would do so fails as if there were no
-// memory, and the runtime's error says so in bytes above `base`. One whose caller may not look whether it failed is
-// counted and made: the next one beyond the limit fails.
+// memory, and the runtime's error says so in bytes above `base`. One whose caller may not look whether it failed, or
+// on a thread of the runtime's pool, where nobody would catch what is thrown, is counted and made: the next one beyond
+// the limit fails.
 void set_limit(int64_t limit, int64_t base);
 
 // From now on large blocks start at whole pages, so that direct I/O can reach them without a copy in between.
@@ -53,6 +59,8 @@ void set_release_hook(ReleaseHook hook);
 
 // The functions that stand in for the module's imports; public for the driver in tests/ops_driver.
 int replacement_posix_memalign(void** block, size_t alignment, size_t bytes);
+int replacement_pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*routine)(void*),
+                               void* data);
 void replacement_free(void* block);
 
 // Around fork(): no lock of the tracker may be held by a thread that the child lacks.

@@ -1,8 +1,10 @@
 // Exercises the page store and the allocation tracker without ONNX Runtime, for the sanitizers: faults of every system
 // call, memory released in mid-transfer, threads, forks. Prints a line per scenario; exits 1 at the first wrong result.
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -240,6 +242,39 @@ void layouts_are_checked() {
   REQUIRE(fails([&] { make_layout(kFloat, shape); }, "negative"));
 }
 
+// On a thread of the pool nobody would catch what an allocator throws: the allocation is made, the next one elsewhere
+// refused. Where a node has run, what is thrown becomes an error.
+void threads_of_a_pool_are_not_refused_memory() {
+  constexpr size_t kBytes = 1 << 20;
+  const auto is_refused = [] {
+    void* block = nullptr;
+    allocations::learn_caller(true);
+    const bool refused = allocations::replacement_posix_memalign(&block, 64, kBytes) == ENOMEM;
+    allocations::learn_caller(false);
+    if (!refused) allocations::replacement_free(block);
+    return refused;
+  };
+  struct Seen {
+    decltype(is_refused)& look;
+    bool in_pool = true, beside_nodes = false;
+  } seen{is_refused};
+  const int64_t base = allocations::current_bytes();
+  allocations::set_limit(base + kBytes - 1, base);
+  pthread_t thread;
+  const auto routine = [](void* data) -> void* {
+    Seen& result = *static_cast<Seen*>(data);
+    result.in_pool = result.look();
+    allocations::run_nodes_here();
+    result.beside_nodes = result.look();
+    return nullptr;
+  };
+  REQUIRE(allocations::replacement_pthread_create(&thread, nullptr, routine, &seen) == 0);
+  REQUIRE(pthread_join(thread, nullptr) == 0);
+  REQUIRE(!seen.in_pool && seen.beside_nodes && is_refused());
+  allocations::set_limit(0, 0);
+  REQUIRE(!is_refused() && allocations::current_bytes() == base);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -265,6 +300,7 @@ int main(int argc, char** argv) {
       {"threads share a store", threads_share_a_store},
       {"threads share a node", threads_share_a_node},
       {"counters are exact across threads", counters_are_exact_across_threads},
+      {"threads of a pool are not refused memory", threads_of_a_pool_are_not_refused_memory},
   };
   for (const auto& [name, scenario] : scenarios) {
     scenario();

@@ -18,7 +18,7 @@ void named_files_are_unlinked() {
   faults::arm(faults::Kind::kUnsupported, 0);
   const auto store = make_store();
   REQUIRE(faults::disarm() == 2);
-  struct stat status {};
+  struct stat status{};
   REQUIRE(fstat(store->device().file().descriptor(), &status) == 0);
   REQUIRE(status.st_nlink == 0 && (status.st_mode & 0777) == 0600);
   Node writer(store, 0);
