@@ -5,10 +5,12 @@
 
 For each model and malloc setting, original and rewritten graph run in a process of their own. Reported are the peak of
 the resident memory during a step above what was in use before it, the peak that the allocator's counter saw, and the
-time of a step. Then both graphs run in processes whose memory is limited from their start, by a memory cgroup where one
-can be made and by RLIMIT_AS everywhere, at the middle between what the two need: the original must die, the rewritten
-one must train, to the bits of the original without a limit. The exit code is 1 if it is otherwise. The batch is large
-because Linux counts resident memory in batches of pages for each processor, in which a peak of a few MiB drowns.
+time of a step. Then both graphs run in processes whose memory is limited from their start, by a memory cgroup where
+one can be made and by RLIMIT_AS everywhere, at the middle between the smallest limits that they live with: the
+original must die, the rewritten one must train, to the bits of the original without a limit. What a cgroup has had at
+most is no such limit, for it counts what files leave in memory until somebody needs it: the limits of cgroups are
+found by trying. The exit code is 1 if it is otherwise. The batch is large because Linux counts resident memory in
+batches of pages for each processor, in which a peak of a few MiB drowns.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ _MALLOPT = {
     "MALLOC_ARENA_MAX": -8,
 }
 STEPS, WARMUP = 9, 3
+PROBE_STEPS = 2
+LIMIT_PRECISION = 0.01
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -146,7 +150,10 @@ def compare_limits(graphs: Mapping[str, str], kinds: Sequence[str] = LIMITS) -> 
             graph: run({**graphs, "graph": graph, "setting": FOLLOWING, "limit": kind, "limit_bytes": NO_LIMIT_BYTES})
             for graph in ("original", "rewritten")
         }
-        limit = (free["original"]["most_bytes"] + free["rewritten"]["most_bytes"]) // 2
+        needed = {graph: free[graph]["most_bytes"] for graph in free}
+        if kind == "memory cgroup":
+            needed = {graph: smallest_limit(graphs, graph, most) for graph, most in needed.items()}
+        limit = (needed["original"] + needed["rewritten"]) // 2
         for graph in ("original", "rewritten"):
             found = run({**graphs, "graph": graph, "setting": FOLLOWING, "limit": kind, "limit_bytes": limit})
             trained = found.get("digest") == free["original"]["digest"]
@@ -157,9 +164,22 @@ def compare_limits(graphs: Mapping[str, str], kinds: Sequence[str] = LIMITS) -> 
                 "graph": graph,
                 "passed": "yes" if trained == (graph == "rewritten") else "NO",
                 "limit_bytes": limit,
-                "needed_bytes": free[graph]["most_bytes"],
+                "needed_bytes": needed[graph],
                 "outcome": "same bits as the original without a limit" if trained else found.get("died", "other bits"),
             }
+
+
+def smallest_limit(graphs: Mapping[str, str], graph: str, most_bytes: int) -> int:
+    """Return the smallest limit of a memory cgroup, to LIMIT_PRECISION, with which a graph makes a few steps."""
+    low = most_bytes // 4
+    while most_bytes - low > LIMIT_PRECISION * most_bytes:
+        middle = (low + most_bytes) // 2
+        limits = {"limit": "memory cgroup", "limit_bytes": middle, "steps": PROBE_STEPS}
+        if "died" in run({**graphs, "graph": graph, "setting": FOLLOWING, **limits}):
+            low = middle
+        else:
+            most_bytes = middle
+    return most_bytes
 
 
 def run(case: Mapping[str, Any]) -> Row:
@@ -203,7 +223,7 @@ def work(case: Mapping[str, Any]) -> Row:
         session = onnxruntime.InferenceSession(case[case["graph"]], options, providers=["CPUExecutionProvider"])
         digest = hashlib.sha256()
         peaks, growths, seconds, cpu_seconds, faults = [], [], [], [], []
-        for step in range(WARMUP + STEPS):
+        for step in range(case.get("steps", WARMUP + STEPS)):
             binding = session.io_binding()
             for wanted in session.get_inputs():
                 binding.bind_cpu_input(wanted.name, feeds[wanted.name])
@@ -216,7 +236,7 @@ def work(case: Mapping[str, Any]) -> Row:
             begun, cpu_begun = time.perf_counter(), time.thread_time()
             session.run_with_iobinding(binding)
             took, cpu_took = time.perf_counter() - begun, time.thread_time() - cpu_begun
-            if step >= WARMUP:
+            if step >= WARMUP or "steps" in case:
                 growths.append(_status("VmHWM") - before)
                 peaks.append(counter.transient_peak_bytes)
                 seconds.append(took)
