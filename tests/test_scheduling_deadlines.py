@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ from typing import Any
 import pytest
 from random_graphs import random_dag
 
+from poet_onnx.costs import cost_table
+from poet_onnx.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.extract import extract, load_model
+from poet_onnx.passes.normalize import normalize
 from poet_onnx.plan import Plan
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
+from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget, solver
 from poet_onnx.scheduling.candidates import Candidates, find_candidates
 from poet_onnx.simulate import simulate
 
@@ -139,3 +144,26 @@ def test_a_refusal_names_no_bound_below_the_budget_that_it_refuses() -> None:
             assert budget < int(bound[1].replace(",", "")) <= (error.smallest_budget_bytes or 0)
             refused += 1
     assert refused > 0
+
+
+def test_rows_of_time_that_contradict_each_other_are_seen_before_the_solver_looks_for_plans(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(model_path("resnet18"))
+    normalize()(model)
+    graph = extract(model)
+    problem = ScheduleProblem(graph, cost_table(graph, load_device("tx2")))
+    order = memory_aware_order(problem)
+    seconds = simulate(problem, ordered_steps(order)).compute_seconds
+    budget = smallest_budget(problem, order).budget_bytes
+    answers: list[object] = []
+    for name, call in (("is_infeasible", solver.is_infeasible), ("solve", solver.solve)):
+
+        def listen(*given: Any, call: Callable[..., object] = call, **named: Any) -> object:
+            answers.append(call(*given, **named))
+            return answers[-1]
+
+        monkeypatch.setattr(solver, name, listen)
+    with pytest.raises(InfeasibleError, match=r"No plan within .* keeps to a transient budget"):
+        schedule(replace(problem, budget_bytes=budget, deadline_seconds=seconds), order=order)
+    assert answers[0] is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from poet_onnx.scheduling.building import formulate
@@ -19,9 +20,17 @@ SEARCH_SHARE = 0.25
 
 
 def attempt(
-    incumbent: Incumbent, instance: Instance, budget_bytes: int, timing: Timing | None, limits: Limits
+    incumbent: Incumbent,
+    instance: Instance,
+    budget_bytes: int,
+    timing: Timing | None,
+    limits: Limits,
+    *,
+    is_hopeless: Callable[[], bool] | None = None,
 ) -> tuple[Outcome, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
+
+    If there is no plan before the solver starts, `is_hopeless` is asked whether none is to be found.
 
     Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
     model is solved again; the bound is the first model's.
@@ -44,6 +53,8 @@ def attempt(
             incumbent.offer(model, start)
             start = improve(model, start, time_limit_seconds=SEARCH_SHARE * _left(end))
             incumbent.offer(model, start)
+        if incumbent.steps is None and is_hopeless is not None and is_hopeless():
+            return Outcome("infeasible", None, bound, 0), model
         outcome = solve(model, incumbent, replace(limits, time_limit_seconds=_left(end)), start=start)
         if model.proves and outcome.status != "infeasible":
             incumbent.lift(outcome.bound_joules)

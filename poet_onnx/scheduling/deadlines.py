@@ -48,14 +48,19 @@ def solve_within_deadline(
     exact = relaxed_timing(instance, deadline_seconds)
     proving: Formulation | None = None
     known = exact
-    if incumbent.steps is None and exact.charged == 0:  # else the first model below is the exact one
+
+    def is_refuted() -> bool:
+        """Return whether the exact model, which is slow to solve, is soon seen to have no solution."""
         model = formulate(instance, budget_bytes, exact)
-        if is_infeasible(model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds):
-            return "infeasible", model
+        return is_infeasible(model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds)
+
     for timing in _views(instance, exact):
         for _ in range(MOST_ROUNDS):
             left = replace(limits, time_limit_seconds=max(1.0, end - time.monotonic()))
-            outcome, model = attempt(incumbent, instance, budget_bytes, _with_rows(timing, known), left)
+            view = _with_rows(timing, known)
+            # The others show by themselves that there is no plan, and as soon.
+            is_hopeless = None if timing.limits_transfers else is_refuted
+            outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_hopeless)
             proving = model if model.proves else proving
             if outcome.status == "infeasible" and model.proves:
                 return "infeasible", proving
