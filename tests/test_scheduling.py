@@ -11,12 +11,10 @@ from brute_force import least_energy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import random_graph
+from real_problems import real_problem
 
-from poet_onnx.costs import TransferCost, cost_table
-from poet_onnx.device import load_device
+from poet_onnx.costs import TransferCost
 from poet_onnx.errors import InfeasibleError, LimitReachedError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.passes.normalize import normalize
 from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
@@ -192,10 +190,7 @@ def test_a_page_out_ends_before_its_value_is_made_anew() -> None:
 
 def test_on_a_real_model_no_time_limit_costs_no_more_than_one(model_path: Callable[..., Path]) -> None:
     """A solver that was stopped at a gap and resumed proved a false optimum here."""
-    model = load_model(model_path("resnet18"))
-    normalize()(model)
-    graph = extract(model)
-    problem = ScheduleProblem(graph, cost_table(graph, load_device("m4")))
+    problem = real_problem(model_path("resnet18"), "m4")
     order = memory_aware_order(problem)
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes

@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 from random_graphs import random_dag
+from real_problems import real_problem
 
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.passes.normalize import normalize
 from poet_onnx.plan import Plan
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget, solver
@@ -149,10 +146,7 @@ def test_a_refusal_names_no_bound_below_the_budget_that_it_refuses() -> None:
 def test_rows_of_time_that_contradict_each_other_are_seen_before_the_solver_looks_for_plans(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_model(model_path("resnet18"))
-    normalize()(model)
-    graph = extract(model)
-    problem = ScheduleProblem(graph, cost_table(graph, load_device("tx2")))
+    problem = real_problem(model_path("resnet18"), "tx2")
     order = memory_aware_order(problem)
     seconds = simulate(problem, ordered_steps(order)).compute_seconds
     budget = smallest_budget(problem, order).budget_bytes

@@ -13,12 +13,10 @@ from brute_force import least_energy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import random_graph
+from real_problems import real_problem
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost, cost_table
-from poet_onnx.device import load_device
-from poet_onnx.extract import extract, load_model
+from poet_onnx.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
-from poet_onnx.passes.normalize import normalize
 from poet_onnx.plan import Action
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices, evict
@@ -107,13 +105,6 @@ def _least_peak(problem: ScheduleProblem) -> int:
                 following[reached] = min(following.get(reached, 2**62), max(peak, level))
         best = following
     return best[frozenset(nodes)]
-
-
-def _real(path: Path, device: str = "tx2") -> ScheduleProblem:
-    model = load_model(path)
-    normalize()(model)
-    graph = extract(model)
-    return ScheduleProblem(graph, cost_table(graph, load_device(device)))
 
 
 def _peak(problem: ScheduleProblem, order: tuple[str, ...]) -> int:
@@ -212,7 +203,7 @@ def test_constants_run_right_before_their_reader() -> None:
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet18", "bert-2"])
 def test_real_models_come_close_to_the_bound(name: str, model_path: Callable[..., Path]) -> None:
-    problem = _real(model_path(name))
+    problem = real_problem(model_path(name), "tx2")
     order = memory_aware_order(problem)
     assert _is_allowed(problem, order)
     bound = peak_bound(problem)
@@ -322,7 +313,7 @@ def test_another_order_is_taken_where_it_is_proven_better(seed: int) -> None:
 
 @pytest.mark.parametrize(("name", "share"), [("transformer", 0.6)])
 def test_the_order_for_a_budget_of_real_models(name: str, share: float, model_path: Callable[..., Path]) -> None:
-    problem = _real(model_path(name))
+    problem = real_problem(model_path(name), "tx2")
     budget = int(share * _peak(problem, memory_aware_order(problem)))
     choice = order_for(problem, budget)
     assert _is_allowed(problem, choice.order)

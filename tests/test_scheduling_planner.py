@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 from random_graphs import random_dag
+from real_problems import real_problem
 
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
-from poet_onnx.extract import extract, load_model
-from poet_onnx.passes.normalize import normalize
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import Progress, memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.simulate import simulate
@@ -26,13 +23,6 @@ def _between(problem: ScheduleProblem, place: float) -> ScheduleProblem:
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
     return replace(problem, budget_bytes=smallest + int(place * (peak - smallest)))
-
-
-def _real_problem(path: Path) -> ScheduleProblem:
-    model = load_model(path)
-    normalize()(model)
-    graph = extract(model)
-    return ScheduleProblem(graph, cost_table(graph, load_device("tx2")))
 
 
 def test_solved_to_the_end_the_gap_of_an_optimal_plan_is_rounding_alone_and_no_other_blames_the_time() -> None:
@@ -65,7 +55,7 @@ def _interrupt_python() -> None:
 def test_interrupted_it_returns_the_best_plan_told_of_with_a_bound(
     model_path: Callable[..., Path], after: int, interrupt: Callable[[], None]
 ) -> None:
-    problem = _between(_real_problem(model_path("resnet18")), 0.05)
+    problem = _between(real_problem(model_path("resnet18"), "tx2"), 0.05)
     told: list[Progress] = []
 
     def listen(progress: Progress) -> None:

@@ -1,0 +1,19 @@
+"""Scheduling problems of real models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from poet_onnx.costs import cost_table
+from poet_onnx.device import load_device
+from poet_onnx.extract import extract, load_model
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.problem import ScheduleProblem
+
+
+def real_problem(path: Path, device: str) -> ScheduleProblem:
+    """Return the problem of a training graph on a device, without limits."""
+    model = load_model(path)
+    normalize()(model)
+    graph = extract(model)
+    return ScheduleProblem(graph, cost_table(graph, load_device(device)))
