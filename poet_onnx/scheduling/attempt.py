@@ -53,7 +53,7 @@ def attempt(
             incumbent.offer(model, start)
             start = improve(model, start, time_limit_seconds=SEARCH_SHARE * _left(end))
             incumbent.offer(model, start)
-        if incumbent.steps is None and is_hopeless is not None and is_hopeless():
+        if is_hopeless is not None and not tightened and incumbent.steps is None and is_hopeless():
             return Outcome("infeasible", None, bound, 0), model
         outcome = solve(model, incumbent, replace(limits, time_limit_seconds=_left(end)), start=start)
         if model.proves and outcome.status != "infeasible":

@@ -102,8 +102,8 @@ def _within_deadline(instance: Instance, deadline_seconds: float, low_bytes: int
     Returns:
         That budget, and a lower bound: one byte more than the largest budget that was proven to be too small.
     """
-    works, budget = peak_bytes, low_bytes
-    bound = low_bytes
+    works = peak_bytes
+    budget = bound = low_bytes
     limits = Limits(gap=float("inf"), overhead_gap=float("inf"), time_limit_seconds=BISECTION_SECONDS)
     end = time.monotonic() + BISECTIONS_SECONDS
     while works - low_bytes > PRECISION * works and time.monotonic() < end:

@@ -55,11 +55,11 @@ def solve_within_deadline(
         return is_infeasible(model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds)
 
     for timing in _views(instance, exact):
+        # The others show by themselves that there is no plan, and as soon.
+        is_hopeless = None if timing.limits_transfers else is_refuted
         for _ in range(MOST_ROUNDS):
             left = replace(limits, time_limit_seconds=max(1.0, end - time.monotonic()))
             view = _with_rows(timing, known)
-            # The others show by themselves that there is no plan, and as soon.
-            is_hopeless = None if timing.limits_transfers else is_refuted
             outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_hopeless)
             proving = model if model.proves else proving
             if outcome.status == "infeasible" and model.proves:
