@@ -13,6 +13,7 @@ from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.outcome import Limits, Outcome
 from poet_onnx.scheduling.search import improve
 from poet_onnx.scheduling.starts import greedy_start
+from poet_onnx.scheduling.timely import improve_in_time
 from poet_onnx.scheduling.timing import Timing
 
 SEARCH_SHARE = 0.25
@@ -30,7 +31,8 @@ def attempt(
 ) -> tuple[Outcome, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
 
-    If there is no plan before the solver starts, `is_hopeless` is asked whether none is to be found.
+    If there is no plan after the greedy start, `is_hopeless` is asked whether none is to be found, before time is given a
+    price and the solver starts.
 
     Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
     model is solved again; the bound is the first model's.
@@ -50,11 +52,11 @@ def attempt(
             return Outcome("infeasible", None, bound, 0), model
         start = None if model.held else greedy_start(model)
         if start is not None:
-            incumbent.offer(model, start)
-            start = improve(model, start, time_limit_seconds=SEARCH_SHARE * _left(end))
-            incumbent.offer(model, start)
-        if is_hopeless is not None and not tightened and incumbent.steps is None and is_hopeless():
+            start = _improved(model, incumbent, start, SEARCH_SHARE * _left(end))
+        if incumbent.steps is None and is_hopeless is not None and not tightened and is_hopeless():
             return Outcome("infeasible", None, bound, 0), model
+        if start is None and not model.held:
+            start = _in_time(model, incumbent, SEARCH_SHARE * _left(end))
         outcome = solve(model, incumbent, replace(limits, time_limit_seconds=_left(end)), start=start)
         if model.proves and outcome.status != "infeasible":
             incumbent.lift(outcome.bound_joules)
@@ -71,6 +73,23 @@ def attempt(
             incumbent.offer(model, exact)
             return replace(outcome, x=tuple(exact)), model
     return Outcome("infeasible", None, bound, 0), model
+
+
+def _improved(
+    model: Formulation, incumbent: Incumbent, start: list[float], time_limit_seconds: float
+) -> list[float] | None:
+    """Offer a start that may exceed rows of time, and what local search makes of it, which does not; return that."""
+    incumbent.offer(model, start)
+    improved = improve_in_time(model, start, time_limit_seconds=time_limit_seconds)
+    if improved is not None:
+        incumbent.offer(model, improved)
+    return improved
+
+
+def _in_time(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) -> list[float] | None:
+    """Return a start where every greedy one takes too much time, as `_improved` does."""
+    start = greedy_start(replace(model, time=[])) if model.time else None
+    return None if start is None else _improved(model, incumbent, start, time_limit_seconds)
 
 
 def _left(end: float) -> float:

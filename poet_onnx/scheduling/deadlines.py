@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from poet_onnx.scheduling.attempt import attempt
 from poet_onnx.scheduling.building import formulate
@@ -49,18 +50,17 @@ def solve_within_deadline(
     proving: Formulation | None = None
     known = exact
 
+    @cache
     def is_refuted() -> bool:
         """Return whether the exact model, which is slow to solve, is soon seen to have no solution."""
         model = formulate(instance, budget_bytes, exact)
         return is_infeasible(model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds)
 
     for timing in _views(instance, exact):
-        # The others show by themselves that there is no plan, and as soon.
-        is_hopeless = None if timing.limits_transfers else is_refuted
         for _ in range(MOST_ROUNDS):
             left = replace(limits, time_limit_seconds=max(1.0, end - time.monotonic()))
             view = _with_rows(timing, known)
-            outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_hopeless)
+            outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_refuted)
             proving = model if model.proves else proving
             if outcome.status == "infeasible" and model.proves:
                 return "infeasible", proving

@@ -35,13 +35,20 @@ LONGEST_CHAIN = 12
 """Units that one move may recompute for one reader."""
 
 
-def improve(model: Formulation, x: list[float], *, time_limit_seconds: float, seed: int = 0) -> list[float]:
+def improve(
+    model: Formulation,
+    x: list[float],
+    *,
+    time_limit_seconds: float,
+    seed: int = 0,
+    most_changes: int = MOST_CHANGES,
+) -> list[float]:
     """Return an assignment that is at least as cheap as a feasible one, and feasible.
 
     When no move helps any more, values are sent out of RAM at random in one place and the moves around it tried again,
     many times over; what is not better is taken back.
     """
-    search = _Search(model, x)
+    search = _Search(model, x, most_changes)
     deadline = time.monotonic() + time_limit_seconds
     while search.descend(deadline):
         pass
@@ -50,11 +57,11 @@ def improve(model: Formulation, x: list[float], *, time_limit_seconds: float, se
 
 
 class _Search(Assignment):
-    def __init__(self, model: Formulation, x: list[float]) -> None:
+    def __init__(self, model: Formulation, x: list[float], most_changes: int) -> None:
         super().__init__(model, x)
         self.retained = {variable: key for key, variable in model.retain.items()}
         self.cheapest = _cheapest_supplies(model)
-        self.changes = 0
+        self.changes, self.most_changes = 0, most_changes
 
     def put(self, added: Supplies, dropped: Supplies, before: Before) -> None:
         """Change supplies, and count that."""
@@ -63,7 +70,7 @@ class _Search(Assignment):
 
     def is_over(self, deadline: float) -> bool:
         """Return whether the search has done enough."""
-        return self.changes >= MOST_CHANGES or time.monotonic() > deadline
+        return self.changes >= self.most_changes or time.monotonic() > deadline
 
     def descend(self, deadline: float) -> bool:
         """Try every move once, the dearest supply first; return whether anything became cheaper."""

@@ -39,6 +39,16 @@ starting anew at every node. On MobileNet, batch 8, 25 % on tx2 the gap is 1 % a
 three seeds, with SCIP's own settings after 30 to 90 s.
 """
 
+ROOT_ROUNDS_IN_TIME = 20
+"""Rounds of cuts at the root where a row of time is nearly full: they pay for longer there than elsewhere.
+
+On MobileNet, batch 8, 25 % on m4 within 1.3 times the time of the computations, the gap after 60 s is 4.4 %, with 6
+rounds 8.6 %, with as many as SCIP wants 4.8 %.
+"""
+
+NEARLY_FULL = 0.9
+"""Share of the time that a row allows."""
+
 _EVENTS = (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED)
 
 
@@ -59,6 +69,8 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
     if start is not None:
         _add_start(scip, variables, start)
         scip.setParams(PROOF_PARAMETERS)
+        if _is_short_of_time(model, start):
+            scip.setParam("separating/maxroundsroot", ROOT_ROUNDS_IN_TIME)
     watcher = _Watcher(model, variables, scale, incumbent, limits)
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
     scip.setParam("limits/time", limits.time_limit_seconds)
@@ -137,6 +149,12 @@ def _add_row(scip: Model, variables: Sequence[Variable], row: Row, factor: float
         scip.addCons(terms >= row.low * factor)
     if row.high is not None:
         scip.addCons(terms <= row.high * factor)
+
+
+def _is_short_of_time(model: Formulation, x: Sequence[float]) -> bool:
+    """Return whether an assignment nearly fills a row of time."""
+    used = (sum(seconds * x[variable] for variable, seconds in row.terms.items()) for row in model.time)
+    return any(taken > NEARLY_FULL * (row.high or 0.0) for taken, row in zip(used, model.time, strict=True))
 
 
 def _add_start(scip: Model, variables: Sequence[Variable], start: Sequence[float]) -> None:

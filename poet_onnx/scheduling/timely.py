@@ -1,0 +1,120 @@
+"""From a schedule that keeps to the budget to one that keeps the rows of time as well: a second is given a price.
+
+Local search that may not exceed a row of time is soon stuck, for whatever saves energy takes time elsewhere first. So
+the seconds of the rows that are exceeded are charged for, at prices that rise until keeping the rows is the cheaper way
+(a Lagrangian relaxation); between the last two prices a better one is looked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.search import MOST_CHANGES, improve
+
+FIRST_PRICE = 1 / 16
+"""Of the price at which all that a row could hold costs as much as all that the model could spend."""
+
+PRICE_RISE = 4.0
+MOST_RISES = 10
+
+BISECTIONS = 3
+"""Prices between one that is too low and one that is not."""
+
+CHANGES_PER_PRICE = MOST_CHANGES // 8
+
+
+def improve_in_time(
+    model: Formulation, start: list[float], *, time_limit_seconds: float, seed: int = 0
+) -> list[float] | None:
+    """Return a cheap assignment that satisfies all rows, or None if none was found.
+
+    Args:
+        model: with its rows of time.
+        start: satisfies all rows but, perhaps, those of time.
+        time_limit_seconds: a guard; what is done is counted.
+        seed: of the local search.
+    """
+    search = _Search(model, time.monotonic() + time_limit_seconds, seed)
+    x = search.improved(start, [0.0] * len(model.time), MOST_CHANGES)
+    if not search.exceeded(x):
+        return x
+    timely = search.timely(x) or (None if search.exceeded(start) else start)
+    return None if timely is None else improve(model, timely, time_limit_seconds=search.left, seed=seed)
+
+
+@dataclass
+class _Search:
+    """Local search at prices for the rows of time.
+
+    Attributes:
+        model: with its rows of time.
+        end: when to stop.
+        seed: of the local search.
+    """
+
+    model: Formulation
+    end: float
+    seed: int
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return max(0.0, self.end - time.monotonic())
+
+    def improved(self, x: list[float], prices: Sequence[float], most_changes: int = CHANGES_PER_PRICE) -> list[float]:
+        """Return a cheaper assignment at a price, in joules per second, for each row of time."""
+        cost = list(self.model.cost)
+        for row, price in zip(self.model.time, prices, strict=True):
+            for variable, seconds in row.terms.items():
+                cost[variable] += price * seconds
+        priced = replace(self.model, cost=cost, time=[])
+        return improve(priced, x, time_limit_seconds=self.left, seed=self.seed, most_changes=most_changes)
+
+    def exceeded(self, x: Sequence[float]) -> set[int]:
+        """Return the rows of time that an assignment exceeds."""
+        ceilings = self.model.ceilings()
+        late = (ceilings.activity(x) > ceilings.limit)[ceilings.memory_rows :]
+        return {number for number, is_late in enumerate(late) if is_late}
+
+    def timely(self, x: list[float]) -> list[float] | None:
+        """Return the cheapest assignment found that exceeds no row of time."""
+        low = prices = [0.0] * len(self.model.time)
+        late = x
+        for _ in range(MOST_RISES):
+            exceeded = self.exceeded(late)
+            if not exceeded:
+                break
+            low, prices = prices, [self._risen(row, price, row in exceeded) for row, price in enumerate(prices)]
+            x, late = late, self.improved(late, prices)
+        return None if self.exceeded(late) else self._between(low, prices, x, late)
+
+    def _risen(self, row: int, price: float, is_exceeded: bool) -> float:
+        """Return the next price of a row's seconds."""
+        if not is_exceeded:
+            return price
+        first = (
+            FIRST_PRICE * sum(self.model.cost) / sum(abs(seconds) for seconds in self.model.time[row].terms.values())
+        )
+        return max(first, price * PRICE_RISE)
+
+    def _between(
+        self, low: Sequence[float], high: Sequence[float], late: list[float], timely: list[float]
+    ) -> list[float]:
+        """Return the cheapest timely assignment at prices between those of a late one and those of a timely one."""
+        best = timely
+        for _ in range(BISECTIONS):
+            middle = [(one + other) / 2 for one, other in zip(low, high, strict=True)]
+            found = [self.improved(start, middle) for start in (late, timely)]
+            kept = [x for x in found if not self.exceeded(x)]
+            if kept:
+                timely, high = min(kept, key=self._joules), middle
+                best = min(best, timely, key=self._joules)
+            else:
+                late, low = found[0], middle
+        return best
+
+    def _joules(self, x: Sequence[float]) -> float:
+        return sum(cost * level for cost, level in zip(self.model.cost, x, strict=True))

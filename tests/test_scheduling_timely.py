@@ -1,0 +1,103 @@
+"""Plans at a price for time: they keep the rows of time, as greedy ones seldom do, and cost little more than needed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from random_graphs import random_dag
+from real_problems import real_problem
+
+from poet_onnx.errors import InfeasibleError
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
+from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.instance import build_instance
+from poet_onnx.scheduling.lowering import to_steps
+from poet_onnx.scheduling.planner import base_joules
+from poet_onnx.scheduling.starts import greedy_start
+from poet_onnx.scheduling.timely import improve_in_time
+from poet_onnx.scheduling.timing import relaxed_timing
+from poet_onnx.simulate import simulate
+
+
+def _short_of_time(seeds: range) -> Iterator[tuple[ScheduleProblem, Formulation]]:
+    """Yield random problems on synchronous storage whose rows of time can bind, with their models."""
+    for seed in seeds:
+        rng = random.Random(seed)
+        graph, costs = random_dag(seed, rng.randint(6, 20))
+        problem = ScheduleProblem(graph, replace(costs, asynchronous=False))
+        order = memory_aware_order(problem)
+        alone = simulate(problem, ordered_steps(order))
+        smallest = smallest_budget(problem, order).budget_bytes
+        budget = smallest + int((alone.transient_peak_bytes - smallest) * rng.choice([0.0, 0.3, 0.6]))
+        deadline = alone.compute_seconds * rng.choice([1.2, 1.5, 2.0])
+        problem = replace(problem, budget_bytes=budget, deadline_seconds=deadline)
+        instance = build_instance(problem, order)
+        model = formulate(instance, budget, relaxed_timing(instance, deadline))
+        if model.time and model.memory.fixed_bytes <= budget:
+            yield problem, model
+
+
+def _joules(model: Formulation, x: list[float]) -> float:
+    return sum(cost * level for cost, level in zip(model.cost, x, strict=True))
+
+
+def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
+    missed = greedy = found = 0
+    spent = least = 0.0
+    for problem, model in _short_of_time(range(80)):
+        start = greedy_start(replace(model, time=[]))
+        assert start is not None
+        x = improve_in_time(model, start, time_limit_seconds=10.0)
+        try:
+            plan = schedule(problem, gap=0.0, order=memory_aware_order(problem))
+        except InfeasibleError:
+            assert x is None, "a plan in time that does not exist"
+            continue
+        greedy += greedy_start(model) is not None
+        missed += x is None
+        if x is not None:
+            found += 1
+            assert model.ceilings().holds(x)
+            simulate(problem, to_steps(model, x))  # within the budget and the deadline
+            spent += _joules(model, x)
+            least += plan.prediction.energy_joules - base_joules(problem)
+    assert greedy < found / 2
+    assert missed <= found / 20
+    assert spent <= 1.1 * least
+
+
+def test_a_start_in_time_is_never_lost_nor_made_dearer() -> None:
+    kept = 0
+    for _, model in _short_of_time(range(150)):
+        start = greedy_start(model)
+        if start is not None:
+            kept += 1
+            x = improve_in_time(model, start, time_limit_seconds=10.0)
+            assert x is not None
+            assert model.ceilings().holds(x)
+            assert _joules(model, x) <= _joules(model, start) + 1e-12
+    assert kept > 3
+
+
+def test_a_real_network_on_slow_storage_has_a_good_start_within_a_tight_deadline(
+    model_path: Callable[..., Path],
+) -> None:
+    problem = real_problem(model_path("mobilenet"), "m4")
+    order = memory_aware_order(problem)
+    alone = simulate(problem, ordered_steps(order))
+    smallest = smallest_budget(problem, order).budget_bytes
+    budget = (2 * smallest + alone.transient_peak_bytes) // 3
+    problem = replace(problem, budget_bytes=budget, deadline_seconds=1.3 * alone.compute_seconds)
+    instance = build_instance(problem, order)
+    model = formulate(instance, budget, relaxed_timing(instance, problem.deadline_seconds or 0.0))
+    assert greedy_start(model) is None
+    start = greedy_start(replace(model, time=[]))
+    assert start is not None
+    x = improve_in_time(model, start, time_limit_seconds=30.0)
+    assert x is not None
+    simulate(problem, to_steps(model, x))  # within the budget and the deadline
