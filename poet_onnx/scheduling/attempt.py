@@ -31,8 +31,8 @@ def attempt(
 ) -> tuple[Outcome, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
 
-    If there is no plan after the greedy start, `is_hopeless` is asked whether none is to be found, before time is given a
-    price and the solver starts.
+    If there is no plan after the greedy start, `is_hopeless` is asked whether none is to be found, before time is given
+    a price and the solver starts.
 
     Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
     model is solved again; the bound is the first model's.
