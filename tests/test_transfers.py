@@ -17,7 +17,7 @@ from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.transfers import SLOW_TRANSFERS, overlap
+from poet_onnx.scheduling.transfers import SLOW_TRANSFERS, overlap, spread_out
 from poet_onnx.simulate import TOKEN_BYTES, replay, simulate
 
 STARTS = {Action.PAGE_OUT_START: Action.PAGE_OUT_END, Action.PAGE_IN_START: Action.PAGE_IN_END}
@@ -229,6 +229,32 @@ def test_memory_that_is_there_anyway_hides_transfers_in_a_full_budget() -> None:
     roomy = overlap(replace(problem, budget_bytes=peak + 64 + TOKEN_BYTES), steps)
     assert simulate(problem, roomy).stall_seconds == 0.0
     assert simulate(problem, roomy).transient_peak_bytes <= peak + 64 + TOKEN_BYTES
+
+
+def test_a_page_in_that_must_wait_for_memory_sends_no_other_into_it_before_its_time() -> None:
+    # a is read before a node with a large workspace, b behind it: b cannot come before, so the channel is free for a.
+    names = ["make_a", "make_b", *(f"work{number}" for number in range(8)), "read_a", "large", "read_b"]
+    values = {"make_a": "a", "make_b": "b"} | {name: f"of_{name}" for name in names[2:]}
+    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", True, False)}
+    tensors |= {value: Tensor(value, "FLOAT", (16,), 64, value, False, False) for value in values.values()}
+    reads = {"read_a": ("x", "a"), "read_b": ("x", "b")}
+    nodes = [Node(name, "Op", "", reads.get(name, ("x",)), (values[name],), {}, Phase.FORWARD, False) for name in names]
+    graph = TrainingGraph("late", tuple(nodes), tensors, ("x",), ("of_read_b",), "late")
+    taken = dict.fromkeys(names, 0.5) | {"read_a": 0.1, "large": 0.1}
+    costs = {name: NodeCost(taken[name], 1.0, 640 if name == "large" else 0) for name in names}
+    moves = {value: TransferCost(1.0, 1.0) for value in ("a", "b")}
+    problem = ScheduleProblem(graph, CostTable("late", costs, moves, moves, True))
+    steps = []
+    for name in names:
+        back = {"read_a": "a", "read_b": "b"}.get(name)
+        steps += [Step(Action.PAGE_IN_START, back), Step(Action.PAGE_IN_END, back)] if back else []
+        steps.append(Step(Action.COMPUTE, name))
+        if values[name] in moves:
+            steps += [Step(Action.PAGE_OUT_START, values[name]), Step(Action.PAGE_OUT_END, values[name])]
+    peak = simulate(problem, steps).transient_peak_bytes
+    spread = spread_out(replace(problem, budget_bytes=peak), steps)
+    assert lead(spread) == 2  # of a: 1 s beside nodes of .5 s
+    assert simulate(problem, spread).stall_seconds == pytest.approx(1.0)  # for b
 
 
 def test_a_page_in_follows_the_page_out_of_its_value() -> None:

@@ -210,11 +210,12 @@ class _Placement:
             channel = max(channel, self._clock[out.start] + stalled) + out.seconds
             self._move_towards(out, "end", bisect_left(self._clock, channel - stalled))
             stalled += max(0.0, channel - self._clock[out.end] - stalled)
-        channel = float("inf")
+        channel = stalled = 0.0  # in seconds before the end
+        end = self._clock[-1]
         for arrival in sorted(self._ins, key=lambda one: -one.end):
-            begin = min(channel, self._clock[arrival.end]) - arrival.seconds
-            self._move_towards(arrival, "start", bisect_right(self._clock, begin) - 1)
-            channel = min(begin, self._clock[arrival.start])
+            channel = max(channel, end - self._clock[arrival.end] + stalled) + arrival.seconds
+            self._move_towards(arrival, "start", bisect_right(self._clock, end - channel + stalled) - 1)
+            stalled += max(0.0, channel - (end - self._clock[arrival.start]) - stalled)
 
     def _move_towards(self, transfer: _Transfer, half: str, boundary: int) -> None:
         """Put a half as near to a boundary as its neighbours and memory let it."""
