@@ -36,8 +36,9 @@ def main(arguments: list[str]) -> int:
     """Export one model into an existing directory."""
     import functools
 
+    from attention_nets import Bert
     from export_models import export, quiet
-    from models import RECIPES, Bert, Recipe, tokens
+    from models import RECIPES, Recipe, tokens
 
     build = functools.partial(Bert, 21, 256, 4, vocabulary=1000, dropout=0.0)
     recipes = {**RECIPES, "transformer-21": Recipe(build, functools.partial(tokens, 128, 1000))}
