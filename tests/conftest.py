@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from cli_runs import Cli, Result
 
 ROOT = Path(__file__).resolve().parent.parent
 DAY_SECONDS = 86400
@@ -23,8 +24,8 @@ SCRIPT = ROOT / "scripts" / "export_models.py"
 def _cache_directory() -> Path:
     """Return the cache of models made by these scripts and these versions of the exporters."""
     digest = hashlib.sha256()
-    for source in (SCRIPT, SCRIPT.with_name("models.py")):
-        digest.update(source.read_bytes())
+    for source in ("export_models.py", "models.py", "convolutional_nets.py", "attention_nets.py"):
+        digest.update(SCRIPT.with_name(source).read_bytes())
     for package in ("torch", "onnx", "onnxruntime-training"):
         digest.update(f"{package}=={version(package)}".encode())
     return ROOT / ".cache" / "models" / digest.hexdigest()[:16]
@@ -82,4 +83,31 @@ def model_path() -> Callable[..., Path]:
             _export(name, arguments, target)
         return target / "training_model.onnx"
 
+    return path
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Return a function that runs the command line with some arguments."""
+    monkeypatch.delenv("POET_ONNX_DEBUG", raising=False)
+
+    from poet_onnx.cli import main
+
+    def run(*arguments: object) -> Result:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as exit_info:
+            main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        assert isinstance(exit_info.value.code, int)
+        return Result(exit_info.value.code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def model(model_path: Callable[..., Path], tmp_path: Path) -> Path:
+    """Return a small training model alone in a folder of its own."""
+    path = tmp_path / "work" / "training_model.onnx"
+    path.parent.mkdir()
+    path.write_bytes(model_path("mobilenet").read_bytes())
     return path

@@ -1,0 +1,261 @@
+"""The command line: one sentence with an exit code for everything that is wrong, and nothing left behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from cli_runs import Cli, assert_one_sentence
+
+from poet_onnx.errors import CheckFailedError, LimitReachedError
+
+
+def refuse(cli: Cli, model: Path, code: int, parts: tuple[str, ...], *arguments: object) -> None:
+    """Run rewrite on a model that must be refused and check that nothing is left behind."""
+    before = {path: path.read_bytes() for path in model.parent.iterdir()}
+    result = cli("rewrite", model, *arguments)
+    assert_one_sentence(result, code, *parts)
+    assert {path: path.read_bytes() for path in model.parent.iterdir()} == before
+
+
+def test_a_missing_model(cli: Cli, model: Path) -> None:
+    result = cli("rewrite", model.with_name("absent.onnx"), "--device", "a72")
+    assert_one_sentence(result, 2, "absent.onnx")
+
+
+def test_a_truncated_model(cli: Cli, model: Path) -> None:
+    content = model.read_bytes()
+    model.write_bytes(content[: len(content) * 2 // 3])
+    refuse(cli, model, 2, ("training_model.onnx",), "--device", "a72")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model at all\n", b"\x00" * 1000])
+def test_a_file_that_is_no_onnx(cli: Cli, model: Path, content: bytes) -> None:
+    model.write_bytes(content)
+    refuse(cli, model, 2, ("training_model.onnx",), "--device", "a72")
+
+
+def test_a_forward_only_model(cli: Cli, model: Path, model_path: Callable[..., Path]) -> None:
+    model.write_bytes(model_path("mlp-mse").with_name("eval_model.onnx").read_bytes())
+    refuse(cli, model, 2, ("artifacts",), "--device", "a72")
+
+
+def dynamic(path: Path) -> None:
+    """Give the batch a name instead of a size."""
+    proto = onnx.load(path)
+    for value in [*proto.graph.input[:2], *proto.graph.value_info]:
+        dims = value.type.tensor_type.shape.dim
+        if dims and value in proto.graph.input[:2]:
+            dims[0].dim_param = "batch"
+    del proto.graph.value_info[:]
+    onnx.save(proto, path)
+
+
+def test_dynamic_shapes(cli: Cli, model: Path) -> None:
+    dynamic(model)
+    refuse(cli, model, 2, ("batch", "--dim"), "--device", "a72")
+
+
+def test_dynamic_shapes_fixed_by_name(cli: Cli, model: Path) -> None:
+    dynamic(model)
+    result = cli("rewrite", model, "--device", "a72", "--dim", "batch=1", "--activation-budget", "80%")
+    assert result.code == 0, result
+
+
+@pytest.mark.parametrize("dim", ["batch", "batch=0", "batch=-1", "=3", "batch=x"])
+def test_a_dimension_that_is_none(cli: Cli, model: Path, dim: str) -> None:
+    refuse(cli, model, 2, ("NAME=N",), "--device", "a72", "--dim", dim)
+
+
+def test_an_unknown_operator(cli: Cli, model: Path) -> None:
+    proto = onnx.load(model)
+    proto.graph.node[5].op_type = "Frobnicate"
+    proto.graph.node[5].name = "strange"
+    onnx.save(proto, model)
+    refuse(cli, model, 2, ("Frobnicate", "strange"), "--device", "a72")
+
+
+def test_missing_external_data(cli: Cli, model: Path) -> None:
+    proto = onnx.load(model)
+    weight = onnx.helper.make_tensor("weight", onnx.TensorProto.FLOAT, [64], [0.0] * 64)
+    weight.ClearField("float_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="absent.bin")
+    weight.external_data.add(key="length", value="256")
+    proto.graph.initializer.append(weight)
+    model.write_bytes(proto.SerializeToString())
+    refuse(cli, model, 2, ("absent.bin",), "--device", "a72")
+
+
+def test_unwritable_output(cli: Cli, model: Path) -> None:
+    refuse(cli, model, 2, ("no folder",), model.parent / "absent" / "out.onnx", "--device", "a72")
+    refuse(cli, model, 2, ("cannot be written",), "/proc/out.onnx", "--device", "a72")
+    refuse(cli, model, 2, ("directory",), model.parent, "--device", "a72")
+
+
+@pytest.mark.parametrize("option", ["--report-out", "--plan-out"])
+def test_unwritable_side_output(cli: Cli, model: Path, option: str) -> None:
+    refuse(cli, model, 2, (option,), "--device", "a72", option, model.parent / "absent" / "out.json")
+
+
+def test_an_existing_output_needs_force(cli: Cli, model: Path) -> None:
+    out = model.with_suffix(".poet.onnx")
+    out.write_text("mine")
+    refuse(cli, model, 2, ("--force",), "--device", "a72")
+    assert cli("rewrite", model, "--device", "a72", "--force").code == 0
+    onnx.load(out)
+
+
+def test_the_output_is_never_the_input(cli: Cli, model: Path) -> None:
+    refuse(cli, model, 2, ("same file",), model, "--device", "a72", "--force")
+
+
+def test_no_page_directory(cli: Cli, model: Path, tmp_path: Path) -> None:
+    rewritten = model.with_suffix(".poet.onnx")
+    assert cli("rewrite", model, "--device", "a72").code == 0
+    result = cli("verify", model, rewritten, "--page-dir", tmp_path / "absent")
+    assert_one_sentence(result, 2, "absent")
+
+
+def test_no_page_directory_in_the_environment(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewritten = model.with_suffix(".poet.onnx")
+    assert cli("rewrite", model, "--device", "a72").code == 0
+    monkeypatch.setenv("POET_PAGE_DIR", "/nowhere/at/all")
+    assert_one_sentence(cli("verify", model, rewritten), 2, "/nowhere/at/all")
+
+
+@pytest.mark.parametrize(
+    "budget", ["0", "-1", "0%", "-5%", "abc", "", "12XB", "nan%", "inf", "1e400", "MiB", "10 %%", "0MiB", "9999999TiB"]
+)
+@pytest.mark.parametrize("option", ["--activation-budget", "--ram-budget"])
+def test_zero_and_absurd_budgets(cli: Cli, model: Path, option: str, budget: str) -> None:
+    refuse(cli, model, 2, (budget,), "--device", "a72", option, budget)
+
+
+@pytest.mark.parametrize(("option", "budget"), [("--activation-budget", "1000"), ("--ram-budget", "64KiB")])
+def test_a_budget_that_is_too_small_names_the_smallest_that_works(
+    cli: Cli, model: Path, option: str, budget: str
+) -> None:
+    before = list(model.parent.iterdir())
+    result = cli("rewrite", model, "--device", "a72", option, budget)
+    assert_one_sentence(result, 3, "smallest")
+    assert list(model.parent.iterdir()) == before
+    smallest = re.search(r"works is ([\d,]+) bytes", result.err)
+    assert smallest is not None, result
+    fits = cli("rewrite", model, "--device", "a72", option, smallest[1].replace(",", ""), "--time-limit", "5")
+    assert fits.code == 0, fits
+
+
+@pytest.mark.parametrize("deadline", ["0", "-1s", "0.5x", "soon", "nan", "infms"])
+def test_a_deadline_that_is_none_or_cannot_be_met(cli: Cli, model: Path, deadline: str) -> None:
+    result = cli("rewrite", model, "--device", "a72", "--deadline", deadline)
+    assert_one_sentence(result, 3 if deadline == "0.5x" else 2)
+
+
+def test_a_deadline_shorter_than_computing_names_the_shortest(cli: Cli, model: Path) -> None:
+    result = cli("rewrite", model, "--device", "a72", "--deadline", "1us")
+    assert_one_sentence(result, 3, "deadline", "at least")
+
+
+def test_both_budgets(cli: Cli, model: Path) -> None:
+    arguments = ["--ram-budget", "1GiB", "--activation-budget", "50%"]
+    refuse(cli, model, 2, ("--ram-budget", "--activation-budget"), "--device", "a72", *arguments)
+
+
+def test_an_unknown_device(cli: Cli, model: Path) -> None:
+    refuse(cli, model, 2, ("commodore64", "a72"), "--device", "commodore64")
+
+
+def test_no_device(cli: Cli, model: Path) -> None:
+    refuse(cli, model, 2, ("--device", "--help"))
+
+
+def test_broken_device_files(cli: Cli, model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    for content in ("name = [", "name = 'x'", "\xff\xfe", ""):
+        broken.write_bytes(content.encode("latin-1"))
+        refuse(cli, model, 2, ("broken.toml",), "--device", broken)
+    refuse(cli, model, 2, ("absent.toml",), "--device", tmp_path / "absent.toml")
+
+
+def test_broken_costs(cli: Cli, model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "costs.json"
+    for content in ("", "{", "{}", '{"schema_version": 99}'):
+        broken.write_text(content)
+        refuse(cli, model, 2, ("costs.json",), "--device", "a72", "--costs", broken)
+    refuse(cli, model, 2, ("absent.json",), "--device", "a72", "--costs", tmp_path / "absent.json")
+
+
+def test_a_plan_of_another_graph(cli: Cli, model: Path, model_path: Callable[..., Path], tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    other = model_path("mlp-mse")
+    assert cli("rewrite", other, tmp_path / "other.onnx", "--device", "a72", "--plan-out", plan).code == 0
+    refuse(cli, model, 2, ("graph",), "--device", "a72", "--plan", plan)
+
+
+def test_a_plan_that_is_none(cli: Cli, model: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    refuse(cli, model, 2, ("plan.json",), "--device", "a72", "--plan", plan)
+    for content in ("", "{", "{}", "[1]"):
+        plan.write_text(content)
+        refuse(cli, model, 2, ("plan",), "--device", "a72", "--plan", plan)
+
+
+def test_a_plan_and_options_of_the_solver(cli: Cli, model: Path, tmp_path: Path) -> None:
+    refuse(cli, model, 2, ("--plan",), "--device", "a72", "--plan", tmp_path / "p", "--activation-budget", "50%")
+
+
+def test_a_rewritten_model_is_not_rewritten_again(cli: Cli, model: Path) -> None:
+    rewritten = model.with_suffix(".poet.onnx")
+    assert cli("rewrite", model, "--device", "a72", "--activation-budget", "75%").code == 0
+    assert_one_sentence(cli("rewrite", rewritten, "--device", "a72"), 2, "already")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["frobnicate"], ["rewrite"], ["rewrite", "m", "--device"], ["rewrite", "a", "b", "c"], ["devices", "--what"]],
+)
+def test_wrong_usage(cli: Cli, arguments: list[str]) -> None:
+    assert_one_sentence(cli(*arguments), 2, "--help")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--gap", "-1"), ("--gap", "nan"), ("--time-limit", "0"), ("--check", "0")]
+)
+def test_numbers_out_of_range(cli: Cli, model: Path, option: str, value: str) -> None:
+    refuse(cli, model, 2, (option.strip("-").replace("-", " ").split()[0],), "--device", "a72", option, value)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "part"),
+    [
+        (CheckFailedError("It broke."), 1, "It broke."),
+        (LimitReachedError("Too slow."), 4, "Too slow."),
+        (MemoryError(), 1, "memory"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
+        (OSError(28, "No space left on device", "somewhere"), 2, "somewhere: No space left on device."),
+        (ZeroDivisionError("two\nlines"), 1, "please report"),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, part: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("poet_onnx.cli.examining.device_names", fail)
+    result = cli("devices")
+    assert (result.code, result.out) == (code, "")
+    assert result.err.strip().startswith("error: ")
+    assert len(result.err.strip().splitlines()) == 1
+    assert part in result.err
+
+
+def test_debug_shows_the_traceback(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POET_ONNX_DEBUG", "1")
+    result = cli("rewrite", model, "--device", "commodore64")
+    assert result.code == 2
+    assert "Traceback" in result.err
