@@ -18,12 +18,13 @@ FIRST_PRICE = 1 / 16
 """Of the price at which all that a row could hold costs as much as all that the model could spend."""
 
 PRICE_RISE = 4.0
-MOST_RISES = 10
+MOST_RISES = 7
 
 BISECTIONS = 3
 """Prices between one that is too low and one that is not."""
 
-CHANGES_PER_PRICE = MOST_CHANGES // 8
+CHANGES_PER_RISE, CHANGES_BETWEEN = MOST_CHANGES // 40, MOST_CHANGES // 8
+"""Changes of supplies at each price; those of the bisection find the better plans."""
 
 
 def improve_in_time(
@@ -64,7 +65,7 @@ class _Search:
         """Return the seconds that are left."""
         return max(0.0, self.end - time.monotonic())
 
-    def improved(self, x: list[float], prices: Sequence[float], most_changes: int = CHANGES_PER_PRICE) -> list[float]:
+    def improved(self, x: list[float], prices: Sequence[float], most_changes: int) -> list[float]:
         """Return a cheaper assignment at a price, in joules per second, for each row of time."""
         cost = list(self.model.cost)
         for row, price in zip(self.model.time, prices, strict=True):
@@ -88,7 +89,7 @@ class _Search:
             if not exceeded:
                 break
             low, prices = prices, [self._risen(row, price, row in exceeded) for row, price in enumerate(prices)]
-            x, late = late, self.improved(late, prices)
+            x, late = late, self.improved(late, prices, CHANGES_PER_RISE)
         return None if self.exceeded(late) else self._between(low, prices, x, late)
 
     def _risen(self, row: int, price: float, is_exceeded: bool) -> float:
@@ -107,7 +108,7 @@ class _Search:
         best = timely
         for _ in range(BISECTIONS):
             middle = [(one + other) / 2 for one, other in zip(low, high, strict=True)]
-            found = [self.improved(start, middle) for start in (late, timely)]
+            found = [self.improved(start, middle, CHANGES_BETWEEN) for start in (late, timely)]
             kept = [x for x in found if not self.exceeded(x)]
             if kept:
                 timely, high = min(kept, key=self._joules), middle
