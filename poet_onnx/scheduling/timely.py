@@ -96,10 +96,8 @@ class _Search:
         """Return the next price of a row's seconds."""
         if not is_exceeded:
             return price
-        first = (
-            FIRST_PRICE * sum(self.model.cost) / sum(abs(seconds) for seconds in self.model.time[row].terms.values())
-        )
-        return max(first, price * PRICE_RISE)
+        joules, seconds = sum(self.model.cost), sum(map(abs, self.model.time[row].terms.values()))
+        return max(FIRST_PRICE * joules / seconds, price * PRICE_RISE) if seconds else price
 
     def _between(
         self, low: Sequence[float], high: Sequence[float], late: list[float], timely: list[float]

@@ -216,6 +216,8 @@ def crowded_windows(
     for first in sorted({release for release, _, _ in jobs}):
         load, worst = 0.0, (0.0, 0)
         for release, due, busy in jobs:
+            if due < first:  # no window ends before it begins
+                continue
             load += busy if release >= first else 0.0
             inside = redone[due + 1] - redone[first]
             room = clock[due] - clock[first] + timing.wait_seconds - (redone[-1] - inside)

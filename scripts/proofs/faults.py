@@ -97,6 +97,12 @@ TOO_STRICT = (
         "release = event.stage + 2",
     ),
     Fault(
+        "a window ends before it begins",
+        "timing.crowded_windows",
+        "if due < first:",
+        "if False:",
+    ),
+    Fault(
         "the spare time is cut",
         "timing.relaxed_timing",
         "deadline_seconds - instance.base_seconds",

@@ -13,7 +13,7 @@ from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lateness import late_transfers
-from poet_onnx.scheduling.timing import Timing, relaxed_timing
+from poet_onnx.scheduling.timing import Timing, crowded_windows, relaxed_timing
 from poet_onnx.scheduling.transfers import overlap, spread_out
 from proofs.assignments import admits, supplies_of
 from proofs.finding import FAILED, Finding, exact_bytes
@@ -137,6 +137,8 @@ def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
     supplies = supplies_of(model, plan.steps)
     if supplies is None:
         return "outside the class"
+    if crowded_windows(model, model.complete(supplies), timing):
+        return f"{FAILED}: windows are said to be too short for transfers that fit"
     if model.memory.fixed_bytes <= budget and admits(model, supplies):
         return "admitted" if supplies.recomputed or supplies.paged_in else "admitted, nothing to decide"
     timeless = formulate(instance, budget, relaxed_timing(instance, 1e6 * timing.deadline_seconds))
