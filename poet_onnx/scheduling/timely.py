@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.memory import Ceilings
 from poet_onnx.scheduling.search import MOST_CHANGES, improve
 
 FIRST_PRICE = 1 / 16
@@ -38,7 +39,7 @@ def improve_in_time(
         time_limit_seconds: a guard; what is done is counted.
         seed: of the local search.
     """
-    search = _Search(model, time.monotonic() + time_limit_seconds, seed)
+    search = _Search(model, model.ceilings(), time.monotonic() + time_limit_seconds, seed)
     x = search.improved(start, [0.0] * len(model.time), MOST_CHANGES)
     if not search.exceeded(x):
         return x
@@ -52,11 +53,13 @@ class _Search:
 
     Attributes:
         model: with its rows of time.
+        ceilings: of the model.
         end: when to stop.
         seed: of the local search.
     """
 
     model: Formulation
+    ceilings: Ceilings
     end: float
     seed: int
 
@@ -76,8 +79,7 @@ class _Search:
 
     def exceeded(self, x: Sequence[float]) -> set[int]:
         """Return the rows of time that an assignment exceeds."""
-        ceilings = self.model.ceilings()
-        late = (ceilings.activity(x) > ceilings.limit)[ceilings.memory_rows :]
+        late = (self.ceilings.activity(x) > self.ceilings.limit)[self.ceilings.memory_rows :]
         return {number for number, is_late in enumerate(late) if is_late}
 
     def timely(self, x: list[float]) -> list[float] | None:
