@@ -37,9 +37,9 @@ def solve_ours(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits)
         )
     except (InfeasibleError, LimitReachedError) as error:
         status = "infeasible" if isinstance(error, InfeasibleError) else "time_limit"
-        seconds = time.monotonic() - begin
+        seconds = max(build_seconds, time.monotonic() - begin)
         return Solved(status, None, 0.0, size, build_seconds, seconds - build_seconds, tuple(points), str(error))
-    seconds = time.monotonic() - begin
+    seconds = max(build_seconds, time.monotonic() - begin)
     certificate = plan.certificate
     points.append(Point(seconds, certificate.objective_joules, certificate.bound_joules))
     return Solved(
@@ -48,7 +48,7 @@ def solve_ours(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits)
         certificate.bound_joules,
         size,
         build_seconds,
-        max(0.0, seconds - build_seconds),
+        seconds - build_seconds,
         tuple(points),
     )
 
