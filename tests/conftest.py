@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,13 @@ def _export(name: str, arguments: list[str], target: Path) -> None:
         except OSError:
             if not target.is_dir():  # it is there if another process was quicker
                 raise
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts_are_heard() -> None:
+    """Hear Ctrl-C, and let started programs hear it, where a shell has started the tests in the background without."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
