@@ -43,8 +43,9 @@ def improve_in_time(
     x = search.improved(start, [0.0] * len(model.time), MOST_CHANGES)
     if not search.exceeded(x):
         return x
-    timely = search.timely(x) or (None if search.exceeded(start) else start)
-    return None if timely is None else improve(model, timely, time_limit_seconds=search.left, seed=seed)
+    timely = [one for one in (search.timely(x), start) if one is not None and not search.exceeded(one)]
+    best = min(timely, key=search.joules, default=None)
+    return None if best is None else improve(model, best, time_limit_seconds=search.left, seed=seed)
 
 
 @dataclass
@@ -111,11 +112,12 @@ class _Search:
             found = [self.improved(start, middle, CHANGES_BETWEEN) for start in (late, timely)]
             kept = [x for x in found if not self.exceeded(x)]
             if kept:
-                timely, high = min(kept, key=self._joules), middle
-                best = min(best, timely, key=self._joules)
+                timely, high = min(kept, key=self.joules), middle
+                best = min(best, timely, key=self.joules)
             else:
                 late, low = found[0], middle
         return best
 
-    def _joules(self, x: Sequence[float]) -> float:
+    def joules(self, x: Sequence[float]) -> float:
+        """Return what an assignment costs, seconds being free."""
         return sum(cost * level for cost, level in zip(self.model.cost, x, strict=True))
