@@ -31,10 +31,6 @@ def _tight(seed: int, layers: int, share: float, **options: bool) -> tuple[Sched
     return problem, formulate(build_instance(problem, order), budget)
 
 
-def _cost(model: Formulation, x: list[float]) -> float:
-    return sum(cost * level for cost, level in zip(model.cost, x, strict=True))
-
-
 @pytest.mark.parametrize("options", [{}, {"paging": False}, {"recompute": False}], ids=str)
 @pytest.mark.parametrize("seed", range(25))
 def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[str, bool]) -> None:
@@ -43,7 +39,7 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
     if start is None:
         return
     improved = improve(model, start, time_limit_seconds=2.0)
-    assert _cost(model, improved) <= _cost(model, start) + 1e-12
+    assert model.joules(improved) <= model.joules(start) + 1e-12
     assert improved == model.complete(model.supplies(improved))
     assert model.ceilings().excess_bytes(improved) <= 0
     for row in model.rows:
@@ -52,7 +48,7 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
         assert row.high is None or total <= row.high + 1e-9
     prediction = simulate(problem, to_steps(model, improved))
     base = sum(cost.joules for cost in problem.costs.nodes.values())
-    assert prediction.energy_joules == pytest.approx(base + _cost(model, improved), rel=1e-9)
+    assert prediction.energy_joules == pytest.approx(base + model.joules(improved), rel=1e-9)
 
 
 def test_the_search_alone_comes_close_to_the_optimum() -> None:
@@ -61,7 +57,7 @@ def test_the_search_alone_comes_close_to_the_optimum() -> None:
         problem, model = _tight(seed, 12, 0.3)
         start = greedy_start(model)
         assert start is not None
-        spent += _cost(model, improve(model, start, time_limit_seconds=2.0))
+        spent += model.joules(improve(model, start, time_limit_seconds=2.0))
         plan = schedule(problem, gap=0.0, order=memory_aware_order(problem))
         best += plan.prediction.energy_joules - sum(cost.joules for cost in problem.costs.nodes.values())
     assert spent <= 1.1 * best

@@ -42,10 +42,6 @@ def _short_of_time(seeds: range) -> Iterator[tuple[ScheduleProblem, Formulation]
             yield problem, model
 
 
-def _joules(model: Formulation, x: list[float]) -> float:
-    return sum(cost * level for cost, level in zip(model.cost, x, strict=True))
-
-
 def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
     missed = greedy = found = 0
     spent = least = 0.0
@@ -64,7 +60,7 @@ def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
             found += 1
             assert model.ceilings().holds(x)
             simulate(problem, to_steps(model, x))  # within the budget and the deadline
-            spent += _joules(model, x)
+            spent += model.joules(x)
             least += plan.prediction.energy_joules - base_joules(problem)
     assert greedy < found / 2
     assert missed <= found / 20
@@ -80,7 +76,7 @@ def test_a_start_in_time_is_never_lost_nor_made_dearer() -> None:
             x = improve_in_time(model, start, time_limit_seconds=10.0)
             assert x is not None
             assert model.ceilings().holds(x)
-            assert _joules(model, x) <= _joules(model, start) + 1e-12
+            assert model.joules(x) <= model.joules(start) + 1e-12
     assert kept > 3
 
 

@@ -115,6 +115,10 @@ class Formulation:
                 x[self.leaving[value]] = max(x[self.retain[value, 0]], x[self.page_out[value]])
         return x
 
+    def joules(self, x: Sequence[float]) -> float:
+        """Return what an assignment of the variables costs."""
+        return sum(cost * level for cost, level in zip(self.cost, x, strict=True))
+
     def ceilings(self) -> Ceilings:
         """Return the rows of memory and time in a form that is quick to evaluate."""
         return Ceilings(self.memory, self.time, len(self.cost))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from poet_onnx.scheduling.formulation import Formulation, Supplies
@@ -57,7 +56,7 @@ def _retain_more(
         trials -= 1
         trial = _Decisions(model, decisions.retained | set(waiting[:batch]))
         x = trial.assignment()
-        if x is not None and ceilings.holds(x) and _cost(model, x) <= _cost(model, best):
+        if x is not None and ceilings.holds(x) and model.joules(x) <= model.joules(best):
             decisions, best = trial, x
             waiting = waiting[batch:]
         elif batch > 1:
@@ -65,10 +64,6 @@ def _retain_more(
         else:
             waiting = waiting[1:]
     return best
-
-
-def _cost(model: Formulation, x: Sequence[float]) -> float:
-    return sum(cost * level for cost, level in zip(model.cost, x, strict=True))
 
 
 def _gaps(model: Formulation) -> list[Gap]:

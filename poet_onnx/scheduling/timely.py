@@ -44,7 +44,7 @@ def improve_in_time(
     if not search.exceeded(x):
         return x
     timely = [one for one in (search.timely(x), start) if one is not None and not search.exceeded(one)]
-    best = min(timely, key=search.joules, default=None)
+    best = min(timely, key=model.joules, default=None)
     return None if best is None else improve(model, best, time_limit_seconds=search.left, seed=seed)
 
 
@@ -112,12 +112,8 @@ class _Search:
             found = [self.improved(start, middle, CHANGES_BETWEEN) for start in (late, timely)]
             kept = [x for x in found if not self.exceeded(x)]
             if kept:
-                timely, high = min(kept, key=self.joules), middle
-                best = min(best, timely, key=self.joules)
+                timely, high = min(kept, key=self.model.joules), middle
+                best = min(best, timely, key=self.model.joules)
             else:
                 late, low = found[0], middle
         return best
-
-    def joules(self, x: Sequence[float]) -> float:
-        """Return what an assignment costs, seconds being free."""
-        return sum(cost * level for cost, level in zip(self.model.cost, x, strict=True))
