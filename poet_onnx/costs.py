@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poet_onnx.device import DeviceProfile, StorageProfile
 from poet_onnx.flops import count_work
 from poet_onnx.graph import Node, TrainingGraph
-from poet_onnx.measured import MeasuredCosts
+from poet_onnx.measured import MeasuredCosts, NodeMeasurement
 from poet_onnx.workspace import workspace_bytes
 
 
@@ -66,7 +66,7 @@ def cost_table(
     device: DeviceProfile,
     measured: MeasuredCosts | None = None,
     *,
-    measured_graph: TrainingGraph | None = None,
+    first_graph: TrainingGraph | None = None,
 ) -> CostTable:
     """Return what every node and every transfer of a graph costs on a device.
 
@@ -78,8 +78,9 @@ def cost_table(
         graph: the training graph.
         device: the profile whose numbers are used.
         measured: replaces times, workspace, storage rates and, where it was metered, power by what was measured.
-        measured_graph: the graph that was measured, where `graph` is that with some nodes replaced. The new nodes are
-            modelled, in proportion to what the whole measured graph took.
+        first_graph: the model's first form, where `graph` is another one (forms.py): what was measured covers the
+            first with all nodes, others with the nodes that the first does not have. In a form that was not measured
+            these are modelled, in proportion to what the first form took.
 
     Raises:
         InputError: `measured` is of another graph, or an operator's workspace is known to neither of them.
@@ -87,8 +88,8 @@ def cost_table(
     if measured is None:
         nodes = {node.name: _modelled_cost(graph, node, device) for node in graph.nodes}
     else:
-        measured.check_graph(measured_graph or graph)
-        nodes = _measured_costs(graph, device, measured, measured_graph or graph)
+        measured.check_graph(first_graph or graph)
+        nodes = _measured_costs(graph, device, measured, first_graph or graph)
     idle_watts = device.compute.idle_watts
     energy_measured = measured is not None and measured.active_watts is not None
     storage = device.storage
@@ -132,32 +133,46 @@ def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile) -> N
 
 
 def _measured_costs(
-    graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCosts, measured_graph: TrainingGraph
+    graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCosts, first_graph: TrainingGraph
 ) -> dict[str, NodeCost]:
-    known = {node.name: node for node in measured_graph.nodes}
-    costs = {name: _measured_cost(node, device, measured) for name, node in known.items()}
-    if graph is measured_graph:
-        return costs
-    modelled = {name: _modelled_cost(measured_graph, node, device).seconds for name, node in known.items()}
-    whole = sum(cost.seconds for cost in costs.values()) / sum(modelled.values())
-    watts = measured.active_watts or device.compute.active_watts
-    found = {}
-    for node in graph.nodes:
-        source = known.get(node.name)
-        if source is not None and (source.inputs, source.outputs) == (node.inputs, node.outputs):
-            found[node.name] = costs[node.name]
-            continue
-        # What is left of a node that lost an output keeps that node's pace; parts of it are new and have none yet.
-        share = costs[node.name].seconds / modelled[node.name] if modelled.get(node.name) else whole
-        cost = _modelled_cost(graph, node, device)
-        found[node.name] = NodeCost(cost.seconds * share, cost.seconds * share * watts, cost.workspace_bytes)
-    return found
+    new = graph.nodes_beyond(first_graph)
+    found = measured.nodes_of_form(graph.fingerprint, new)
+    known = measured.nodes if found is None else {**measured.nodes, **found}
+    costs = {node.name: _measured_cost(node, known.get(node.name), device, measured) for node in graph.nodes}
+    if found is None:
+        costs |= _costs_in_proportion(graph, new, device, measured, first_graph)
+    return costs
 
 
-def _measured_cost(node: Node, device: DeviceProfile, measured: MeasuredCosts) -> NodeCost:
-    found = measured.nodes.get(node.name)
-    if found is None:  # only a view may be missing: the graph was checked
+def _measured_cost(
+    node: Node, found: NodeMeasurement | None, device: DeviceProfile, measured: MeasuredCosts
+) -> NodeCost:
+    if found is None:  # a view, or a new node whose cost comes next: the others were checked
         return NodeCost(0.0, 0.0, 0, measured=True)
     seconds = found.seconds + measured.node_overhead_seconds
     joules = seconds * (measured.active_watts or device.compute.active_watts)
     return NodeCost(seconds, joules, 0 if node.view else found.workspace_bytes, measured=True)
+
+
+def _costs_in_proportion(
+    graph: TrainingGraph,
+    new: Sequence[Node],
+    device: DeviceProfile,
+    measured: MeasuredCosts,
+    first_graph: TrainingGraph,
+) -> dict[str, NodeCost]:
+    """Return costs of the nodes that were not measured: modelled, and scaled to what the measured graph took."""
+    modelled = {node.name: _modelled_cost(first_graph, node, device).seconds for node in first_graph.nodes}
+    took = {
+        node.name: _measured_cost(node, measured.nodes.get(node.name), device, measured).seconds
+        for node in first_graph.nodes
+    }
+    whole = sum(took.values()) / sum(modelled.values())
+    watts = measured.active_watts or device.compute.active_watts
+    costs = {}
+    for node in new:
+        # What is left of a node that lost an output keeps that node's pace; parts of it are new and have none yet.
+        share = took[node.name] / modelled[node.name] if modelled.get(node.name) else whole
+        cost = _modelled_cost(graph, node, device)
+        costs[node.name] = NodeCost(cost.seconds * share, cost.seconds * share * watts, cost.workspace_bytes)
+    return costs

@@ -103,6 +103,11 @@ class TrainingGraph:
         names = {name for node in self.nodes if node.phase is Phase.UPDATE for name in node.updates}
         return sum(self.tensors[name].size_bytes for name in names if self.tensors[name].resident)
 
+    def nodes_beyond(self, other: TrainingGraph) -> list[Node]:
+        """Return the nodes that another graph does not have, by that name and the same in operator and tensors."""
+        known = {node.name: other._describe(node) for node in other.nodes}
+        return [node for node in self.nodes if known.get(node.name) != self._describe(node)]
+
     def reads(self, node: Node) -> tuple[str, ...]:
         """Return the transient values that a node reads: storages that some node produces, each once."""
         return self._storages(node.inputs)
@@ -118,6 +123,11 @@ class TrainingGraph:
         """
         updated = (self.tensors[name] for name in node.updates)
         return sum({(tensor.dtype, tensor.shape): tensor.size_bytes for tensor in updated}.values())
+
+    def _describe(self, node: Node) -> tuple[object, ...]:
+        names = (*node.inputs, *node.outputs)
+        types = [(self.tensors[name].dtype, self.tensors[name].shape) for name in names if name]
+        return (node.op_type, node.domain, node.attributes, node.inputs, node.outputs, types)
 
     def _storages(self, names: tuple[str, ...]) -> tuple[str, ...]:
         storages = (self.tensors[name].storage for name in names if name)

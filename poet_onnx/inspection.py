@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-import onnx_ir as ir
 import pydantic
 
 from poet_onnx.costs import CostTable, cost_table
 from poet_onnx.device import DeviceProfile
 from poet_onnx.extract import extract, load_model
+from poet_onnx.forms import Form, forms
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.passes.normalize import normalize
-from poet_onnx.passes.split import SplitWeightGradients
+from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.plan import Step
-from poet_onnx.planning import PART_BYTES
+from poet_onnx.planning import set_aside_bytes
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.report import Figures
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
@@ -68,17 +68,19 @@ class Inspection(_Value):
     """What fills the memory of a training step.
 
     Attributes:
+        target: runtime whose form of the model was looked at.
         original, ordered: the nodes in file order, and in the memory-aware order.
         smallest_budget_bytes: of transient bytes, with everything that the device allows.
         with_paging: the floor when both means may be used; None for a device without storage.
         without_paging: the floor of recompute alone.
-        with_parts: the floor when large weight gradients may be computed in parts besides; None where that does not
-            lower it.
+        with_parts: the floor when large weight gradients may be computed in parts besides, and for the stock runtime
+            other expansions taken; None where that does not lower it.
         largest_node, largest_node_bytes: the node that needs the most by itself, in any plan with whole gradients.
     """
 
     schema_version: int = SCHEMA_VERSION
     model: str
+    target: str
     device: str
     ram_bytes: int
     resident_bytes: int
@@ -93,56 +95,67 @@ class Inspection(_Value):
 
 
 def inspect(
-    path: str | os.PathLike[str], device: DeviceProfile, *, dims: Mapping[str, int] | None = None
+    path: str | os.PathLike[str],
+    device: DeviceProfile,
+    *,
+    dims: Mapping[str, int] | None = None,
+    target: str = "training",
 ) -> Inspection:
     """Find what fills the memory of a model's training step and the smallest budget that can work on a device.
+
+    Args:
+        path: a training model.
+        device: whose storage and costs to assume.
+        dims: sizes of named dimensions.
+        target: runtime that will run the model; for "stock" its lowered form is looked at.
 
     Raises:
         InputError: if the model cannot be used.
     """
     model = load_model(path)
     nodes = len(model.graph)
-    normalize(dims=dims)(model)
-    graph = extract(model)
+    normalize_for(target, dims)(model)
+    first, *others = forms(model, device, target)
+    graph = extract(first.model)
     costs = cost_table(graph, device)
     problem = ScheduleProblem(graph, costs)
     order = memory_aware_order(problem)
-    recompute_only = smallest_budget(ScheduleProblem(graph, costs, paging=False), order)
-    floors = [recompute_only]
-    if device.storage is not None:
-        floors.append(smallest_budget(problem, order))
-    whole_bytes = min(floor.budget_bytes for floor in floors)
-    parts = _with_parts(model, device, whole_bytes)
+    recompute_only = smallest_budget(replace(problem, paging=False), order)
+    aside = set_aside_bytes(problem, target)
+    without_paging = _floor(recompute_only, aside)
+    with_paging = None if device.storage is None else _floor(smallest_budget(problem, order), aside)
+    first_bytes = min(floor.budget_bytes for floor in (without_paging, with_paging) if floor is not None)
+    with_parts = _floor_of_others(others, device, target, first_bytes)
     return Inspection(
         model=os.fspath(path),
+        target=target,
         device=device.name,
         ram_bytes=device.ram_bytes,
         resident_bytes=graph.resident_bytes,
         original=_peak(graph, costs, ordered_steps(file_order(graph)), nodes),
         ordered=_peak(graph, costs, ordered_steps(order), nodes),
-        smallest_budget_bytes=whole_bytes if parts is None else parts.budget_bytes,
-        with_paging=_floor(floors[1]) if device.storage is not None else None,
-        without_paging=_floor(recompute_only),
-        with_parts=None if parts is None else _floor(parts),
+        smallest_budget_bytes=first_bytes if with_parts is None else with_parts.budget_bytes,
+        with_paging=with_paging,
+        without_paging=without_paging,
+        with_parts=with_parts,
         largest_node=recompute_only.node,
         largest_node_bytes=recompute_only.node_bytes,
     )
 
 
-def _with_parts(model: ir.Model, device: DeviceProfile, whole_bytes: int) -> SmallestBudget | None:
-    """Return the floor with split gradients, if it is below the one with whole gradients."""
+def _floor_of_others(others: Sequence[Form], device: DeviceProfile, target: str, first_bytes: int) -> Floor | None:
+    """Return the lowest floor of the model's other forms, if it is below that of the first."""
     found = []
-    for part_bytes in PART_BYTES:
-        split = model.clone()
-        if SplitWeightGradients(part_bytes)(split).modified:
-            graph = extract(split)
-            found.append(smallest_budget(ScheduleProblem(graph, cost_table(graph, device))))
+    for form in others:
+        graph = extract(form.model)
+        problem = ScheduleProblem(graph, cost_table(graph, device))
+        found.append(_floor(smallest_budget(problem), set_aside_bytes(problem, target)))
     best = min(found, key=lambda floor: floor.budget_bytes, default=None)
-    return best if best is not None and best.budget_bytes < whole_bytes else None
+    return best if best is not None and best.budget_bytes < first_bytes else None
 
 
-def _floor(found: SmallestBudget) -> Floor:
-    return Floor(budget_bytes=found.budget_bytes, bound_bytes=found.bound_bytes)
+def _floor(found: SmallestBudget, aside_bytes: int) -> Floor:
+    return Floor(budget_bytes=found.budget_bytes + aside_bytes, bound_bytes=found.bound_bytes + aside_bytes)
 
 
 def _peak(graph: TrainingGraph, costs: CostTable, steps: Sequence[Step], nodes: int) -> Peak:

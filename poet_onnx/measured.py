@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from poet_onnx.atomic import write_text
 from poet_onnx.device import describe_first_error
 from poet_onnx.errors import InputError
-from poet_onnx.graph import TrainingGraph
+from poet_onnx.graph import Node, TrainingGraph
 
 SCHEMA_VERSION: Literal[1] = 1
 """Of the JSON form; another version is refused."""
 
 _Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
+_Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Bytes = Annotated[int, Field(ge=0, le=10**16)]
 _BytesPerSecond = Annotated[float, Field(ge=1.0, le=1e15)]
 
@@ -71,13 +72,14 @@ class MeasuredCosts(_Value):
         step_seconds: median time of a whole step without any profiling; with one thread, in which a step never waits,
             processor time, because other work on the machine does not change it.
         node_overhead_seconds: what the runtime spends on each node beside its kernel, views included.
-        nodes: by node name.
+        nodes: of the graph, by node name.
+        forms: of the model's other forms (forms.py), by the fingerprint of their graph: the nodes that differ, by name.
         storage: the page directory; None if the device has no storage.
         active_watts: power above idle during the steps, from the machine's own meter; None if none is readable.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    fingerprint: _Fingerprint
     device: str
     machine: str
     runtime: str
@@ -86,6 +88,7 @@ class MeasuredCosts(_Value):
     step_seconds: _Seconds
     node_overhead_seconds: _Seconds
     nodes: Mapping[str, NodeMeasurement]
+    forms: Mapping[_Fingerprint, Mapping[str, NodeMeasurement]] = {}
     storage: StorageMeasurement | None = None
     active_watts: Annotated[float, Field(gt=0.0, le=1e4)] | None = None
 
@@ -100,9 +103,24 @@ class MeasuredCosts(_Value):
                 f"The measured costs are of another graph: they have fingerprint {self.fingerprint[:12]}, it has "
                 f"{graph.fingerprint[:12]}; run `poet-onnx profile` on this model."
             )
-        missing = [node.name for node in graph.nodes if not node.view and node.name not in self.nodes]
-        if missing:
-            raise InputError(f"The measured costs lack {len(missing)} nodes of the model, the first is {missing[0]!r}.")
+        _check_complete(graph.nodes, self.nodes)
+
+    def nodes_of_form(self, fingerprint: str, new: Sequence[Node]) -> Mapping[str, NodeMeasurement] | None:
+        """Return what was measured of a form's new nodes; None if the form was not measured.
+
+        Args:
+            fingerprint: of the form's graph.
+            new: its nodes that the measured graph does not have.
+
+        Raises:
+            InputError: one of them is missing.
+        """
+        if not new:
+            return {}
+        found = self.forms.get(fingerprint)
+        if found is not None:
+            _check_complete(new, found)
+        return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the costs as JSON, whole or not at all.
@@ -111,6 +129,12 @@ class MeasuredCosts(_Value):
             InputError: if the file cannot be written.
         """
         write_text(Path(path), self.model_dump_json(indent=1) + "\n")
+
+
+def _check_complete(nodes: Sequence[Node], found: Mapping[str, NodeMeasurement]) -> None:
+    missing = [node.name for node in nodes if not node.view and node.name not in found]
+    if missing:
+        raise InputError(f"The measured costs lack {len(missing)} nodes of the model, the first is {missing[0]!r}.")
 
 
 def load_measured(path: str | os.PathLike[str]) -> MeasuredCosts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -14,18 +13,14 @@ from poet_onnx import plan_json
 from poet_onnx.costs import CostTable, cost_table
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.extract import extract
+from poet_onnx.forms import Form, forms, take_form
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.passes.lowering import choose_expansions, lower
-from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.request import Request
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.simulate import simulate
-
-PART_BYTES = (1 << 20, 128 << 10)
-"""Sizes of parts that large weight gradients are split into where whole ones do not fit."""
 
 BLOCK_EXTRA_BYTES = 30
 """What onnxruntime adds to every block on aarch64; measured with 1.31.1, and MLAS_SYMM_QGEMM_BUF_OVERRUN in mlas.h."""
@@ -59,9 +54,7 @@ class Planned:
 def make_plan(model: ir.Model, request: Request) -> Planned:
     """Plan a normalized model's step as requested, or check the plan that came with the request; prepare the model.
 
-    For the stock runtime the model is lowered: with the expansions that are the quickest on the device, or, where
-    nothing fits that way, with those that need the least memory. Whole weight gradients are tried first; if nothing
-    fits, large ones are split in parts of PART_BYTES, coarse before fine.
+    The first of the model's forms in which something fits is planned.
 
     Raises:
         InputError: if the model cannot be planned, or the plan that was given is for another graph or device.
@@ -72,70 +65,32 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
     if request.plan is not None:
         return _carry_given(model, request, request.plan)
     end = time.monotonic() + request.time_limit_seconds
-    lowered = _lowered(model, request)
-    quickest = next(iter(lowered.values()))
-    whole = _Whole.of(extract(quickest), request)
+    whole: _Whole | None = None
     best: InfeasibleError | None = None
-    for part_bytes, expansions, variant in _variants(lowered, request):
-        graph = whole.graph if variant is quickest else extract(variant)
+    for form in forms(model, request.device, request.target, split=request.split):
+        graph = extract(form.model)
+        whole = whole or _Whole.of(graph, request)
         try:
-            planned = whole.planned(graph, part_bytes, expansions, seconds=max(1.0, end - time.monotonic()))
+            planned = whole.planned(graph, form, seconds=max(1.0, end - time.monotonic()))
         except InfeasibleError as error:
             if error.smallest_budget_bytes is None:
                 raise
             if best is None or error.smallest_budget_bytes < (best.smallest_budget_bytes or math.inf):
                 best = error
             continue
-        _prepare_planned(model, request, part_bytes, expansions)
+        take_form(model, request.target, form.part_bytes, form.expansions)
         return planned
     assert best is not None
     raise best
 
 
-def _variants(
-    lowered: Mapping[str | None, ir.Model], request: Request
-) -> Iterator[tuple[int | None, str | None, ir.Model]]:
-    """Yield size of parts, expansions and model of what may be planned: what costs the least time first."""
-    for part_bytes in (None, *PART_BYTES) if request.split else (None,):
-        for expansions, model in lowered.items():
-            if part_bytes is None:
-                yield None, expansions, model
-                continue
-            split = model.clone()
-            if SplitWeightGradients(part_bytes)(split).modified:
-                yield part_bytes, expansions, split
-
-
-def _lowered(model: ir.Model, request: Request) -> dict[str | None, ir.Model]:
-    """Return the model as the target runs it by its expansions: the quickest first, then others that need less."""
-    if request.target == "training":
-        return {None: model}
-    variants: dict[str | None, ir.Model] = {}
-    for thrifty in (False, True):
-        expansions = choose_expansions(model, request.device, thrifty=thrifty)
-        if expansions not in variants:
-            variants[expansions] = model.clone()
-            lower(variants[expansions], request.target, expansions)
-    return variants
-
-
-def _prepare_planned(model: ir.Model, request: Request, part_bytes: int | None, expansions: str | None) -> None:
-    """Make of a normalized model what was planned."""
-    lower(model, request.target, expansions)
-    if part_bytes is not None:
-        SplitWeightGradients(part_bytes)(model)
-
-
 def _carry_given(model: ir.Model, request: Request, given: Plan | str) -> Planned:
     """Check a plan that was made before, and lower and split the model as it asks."""
     options = (given.part_bytes, given.expansions) if isinstance(given, Plan) else plan_json.graph_options(given)
-    part_bytes, expansions = options
-    lower(model, request.target, expansions)
-    whole = _Whole.of(extract(model), request)
-    graph = whole.graph
-    if part_bytes is not None:
-        SplitWeightGradients(part_bytes)(model)
-        graph = extract(model)
+    first = next(forms(model, request.device, request.target))
+    whole = _Whole.of(extract(first.model), request)
+    take_form(model, request.target, *options)
+    graph = extract(model)
     problem = whole.problem(graph)
     plan = _given_plan(problem, given)
     rewritten = simulate(replace(problem, recompute=True, paging=True), plan.steps)
@@ -144,7 +99,7 @@ def _carry_given(model: ir.Model, request: Request, given: Plan | str) -> Planne
 
 @dataclass(frozen=True)
 class _Whole:
-    """The model with whole gradients, and what a request means for it: budgets and deadlines are relative to that."""
+    """The model in its first form, and what a request means for it: budgets and deadlines are relative to that."""
 
     request: Request
     graph: TrainingGraph
@@ -163,23 +118,20 @@ class _Whole:
         return cls(request, graph, original, ordered, _budget_bytes(request, ordered), deadline)
 
     def problem(self, graph: TrainingGraph) -> ScheduleProblem:
-        """Return the problem for this graph, or for the same model with its gradients split."""
+        """Return the problem for the graph of any of the model's forms."""
         request = self.request
-        measured_graph = None if graph is self.graph else self.graph
-        costs = cost_table(graph, request.device, request.measured, measured_graph=measured_graph)
+        costs = cost_table(graph, request.device, request.measured, first_graph=self.graph)
         transient = self.bound_bytes
         if transient is not None and request.budget_kind == "ram":
             transient -= graph.resident_bytes
         paging = request.paging and bool(costs.page_out)
         return ScheduleProblem(graph, costs, transient, self.deadline_seconds, request.recompute, paging)
 
-    def planned(
-        self, graph: TrainingGraph, part_bytes: int | None, expansions: str | None, *, seconds: float
-    ) -> Planned:
-        """Schedule a graph in some time."""
+    def planned(self, graph: TrainingGraph, form: Form, *, seconds: float) -> Planned:
+        """Schedule the graph of a form in some time."""
         problem = self.problem(graph)
         plan = _schedule(problem, replace(self.request, time_limit_seconds=seconds))
-        plan = replace(plan, part_bytes=part_bytes, expansions=expansions, budget_bytes=problem.budget_bytes)
+        plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
 
@@ -203,8 +155,8 @@ def _given_plan(problem: ScheduleProblem, given: Plan | str) -> Plan:
     return plan
 
 
-def _set_aside_bytes(problem: ScheduleProblem, target: str) -> int:
-    """Return what a budget keeps for the bytes that the stock runtime adds to its blocks.
+def set_aside_bytes(problem: ScheduleProblem, target: str) -> int:
+    """Return the bytes that a budget keeps for what the stock runtime adds to its blocks.
 
     On aarch64 onnxruntime makes every block MLAS_SYMM_QGEMM_BUF_OVERRUN bytes larger (allocator.cc), whatever is in it.
     """
@@ -224,7 +176,7 @@ def _schedule(problem: ScheduleProblem, request: Request) -> Plan:
     ram = request.budget_kind == "ram"
     aside = 0
     if asked is not None:
-        aside = _set_aside_bytes(problem, request.target)
+        aside = set_aside_bytes(problem, request.target)
         # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
         problem = replace(problem, budget_bytes=max(1, asked - aside))
     try:

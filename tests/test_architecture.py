@@ -19,7 +19,7 @@ STAGES = [
     {"plan"},
     {"simulate", "plan_json", "scheduling"},
     {"passes"},
-    {"request", "planning", "saving", "rewrite"},
+    {"forms", "request", "planning", "saving", "rewrite"},
     {"ops", "feeds", "runtime", "verify", "profiler", "training"},
     {"report", "inspection"},
     {"cli"},

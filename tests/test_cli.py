@@ -90,6 +90,17 @@ def test_inspect_names_what_fills_the_memory(cli: Cli, model: Path) -> None:
     assert figures["ordered"]["transient_peak_bytes"] <= figures["original"]["transient_peak_bytes"]
 
 
+def test_inspect_says_what_the_stock_runtime_needs(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """The smallest budget that it names works, and one of a third of it does not."""
+    figures = json.loads(cli("inspect", model, "--device", "a72", "--target", "stock", "--json").out)
+    smallest = figures["smallest_budget_bytes"]
+    asked = ["rewrite", model, "--device", "a72", "--target", "stock", "--activation-budget"]
+    assert cli(*asked, str(smallest)).code == 0
+    refused = cli(*asked, str(smallest // 3), "--force")
+    assert refused.code == 3
+    assert f"{smallest:,} bytes" in refused.err
+
+
 def test_devices_lists_and_shows_sources(cli: Cli) -> None:
     listed = cli("devices")
     assert listed.code == 0

@@ -89,9 +89,14 @@ def test_expansions_of_another_graph_are_refused(wide: Path, expansions: str) ->
 def test_a_lowered_graph_is_planned_with_its_own_measured_costs(wide: Path, tmp_path: Path) -> None:
     """Nodes of expansions that were not measured are modelled, at the measured ones' pace."""
     measured = measure(wide, load_device("host"), page_dir=tmp_path, repetitions=2, warmup=1, target="stock")
-    options: dict[str, Any] = {"device": "host", "target": "stock", "split": False, "costs": measured}
-    plenty = poet_onnx.rewrite(wide, activation_budget="100%", **options)
-    scarce = poet_onnx.rewrite(wide, activation_budget="50%", **options)
+    options: dict[str, Any] = {"device": "host", "target": "stock", "split": False}
+    plenty = poet_onnx.rewrite(wide, activation_budget="100%", costs=measured, **options)
+    scarce = poet_onnx.rewrite(wide, activation_budget="50%", costs=measured, **options)
     assert (plenty.plan.expansions, scarce.plan.expansions) == ("c", "t")
-    assert all(cost.measured for cost in plenty.costs.nodes.values())
-    assert {cost.measured for cost in scarce.costs.nodes.values()} == {True, False}
+    for planned in (plenty, scarce):
+        assert all(cost.measured for cost in planned.costs.nodes.values())
+    carried = poet_onnx.rewrite(wide, plan=scarce.plan, costs=measured, **options)
+    assert (carried.original, carried.rewritten) == (scarce.original, scarce.rewritten)
+    older = measured.model_copy(update={"forms": {}})
+    modelled = poet_onnx.rewrite(wide, activation_budget="50%", costs=older, **options)
+    assert {cost.measured for cost in modelled.costs.nodes.values()} == {True, False}

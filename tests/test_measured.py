@@ -56,6 +56,17 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     assert document["nodes"]["relu"] == {"seconds": 1e-3, "workspace_bytes": 16, "output_bytes": 64}
 
 
+def test_a_form_is_covered_whole_or_not_at_all() -> None:
+    graph = one_node_graph("1" * 64, name="relu/part_0")
+    found = {"relu/part_0": NodeMeasurement(seconds=1e-3, workspace_bytes=0, output_bytes=64)}
+    costs = measured(forms={graph.fingerprint: found})
+    assert costs.nodes_of_form(graph.fingerprint, graph.nodes) == found
+    assert costs.nodes_of_form("2" * 64, graph.nodes) is None
+    assert costs.nodes_of_form("2" * 64, ()) == {}
+    with pytest.raises(InputError, match=r"lack 1 nodes.*'relu'"):
+        costs.nodes_of_form(graph.fingerprint, one_node_graph().nodes)
+
+
 def test_costs_of_another_graph_are_refused() -> None:
     measured().check_graph(one_node_graph())
     with pytest.raises(InputError, match=r"another graph.*0123456789ab.*ffffffffffff.*poet-onnx profile"):

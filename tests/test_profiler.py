@@ -15,8 +15,10 @@ from poet_onnx.device import load_device
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.extract import extract, load_model
 from poet_onnx.feeds import random_feeds
+from poet_onnx.forms import forms
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.measured import MeasuredCosts, load_measured
+from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler import StepRunner, describe_machine, measure, measure_storage
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
@@ -49,8 +51,33 @@ def test_a_profile_covers_the_step(model_path: Callable[..., Path], tmp_path: Pa
         assert measured.nodes[node.name].output_bytes == made
     assert measured.storage is not None
     assert measured.storage.method == "device"
-    assert len(said) == 3
+    assert len(said) == 2 + len(measured.forms)
     assert list(tmp_path.iterdir()) == []
+    measured.save(tmp_path / "costs.json")
+    assert load_measured(tmp_path / "costs.json") == measured
+
+
+@pytest.mark.parametrize("target", ["training", "stock"])
+def test_a_profile_covers_every_form(model_path: Callable[..., Path], tmp_path: Path, target: str) -> None:
+    """What a form has in the place of some nodes is measured; the others keep their costs."""
+    path = model_path("resnet18")
+    measured = measure(path, HOST, page_dir=tmp_path, repetitions=2, warmup=1, target=target)
+    model = load_model(path)
+    normalize_for(target)(model)
+    first, *others = (extract(form.model) for form in forms(model, HOST, target))
+    before = cost_table(first, HOST, measured).nodes
+    assert set(measured.forms) == {graph.fingerprint for graph in others}
+    for graph in others:
+        nodes = cost_table(graph, HOST, measured, first_graph=first).nodes
+        new = graph.nodes_beyond(first)
+        assert {node.name for node in new} == set(measured.forms[graph.fingerprint])
+        assert all(cost.measured for cost in nodes.values())
+        assert {
+            name: cost for name, cost in nodes.items() if name not in {node.name for node in new}
+        }.items() <= before.items()
+        for node in new:
+            assert nodes[node.name].workspace_bytes == workspace_bytes(graph, node), node.op_type
+            assert node.view or nodes[node.name].seconds > 0.0
     measured.save(tmp_path / "costs.json")
     assert load_measured(tmp_path / "costs.json") == measured
 
@@ -71,7 +98,7 @@ def test_arguments_that_measure_nothing(model_path: Callable[..., Path], tmp_pat
 
 
 def test_sizes_that_differ_from_the_graph_are_reported(model_path: Callable[..., Path]) -> None:
-    from poet_onnx.profiler import _share_step
+    from poet_onnx.profiler.steps import _check_times, _share_step
 
     graph = graph_of(model_path("mlp-l1"))
     times = KernelTimes(
@@ -79,15 +106,14 @@ def test_sizes_that_differ_from_the_graph_are_reported(model_path: Callable[...,
         gap_seconds=0.25,
         output_bytes={n.name: sum(graph.tensors[o].size_bytes for o in n.outputs if o) for n in graph.nodes},
     )
-    step_seconds = 2.0 * len(graph.nodes)
-    seconds, overhead = _share_step(graph, times, step_seconds)
-    assert (overhead, seconds[graph.nodes[0].name]) == pytest.approx((0.25, 1.75))
+    assert _share_step(graph, times, 2.0 * len(graph.nodes)) == pytest.approx((0.25, 1.75))
+    _check_times(graph, times)
     first = graph.nodes[0].name
     with pytest.raises(CheckFailedError, match=f"'{first}'.*made 1 bytes"):
-        _share_step(graph, dataclasses.replace(times, output_bytes={**times.output_bytes, first: 1}), step_seconds)
+        _check_times(graph, dataclasses.replace(times, output_bytes={**times.output_bytes, first: 1}))
     ran = {name: second for name, second in times.kernel_seconds.items() if name != first}
     with pytest.raises(CheckFailedError, match=f"'{first}'.*did not run"):
-        _share_step(graph, dataclasses.replace(times, kernel_seconds=ran), step_seconds)
+        _check_times(graph, dataclasses.replace(times, kernel_seconds=ran))
 
 
 def test_a_kernel_process_that_fails_says_why(tmp_path: Path) -> None:
@@ -189,7 +215,7 @@ def unloaded_seconds(original: StepRunner, rewritten: StepRunner) -> tuple[float
     return cpu_seconds, cpu_seconds * ratio
 
 
-@pytest.mark.parametrize(("name", "budget"), [("resnet18", "75%"), ("vgg16", "90%")])
+@pytest.mark.parametrize(("name", "budget"), [("resnet18", "75%"), ("resnet18", "25%"), ("vgg16", "90%")])
 def test_predicted_time_is_the_measured_one(
     model_path: Callable[..., Path], tmp_path: Path, name: str, budget: str
 ) -> None:

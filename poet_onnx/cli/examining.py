@@ -40,12 +40,13 @@ def devices(name: str | None, as_json: bool) -> None:
 @click.option(
     "--device", default="host", show_default=True, metavar="NAME|FILE.toml", help="Whose storage and costs to assume."
 )
+@options.target_option
 @options.dims_option
 @options.json_option
-def inspect(model: Path, *, device: str, dims: dict[str, int], as_json: bool) -> None:
+def inspect(model: Path, *, device: str, target: str, dims: dict[str, int], as_json: bool) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
     with tables.ProgressLine(f"searching for the smallest budget of {model}"):
-        inspection = inspect_model(model, load_device(device), dims=dims)
+        inspection = inspect_model(model, load_device(device), dims=dims, target=target)
     if as_json:
         tables.show_json(inspection.model_dump_json(indent=2))
         return

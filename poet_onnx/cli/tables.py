@@ -258,7 +258,8 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
     if inspection.with_paging is not None:
         floors.insert(0, ("with recompute and paging", inspection.with_paging))
     if inspection.with_parts is not None:
-        floors.insert(0, ("with weight gradients in parts too", inspection.with_parts))
+        means = "weight gradients in parts" + (" or other expansions" if inspection.target == "stock" else "")
+        floors.insert(0, (f"with {means} too", inspection.with_parts))
     rows = [
         [
             what,

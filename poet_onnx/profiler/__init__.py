@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
-import statistics
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import onnx_ir as ir
-
 from poet_onnx.device import DeviceProfile
-from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.feeds import random_feeds
-from poet_onnx.graph import TrainingGraph
-from poet_onnx.measured import MeasuredCosts, NodeMeasurement
-from poet_onnx.passes.lowering import choose_expansions, lower, normalize_for
-from poet_onnx.profiler.kernels import KernelTimes, time_kernels
-from poet_onnx.profiler.power import find_meter
+from poet_onnx.errors import InputError
+from poet_onnx.extract import load_model
+from poet_onnx.forms import forms
+from poet_onnx.measured import MeasuredCosts
+from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.profiler.steps import Runs, measure_form, measure_step
 from poet_onnx.profiler.storage import measure_storage
-from poet_onnx.profiler.timing import StepRunner, StepTime, time_steps
-from poet_onnx.profiler.workspace import count_workspace
+from poet_onnx.profiler.timing import StepRunner, StepTime
 from poet_onnx.runtime import installed_runtime
 
 __all__ = ["StepRunner", "StepTime", "measure", "measure_storage"]
@@ -47,7 +40,7 @@ def measure(
 
     Half of the plain steps run before the profiled ones, which have a process of their own, and half after. Kernel
     times are medians of the profiled steps, scaled so that together with the runtime's overhead per node they make the
-    median plain step.
+    median plain step. The model's other forms, such as with gradients in parts, are profiled for their own nodes.
 
     Args:
         model_path: a training model, as for `rewrite`.
@@ -73,33 +66,15 @@ def measure(
     report = progress or (lambda text: None)
     model = load_model(model_path)
     normalize_for(target, dims)(model)
-    expansions = None if target == "training" else choose_expansions(model, device, thrifty=False)
-    lower(model, target, expansions)
-    graph = extract(model, dims=dims)
-    feeds = random_feeds(graph, seed)
-    with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
-        path = Path(scratch, "model.onnx")
-        ir.save(model, path, external_data="weights", size_threshold_bytes=1 << 20)
-        report(f"timing {repetitions} steps of {len(graph.nodes)} nodes")
-        meter = find_meter()
-        half = math.ceil(repetitions / 2)
-        halves = [time_steps(path, feeds, repetitions=half, warmup=warmup, threads=threads, meter=meter)]
-        times = time_kernels(
-            path,
-            Path(scratch),
-            seed=seed,
-            repetitions=repetitions,
-            warmup=warmup,
-            threads=threads,
-            dims=dims or {},
-        )
-        halves.append(time_steps(path, feeds, repetitions=half, warmup=warmup, threads=threads, meter=meter))
-    steps = [step for part in halves for step in part.steps]
-    watts = [part.active_watts for part in halves if part.active_watts is not None]
-    step_seconds = statistics.median(step.cpu_seconds if threads == 1 else step.wall_seconds for step in steps)
-    nodes_seconds, overhead_seconds = _share_step(graph, times, step_seconds)
-    report("counting workspace")
-    workspace = count_workspace(model, graph, threads=threads)
+    first, *others = forms(model, device, target)
+    report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")
+    runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads, dims=dims or {})
+    step = measure_step(first.model, runs)
+    found = {}
+    for number, form in enumerate(others, start=1):
+        report(f"timing the nodes of {number} of {len(others)} other forms of the graph")
+        fingerprint, nodes = measure_form(form.model, runs, step)
+        found[fingerprint] = nodes
     storage = None
     if device.storage is not None:
         report("timing the page directory")
@@ -108,50 +83,19 @@ def measure(
         )
     runtime = installed_runtime()
     return MeasuredCosts(
-        fingerprint=graph.fingerprint,
+        fingerprint=step.graph.fingerprint,
         device=device.name,
         machine=describe_machine(),
         runtime=f"{runtime.distribution} {runtime.version}",
         threads=threads,
         repetitions=repetitions,
-        step_seconds=step_seconds,
-        node_overhead_seconds=overhead_seconds,
-        nodes={
-            node.name: NodeMeasurement(
-                seconds=nodes_seconds[node.name],
-                workspace_bytes=workspace[node.name],
-                output_bytes=times.output_bytes[node.name],
-            )
-            for node in graph.nodes
-        },
+        step_seconds=step.seconds,
+        node_overhead_seconds=step.overhead_seconds,
+        nodes=step.nodes,
+        forms=found,
         storage=storage,
-        active_watts=statistics.fmean(watts) if watts else None,
+        active_watts=step.active_watts,
     )
-
-
-def _share_step(graph: TrainingGraph, times: KernelTimes, step_seconds: float) -> tuple[dict[str, float], float]:
-    """Return seconds of every kernel and the overhead of each node, which together make the plain step.
-
-    The overhead is what the plain step takes beyond the kernels, at most the gap that the profiled steps have between
-    two kernels. What is left of the difference is the machine's noise: the kernels are scaled to the step.
-
-    Raises:
-        CheckFailedError: the runtime ran other nodes, or made tensors of other sizes, than the graph says.
-    """
-    for node in graph.nodes:
-        if node.name not in times.kernel_seconds:
-            raise CheckFailedError(f"Node {node.name!r} of operator {node.op_type} did not run: its time is not known.")
-        expected = sum(graph.tensors[name].size_bytes for name in node.outputs if name)
-        if times.output_bytes[node.name] != expected:
-            raise CheckFailedError(
-                f"Node {node.name!r} of operator {node.op_type} made {times.output_bytes[node.name]} bytes, "
-                f"the graph says {expected}."
-            )
-    names = [node.name for node in graph.nodes]
-    kernels = sum(times.kernel_seconds[name] for name in names)
-    overhead = min(max(0.0, (step_seconds - kernels) / len(names)), times.gap_seconds)
-    scale = (step_seconds - overhead * len(names)) / kernels
-    return {name: times.kernel_seconds[name] * scale for name in names}, overhead
 
 
 def describe_machine() -> str:

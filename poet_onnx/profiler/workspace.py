@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +20,10 @@ _CONSTANT_BYTES = 64 << 10
 """Initializers up to this size keep their values when a node runs alone: axes, shapes, ratios."""
 
 
-def count_workspace(model: ir.Model, graph: TrainingGraph, *, threads: int = 1) -> dict[str, int]:
-    """Return the workspace of every node, in bytes, by name; 0 for views.
+def count_workspace(
+    model: ir.Model, graph: TrainingGraph, nodes: Iterable[Node], *, threads: int = 1
+) -> dict[str, int]:
+    """Return the workspace of nodes, in bytes, by name; 0 for views.
 
     Nodes of the same operator, attributes, types and shapes are run once. A node that cannot run alone, because its
     inputs' values matter and are not constant, gets the rule of `workspace_bytes`.
@@ -28,6 +31,7 @@ def count_workspace(model: ir.Model, graph: TrainingGraph, *, threads: int = 1) 
     Args:
         model: the normalized model.
         graph: extracted from it.
+        nodes: of the graph.
         threads: threads inside an operator.
 
     Raises:
@@ -42,7 +46,7 @@ def count_workspace(model: ir.Model, graph: TrainingGraph, *, threads: int = 1) 
     opsets = [helper.make_opsetid(domain, version or 1) for domain, version in model.opset_imports.items()]
     found: dict[bytes, int] = {}
     result: dict[str, int] = {}
-    for node in graph.nodes:
+    for node in nodes:
         if node.view:
             result[node.name] = 0
             continue

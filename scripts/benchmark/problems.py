@@ -15,9 +15,9 @@ from poet_onnx.costs import cost_table
 from poet_onnx.device import load_device
 from poet_onnx.errors import InputError
 from poet_onnx.extract import extract, load_model
+from poet_onnx.forms import PART_BYTES
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.split import SplitWeightGradients
-from poet_onnx.planning import PART_BYTES
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import simulate

@@ -1,0 +1,178 @@
+"""Measures a training step: the whole, every node of it, and what other forms of the same model have in their place."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from poet_onnx.errors import CheckFailedError
+from poet_onnx.extract import extract
+from poet_onnx.feeds import random_feeds
+from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.measured import NodeMeasurement
+from poet_onnx.profiler.kernels import KernelTimes, time_kernels
+from poet_onnx.profiler.power import find_meter
+from poet_onnx.profiler.timing import time_steps
+from poet_onnx.profiler.workspace import count_workspace
+
+_FORM_SHARE = 0.5
+"""Of the repetitions, for a form: only some of its nodes are new."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How often and how steps run.
+
+    Attributes:
+        seed: of the random feeds.
+        repetitions: timed steps of each kind.
+        warmup: steps before them.
+        threads: threads inside an operator.
+        dims: sizes of named dimensions.
+    """
+
+    seed: int
+    repetitions: int
+    warmup: int
+    threads: int
+    dims: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """What a step took.
+
+    Attributes:
+        graph: of the model.
+        seconds: of the whole step.
+        overhead_seconds: of each node beside its kernel.
+        nodes: by name.
+        active_watts: above idle during the steps; None without a meter.
+    """
+
+    graph: TrainingGraph
+    seconds: float
+    overhead_seconds: float
+    nodes: Mapping[str, NodeMeasurement]
+    active_watts: float | None
+
+
+def measure_step(model: ir.Model, runs: Runs) -> MeasuredStep:
+    """Measure the step of a normalized model, and all its nodes.
+
+    Raises:
+        InputError: ONNX Runtime cannot run the model, or the process that times its kernels dies.
+        CheckFailedError: the runtime's tensors have other sizes than the graph says.
+    """
+    graph = extract(model, dims=runs.dims)
+    feeds = random_feeds(graph, runs.seed)
+    half = math.ceil(runs.repetitions / 2)
+    with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
+        path = _saved(model, Path(scratch))
+        meter = find_meter()
+        halves = [time_steps(path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads, meter=meter)]
+        times = _kernel_times(path, runs, runs.repetitions)
+        halves.append(time_steps(path, feeds, repetitions=half, warmup=runs.warmup, threads=runs.threads, meter=meter))
+    _check_times(graph, times)
+    steps = [step for part in halves for step in part.steps]
+    watts = [part.active_watts for part in halves if part.active_watts is not None]
+    seconds = statistics.median(step.cpu_seconds if runs.threads == 1 else step.wall_seconds for step in steps)
+    overhead_seconds, scale = _share_step(graph, times, seconds)
+    workspace = count_workspace(model, graph, graph.nodes, threads=runs.threads)
+    return MeasuredStep(
+        graph=graph,
+        seconds=seconds,
+        overhead_seconds=overhead_seconds,
+        nodes=_measurements(graph.nodes, times, scale, workspace),
+        active_watts=statistics.fmean(watts) if watts else None,
+    )
+
+
+def measure_form(model: ir.Model, runs: Runs, first: MeasuredStep) -> tuple[str, dict[str, NodeMeasurement]]:
+    """Measure the nodes that another form of a model has beyond its first one.
+
+    Their times are scaled by what the nodes that both have took in the first form, so that a machine which has become
+    slower meanwhile makes no difference.
+
+    Returns:
+        The fingerprint of the form's graph, and the new nodes by name.
+
+    Raises:
+        InputError: ONNX Runtime cannot run the model, or the process that times its kernels dies.
+        CheckFailedError: the runtime's tensors have other sizes than the graph says.
+    """
+    graph = extract(model, dims=runs.dims)
+    new = graph.nodes_beyond(first.graph)
+    with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
+        times = _kernel_times(_saved(model, Path(scratch)), runs, math.ceil(runs.repetitions * _FORM_SHARE))
+    _check_times(graph, times)
+    common = {node.name for node in graph.nodes} - {node.name for node in new}
+    before = sum(first.nodes[name].seconds for name in common)
+    scale = before / sum(times.kernel_seconds[name] for name in common)
+    workspace = count_workspace(model, graph, new, threads=runs.threads)
+    return graph.fingerprint, _measurements(new, times, scale, workspace)
+
+
+def _saved(model: ir.Model, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    ir.save(model, path, external_data="weights", size_threshold_bytes=1 << 20)
+    return path
+
+
+def _kernel_times(path: Path, runs: Runs, repetitions: int) -> KernelTimes:
+    return time_kernels(
+        path,
+        path.parent,
+        seed=runs.seed,
+        repetitions=repetitions,
+        warmup=runs.warmup,
+        threads=runs.threads,
+        dims=runs.dims,
+    )
+
+
+def _measurements(
+    nodes: Iterable[Node], times: KernelTimes, scale: float, workspace: Mapping[str, int]
+) -> dict[str, NodeMeasurement]:
+    return {
+        node.name: NodeMeasurement(
+            seconds=times.kernel_seconds[node.name] * scale,
+            workspace_bytes=workspace[node.name],
+            output_bytes=times.output_bytes[node.name],
+        )
+        for node in nodes
+    }
+
+
+def _check_times(graph: TrainingGraph, times: KernelTimes) -> None:
+    """Check that the runtime ran the nodes of a graph and made tensors of these sizes.
+
+    Raises:
+        CheckFailedError: it ran other nodes, or made tensors of other sizes, than the graph says.
+    """
+    for node in graph.nodes:
+        if node.name not in times.kernel_seconds:
+            raise CheckFailedError(f"Node {node.name!r} of operator {node.op_type} did not run: its time is not known.")
+        expected = sum(graph.tensors[name].size_bytes for name in node.outputs if name)
+        if times.output_bytes[node.name] != expected:
+            raise CheckFailedError(
+                f"Node {node.name!r} of operator {node.op_type} made {times.output_bytes[node.name]} bytes, "
+                f"the graph says {expected}."
+            )
+
+
+def _share_step(graph: TrainingGraph, times: KernelTimes, step_seconds: float) -> tuple[float, float]:
+    """Return the overhead of each node, and the scale of the kernels' seconds with which all make the plain step.
+
+    The overhead is what the plain step takes beyond the kernels, at most the gap that the profiled steps have between
+    two kernels. What is left of the difference is the machine's noise: the kernels are scaled to the step.
+    """
+    kernels = sum(times.kernel_seconds[node.name] for node in graph.nodes)
+    overhead = min(max(0.0, (step_seconds - kernels) / len(graph.nodes)), times.gap_seconds)
+    return overhead, (step_seconds - overhead * len(graph.nodes)) / kernels
