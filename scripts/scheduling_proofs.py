@@ -4,6 +4,7 @@
 python scripts/scheduling_proofs.py -o scripts/results/scheduling_proofs.csv
 equality: energy and bound are those of exhaustive search within the class; how much cheaper a plan outside it can be.
 validity: every plan, and every plan offered on the way to it, passes the simulator and keeps budget and deadline.
+admitted: what the rows of the model admit, walks from one assignment to another, the simulator accepts.
 rows: no row of the model, those of time included, leaves out a plan that keeps the budget and the deadline.
 decisions: on small graphs with slow transfers, sets of recomputes and page-ins of which a search over all places of
     their transfers knows the least time; the model with every row of time admits those that can be in time. How many
@@ -27,6 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from proofs.admitted import check_admitted
 from proofs.decisions import check_decisions
 from proofs.equality import check_equality
 from proofs.finding import Finding
@@ -38,6 +40,7 @@ from proofs.validity import check_validity
 PROOFS: dict[str, tuple[Callable[[int], list[Finding]], int]] = {
     "equality": (check_equality, 500),
     "validity": (check_validity, 1000),
+    "admitted": (check_admitted, 1000),
     "rows": (check_rows, 1000),
     "decisions": (check_decisions, 300),
     "search": (check_search, 400),

@@ -48,6 +48,22 @@ def random_graph(seed: int, layers: int) -> tuple[TrainingGraph, CostTable]:
     return graph, _costs(graph, rng)
 
 
+def random_attention(seed: int, blocks: int) -> tuple[TrainingGraph, CostTable]:
+    """Return a graph of `blocks` blocks as attention has them, nine nodes each, and costs for it.
+
+    A node makes two or three values at a time, whose readers, forward and backward, lie apart: some are worth fetching
+    where another is worth making again.
+    """
+    dag = _Dag(random.Random(seed), "chain", plain=True)
+    for block in range(blocks):
+        dag.attention(block)
+    dag.loss()
+    for block in reversed(range(blocks)):
+        dag.attention_backward(block)
+    graph = TrainingGraph("attention", tuple(dag.nodes), dag.tensors, ("x",), ("loss",), f"attention-{seed}-{blocks}")
+    return graph, _dag_costs(graph, dag.rng)
+
+
 SHAPES = ("branches", "unet", "dense", "fan", "chain")
 
 
@@ -147,6 +163,42 @@ class _Dag:
         elif self.chance(0.2):
             reads.append(self.rng.choice(values))
         return list(dict.fromkeys(reads))
+
+    def attention(self, block: int) -> None:
+        """Add a block's forward nodes: a wide value, its parts, the product of two, that with the last, the sum."""
+        size, source = self.rng.choice([100, 200, 400]), self.values[-1] if self.values else "x"
+        wide = self.value(f"wide{block}", 3 * size)
+        parts = [self.value(f"part{block}_{part}", size) for part in range(self.rng.choice([2, 3, 3]))]
+        scores = self.value(f"scores{block}", self.rng.choice([100, 200, 400]))
+        mixed, joined = self.value(f"mixed{block}", size), self.value(f"joined{block}", size)
+        again = [self.chance(0.9) for _ in range(5)]
+        self.add(f"widen{block}", [source], [wide], Phase.FORWARD, recomputable=again[0])
+        self.add(f"split{block}", [wide], parts, Phase.FORWARD, recomputable=again[1])
+        self.add(f"score{block}", parts[:2], [scores], Phase.FORWARD, recomputable=again[2])
+        self.add(f"mix{block}", [scores, parts[-1]], [mixed], Phase.FORWARD, recomputable=again[3])
+        self.add(f"join{block}", [mixed, source], [joined], Phase.FORWARD, recomputable=again[4])
+        self.values.append(joined)
+
+    def attention_backward(self, block: int) -> None:
+        """Add a block's backward nodes: of the sum's weight, then each reads other parts."""
+        parts = [name for name in self.tensors if name.startswith(f"part{block}_")]
+        last = block + 1 == len(self.values)
+        gradient = f"g_{self.values[block]}" if last else f"dx{block + 1}"
+        size = self.tensors[parts[0]].size_bytes
+        weight, mixed, tail, scores, whole, source = (
+            self.value(f"d{name}{block}", size) for name in ("w", "mixed", "tail", "scores", "parts", "x")
+        )
+        for number, (reads, made) in enumerate(
+            [
+                ([gradient, f"mixed{block}"], weight),
+                ([gradient, parts[-1]], mixed),
+                ([gradient, f"scores{block}"], tail),
+                ([mixed, f"scores{block}"], scores),
+                ([scores, *parts[:2]], whole),
+                ([whole, tail, gradient], source),
+            ]
+        ):
+            self.add(f"back{block}_{number}", reads, [made], Phase.BACKWARD, recomputable=self.chance(0.3))
 
     def loss(self) -> None:
         """Add the loss of all that no other node reads, and its gradients."""

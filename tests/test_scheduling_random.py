@@ -25,6 +25,7 @@ from poet_onnx.simulate import simulate
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import scheduling_proofs
+from proofs.admitted import check_admitted
 from proofs.assignments import admits, supplies_of
 from proofs.equality import check_equality
 from proofs.finding import Finding, exact_bytes
@@ -138,6 +139,31 @@ def test_a_value_is_fetched_for_the_reader_that_runs_and_not_for_an_earlier_one(
     assert plan.certificate.status == "optimal"
 
 
+def test_what_a_recompute_makes_needs_room_even_if_it_is_fetched_right_behind() -> None:
+    """To run `r` again, `s` could make `q` anew and leave `p` to a page-in; but `s` makes both, beside `h`."""
+    graph = _graph(
+        [
+            ("w*", "x", {"wide": 12_000}),
+            ("s*", "wide", {"p": 4000, "q": 4000}),
+            ("t*", "q", {"vt": 3000}),
+            ("r*", "p vt", {"v": 4000}),
+            ("m", "v", {"vm": 500}),
+            ("b", "vm", {"vb": 17_900}),
+            ("g", "vb", {"h": 4000}),
+            ("e", "h v", {"ve": 500}),
+        ],
+        ["ve"],
+    )
+    nodes = {node.name: NodeCost(1.0, 1.0, 0) for node in graph.nodes}
+    prices = {"wide": 0.3, "p": 0.3, "v": 20.0}
+    moves = {value: TransferCost(1.0, price) for value, price in prices.items()}
+    problem = ScheduleProblem(graph, CostTable("dear", nodes, moves, moves, asynchronous=False), 22_000)
+    with exact_bytes():
+        plan = schedule(problem, gap=0.0, order=file_order(graph))
+    assert plan.steps == _transfers("w s t r >v v> m b g <v v< e")
+    assert plan.certificate.status == "optimal"
+
+
 def _transfers(plan: str) -> tuple[Step, ...]:
     """Return the steps of a plan in short: >v starts and v> ends a page-out, <v and v< a page-in, n* recomputes."""
     steps = []
@@ -241,6 +267,11 @@ def test_energy_and_bound_equal_exhaustive_search_within_the_class(first: int) -
 def test_every_plan_and_every_incumbent_is_valid(first: int) -> None:
     outcomes = _check(partial(check_validity, most_nodes=30, time_limit_seconds=2.0), range(first, first + 24))
     assert "valid, optimal" in outcomes
+
+
+@pytest.mark.parametrize("first", range(0, 120, 60))
+def test_the_simulator_accepts_what_the_rows_admit(first: int) -> None:
+    assert _check(check_admitted, range(first, first + 60)) == {"accepted"}
 
 
 @pytest.mark.parametrize("first", range(0, 100, 50))

@@ -111,6 +111,7 @@ def _present(model: Formulation, value: int, index: int, slot: int) -> list[tupl
         arrived.append((model.page_in[value, index], 1))
     own = model.own(event.stage, event)
     following = model.retain.get((value, index + 1))
+    fetchable = (value, index, 0) in model.fetched
     fetched = [model.fetched[value, index, place] for place in _places_by(model, value, index, slot)]
     if event.main:
         if own is not None and event.own is not None and slot >= event.own:
@@ -119,14 +120,15 @@ def _present(model: Formulation, value: int, index: int, slot: int) -> list[tupl
     start = event.own if event.own is not None else (event.readers[0] if event.readers else None)
     if start is not None and slot < start:
         return arrived
+    if own is not None and slot == event.own and (not event.readers or fetchable):
+        # What its unit makes is there for a moment, even where a page-in brings it again for a later reader.
+        return [*arrived, (own, 1)]
     for place, reader in enumerate(event.readers):
         if reader >= slot:
             counted = [(model.needed[value, index, place], 1)]
-            if (value, index, 0) in model.fetched:
+            if fetchable:
                 counted.append((model.page_in[value, index], -1))
             return counted + [(variable, 1) for variable in fetched]
-    if not event.readers and slot == event.own and own is not None:
-        return [*arrived, (own, 1)]
     return [] if following is None else [(following, 1)]
 
 

@@ -16,7 +16,7 @@ class Finding:
     """One case of one proof.
 
     Attributes:
-        proof: "equality", "validity", "rows", "decisions", "search" or "monotone".
+        proof: "equality", "validity", "admitted", "rows", "decisions", "search" or "monotone".
         group: what the case is like, in a few words.
         outcome: what was found; one that begins with `FAILED` is a counterexample.
         amount: what the outcome measures, such as a share of the energy; 0 where there is nothing to measure.
