@@ -28,17 +28,18 @@ def _between(problem: ScheduleProblem, place: float) -> ScheduleProblem:
 def test_solved_to_the_end_the_gap_of_an_optimal_plan_is_rounding_alone_and_no_other_blames_the_time() -> None:
     """What the solver proves and what the simulator counts differ in the last digits; with no gap that was too much.
 
-    Where even values of 400 bytes pay for the tokens of all transfers, a plan without any may be better than the class.
+    Only what a plan spends while it waits for transfers may leave a gap: the model does not know of it.
     """
     statuses = []
     for seed in range(40):
         graph, costs = random_dag(seed, 8 + seed % 17)
-        certificate = schedule(_between(ScheduleProblem(graph, costs), 0.3), gap=0.0, time_limit_seconds=30).certificate
+        plan = schedule(_between(ScheduleProblem(graph, costs), 0.3), gap=0.0, time_limit_seconds=30)
+        certificate, waiting_joules = plan.certificate, costs.idle_watts * plan.prediction.stall_seconds
         assert (certificate.status == "feasible") == (certificate.gap > 1e-9), seed
+        assert certificate.objective_joules - certificate.bound_joules <= waiting_joules + 1e-9, seed
         statuses.append(certificate.status)
     assert set(statuses) <= {"optimal", "not_needed", "feasible"}
     assert statuses.count("optimal") >= 30
-    assert statuses.count("feasible") <= 2
 
 
 def _interrupt_the_process() -> None:

@@ -62,7 +62,7 @@ def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
             simulate(problem, to_steps(model, x))  # within the budget and the deadline
             spent += model.joules(x)
             least += plan.prediction.energy_joules - base_joules(problem)
-    assert greedy < found / 2
+    assert greedy <= found / 2
     assert missed <= found / 20
     assert spent <= 1.1 * least
 

@@ -5,33 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poet_onnx.scheduling.candidates import Event, find_candidates
+from poet_onnx.scheduling.candidates import TINY_FRACTION, Event, find_candidates
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.memory import Row
-from poet_onnx.scheduling.residency import memory_rows
+from poet_onnx.scheduling.residency import TOKEN_BYTES_EACH, memory_rows
 from poet_onnx.scheduling.timing import Timing, add_arrivals, add_departures, add_footprints, add_time_rows
 
 
-def formulate(instance: Instance, budget_bytes: int, timing: Timing | None = None) -> Formulation:
+def formulate(
+    instance: Instance, budget_bytes: int, timing: Timing | None = None, *, may_count_all: bool = True
+) -> Formulation:
     """Build the model for a budget and a deadline.
+
+    Room is set aside for small values, which stay in RAM, and for the tokens of all transfers that there could be.
+    Where what must always be in RAM then exceeds the budget, small values are kept no longer than the graph needs them;
+    then nothing is recomputed, for whatever may be recomputed later cannot give its buffer away before. Where that does
+    not do either, or tokens alone could fill more than small values may, each value and each token is counted by
+    itself, which takes more variables and longer rows.
 
     Args:
         instance: the ordered problem; its own budget and deadline are not looked at.
         budget_bytes: bound on the transient peak.
         timing: how the model sees the deadline; None for none.
+        may_count_all: whether the last of these may be done.
     """
-    model = _formulate(instance, budget_bytes, timing)
-    if model.memory.fixed_bytes > budget_bytes:
-        model = _formulate(instance, budget_bytes, timing, lengthen=False)
-    if model.memory.fixed_bytes > budget_bytes and instance.problem.paging:
-        # Whatever may be recomputed later cannot give its buffer away before; paging alone needs the least.
-        paging = replace(instance, problem=replace(instance.problem, recompute=False))
-        model = _formulate(paging, budget_bytes, timing)
+    paging = replace(instance, problem=replace(instance.problem, recompute=False))
+    tokens_bytes = TOKEN_BYTES_EACH * len(instance.values) if instance.problem.paging else 0
+    is_crowded = may_count_all and tokens_bytes > TINY_FRACTION * budget_bytes
+    model = _formulate(instance, budget_bytes, timing, counts_all=is_crowded)
+    for counts_all in range(is_crowded, may_count_all + 1):
+        for source in (instance, paging) if instance.problem.paging else (instance,):
+            if model.memory.fixed_bytes <= budget_bytes:
+                return model
+            model = _formulate(source, budget_bytes, timing, lengthen=False, counts_all=bool(counts_all))
     return model
 
 
-def _formulate(instance: Instance, budget_bytes: int, timing: Timing | None, *, lengthen: bool = True) -> Formulation:
+def _formulate(
+    instance: Instance, budget_bytes: int, timing: Timing | None, *, lengthen: bool = True, counts_all: bool
+) -> Formulation:
     time_matters = timing is not None and timing.limits_transfers
     candidates = find_candidates(
         instance,
@@ -40,6 +53,7 @@ def _formulate(instance: Instance, budget_bytes: int, timing: Timing | None, *, 
         prune=not time_matters or not instance.problem.costs.asynchronous,
         time_matters=time_matters,
         lengthen=lengthen,
+        small_share=0.0 if counts_all else None,
     )
     model = Formulation(candidates, budget_bytes, proves=timing is None or timing.leaves_none_out)
     _add_variables(model)
@@ -51,7 +65,7 @@ def _formulate(instance: Instance, budget_bytes: int, timing: Timing | None, *, 
         add_departures(model, timing)
         add_arrivals(model, timing)
     _add_fetch_rows(model)
-    model.memory = memory_rows(model)
+    model.memory = memory_rows(model, counts_tokens=counts_all)
     return model
 
 

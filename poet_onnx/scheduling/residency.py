@@ -14,15 +14,23 @@ TOKEN_BYTES_EACH = 16
 """Bytes set aside for the tokens of each value that is large enough to be paged."""
 
 
-def memory_rows(model: Formulation) -> MemoryRows:
-    """Return a row for each slot and node of each stage, but for those that can never bind or that another implies."""
+def memory_rows(model: Formulation, *, counts_tokens: bool = False) -> MemoryRows:
+    """Return a row for each slot and node of each stage, but for those that can never bind or that another implies.
+
+    Args:
+        model: its variables.
+        counts_tokens: count the tokens of values that are paged; otherwise those of all that could be are set aside.
+    """
     candidates = model.candidates
     instance = candidates.instance
-    always = _always_bytes(model)
+    always = _always_bytes(candidates, 0 if counts_tokens or not model.page_out else candidates.large_values)
     builder = MemoryBuilder(model.budget_bytes)
     at: list[list[tuple[int, int]]] = [[] for _ in instance.nodes]
     for value, events in candidates.events.items():
         _wait(model, builder, value)
+        if counts_tokens and value in model.page_out:
+            first, last = instance.producer[value] + 1, events[-1].stage
+            builder.wait(model.page_out[value], TOKEN_BYTES_EACH, first, last + 1)
         for index, event in enumerate(events):
             at[event.stage].append((value, index))
     held: list[list[int]] = [[] for _ in instance.nodes]
@@ -139,9 +147,8 @@ def _places_by(model: Formulation, value: int, index: int, slot: int) -> list[in
     return places[-1:] if (value, index, 0) in model.fetched else []
 
 
-def _always_bytes(model: Formulation) -> list[tuple[int, int]]:
+def _always_bytes(candidates: Candidates, tokens: int) -> list[tuple[int, int]]:
     """Return, for each stage, the bytes of unmanaged values and tokens: before its node, and while it runs."""
-    candidates = model.candidates
     instance = candidates.instance
     count = len(instance.nodes)
     before = [0] * (count + 1)
@@ -153,8 +160,7 @@ def _always_bytes(model: Formulation) -> list[tuple[int, int]]:
         if end > made:
             before[made + 1] += instance.sizes[value]
             before[end + 1] -= instance.sizes[value]
-    tokens = TOKEN_BYTES_EACH * candidates.large_values if model.page_out else 0
-    levels, now_before, now_during = [], tokens, tokens
+    levels, now_before, now_during = [], TOKEN_BYTES_EACH * tokens, TOKEN_BYTES_EACH * tokens
     for stage in range(count):
         now_before += before[stage]
         now_during += during[stage]

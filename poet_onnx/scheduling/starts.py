@@ -32,8 +32,9 @@ def greedy_start(model: Formulation) -> list[float] | None:
     gaps = _gaps(model)
     ceilings = model.ceilings()
     forced = {gap for gap in gaps if _must_stay(model, gap)}
-    # A value that is read again at once is best kept; only where that is too much may it be recomputed.
-    for retained in (forced | {gap for gap in gaps if gap.length == 1}, forced):
+    # A value that is read again at once is best kept; only where that is too much may it be recomputed. Where there is
+    # no room for the tokens of transfers, all may have to stay.
+    for retained in (forced | {gap for gap in gaps if gap.length == 1}, forced, set(gaps)):
         decisions = _Decisions(model, retained)
         best = decisions.assignment()
         if best is not None and ceilings.holds(best):

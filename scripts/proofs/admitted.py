@@ -85,8 +85,8 @@ def _holds(model: Formulation, x: list[float]) -> bool:
     """Return whether an assignment satisfies every row."""
     for row in model.rows:
         level = sum(coefficient * x[variable] for variable, coefficient in row.terms.items())
-        if (row.low is not None and level < row.low - ROUNDING) or (
-            row.high is not None and level > row.high + ROUNDING
-        ):
+        if row.low is not None and level < row.low - ROUNDING:
+            return False
+        if row.high is not None and level > row.high + ROUNDING:
             return False
     return model.ceilings().excess_bytes(x) <= 0
