@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poet_onnx.scheduling.candidates import TINY_FRACTION, Event, find_candidates
+from poet_onnx.scheduling.candidates import Event, find_candidates
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.memory import Row
 from poet_onnx.scheduling.residency import TOKEN_BYTES_EACH, memory_rows
 from poet_onnx.scheduling.timing import Timing, add_arrivals, add_departures, add_footprints, add_time_rows
+
+TOKENS_SHARE = 0.05
+"""Of the budget, for the tokens of all transfers that there could be, before they are counted one by one."""
 
 
 def formulate(
@@ -21,8 +24,8 @@ def formulate(
     Room is set aside for small values, which stay in RAM, and for the tokens of all transfers that there could be.
     Where what must always be in RAM then exceeds the budget, small values are kept no longer than the graph needs them;
     then nothing is recomputed, for whatever may be recomputed later cannot give its buffer away before. Where that does
-    not do either, or tokens alone could fill more than small values may, each value and each token is counted by
-    itself, which takes more variables and longer rows.
+    not do either, or tokens would take TOKENS_SHARE of the budget, each value and each token is counted by itself, with
+    more variables and longer rows, for which the solver takes several times as long.
 
     Args:
         instance: the ordered problem; its own budget and deadline are not looked at.
@@ -32,7 +35,7 @@ def formulate(
     """
     paging = replace(instance, problem=replace(instance.problem, recompute=False))
     tokens_bytes = TOKEN_BYTES_EACH * len(instance.values) if instance.problem.paging else 0
-    is_crowded = may_count_all and tokens_bytes > TINY_FRACTION * budget_bytes
+    is_crowded = may_count_all and tokens_bytes > TOKENS_SHARE * budget_bytes
     model = _formulate(instance, budget_bytes, timing, counts_all=is_crowded)
     for counts_all in range(is_crowded, may_count_all + 1):
         for source in (instance, paging) if instance.problem.paging else (instance,):
