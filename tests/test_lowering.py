@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -24,11 +25,11 @@ CANCELLING = {"FastGeluGrad": 3e-6, "BiasFastGeluGrad_dX": 3e-6}
 """The same for operators that lose digits in ONNX Runtime's kernels, too: 1 + tanh(x) for negative x."""
 
 
-def lowered(case: Case, *, kernels: bool = True) -> ir.Model:
+def lowered(case: Case, *, kernels: bool = True, expansions: str | None = None) -> ir.Model:
     """Return the model of a case in the stock runtime's operators."""
     model = case.model()
     normalize()(model)
-    LowerTraining(kernels=kernels)(model)
+    LowerTraining(kernels=kernels, expansions=expansions)(model)
     WriteShapes()(model)
     return model
 
@@ -98,6 +99,28 @@ def test_plain_nodes_compute_the_same(case: Case) -> None:
         assert np.abs(found["done"] - right).max() <= LARGEST_ERROR * np.abs(right).max()
         return
     assert error(case, found, state=False) <= LARGEST_ERROR
+
+
+WEIGHT_GRADIENTS = [case for case in CASES if case.name.startswith("Conv") and not case.name.endswith("-dx")]
+
+
+@pytest.mark.parametrize("case", WEIGHT_GRADIENTS, ids=lambda case: case.name)
+def test_every_expansion_computes_the_same(case: Case) -> None:
+    forms = {}
+    for letters in ("t", "c"):
+        with contextlib.suppress(InputError):  # there is no choice here
+            forms[letters] = lowered(case, kernels=False, expansions=letters)
+    assert len(forms) in (0, 2)
+    assert len({len(model.graph) for model in forms.values()}) == len(forms)
+    for model in forms.values():
+        assert error(case, run_step(payload(model), case.feeds), state=False) <= LARGEST_ERROR
+
+
+def test_all_but_single_pixels_and_few_channels_have_a_choice() -> None:
+    with pytest.raises(InputError, match="another lowering"):
+        lowered(next(case for case in WEIGHT_GRADIENTS if "-1x1" in case.name), expansions="t")
+    grouped = [case for case in WEIGHT_GRADIENTS if "-group2" in case.name]
+    assert [lowered(case, expansions="t") for case in grouped]
 
 
 def test_the_library_has_kernels_for_these() -> None:

@@ -57,9 +57,9 @@ class _Shapes:
     @property
     def forms(self) -> tuple[str, ...]:
         """Return the forms that these sizes may take; a choice where there are several."""
-        if self.group > 1 or self.window.is_point:
+        if self.window.is_point:
             return ("columns",)
-        if self.batch == 1 and self.channels <= _KERNEL_CHANNELS and self.taps >= _KERNEL_TAPS:
+        if self.batch == self.group == 1 and self.channels <= _KERNEL_CHANNELS and self.taps >= _KERNEL_TAPS:
             return ("kernel",)
         return ("taps", "columns")
 
@@ -68,6 +68,8 @@ class _Shapes:
         """Return the quickest form on an x86-64."""
         if len(self.forms) == 1:
             return self.forms[0]
+        if self.group > 1:
+            return "columns"
         columns = self.channels * self.taps * self.samples
         interleaved = _INTERLEAVED_NANOSECONDS * math.prod(self.weight) + _SLICED_NANOSECONDS * columns
         return "taps" if interleaved < _COLUMN_NANOSECONDS * columns else "columns"
@@ -180,22 +182,26 @@ def _by_taps(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value
         ]
         axes, strides = site.ints(*range(2, 2 + rank)), site.ints(*window.strides)
         under = site.op("Slice", x, site.ints(*starts), site.ints(*ends), axes, strides)
-        product = site.op("Gemm", turned, site.reshape(under, sizes.channels, sizes.samples), transB=1)
-        products.append(site.reshape(product, 1, sizes.filters * sizes.channels))
+        product = _group_products(site, turned, under, sizes, depth=sizes.channels // sizes.group)
+        products.append(site.reshape(product, 1, math.prod(sizes.weight) // sizes.taps))
     interleaved = site.op("Transpose", site.op("Concat", *products, axis=0), perm=[1, 0])
     return site.reshape(interleaved, *sizes.weight)
 
 
 def _by_columns(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
-    group, depth = sizes.group, sizes.channels // sizes.group * sizes.taps
     columns = _columns(site, x, sizes)
     turned = _filters_first(site, d_y, sizes, channels=sizes.filters)
-    if group == 1:
-        product = site.op("Gemm", turned, site.reshape(columns, depth, sizes.samples), transB=1)
-        return site.reshape(product, *sizes.weight)
-    left = site.reshape(turned, group, sizes.filters // group, sizes.samples)
-    right = site.reshape(columns, group, depth, sizes.samples)
-    return site.reshape(site.op("FusedMatMul", left, right, domain=MICROSOFT, transB=1), *sizes.weight)
+    depth = sizes.channels // sizes.group * sizes.taps
+    return site.reshape(_group_products(site, turned, columns, sizes, depth=depth), *sizes.weight)
+
+
+def _group_products(site: Site, d_y: ir.Value, x: ir.Value, sizes: _Shapes, *, depth: int) -> ir.Value:
+    """Return, for each group, its rows of dY [filters, all pixels] times the transpose of X [depth, all pixels]."""
+    if sizes.group == 1:
+        return site.op("Gemm", d_y, site.reshape(x, depth, sizes.samples), transB=1)
+    left = site.reshape(d_y, sizes.group, sizes.filters // sizes.group, sizes.samples)
+    right = site.reshape(x, sizes.group, depth, sizes.samples)
+    return site.op("FusedMatMul", left, right, domain=MICROSOFT, transB=1)
 
 
 def _columns(site: Site, x: ir.Value, sizes: _Shapes) -> ir.Value:
