@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -11,7 +12,7 @@ import onnx_ir as ir
 
 from poet_onnx import plan_json
 from poet_onnx.costs import CostTable, cost_table
-from poet_onnx.errors import InfeasibleError, InputError
+from poet_onnx.errors import InfeasibleError, InputError, PoetError
 from poet_onnx.extract import extract
 from poet_onnx.forms import Form, forms, take_form
 from poet_onnx.graph import TrainingGraph
@@ -20,6 +21,7 @@ from poet_onnx.problem import ScheduleProblem
 from poet_onnx.request import Request
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.instance import build_instance
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
 from poet_onnx.simulate import simulate
 
 BLOCK_EXTRA_BYTES = 30
@@ -66,22 +68,16 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
         return _carry_given(model, request, request.plan)
     end = time.monotonic() + request.time_limit_seconds
     whole: _Whole | None = None
-    best: InfeasibleError | None = None
+    failures: list[_Failure] = []
     for form in forms(model, request.device, request.target, split=request.split):
         graph = extract(form.model)
         whole = whole or _Whole.of(graph, request)
-        try:
-            planned = whole.planned(graph, form, seconds=max(1.0, end - time.monotonic()))
-        except InfeasibleError as error:
-            if error.smallest_budget_bytes is None:
-                raise
-            if best is None or error.smallest_budget_bytes < (best.smallest_budget_bytes or math.inf):
-                best = error
-            continue
-        take_form(model, request.target, form.part_bytes, form.expansions)
-        return planned
-    assert best is not None
-    raise best
+        planned = whole.planned(graph, form, seconds=max(1.0, end - time.monotonic()))
+        if isinstance(planned, Planned):
+            take_form(model, request.target, form.part_bytes, form.expansions)
+            return planned
+        failures.append(planned)
+    raise _refusal(failures, request)
 
 
 def _carry_given(model: ir.Model, request: Request, given: Plan | str) -> Planned:
@@ -127,10 +123,27 @@ class _Whole:
         paging = request.paging and bool(costs.page_out)
         return ScheduleProblem(graph, costs, transient, self.deadline_seconds, request.recompute, paging)
 
-    def planned(self, graph: TrainingGraph, form: Form, *, seconds: float) -> Planned:
+    def planned(self, graph: TrainingGraph, form: Form, *, seconds: float) -> Planned | _Failure:
         """Schedule the graph of a form in some time."""
-        problem = self.problem(graph)
-        plan = _schedule(problem, replace(self.request, time_limit_seconds=seconds))
+        problem, request = self.problem(graph), self.request
+        limited, aside = problem, 0
+        if problem.budget_bytes is not None:
+            aside = set_aside_bytes(problem, request.target)
+            # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
+            limited = replace(problem, budget_bytes=max(1, problem.budget_bytes - aside))
+        try:
+            plan = schedule(
+                limited,
+                gap=request.gap,
+                time_limit_seconds=seconds,
+                seed=request.seed,
+                progress=request.progress,
+                explains=False,
+            )
+        except (InfeasibleError, NothingFoundError) as error:
+            if graph is self.graph and not isinstance(error, (NoneExistsError, NothingFoundError)):
+                raise  # the computations alone take too long, and in other forms they take no less
+            return _Failure(error, problem, aside)
         plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
@@ -171,36 +184,51 @@ def set_aside_bytes(problem: ScheduleProblem, target: str) -> int:
     return BLOCK_EXTRA_BYTES * (max(accumulate(change)) + BLOCKS_BESIDES)
 
 
-def _schedule(problem: ScheduleProblem, request: Request) -> Plan:
-    asked = problem.budget_bytes
-    ram = request.budget_kind == "ram"
-    aside = 0
-    if asked is not None:
-        aside = set_aside_bytes(problem, request.target)
-        # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
-        problem = replace(problem, budget_bytes=max(1, asked - aside))
-    try:
-        return schedule(
-            problem,
-            gap=request.gap,
-            time_limit_seconds=request.time_limit_seconds,
-            seed=request.seed,
-            progress=request.progress,
-        )
-    except InfeasibleError as error:
-        if asked is None or error.smallest_budget_bytes is None or not (ram or aside):
-            raise
-        smallest = error.smallest_budget_bytes + aside
-        if not ram:
-            raise InfeasibleError(
-                f"{error} On top of that {aside:,} bytes are set aside for what onnxruntime adds to its blocks on "
-                f"aarch64: give at least {smallest:,} bytes.",
-                smallest,
-            ) from error
-        resident = problem.graph.resident_bytes
-        raise InfeasibleError(
-            f"No plan keeps the step peak to the RAM budget of {asked + resident:,} bytes: parameters, gradient buffers"
-            f" and inputs alone are {resident:,} bytes, and the smallest RAM budget that works is "
-            f"{resident + smallest:,} bytes.",
+@dataclass(frozen=True)
+class _Failure:
+    """Why there is no plan for a form.
+
+    Attributes:
+        error: what the scheduler raised.
+        problem: as it was asked.
+        aside_bytes: what was set aside of its budget.
+    """
+
+    error: InfeasibleError | NothingFoundError
+    problem: ScheduleProblem
+    aside_bytes: int
+
+
+def _refusal(failures: Sequence[_Failure], request: Request) -> PoetError:
+    """Return what is said where no form has a plan: what would do, worked out only now, for it takes a while.
+
+    Where a form was not settled, none is said to be impossible.
+    """
+    for failure in failures:
+        if isinstance(failure.error, NothingFoundError):
+            return failure.error.explained()
+    errors = [_infeasible(failure, request) for failure in failures]
+    return min(errors, key=lambda error: error.smallest_budget_bytes or math.inf)
+
+
+def _infeasible(failure: _Failure, request: Request) -> InfeasibleError:
+    """Return what is said of a form in the terms of the request."""
+    error = failure.error.explained() if isinstance(failure.error, NoneExistsError) else failure.error
+    assert isinstance(error, InfeasibleError)
+    aside, ram = failure.aside_bytes, request.budget_kind == "ram"
+    if error.smallest_budget_bytes is None or not (ram or aside):
+        return error
+    smallest = error.smallest_budget_bytes + aside
+    if not ram:
+        return InfeasibleError(
+            f"{error} On top of that {aside:,} bytes are set aside for what onnxruntime adds to its blocks on "
+            f"aarch64: give at least {smallest:,} bytes.",
             smallest,
-        ) from error
+        )
+    resident = failure.problem.graph.resident_bytes
+    asked = (failure.problem.budget_bytes or 0) + resident
+    return InfeasibleError(
+        f"No plan keeps the step peak to the RAM budget of {asked:,} bytes: parameters, gradient buffers and inputs "
+        f"alone are {resident:,} bytes, and the smallest RAM budget that works is {resident + smallest:,} bytes.",
+        smallest,
+    )

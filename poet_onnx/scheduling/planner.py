@@ -51,6 +51,7 @@ def schedule(
     progress: Callable[[Progress], None] | None = None,
     order: Sequence[str] | None = None,
     known: Sequence[tuple[Step, ...]] = (),
+    explains: bool = True,
 ) -> Plan:
     """Find the plan of least energy within the budget and the deadline.
 
@@ -63,6 +64,8 @@ def schedule(
         order: of the nodes; if not given, the best one found for the budget.
         known: steps of plans found before, for other limits; no plan is returned that spends more than one of them
             which keeps these limits. With an order given, plans in other orders are not looked at.
+        explains: where there is no plan, work out what would do, which may take longer than the search; otherwise
+            `NoneExistsError` or `NothingFoundError` is raised, and can be asked.
 
     Raises:
         InfeasibleError: if no plan keeps to the budget and the deadline; it says what would do.
@@ -78,10 +81,12 @@ def schedule(
         if problem.budget_bytes is None:
             return run.in_order(memory_aware_order(problem))
         return run.in_best_order(problem.budget_bytes)
-    except NoneExistsError as failure:
-        raise failure.explained(problem) from None
-    except NothingFoundError as failure:
-        raise LimitReachedError(failure.explained(problem, time.monotonic() - run.begin)) from None
+    except (NoneExistsError, NothingFoundError) as failure:
+        if isinstance(failure, NothingFoundError):
+            failure.seconds = time.monotonic() - run.begin
+        if explains:
+            raise failure.explained() from None
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +225,7 @@ class _Run:
         if incumbent.steps is None and self.ending == "interrupted":
             raise KeyboardInterrupt
         if incumbent.steps is None:
-            raise NothingFoundError(order, incumbent.fastest_seconds)
+            raise NothingFoundError(problem, order, incumbent.fastest_seconds)
         steps = overlap(problem, incumbent.steps)
         try:
             covers += _anything(problem, order, incumbent)

@@ -10,23 +10,30 @@ from poet_onnx.scheduling.instance import Instance
 
 
 class NothingFoundError(LimitReachedError):
-    """No plan was found in an order, but none was proven not to exist; what would do is told when all have failed."""
+    """No plan was found in an order, but none was proven not to exist; what would do is told when all have failed.
 
-    def __init__(self, order: tuple[str, ...], fastest_seconds: float) -> None:
+    Attributes:
+        seconds: of the search.
+    """
+
+    def __init__(self, problem: ScheduleProblem, order: tuple[str, ...], fastest_seconds: float) -> None:
         super().__init__("no plan was found")
-        self.order, self.fastest_seconds = order, fastest_seconds
+        self._problem, self._order, self._fastest_seconds = problem, order, fastest_seconds
+        self.seconds = 0.0
 
-    def explained(self, problem: ScheduleProblem, seconds: float) -> str:
-        """Say what was looked for in some seconds, and what would do."""
-        asked = f"No plan for a budget of {problem.budget_bytes:,} bytes"
-        if self.fastest_seconds < float("inf"):
-            works = smallest_budget(problem, self.order).budget_bytes
-            return (
-                f"{asked} was found that meets the deadline of {problem.deadline_seconds:.6g} s, transfers included: "
-                f"the fastest found takes {self.fastest_seconds:.6g} s; give at least that, or a budget of {works:,} "
-                "bytes."
+    def explained(self) -> LimitReachedError:
+        """Return the error that says what was looked for and what would do."""
+        asked = f"No plan for a budget of {self._problem.budget_bytes:,} bytes"
+        if self._fastest_seconds == float("inf"):
+            return LimitReachedError(
+                f"{asked} was found in {self.seconds:.0f} s; give a larger --time-limit, budget or deadline."
             )
-        return f"{asked} was found in {seconds:.0f} s; give a larger --time-limit, budget or deadline."
+        works = smallest_budget(self._problem, self._order).budget_bytes
+        return LimitReachedError(
+            f"{asked} was found that meets the deadline of {self._problem.deadline_seconds:.6g} s, transfers included: "
+            f"the fastest found takes {self._fastest_seconds:.6g} s; give at least that, or a budget of {works:,} "
+            "bytes."
+        )
 
 
 class NoneExistsError(InfeasibleError):
@@ -34,11 +41,13 @@ class NoneExistsError(InfeasibleError):
 
     def __init__(self, instance: Instance) -> None:
         super().__init__("no plan exists")
-        self.order = tuple(node.name for node in instance.nodes)
+        self._problem = instance.problem
+        self._order = tuple(node.name for node in instance.nodes)
 
-    def explained(self, problem: ScheduleProblem) -> InfeasibleError:
+    def explained(self) -> InfeasibleError:
         """Return the error that names the smallest budget that works."""
-        smallest = smallest_budget(problem, self.order, too_small_bytes=problem.budget_bytes or 0)
+        problem = self._problem
+        smallest = smallest_budget(problem, self._order, too_small_bytes=problem.budget_bytes or 0)
         within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
         return InfeasibleError(
             f"No plan{within} keeps to a transient budget of {problem.budget_bytes:,} bytes: the smallest that works "

@@ -1,0 +1,59 @@
+"""From a model and a request to a plan: forms are tried in turn, and what would do is said only where none has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import poet_onnx
+from poet_onnx.errors import InfeasibleError, LimitReachedError
+
+
+def test_what_would_do_is_not_worked_out_where_another_form_has_a_plan(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole weight gradients do not fit, and within a deadline it takes long to find out what would."""
+
+    def work_out(*_: object, **__: object) -> None:
+        raise AssertionError("what would do was worked out")
+
+    monkeypatch.setattr("poet_onnx.scheduling.refusals.smallest_budget", work_out)
+    result = poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget="40%", deadline="1.5x")
+    assert result.plan.part_bytes is not None
+    assert result.rewritten.seconds <= (result.plan.deadline_seconds or 0.0) * (1 + 1e-9)
+
+
+def test_the_form_that_needs_the_least_says_what_would_do(model_path: Callable[..., Path]) -> None:
+    path = model_path("resnet18")
+    with pytest.raises(InfeasibleError) as whole:
+        poet_onnx.rewrite(path, device="a72", activation_budget=1 << 20, split=False)
+    with pytest.raises(InfeasibleError) as any_form:
+        poet_onnx.rewrite(path, device="a72", activation_budget=1 << 20)
+    assert (any_form.value.smallest_budget_bytes or 0) < (whole.value.smallest_budget_bytes or 0)
+
+
+def test_a_form_that_was_not_settled_hides_no_plan_of_another(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the time ends with nothing known of whole gradients, those in parts are tried all the same."""
+    path = model_path("resnet18")
+    from poet_onnx.scheduling.planner import _Run
+    from poet_onnx.scheduling.refusals import NothingFoundError
+
+    tried: list[int] = []
+
+    def settle_nothing_at_first(run: _Run, budget_bytes: int) -> poet_onnx.Plan:
+        tried.append(budget_bytes)
+        if len(tried) == 1:
+            raise NothingFoundError(run.problem, (), float("inf"))
+        return in_best_order(run, budget_bytes)
+
+    in_best_order = _Run.in_best_order
+    monkeypatch.setattr(_Run, "in_best_order", settle_nothing_at_first)
+    result = poet_onnx.rewrite(path, device="a72", activation_budget="40%")
+    assert result.plan.part_bytes is not None
+    tried.clear()
+    with pytest.raises(LimitReachedError, match="give a larger --time-limit"):
+        poet_onnx.rewrite(path, device="a72", activation_budget=1 << 20)
