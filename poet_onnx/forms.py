@@ -37,13 +37,16 @@ def forms(model: ir.Model, device: DeviceProfile, target: str, *, split: bool = 
     are the quickest on the device before those that need the least memory.
 
     Args:
-        model: normalized for the target (`normalize_for`); it is not changed.
+        model: normalized for the target (`normalize_for`); it is not changed, and for the training runtime it is itself
+            the first form.
         device: what expansions are chosen for.
         target: runtime that will run the model, "training" or "stock".
         split: also yield forms with gradients in parts.
     """
-    whole = list(_lowered(model, device, target))
-    yield from whole
+    whole = []
+    for form in _lowered(model, device, target):
+        whole.append(form)
+        yield form
     for part_bytes in PART_BYTES if split else ():
         for form in whole:
             parts = form.model.clone()

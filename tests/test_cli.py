@@ -135,6 +135,15 @@ def test_profile_measures_what_rewrite_plans_with(cli: Cli, model: Path, tmp_pat
     assert "time (from measured nodes)" in result.out
 
 
+def test_profile_tells_of_what_small_budgets_may_need(
+    cli: Cli, model_path: Callable[..., Path], tmp_path: Path
+) -> None:
+    arguments = ["--device", "host", "-o", tmp_path / "costs.json", "--repetitions", "1", "--page-dir", tmp_path]
+    profiled = cli("profile", model_path("resnet18"), *arguments)
+    assert profiled.code == 0, profiled
+    assert "nodes of 2 other forms of the graph" in profiled.out
+
+
 def test_every_option_in_the_readme_exists() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     known = {option for command in command_line.commands.values() for p in command.params for option in p.opts}

@@ -327,6 +327,12 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
         f"step: {scaled_text(measured.step_seconds, 's')} measured, {len(measured.nodes)} nodes, "
         f"{measured.repetitions} repetitions, {measured.threads} thread(s), {measured.runtime}, {measured.machine}"
     )
+    if measured.forms:
+        nodes = sum(len(form) for form in measured.forms.values())
+        yield (
+            f"measured besides: {nodes} nodes of {len(measured.forms)} other forms of the graph, such as gradients in "
+            "parts, which small budgets may need"
+        )
     storage = measured.storage
     if storage is not None:
         yield (
