@@ -294,6 +294,10 @@ def test_every_plan_and_every_incumbent_is_valid(first: int) -> None:
     assert "valid, optimal" in outcomes
 
 
+def test_the_tokens_of_a_page_out_need_room_beside_the_value() -> None:
+    assert _check(partial(check_validity, time_limit_seconds=2.0), range(458, 459)) == {"valid, optimal"}
+
+
 @pytest.mark.parametrize("first", range(0, 120, 60))
 def test_the_simulator_accepts_what_the_rows_admit(first: int) -> None:
     assert _check(check_admitted, range(first, first + 60)) == {"accepted"}

@@ -29,8 +29,8 @@ def memory_rows(model: Formulation, *, counts_tokens: bool = False) -> MemoryRow
     for value, events in candidates.events.items():
         _wait(model, builder, value)
         if counts_tokens and value in model.page_out:
-            first, last = instance.producer[value] + 1, events[-1].stage
-            builder.wait(model.page_out[value], TOKEN_BYTES_EACH, first, last + 1)
+            # They are there while the value leaves, right behind the node that makes it.
+            builder.wait(model.page_out[value], TOKEN_BYTES_EACH, instance.producer[value], events[-1].stage + 1)
         for index, event in enumerate(events):
             at[event.stage].append((value, index))
     held: list[list[int]] = [[] for _ in instance.nodes]
