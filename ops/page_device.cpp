@@ -1,5 +1,7 @@
 #include "page_device.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <thread>
@@ -26,6 +28,14 @@ uint64_t available_bytes() {
     if (std::sscanf(line, "MemAvailable: %llu kB", &kibibytes) == 1) break;
   std::fclose(file);
   return kibibytes << 10;
+}
+
+// Sleeps as exactly as the system can: a thread's sleeps may otherwise last 50 us longer (prctl(2)).
+void sleep_until(Clock::time_point end) {
+  const int slack = prctl(PR_GET_TIMERSLACK);
+  const bool is_set = slack > 0 && prctl(PR_SET_TIMERSLACK, 1UL) == 0;
+  std::this_thread::sleep_until(end);
+  if (is_set) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack));
 }
 
 std::string in_mib(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
@@ -135,7 +145,7 @@ void PageDevice::hold_back(const Transfer& transfer, Clock::time_point start) {
   const auto lasts = std::chrono::nanoseconds(latency) +
                      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
   idle_since_ = (transfer.submitted_at < idle_since_ ? idle_since_ : start) + lasts;
-  std::this_thread::sleep_until(idle_since_);
+  sleep_until(idle_since_);
 }
 
 }  // namespace poet

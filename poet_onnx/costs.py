@@ -46,6 +46,9 @@ class CostTable:
         nodes: by node name, views included.
         page_out, page_in: by name of a transient tensor that owns its storage; both empty if the device has no storage.
         asynchronous: transfers run beside compute; otherwise each one stops it.
+        wake_seconds: until a channel at rest begins with a transfer that is handed over to it.
+        hand_over_seconds: of the computing thread, for each transfer that it hands over; one that it carries out
+            itself, because the step waits for it at once, takes neither.
         idle_watts: added for every second of the step; 0 where the nodes' joules already hold all of it.
         energy_measured: the nodes' joules come from a power meter, not from the device profile's watts.
         storage: the device profile's; None if the device has no storage.
@@ -59,6 +62,8 @@ class CostTable:
     idle_watts: float = 0.0
     energy_measured: bool = False
     storage: StorageProfile | None = None
+    wake_seconds: float = 0.0
+    hand_over_seconds: float = 0.0
 
 
 def cost_table(
@@ -95,7 +100,8 @@ def cost_table(
     storage = device.storage
     if storage is None:
         return CostTable(device.name, nodes, {}, {}, False, idle_watts, energy_measured)
-    figures = measured.storage if measured is not None and measured.storage is not None else storage
+    found = measured.storage if measured is not None else None
+    figures = found or storage
     pageable = [t for t in graph.tensors.values() if not t.resident and t.storage == t.name]
     page_out = {
         t.name: _transfer(t.size_bytes, figures.page_out_latency_seconds, figures.page_out_bytes_per_second, storage)
@@ -105,7 +111,18 @@ def cost_table(
         t.name: _transfer(t.size_bytes, figures.page_in_latency_seconds, figures.page_in_bytes_per_second, storage)
         for t in pageable
     }
-    return CostTable(device.name, nodes, page_out, page_in, storage.asynchronous, idle_watts, energy_measured, storage)
+    return CostTable(
+        device.name,
+        nodes,
+        page_out,
+        page_in,
+        storage.asynchronous,
+        idle_watts,
+        energy_measured,
+        storage,
+        wake_seconds=found.wake_seconds if found is not None else 0.0,
+        hand_over_seconds=found.hand_over_seconds if found is not None else 0.0,
+    )
 
 
 def _transfer(

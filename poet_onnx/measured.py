@@ -46,8 +46,9 @@ class StorageMeasurement(_Value):
 
     Attributes:
         page_out_bytes_per_second, page_in_bytes_per_second: write and read rate.
-        page_out_latency_seconds, page_in_latency_seconds: of each transfer; that of handing it over to the I/O thread
-            and back is in it.
+        page_out_latency_seconds, page_in_latency_seconds: of each transfer.
+        wake_seconds: until the I/O thread, asleep, has begun with a transfer and told that it is done.
+        hand_over_seconds: of the computing thread, for each transfer that it hands over to the I/O thread.
         method: "device" goes past the page cache; "page_cache" is what a machine with RAM to spare sees.
     """
 
@@ -55,6 +56,8 @@ class StorageMeasurement(_Value):
     page_in_bytes_per_second: _BytesPerSecond
     page_out_latency_seconds: _Seconds
     page_in_latency_seconds: _Seconds
+    wake_seconds: _Seconds = 0.0
+    hand_over_seconds: _Seconds = 0.0
     method: Literal["device", "page_cache"]
 
 

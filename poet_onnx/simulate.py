@@ -330,19 +330,28 @@ def _inherit(problem: ScheduleProblem, node: Node, made: Sequence[Version], dyin
                 break
 
 
+_ENDS = {Action.PAGE_OUT_START: Action.PAGE_OUT_END, Action.PAGE_IN_START: Action.PAGE_IN_END}
+
+
+def _ends_at_once(steps: Sequence[Step], index: int) -> bool:
+    """Return whether the transfer that starts at an index is one node, which the computing thread carries out."""
+    start, following = steps[index], steps[index + 1]
+    return following.action is _ENDS[start.action] and following.subject == start.subject
+
+
 def _time_and_energy(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[float, float, float]:
-    """Return seconds of the step, seconds of its compute, and joules; transfers queue on one channel."""
+    """Return seconds of the step, what of it the computing thread works, and joules; transfers queue on one channel."""
     costs = problem.costs
     views = [costs.nodes[node.name] for node in problem.graph.nodes if node.view]
-    clock = compute = sum(cost.seconds for cost in views)
+    clock = working = sum(cost.seconds for cost in views)
     joules = sum(cost.joules for cost in views)
     channel = 0.0
     finish: dict[str, float] = {}
-    for step in steps:
+    for index, step in enumerate(steps):
         if step.action is Action.COMPUTE:
             cost = costs.nodes[step.subject]
             clock += cost.seconds
-            compute += cost.seconds
+            working += cost.seconds
             joules += cost.joules
         elif step.action in (Action.PAGE_OUT_START, Action.PAGE_IN_START):
             table = costs.page_out if step.action is Action.PAGE_OUT_START else costs.page_in
@@ -351,12 +360,15 @@ def _time_and_energy(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[f
                 raise CheckFailedError(
                     f"The plan moves '{step.subject}', but device '{costs.device}' has no storage for it."
                 )
-            channel = max(clock, channel) + transfer.seconds
             joules += transfer.joules
-            if costs.asynchronous:
+            if costs.asynchronous and not _ends_at_once(steps, index):
+                clock += costs.hand_over_seconds
+                working += costs.hand_over_seconds
+                channel = channel if channel > clock else clock + costs.wake_seconds
+                channel += transfer.seconds
                 finish[step.subject] = channel
             else:
-                clock = channel
+                clock = channel = max(clock, channel) + transfer.seconds
         else:
             clock = max(clock, finish.pop(step.subject, clock))
-    return clock, compute, joules + costs.idle_watts * clock
+    return clock, working, joules + costs.idle_watts * clock

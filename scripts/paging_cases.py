@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.device import DeviceProfile, StorageProfile, load_device
-from poet_onnx.measured import MeasuredCosts, StorageMeasurement
+from poet_onnx.measured import MeasuredCosts
 from poet_onnx.profiler.timing import StepTime, keep_heap
 from poet_onnx.runtime import PagingOptions, Throttle, session_options
 
@@ -50,8 +50,11 @@ def throttled_device(throttle: Throttle) -> DeviceProfile:
 
 
 def throttled_costs(measured: MeasuredCosts, throttle: Throttle) -> MeasuredCosts:
-    """Return measured costs with a storage that is as slow as a throttle."""
-    return measured.model_copy(update={"storage": StorageMeasurement(**_figures(throttle), method="device")})
+    """Return measured costs with a storage as slow as a throttle; handing transfers over takes what was measured."""
+    if measured.storage is None:
+        raise ValueError("no storage was measured")
+    storage = measured.storage.model_copy(update={**_figures(throttle), "method": "device"})
+    return measured.model_copy(update={"storage": storage})
 
 
 def _figures(throttle: Throttle) -> dict[str, float]:

@@ -122,6 +122,8 @@ def measured_costs(graph: TrainingGraph, active_watts: float | None = None) -> M
             page_in_bytes_per_second=2e6,
             page_out_latency_seconds=0.1,
             page_in_latency_seconds=0.2,
+            wake_seconds=0.3,
+            hand_over_seconds=0.4,
             method="device",
         ),
         active_watts=active_watts,
@@ -140,6 +142,7 @@ def test_measured_costs_replace_modelled_ones(graph: TrainingGraph, active_watts
         assert cost.joules == pytest.approx(cost.seconds * watts)
         assert cost.workspace_bytes == (0 if node.view else index)
     assert costs.energy_measured == (active_watts is not None)
+    assert (costs.wake_seconds, costs.hand_over_seconds) == (0.3, 0.4)
     name, cost_out = next(iter(costs.page_out.items()))
     size = graph.tensors[name].size_bytes
     assert cost_out.seconds == pytest.approx(0.1 + size / 1e6)

@@ -130,6 +130,8 @@ def test_storage_is_measured(tmp_path: Path, page_cache: bool, asynchronous: boo
     assert figures.method == ("page_cache" if page_cache else "device")
     assert 1e5 < figures.page_out_bytes_per_second < 1e12
     assert 1e5 < figures.page_in_bytes_per_second < 1e12
+    assert (0.0 <= figures.hand_over_seconds < 1e-3) if asynchronous else figures.hand_over_seconds == 0.0
+    assert (0.0 <= figures.wake_seconds < 1e-2) if asynchronous else figures.wake_seconds == 0.0
     assert list(tmp_path.iterdir()) == []
 
 

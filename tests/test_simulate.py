@@ -92,6 +92,32 @@ def test_asynchronous_transfers_hide_behind_compute_and_hold_their_buffers() -> 
     assert result.step_bytes[2] == 550 + TOKEN_BYTES
 
 
+def test_handing_a_transfer_over_and_waking_the_channel_take_time() -> None:
+    start_out, end_out = OUT
+    start_in, end_in = IN
+    steps = [
+        *_compute("A"),
+        *_page("a", start_out),
+        *_compute("B"),
+        *_page("b", start_out),
+        *_page("a", end_out),
+        *_page("b", end_out),
+        *_page("a", start_in, end_in),
+        *_compute("C"),
+    ]
+    problem = _problem()
+    problem = replace(problem, costs=replace(problem.costs, hand_over_seconds=0.25, wake_seconds=0.5))
+    prediction = simulate(problem, steps)
+    # The channel is asleep for a, still busy with it when b comes, and not asked where the step itself pages a in.
+    written = 1.0 + 0.25 + 0.5 + 4.0 + 4.0
+    assert prediction.seconds == written + 2.0 + 1.0
+    assert prediction.compute_seconds == 3.0 + 2 * 0.25
+    assert prediction.stall_seconds == prediction.seconds - prediction.compute_seconds
+    asleep = replace(problem, costs=replace(problem.costs, asynchronous=False))
+    whole = [*_compute("A"), *_page("a", *OUT), *_compute("B"), *_page("a", *IN), *_compute("C")]
+    assert simulate(asleep, whole).seconds == simulate(problem, whole).seconds == 3.0 + 4.0 + 2.0
+
+
 def test_in_place_output_takes_over_a_dying_input() -> None:
     problem = _problem()
     nodes = list(problem.graph.nodes)

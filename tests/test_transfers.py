@@ -37,7 +37,9 @@ def synchronous(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(result)
 
 
-def case(seed: int, layers: int, slack: float, transfers: int = 6) -> tuple[ScheduleProblem, tuple[Step, ...]]:
+def case(
+    seed: int, layers: int, slack: float, transfers: int = 6, price: float = 0.0
+) -> tuple[ScheduleProblem, tuple[Step, ...]]:
     """Return a random problem with asynchronous storage, a valid plan of synchronous transfers, and a budget.
 
     Args:
@@ -45,9 +47,12 @@ def case(seed: int, layers: int, slack: float, transfers: int = 6) -> tuple[Sche
         layers: of the graph.
         slack: the budget is this part of the plan's peak above it.
         transfers: values that may be paged.
+        price: of handing a transfer over and of waking the channel, in parts of what a computation takes on average.
     """
     graph, costs = random_graph(seed, layers)
-    problem = ScheduleProblem(graph, replace(costs, asynchronous=True))
+    each = price * sum(cost.seconds for cost in costs.nodes.values()) / len(costs.nodes)
+    costs = replace(costs, asynchronous=True, hand_over_seconds=each, wake_seconds=2 * each)
+    problem = ScheduleProblem(graph, costs)
     steps = synchronous(random_plan(problem, seed, recomputes=2, transfers=transfers).steps)
     peak = simulate(problem, steps).transient_peak_bytes
     return replace(problem, budget_bytes=int(peak * (1 + slack))), steps
@@ -65,9 +70,14 @@ def slower(problem: ScheduleProblem) -> ScheduleProblem:
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 10**6), layers=st.integers(2, 25), slack=st.sampled_from([0.0, 0.1, 0.5, 4.0]))
-def test_budget_and_order_are_kept_and_no_time_is_lost(seed: int, layers: int, slack: float) -> None:
-    problem, steps = case(seed, layers, slack)
+@given(
+    seed=st.integers(0, 10**6),
+    layers=st.integers(2, 25),
+    slack=st.sampled_from([0.0, 0.1, 0.5, 4.0]),
+    price=st.sampled_from([0.0, 0.1, 1.0]),
+)
+def test_budget_and_order_are_kept_and_no_time_is_lost(seed: int, layers: int, slack: float, price: float) -> None:
+    problem, steps = case(seed, layers, slack, price=price)
     spread = overlap(problem, steps)
     before, after = simulate(problem, steps), simulate(problem, spread)
     assert problem.budget_bytes is not None
@@ -165,10 +175,11 @@ def placements(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
         yield tuple(result)
 
 
-def test_small_plans_are_nearly_all_as_fast_as_the_best_placement() -> None:
+@pytest.mark.parametrize("price", [0.0, 0.3])
+def test_small_plans_are_nearly_all_as_fast_as_the_best_placement(price: float) -> None:
     best_found = compared = 0
     for seed in range(60):
-        problem, steps = case(seed, 2 + seed % 2, (0.0, 0.2)[seed % 2], transfers=1 + seed % 2)
+        problem, steps = case(seed, 2 + seed % 2, (0.0, 0.2)[seed % 2], transfers=1 + seed % 2, price=price)
         if all(step.action is Action.COMPUTE for step in steps):
             continue
         best = min(seconds(problem, placement) for placement in placements(steps))
@@ -217,6 +228,16 @@ def test_lead_is_a_matter_of_time_and_not_of_the_number_of_nodes() -> None:
         assert simulate(problem, spread).stall_seconds == 0.0
         leads.append(lead(spread))
     assert leads == [8, 1]  # 6 s x 1.25 are 8 nodes of 1 s, and one of 8 s
+
+
+def test_a_transfer_is_handed_over_where_it_hides_more_than_that_takes() -> None:
+    for transfer_seconds, hides in ((6.0, True), (0.25, False)):
+        problem, steps = chain([1.0] * 20, transfer_seconds)
+        problem = replace(problem, costs=replace(problem.costs, hand_over_seconds=0.5, wake_seconds=1.5))
+        spread, whole = simulate(problem, overlap(problem, steps)), simulate(problem, steps)
+        assert whole.seconds == pytest.approx(20.0 + 2 * transfer_seconds)
+        assert spread.seconds == pytest.approx(20.0 + 2 * 0.5 if hides else whole.seconds)
+        assert spread.stall_seconds == pytest.approx(0.0 if hides else 2 * transfer_seconds)
 
 
 def test_memory_that_is_there_anyway_hides_transfers_in_a_full_budget() -> None:

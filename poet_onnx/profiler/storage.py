@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto
 
 from poet_onnx.errors import InputError
 from poet_onnx.measured import StorageMeasurement
-from poet_onnx.ops.schemas import DOMAIN, VERSION
+from poet_onnx.profiler.timing import keep_heap
+from poet_onnx.profiler.transfer_graph import Transfers, transfer_feeds, transfer_graph
 from poet_onnx.runtime import Backend, PagingOptions, Throttle, count_paging, session_options
 
 SIZES_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 """Sizes of the transfers that are timed."""
 
 _FASTEST_BYTES_PER_SECOND = 1e12
-_PAUSE = 192
-"""Rows of the matrices whose product takes about as long as a node: the I/O thread has gone to sleep by then."""
+_HIDDEN_BYTES = 64 << 10
+_HIDDEN_TENSORS = 8
+_HIDDEN_REPETITIONS = 25
 
 
 class _Taken(NamedTuple):
-    """What one transfer of a size took each way, and what handing one over to the I/O thread and back took besides."""
+    """What one transfer of a size took each way, and how much longer a node waited for it on average."""
 
     page_out_seconds: float
     page_in_seconds: float
-    hand_over_seconds: float
+    beside_seconds: float
 
 
 def measure_storage(
@@ -46,7 +49,7 @@ def measure_storage(
     Args:
         page_dir: an existing directory.
         page_cache: time transfers between RAM and the page cache, instead of past it to the storage itself.
-        asynchronous: transfers are handed over to the I/O thread, whose waking is a part of their latency.
+        asynchronous: transfers are handed over to the I/O thread: what that takes is measured, too.
         repetitions: of every size; the median counts.
         sizes_bytes: transfer sizes, at least two, multiples of 4.
         throttle: makes the storage slower.
@@ -59,58 +62,21 @@ def measure_storage(
         raise InputError(f"The page directory {directory} does not exist or is no directory: make it, or give another.")
     taken = []
     for size in sizes_bytes:
-        model = _model(size, asynchronous=asynchronous)
+        model = transfer_graph(size, 1, Transfers.AWAITED if asynchronous else Transfers.WHOLE)
         session = _session(model, directory, throttle, page_cache=page_cache, most_bytes=max(sizes_bytes))
         taken.append(_median(list(_times(session, size, repetitions))))
-    hand_over = max(0.0, statistics.median(each.hand_over_seconds for each in taken))
+    beside = max(0.0, statistics.median(each.beside_seconds for each in taken))
     out_latency, out_rate = fit_latency_and_rate(sizes_bytes, [each.page_out_seconds for each in taken])
     in_latency, in_rate = fit_latency_and_rate(sizes_bytes, [each.page_in_seconds for each in taken])
     return StorageMeasurement(
         page_out_bytes_per_second=out_rate,
         page_in_bytes_per_second=in_rate,
-        page_out_latency_seconds=out_latency + hand_over,
-        page_in_latency_seconds=in_latency + hand_over,
+        page_out_latency_seconds=out_latency if asynchronous else out_latency + beside,
+        page_in_latency_seconds=in_latency if asynchronous else in_latency + beside,
+        wake_seconds=beside if asynchronous else 0.0,
+        hand_over_seconds=_hand_over_seconds(directory) if asynchronous else 0.0,
         method="page_cache" if page_cache else "device",
     )
-
-
-def _model(size_bytes: int, *, asynchronous: bool) -> ModelProto:
-    """Return a graph that pages a tensor out and in again, each after a while of arithmetic."""
-    shape = [size_bytes // 4]
-    page_in = {"slot": 0, "dtype": TensorProto.FLOAT, "shape": shape}
-    nodes = [helper.make_node("Neg", ["x"], ["block"]), helper.make_node("MatMul", ["rows", "rows"], ["pause"])]
-    if asynchronous:
-        nodes += [
-            _page("PageOutStart", ["block", "pause"], ["leaving"], slot=0),
-            _page("PageOutEnd", ["leaving", "block"], ["token"]),
-        ]
-    else:
-        nodes.append(_page("PageOut", ["block", "pause"], ["token"], slot=0))
-    nodes += [_page("Gate", ["pause", "token"], ["gated"]), helper.make_node("MatMul", ["gated", "rows"], ["again"])]
-    if asynchronous:
-        nodes += [
-            _page("PageInStart", ["token", "again"], ["raw", "ticket"], **page_in),
-            _page("PageInEnd", ["raw", "ticket"], ["back"]),
-        ]
-    else:
-        nodes.append(_page("PageIn", ["token", "again"], ["back"], **page_in))
-    nodes.append(helper.make_node("Shape", ["back"], ["shape"]))
-    graph = helper.make_graph(
-        nodes,
-        "page",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
-            helper.make_tensor_value_info("rows", TensorProto.FLOAT, [_PAUSE, _PAUSE]),
-        ],
-        [helper.make_tensor_value_info("shape", TensorProto.INT64, [1])],
-    )
-    imports = [helper.make_opsetid("", 15), helper.make_opsetid(DOMAIN, VERSION)]
-    model: ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    return model
-
-
-def _page(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> NodeProto:
-    return helper.make_node(op_type, list(inputs), list(outputs), domain=DOMAIN, name=outputs[0], **attributes)
 
 
 def _session(
@@ -147,10 +113,7 @@ def _session(
 
 def _times(session: Any, size_bytes: int, repetitions: int) -> Iterator[_Taken]:
     """Yield what each run's transfers took; one run before them warms up."""
-    feeds = {
-        "x": np.random.default_rng(0).standard_normal(size_bytes // 4, dtype=np.float32),
-        "rows": np.zeros((_PAUSE, _PAUSE), np.float32),
-    }
+    feeds = transfer_feeds(size_bytes)
     for number in range(repetitions + 1):
         with count_paging() as paging:
             session.run(None, feeds)
@@ -158,6 +121,34 @@ def _times(session: Any, size_bytes: int, repetitions: int) -> Iterator[_Taken]:
         if number:
             beside = (moved.waited_seconds - moved.transfer_seconds) / (moved.page_outs + moved.page_ins)
             yield _Taken(moved.page_out_seconds, moved.page_in_seconds, beside)
+
+
+def _hand_over_seconds(directory: Path) -> float:
+    """Return how much longer the computing thread takes for each transfer that the I/O thread makes beside it."""
+    keep_heap()
+    feeds = transfer_feeds(_HIDDEN_BYTES)
+    alone, beside = (
+        _session(
+            transfer_graph(_HIDDEN_BYTES, _HIDDEN_TENSORS, transfers),
+            directory,
+            None,
+            page_cache=True,
+            most_bytes=_HIDDEN_TENSORS * _HIDDEN_BYTES,
+        )
+        for transfers in (Transfers.NONE, Transfers.HIDDEN)
+    )
+    longer = []
+    for number in range(_HIDDEN_REPETITIONS + 1):
+        before = time.perf_counter()
+        alone.run(None, feeds)
+        between = time.perf_counter()
+        with count_paging() as paging:
+            beside.run(None, feeds)
+            waited = paging.statistics.waited_seconds
+        after = time.perf_counter()
+        if number:
+            longer.append((after - between) - waited - (between - before))
+    return max(0.0, statistics.median(longer) / (2 * _HIDDEN_TENSORS))
 
 
 def _median(taken: Sequence[_Taken]) -> _Taken:

@@ -65,6 +65,11 @@ class _Transfer:
         """Return the computations during which memory is held for the transfer alone."""
         return range(self.free_from if self.leaves else self.start, self.end)
 
+    @property
+    def is_handed_over(self) -> bool:
+        """Return whether computations lie between its halves, so that it is not the computing thread that makes it."""
+        return self.start < self.end
+
     def limits(self, half: str) -> tuple[int, int]:
         """Return the boundaries between which a half may stand while everything else stays where it is."""
         if half == "start":
@@ -180,6 +185,8 @@ class _Placement:
         self._clock = [0.0]
         for step in self._computations:
             self._clock.append(self._clock[-1] + problem.costs.nodes[step.subject].seconds)
+        self._wake_seconds = problem.costs.wake_seconds
+        self._hand_over_seconds = problem.costs.hand_over_seconds
         self._tick = self._clock[-1] / _TICKS or 1.0
         self._visits = MOST_HALF_VISITS
         self._held = 0  # bytes, summed over computations
@@ -245,7 +252,7 @@ class _Placement:
 
     def _move_far(self, transfer: _Transfer, half: str, direction: int, best: _Cost) -> _Cost:
         """Move a half in one direction, by strides that double while they help and halve when they do not."""
-        stride = 1
+        stride = self._first_stride(transfer, half, direction)
         while stride and self._visits > 0:
             here = int(getattr(transfer, half))
             low, high = transfer.limits(half)
@@ -258,6 +265,20 @@ class _Placement:
                 self._move(transfer, half, here)
             stride //= 2
         return best
+
+    def _first_stride(self, transfer: _Transfer, half: str, direction: int) -> int:
+        """Return over how many computations to move a half at first.
+
+        One is enough to gain a little, but for a transfer that is to be handed over at a price: that pays only where
+        more of it is hidden, so the first stride is over all that it can be beside.
+        """
+        price = self._wake_seconds + self._hand_over_seconds
+        if transfer.is_handed_over or not price:
+            return 1
+        here, seconds = int(getattr(transfer, half)), transfer.seconds + price
+        if direction > 0:
+            return max(1, bisect_left(self._clock, self._clock[here] + seconds) - here)
+        return max(1, here - bisect_right(self._clock, self._clock[here] - seconds) + 1)
 
     def _move(self, transfer: _Transfer, half: str, boundary: int) -> bool:
         """Put a half at a boundary, unless memory forbids it; return whether it is there now."""
@@ -290,7 +311,12 @@ class _Placement:
         done: dict[_Transfer, float] = {}
         for boundary, starts, transfer in halves:
             now = self._clock[boundary] + stalled
-            if starts:
+            if starts and transfer.is_handed_over:
+                stalled += self._hand_over_seconds
+                now += self._hand_over_seconds
+                channel = channel if channel > now else now + self._wake_seconds
+                done[transfer] = channel = channel + slowness * transfer.seconds
+            elif starts:
                 done[transfer] = channel = max(now, channel) + slowness * transfer.seconds
             elif done[transfer] > now:
                 stalled += done[transfer] - now
@@ -306,9 +332,8 @@ class _Placement:
         found = []
         for rank, transfers in ((1, self._outs), (3, self._ins)):
             for transfer in sorted(transfers, key=lambda one: (one.start, one.end)):
-                spread = transfer.start < transfer.end
                 found.append((transfer.start, rank, True, transfer))
-                found.append((transfer.end, rank - spread, False, transfer))
+                found.append((transfer.end, rank - transfer.is_handed_over, False, transfer))
         found.sort(key=lambda half: half[:2])
         return [(boundary, starts, transfer) for boundary, _, starts, transfer in found]
 
