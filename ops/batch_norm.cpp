@@ -1,16 +1,28 @@
 // Batch normalization in training and its gradient, each in one node.
 //
 //   BatchNormalize(X, scale, bias, running_mean, running_variance, rates) -> (Y, mean, inverse)
-//       Y = (X - mean) * (scale * inverse) + bias, with the batch's mean and inverse = 1 / sqrt(variance + epsilon);
+//       Y = X * slope + (bias - mean * slope), with slope = scale * inverse, the batch's mean and
+//       inverse = 1 / sqrt(variance + epsilon);
 //       rates = (epsilon, momentum); running = momentum * running + (1 - momentum) * batch's, in place, with the
 //       variance over all elements
 //   BatchNormalizeGradient(dY, X, scale, mean, inverse) -> (dX, dScale, dBias)
 //       dBias = sum(dY);  dScale = inverse * sum(dY * (X - mean))
 //       dX = scale * inverse * (dY - dBias / count - (X - mean) * inverse * dScale / count)
 //
-// X and dY are [batch, channels, pixels...] of float, everything else has one number for each channel. Sums are taken
-// in lanes of float over the pixels of one channel of one image, beyond that in double.
+// X and dY are [batch, channels, pixels...] of float, everything else has one number for each channel.
+//
+// BatchNormalize gives the bits of the training runtime's BatchNormInternal on x86-64. A rectifier behind it decides by
+// a sign; of millions a few are zero but for rounding, and gradients jump where one falls the other way. So sums are
+// taken in that runtime's order, in packets of four floats, and roots as it takes them. The gradient decides nothing:
+// it takes sums in lanes of float over the pixels of one channel of one image, beyond that in double, which is more
+// accurate.
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernel.h"
@@ -19,27 +31,54 @@
 namespace poet {
 namespace {
 
+constexpr uint64_t kPacket = 4;  // floats of a vector of SSE, for which the training runtime is compiled
+
+// The sum of term(x[i]): of packets in pairs from `head` on, of a last packet, and of the numbers in front and behind.
+template <typename Term>
+inline float sum_in_packets(const float* x, uint64_t count, uint64_t head, Term term) {
+  float pair[2 * kPacket] = {};
+  uint64_t i = head;
+  for (; i + 2 * kPacket <= count; i += 2 * kPacket)
+    for (uint64_t lane = 0; lane < 2 * kPacket; ++lane) pair[lane] += term(x[i + lane]);
+  for (uint64_t lane = 0; lane < kPacket; ++lane) pair[lane] += pair[lane + kPacket];
+  if (i + kPacket <= count) {
+    for (uint64_t lane = 0; lane < kPacket; ++lane) pair[lane] += term(x[i + lane]);
+    i += kPacket;
+  }
+  float total = (pair[0] + pair[2]) + (pair[1] + pair[3]);
+  for (uint64_t before = 0; before < head; ++before) total += term(x[before]);
+  for (; i < count; ++i) total += term(x[i]);
+  return total;
+}
+
+// The sum of a channel that begins `first` floats into a tensor. Packets are aligned, as the tensor itself is.
+POET_WIDE float sum_aligned(const float* x, uint64_t first, uint64_t count) {
+  const uint64_t head = std::min((0 - first) % kPacket, count);
+  return sum_in_packets(x + first, count, head, [](float number) { return number; });
+}
+
+POET_WIDE float sum_of_squares_about(const float* x, uint64_t count, float centre) {
+  return sum_in_packets(x, count, 0, [centre](float number) { return (number - centre) * (number - centre); });
+}
+
+// The square root of one of four numbers: the processor's guess of 1 / root, and one step of Newton's iteration. Makers
+// of processors guess differently, so this is the one result here that depends on the machine.
+float root_in_packet(float number) {
+#ifdef __SSE__
+  if (number < std::numeric_limits<float>::min()) return 0;
+  const float guess = _mm_cvtss_f32(_mm_rsqrt_ss(_mm_set_ss(number)));
+  return number * (guess * (number * -0.5F * (guess * guess) + 1.5F));
+#else
+  return std::sqrt(number);
+#endif
+}
+
 POET_WIDE float sum(const float* x, uint64_t count) {
   Lanes lanes;
   uint64_t i = 0;
   for (; i + kLanes <= count; i += kLanes)
     for (uint64_t lane = 0; lane < kLanes; ++lane) lanes.sums[lane] += x[i + lane];
   for (uint64_t lane = 0; i < count; ++i, ++lane) lanes.sums[lane] += x[i];
-  return lanes.total();
-}
-
-POET_WIDE float sum_of_squares_about(const float* x, uint64_t count, float centre) {
-  Lanes lanes;
-  uint64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (uint64_t lane = 0; lane < kLanes; ++lane) {
-      const float distance = x[i + lane] - centre;
-      lanes.sums[lane] += distance * distance;
-    }
-  for (uint64_t lane = 0; i < count; ++i, ++lane) {
-    const float distance = x[i] - centre;
-    lanes.sums[lane] += distance * distance;
-  }
   return lanes.total();
 }
 
@@ -52,9 +91,8 @@ POET_WIDE float sum_of_products_about(const float* d_y, const float* x, uint64_t
   return lanes.total();
 }
 
-POET_WIDE void normalize(float* __restrict y, const float* __restrict x, uint64_t count, float centre, float slope,
-                         float offset) {
-  for (uint64_t i = 0; i < count; ++i) y[i] = (x[i] - centre) * slope + offset;
+POET_WIDE void normalize(float* __restrict y, const float* __restrict x, uint64_t count, float slope, float offset) {
+  for (uint64_t i = 0; i < count; ++i) y[i] = x[i] * slope + offset;
 }
 
 // `middle` is the mean of d_y but for its rounding, which `offset` makes good: a product with d_y itself would lose the
@@ -108,28 +146,30 @@ class BatchNormalize final : public Kernel {
     float* running_mean = read_numbers(context, 3, sizes.channels);
     float* running_variance = read_numbers(context, 4, sizes.channels);
     const float* rates = read_numbers(context, 5, 2);
-    const double epsilon = static_cast<double>(rates[0]);
-    const float momentum = rates[1], rest = 1.0F - momentum;
+    const float epsilon = rates[0], momentum = rates[1], rest = 1.0F - momentum;
     auto* y = static_cast<float*>(context.output(0, input.layout.shape));
     auto* means = static_cast<float*>(context.output(1, per_channel(sizes)));
     auto* inverses = static_cast<float*>(context.output(2, per_channel(sizes)));
     const uint64_t image = sizes.channels * sizes.pixels;
+    const auto count = static_cast<float>(sizes.batch * sizes.pixels);
+    const uint64_t in_packets = sizes.channels / kPacket * kPacket;
     for (uint64_t channel = 0; channel < sizes.channels; ++channel) {
       const uint64_t first = channel * sizes.pixels;
-      double total = 0, squares = 0;
-      for (uint64_t n = 0; n < sizes.batch; ++n) total += static_cast<double>(sum(x + n * image + first, sizes.pixels));
-      const auto mean = static_cast<float>(total / sizes.count());
+      float total = 0, squares = 0;
+      for (uint64_t n = 0; n < sizes.batch; ++n) total += sum_aligned(x, n * image + first, sizes.pixels);
+      const float mean = total / count;
       for (uint64_t n = 0; n < sizes.batch; ++n)
-        squares += static_cast<double>(sum_of_squares_about(x + n * image + first, sizes.pixels, mean));
-      const double variance = squares / sizes.count();
-      const auto inverse = static_cast<float>(1.0 / std::sqrt(variance + epsilon));
+        squares += sum_of_squares_about(x + n * image + first, sizes.pixels, mean);
+      const float variance = squares / count;
+      const float reciprocal = 1.0F / (variance + epsilon);
+      const float inverse = channel < in_packets ? root_in_packet(reciprocal) : std::sqrt(reciprocal);
+      const float slope = inverse * scale[channel], offset = bias[channel] - mean * slope;
       for (uint64_t n = 0; n < sizes.batch; ++n)
-        normalize(y + n * image + first, x + n * image + first, sizes.pixels, mean, scale[channel] * inverse,
-                  bias[channel]);
+        normalize(y + n * image + first, x + n * image + first, sizes.pixels, slope, offset);
       means[channel] = mean;
       inverses[channel] = inverse;
       running_mean[channel] = momentum * running_mean[channel] + rest * mean;
-      running_variance[channel] = momentum * running_variance[channel] + rest * static_cast<float>(variance);
+      running_variance[channel] = momentum * running_variance[channel] + rest * variance;
     }
   }
 };

@@ -1,0 +1,78 @@
+"""Lowered forward passes have the training runtime's bits, so that no rectifier behind one falls the other way."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from lowering_case import Case, Random, node
+from lowering_runs import Arrays, run_on_stock, run_step
+
+from poet_onnx.passes.lowering import prepare
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere square roots are exact")
+
+BATCHES, CHANNELS, PIXELS = (1, 3), (3, 4, 6, 64), (1, 3, 4, 7, 49, 50, 196, 3136)
+
+
+def normalization(batch: int, channels: int, pixels: int, *, scale: float = 1.0, shift: float = 0.5) -> Case:
+    """Return a batch normalization in training of numbers about `shift`, as far from it as `scale`."""
+    random = Random(1000 * batch + 100 * channels + pixels)
+    numbers = {name: random.floats(channels) for name in ("scale", "bias", "mean")}
+    feeds = {
+        "x": random.floats(batch, channels, pixels, scale=scale) + np.float32(shift),
+        **numbers,
+        "variance": np.abs(random.floats(channels)) + 1,
+    }
+    made = node(
+        "BatchNormInternal",
+        "x scale bias mean variance",
+        "y nm nv sm si",
+        epsilon=1e-5,
+        momentum=0.9,
+        training_mode=1,
+    )
+    name = f"{batch}x{channels}x{pixels}-{scale}-{shift}"
+    return Case(name, (made,), feeds, {"y": None, "sm": None, "si": None})
+
+
+CASES = [
+    *(normalization(*sizes) for sizes in itertools.product(BATCHES, CHANNELS, PIXELS)),
+    normalization(2, 6, 50, scale=1e-3, shift=100),
+    normalization(2, 6, 50, scale=0),
+    normalization(2, 6, 50, scale=1e19),  # 1 / variance is too small for a float of full precision
+    normalization(2, 6, 50, scale=1e30),  # the variance is infinite
+]
+
+
+def payload(case: Case, target: str) -> bytes:
+    model = case.model()
+    prepare(target=target)(model)
+    return ir.to_proto(model).SerializeToString()
+
+
+def differing(case: Case, found: Arrays) -> dict[str, int]:
+    """Return how many elements of which tensors have other bits than the training runtime's."""
+    expected = run_step(payload(case, "training"), case.feeds)
+    assert len(expected) == 3 + len(case.feeds)
+    counts = {
+        name: int(np.count_nonzero(right.view(np.uint32) != found[name].view(np.uint32)))
+        for name, right in expected.items()
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_normalization_has_the_bits_on_one_runtime(case: Case) -> None:
+    assert differing(case, run_step(payload(case, "stock"), case.feeds)) == {}
+
+
+@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+def test_normalization_has_the_bits_on_the_stock_runtime(tmp_path: Path) -> None:
+    found = run_on_stock(tmp_path, ((case.name, payload(case, "stock"), case.feeds) for case in CASES))
+    assert {case.name: bits for case in CASES if (bits := differing(case, found[case.name]))} == {}
