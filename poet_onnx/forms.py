@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from poet_onnx.device import DeviceProfile
+from poet_onnx.errors import InputError
 from poet_onnx.passes.lowering import choose_expansions, lower
 from poet_onnx.passes.split import SplitWeightGradients
 
@@ -55,10 +56,17 @@ def forms(model: ir.Model, device: DeviceProfile, target: str, *, split: bool = 
 
 
 def take_form(model: ir.Model, target: str, part_bytes: int | None, expansions: str | None) -> None:
-    """Bring a normalized model itself into a form."""
+    """Bring a normalized model itself into a form.
+
+    Raises:
+        InputError: if the model has no such form.
+    """
     lower(model, target, expansions)
-    if part_bytes is not None:
-        SplitWeightGradients(part_bytes)(model)
+    if part_bytes is not None and not SplitWeightGradients(part_bytes)(model).modified:
+        raise InputError(
+            f"The plan computes weight gradients of more than {part_bytes:,} bytes in parts, and this graph has none; "
+            "plan again for this model."
+        )
 
 
 def _lowered(model: ir.Model, device: DeviceProfile, target: str) -> Iterator[Form]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+STATUSES = ("optimal", "not_needed", "time_limit", "interrupted", "feasible", "other_costs")
+"""What a certificate may say of its plan; see `Certificate`."""
+
 
 class Action(str, enum.Enum):
     """What one step of a plan does."""
@@ -37,7 +40,9 @@ class Certificate:
 
     Attributes:
         status: "optimal" (within the asked gap), "not_needed" (nothing to decide); else why the gap is wider:
-            "time_limit", "interrupted" or "feasible" (the search ended; what it proved leaves that much open).
+            "time_limit", "interrupted" or "feasible" (the search ended; what it proved leaves that much open), or
+            "other_costs" (carried out with other costs than it was planned with; the bound is the energy of computing
+            once).
         objective_joules: energy of the plan for one step, as simulated.
         bound_joules: no plan of the class named in `covers` spends less.
         gap: (objective - bound) / objective.

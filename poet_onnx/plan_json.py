@@ -18,10 +18,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Action, Certificate, Plan, Prediction, Step
+from poet_onnx.plan_figures import check_figures
 
 SCHEMA_VERSION = 1
 
-_WORD = re.compile(r"(?P<kind>[rsSlLpf]?)(?P<first>\d+)(?:-(?P<last>\d+))?")
+_WORD = re.compile(r"(?P<kind>[rsSlLpf]?)(?P<first>[0-9]{1,9})|(?P<from>[0-9]{1,9})-(?P<to>[0-9]{1,9})")
+_SHOWN_LETTERS = 40
 _TRANSFERS: dict[str, tuple[Action, ...]] = {
     "s": (Action.PAGE_OUT_START,),
     "S": (Action.PAGE_OUT_END,),
@@ -36,7 +38,7 @@ _LETTERS = {actions: letter for letter, actions in _TRANSFERS.items()}
 class PlanFile(BaseModel):
     """A plan as it stands in a file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     schema_version: int
     fingerprint: str
@@ -60,7 +62,7 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
     """Read a plan back for the graph it was made for.
 
     Raises:
-        InputError: if the text is no plan, or one of another schema or another graph.
+        InputError: if the text is no plan, or one of another schema or another graph, or contradicts itself.
     """
     file = _parse(text)
     if file.fingerprint != graph.fingerprint:
@@ -102,6 +104,7 @@ def _parse(text: str) -> PlanFile:
         raise InputError(
             f"The plan has schema version {file.schema_version}, this release reads {SCHEMA_VERSION}; plan again."
         )
+    check_figures(file)
     return file
 
 
@@ -145,10 +148,13 @@ def _decode(words: str, graph: TrainingGraph) -> Iterator[Step]:
     copies: dict[str, int] = {}
     for word in words.split():
         match = _WORD.fullmatch(word)
-        names = nodes if match and match["kind"] in ("", "r") else values
-        if match is None or int(match["last"] or match["first"]) >= len(names):
-            raise InputError(f"The plan holds the step '{word}', which this graph does not have; plan again.")
-        kind, first, last = match["kind"], int(match["first"]), int(match["last"] or match["first"])
+        if match is None:
+            raise _unknown(word)
+        kind = match["kind"] or ""
+        first, last = int(match["first"] or match["from"]), int(match["first"] or match["to"])
+        names = values if kind in _TRANSFERS else nodes
+        if not first <= last < len(names):
+            raise _unknown(word)
         if kind in _TRANSFERS:
             yield from (Step(action, values[first]) for action in _TRANSFERS[kind])
         elif kind == "r":
@@ -156,3 +162,8 @@ def _decode(words: str, graph: TrainingGraph) -> Iterator[Step]:
             yield Step(Action.COMPUTE, nodes[first], copies[nodes[first]])
         else:
             yield from (Step(Action.COMPUTE, nodes[position]) for position in range(first, last + 1))
+
+
+def _unknown(word: str) -> InputError:
+    shown = word if len(word) <= _SHOWN_LETTERS else f"{word[:_SHOWN_LETTERS]}..."
+    return InputError(f"The plan holds the step '{shown}', which this graph does not have; plan again.")

@@ -10,11 +10,11 @@ from itertools import accumulate
 
 import onnx_ir as ir
 
-from poet_onnx import plan_json
 from poet_onnx.costs import CostTable, cost_table
-from poet_onnx.errors import InfeasibleError, InputError, PoetError
+from poet_onnx.errors import InfeasibleError, PoetError
 from poet_onnx.extract import extract
 from poet_onnx.forms import Form, forms, take_form
+from poet_onnx.given_plan import form_of, read_plan, replayed
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.problem import ScheduleProblem
@@ -59,7 +59,8 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
     The first of the model's forms in which something fits is planned.
 
     Raises:
-        InputError: if the model cannot be planned, or the plan that was given is for another graph or device.
+        InputError: if the model cannot be planned, or the plan that was given is for another graph or device, cannot be
+            carried out or is not what it says.
         InfeasibleError: if no plan keeps to the budget and the deadline.
         LimitReachedError: if the time limit came before any plan was found.
         CheckFailedError: if a plan does not hold in the simulator.
@@ -81,16 +82,16 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
 
 
 def _carry_given(model: ir.Model, request: Request, given: Plan | str) -> Planned:
-    """Check a plan that was made before, and lower and split the model as it asks."""
-    options = (given.part_bytes, given.expansions) if isinstance(given, Plan) else plan_json.graph_options(given)
+    """Replay a plan that was made before on the model, lowered and split as it asks."""
+    options = form_of(given, request.target)
     first = next(forms(model, request.device, request.target))
     whole = _Whole.of(extract(first.model), request)
     take_form(model, request.target, *options)
     graph = extract(model)
+    plan = read_plan(given, graph, request.device.name)
     problem = whole.problem(graph)
-    plan = _given_plan(problem, given)
-    rewritten = simulate(replace(problem, recompute=True, paging=True), plan.steps)
-    return Planned(graph, problem.costs, plan, whole.original, whole.ordered, rewritten, whole.bound_bytes)
+    plan = replayed(problem, plan, aside_bytes=set_aside_bytes(problem, request.target))
+    return Planned(graph, problem.costs, plan, whole.original, whole.ordered, plan.prediction, whole.bound_bytes)
 
 
 @dataclass(frozen=True)
@@ -153,19 +154,6 @@ def _budget_bytes(request: Request, ordered: Prediction) -> int | None:
     if request.budget is not None:
         return request.budget.in_bytes(ordered.transient_peak_bytes)
     return None if request.plan is not None else request.device.ram_bytes
-
-
-def _given_plan(problem: ScheduleProblem, given: Plan | str) -> Plan:
-    graph, device = problem.graph, problem.costs.device
-    plan = plan_json.from_json(given, graph) if isinstance(given, str) else given
-    if plan.fingerprint != graph.fingerprint:
-        raise InputError(
-            f"The plan was made for graph {plan.fingerprint[:12]}, this one is {graph.fingerprint[:12]}; "
-            "plan again for this model."
-        )
-    if plan.device != device:
-        raise InputError(f"The plan was made for device '{plan.device}', not for '{device}'; give that device.")
-    return plan
 
 
 def set_aside_bytes(problem: ScheduleProblem, target: str) -> int:

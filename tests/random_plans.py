@@ -11,15 +11,12 @@ from poet_onnx.plan import Action, Certificate, Plan, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.simulate import simulate
 
-CERTIFICATE = Certificate("not_needed", 0.0, 0.0, 0.0, 0.0, "nothing", "none", 0, 1, 0.0)
-
 
 def plan_of(problem: ScheduleProblem, steps: list[Step]) -> Plan:
     """Return steps as a plan, with the simulator's prediction."""
-    graph = problem.graph
-    return Plan(
-        graph.fingerprint, problem.costs.device, None, None, tuple(steps), simulate(problem, steps), CERTIFICATE
-    )
+    graph, prediction = problem.graph, simulate(problem, steps)
+    certificate = Certificate("feasible", prediction.energy_joules, 0.0, 1.0, 1.0, "nothing", "none", 0, 1, 0.0)
+    return Plan(graph.fingerprint, problem.costs.device, None, None, tuple(steps), prediction, certificate)
 
 
 def file_order_plan(problem: ScheduleProblem) -> Plan:

@@ -17,7 +17,7 @@ STAGES = [
     {"costs", "flops", "workspace", "measured"},
     {"problem"},
     {"plan"},
-    {"simulate", "plan_json", "scheduling"},
+    {"simulate", "plan_figures", "plan_json", "scheduling", "given_plan"},
     {"passes"},
     {"forms", "request", "planning", "saving", "rewrite"},
     {"ops", "feeds", "runtime", "verify", "profiler", "training"},

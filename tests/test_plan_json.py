@@ -49,14 +49,53 @@ def test_plan_of_another_graph_is_refused() -> None:
         ({"schema_version": 99}, "schema version 99"),
         ({"steps": "0-9999"}, "'0-9999'"),
         ({"steps": "q7"}, "'q7'"),
+        ({"steps": "3-0"}, "'3-0'"),
+        ({"steps": "p3-5"}, "'p3-5'"),
+        ({"steps": "\N{FULLWIDTH DIGIT ONE}"}, "\N{FULLWIDTH DIGIT ONE}"),
+        ({"steps": "9" * 5000}, "'9{40}...'"),
         ({"surprise": 1}, "surprise"),
         ({"budget_bytes": "much"}, "budget_bytes"),
+        ({"budget_bytes": -1}, "budget_bytes is out of range"),
+        ({"budget_bytes": 2**70}, "budget_bytes is out of range"),
+        ({"budget_bytes": True}, "budget_bytes"),
+        ({"budget_bytes": 1}, "over its budget of 1 bytes"),
+        ({"deadline_seconds": float("nan")}, "deadline_seconds is out of range"),
+        ({"deadline_seconds": float("inf")}, "deadline_seconds is out of range"),
+        ({"deadline_seconds": 0.0}, "deadline_seconds is out of range"),
+        ({"deadline_seconds": 1e-12}, "over its deadline of 1e-12 s"),
+        ({"part_bytes": 0}, "part_bytes is out of range"),
     ],
 )
 def test_broken_plans_are_refused(change: dict[str, object], message: str) -> None:
     plan, graph = _tight_plan(1)
     with pytest.raises(InputError, match=message):
         from_json(json.dumps({**json.loads(to_json(plan, graph)), **change}), graph)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("prediction", {"energy_joules": 1e9}, r"1e\+09 J in one place"),
+        ("prediction", {"energy_joules": 1e300}, "energy_joules is out of range"),
+        ("prediction", {"seconds": 1e3}, "not what computing and waiting take"),
+        ("prediction", {"page_in_bytes": -1}, "page_in_bytes is out of range"),
+        ("prediction", {"stall_seconds": float("-inf")}, "stall_seconds is out of range"),
+        ("certificate", {"status": "sure"}, "certificate.status is none of"),
+        ("certificate", {"gap": -5.0}, "gap is out of range"),
+        ("certificate", {"gap": 0.75}, "are not those of energy and bound"),
+        ("certificate", {"overhead_gap": float("nan")}, "overhead_gap is out of range"),
+        ("certificate", {"bound_joules": 1e9}, "above its energy"),
+        ("certificate", {"bound_joules": 0.0}, "are not those of energy and bound"),
+        ("certificate", {"objective_joules": 1e9}, r"1e\+09 J in another"),
+        ("certificate", {"seed": int("9" * 300)}, "seed is out of range"),
+    ],
+)
+def test_plans_that_contradict_themselves_are_refused(part: str, change: dict[str, object], message: str) -> None:
+    plan, graph = _tight_plan(1)
+    file = json.loads(to_json(plan, graph))
+    file[part] |= change
+    with pytest.raises(InputError, match=message):
+        from_json(json.dumps(file), graph)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\x00\x01", "null"])

@@ -117,8 +117,10 @@ def report_lines(report: Report) -> list[str]:
     if report.gradient_buffer_bytes:
         lines.append(f"gradient buffers: {bytes_text(report.gradient_buffer_bytes)} of what is resident")
     if report.deadline_seconds is not None:
+        late = report.seconds > report.deadline_seconds * (1 + 1e-9)
         lines.append(
             f"deadline: {scaled_text(report.deadline_seconds, 's')}; predicted: {scaled_text(report.seconds, 's')}"
+            + (" with these costs, so it is missed" if late else "")
         )
     if report.part_bytes is not None:
         lines.append(f"weight gradients of more than {bytes_text(report.part_bytes)} are computed in parts")
@@ -126,6 +128,11 @@ def report_lines(report: Report) -> list[str]:
         lines.append(_wear_text(report.wear))
     if report.status == "not_needed":
         lines.append("the ordered step fits: nothing is recomputed and nothing is paged")
+    elif report.status == "other_costs":
+        lines.append(
+            f"planned with other costs: energy {scaled_text(report.objective_joules, 'J')} with these; computing once "
+            f"takes {scaled_text(report.bound_joules, 'J')}, and how near the least energy this is, is not known"
+        )
     else:
         lines.append(
             f"{report.status}: energy {scaled_text(report.objective_joules, 'J')}, "

@@ -1,0 +1,121 @@
+"""A plan that was made before: nothing that it says of itself is believed before the simulator says it, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poet_onnx import plan_json
+from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.plan import Certificate, Plan, Prediction
+from poet_onnx.plan_figures import check_figures, same
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.planner import ALL_PLANS, base_joules
+from poet_onnx.simulate import simulate
+
+_FIXED = ("resident_bytes", "page_out_bytes", "page_in_bytes", "recomputed_nodes")
+"""Figures that the steps alone decide, whatever they cost."""
+
+_VISIBLE_OVERHEAD = 1e-6
+"""Part of the energy below which the overhead is a difference of rounded numbers."""
+
+
+def form_of(given: Plan | str, target: str) -> tuple[int | None, str | None]:
+    """Return the `part_bytes` and `expansions` of the graph that a plan is for.
+
+    Raises:
+        InputError: if it is no plan, or one for another target.
+    """
+    part_bytes, expansions = plan_json.graph_options(given) if isinstance(given, str) else _options(given)
+    if expansions is not None and target != "stock":
+        raise InputError(f"The plan was made for the stock runtime, not for target '{target}'; give --target stock.")
+    return part_bytes, expansions
+
+
+def _options(plan: Plan) -> tuple[int | None, str | None]:
+    check_figures(plan)
+    return plan.part_bytes, plan.expansions
+
+
+def read_plan(given: Plan | str, graph: TrainingGraph, device: str) -> Plan:
+    """Return the plan, if it is one for a graph and a device.
+
+    Raises:
+        InputError: if it is not.
+    """
+    plan = plan_json.from_json(given, graph) if isinstance(given, str) else given
+    if plan.fingerprint != graph.fingerprint:
+        raise InputError(
+            f"The plan was made for graph {plan.fingerprint[:12]}, this one is {graph.fingerprint[:12]}; "
+            "plan again for this model."
+        )
+    if plan.device != device:
+        raise InputError(f"The plan was made for device '{plan.device}', not for '{device}'; give that device.")
+    return plan
+
+
+def replayed(problem: ScheduleProblem, plan: Plan, *, aside_bytes: int) -> Plan:
+    """Return a plan with the figures that the simulator finds with the problem's costs.
+
+    It must keep its own budget and that of the problem: kernels' workspace aside, bytes do not depend on costs. Its
+    energy and time do. Where they are not those that it says, it was planned with other costs, and its certificate
+    gives way to what is known of these. Where computing takes another time, too, it may miss its own deadline, but not
+    the problem's.
+
+    Args:
+        problem: with the limits that were asked for besides the plan's.
+        plan: for the problem's graph.
+        aside_bytes: what the budgets keep for what the runtime adds to its blocks.
+
+    Raises:
+        InputError: if the steps cannot run or keep no limits, or the plan's figures are not theirs.
+    """
+    budgets = [budget for budget in (plan.budget_bytes, problem.budget_bytes) if budget is not None]
+    limited = replace(problem, budget_bytes=None, recompute=True, paging=True)
+    try:
+        here = simulate(limited, plan.steps)
+    except CheckFailedError as error:
+        raise InputError(f"The plan cannot be carried out: {str(error).rstrip('.')}; plan again.") from error
+    if budgets and here.transient_peak_bytes + aside_bytes > min(budgets):
+        aside = f" and {aside_bytes:,} bytes set aside for what onnxruntime adds to its blocks on aarch64"
+        raise InputError(
+            f"The plan needs {here.transient_peak_bytes:,} bytes{aside if aside_bytes else ''}, but the budget is "
+            f"{min(budgets):,} bytes; plan again, or give the --costs that it was made with."
+        )
+    for name in _FIXED:
+        if getattr(plan.prediction, name) != getattr(here, name):
+            raise InputError(
+                f"The plan is damaged: it says {getattr(plan.prediction, name):,} {name}, and its steps make "
+                f"{getattr(here, name):,}; make it again with --plan-out."
+            )
+    late = plan.deadline_seconds is not None and here.seconds > plan.deadline_seconds * (1 + 1e-9)
+    if late and same(here.compute_seconds, plan.prediction.compute_seconds):
+        raise InputError(
+            f"The plan takes {here.seconds:.6g} s, but its deadline is {plan.deadline_seconds:.6g} s; plan again, or "
+            "give the device and the --costs that it was made with."
+        )
+    return replace(plan, prediction=here, certificate=_certificate(problem, plan, here))
+
+
+def _certificate(problem: ScheduleProblem, plan: Plan, here: Prediction) -> Certificate:
+    """Return what is known of the plan with the problem's costs."""
+    certificate, energy, base = plan.certificate, here.energy_joules, base_joules(problem)
+    overhead = max(0.0, energy - base)
+    if same(energy, certificate.objective_joules) and same(here.seconds, plan.prediction.seconds):
+        expected = (energy - certificate.bound_joules) / overhead if overhead > _VISIBLE_OVERHEAD * energy else None
+        if expected is not None and abs(certificate.overhead_gap - expected) > _VISIBLE_OVERHEAD * (1 + expected):
+            raise InputError(
+                f"The plan is damaged: its gap over the overhead is {certificate.overhead_gap:.6g} where its energy "
+                f"and bound make it {expected:.6g}; make it again with --plan-out."
+            )
+        return certificate
+    bound = min(energy, base)
+    return replace(
+        certificate,
+        status="other_costs",
+        objective_joules=energy,
+        bound_joules=bound,
+        gap=(energy - bound) / energy if energy else 0.0,
+        overhead_gap=1.0 if energy > bound else 0.0,
+        covers=ALL_PLANS,
+    )
