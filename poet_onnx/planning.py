@@ -21,7 +21,7 @@ from poet_onnx.problem import ScheduleProblem
 from poet_onnx.request import Request
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.instance import build_instance
-from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
 from poet_onnx.simulate import simulate
 
 BLOCK_EXTRA_BYTES = 30
@@ -194,29 +194,32 @@ def _refusal(failures: Sequence[_Failure], request: Request) -> PoetError:
     """
     for failure in failures:
         if isinstance(failure.error, NothingFoundError):
-            return failure.error.explained()
+            return failure.error.explained(_terms(failure, request))
     errors = [_infeasible(failure, request) for failure in failures]
     return min(errors, key=lambda error: error.smallest_budget_bytes or math.inf)
 
 
 def _infeasible(failure: _Failure, request: Request) -> InfeasibleError:
     """Return what is said of a form in the terms of the request."""
-    error = failure.error.explained() if isinstance(failure.error, NoneExistsError) else failure.error
-    assert isinstance(error, InfeasibleError)
+    if not isinstance(failure.error, NoneExistsError):
+        assert isinstance(failure.error, InfeasibleError)
+        return failure.error
+    error = failure.error.explained(_terms(failure, request))
+    return InfeasibleError(str(error), (error.smallest_budget_bytes or 0) + failure.aside_bytes)
+
+
+def _terms(failure: _Failure, request: Request) -> Terms:
+    """Return what was asked for, and what of that the scheduler was not given."""
     aside, ram = failure.aside_bytes, request.budget_kind == "ram"
-    if error.smallest_budget_bytes is None or not (ram or aside):
-        return error
-    smallest = error.smallest_budget_bytes + aside
-    if not ram:
-        return InfeasibleError(
-            f"{error} On top of that {aside:,} bytes are set aside for what onnxruntime adds to its blocks on "
-            f"aarch64: give at least {smallest:,} bytes.",
-            smallest,
-        )
-    resident = failure.problem.graph.resident_bytes
-    asked = (failure.problem.budget_bytes or 0) + resident
-    return InfeasibleError(
-        f"No plan keeps the step peak to the RAM budget of {asked:,} bytes: parameters, gradient buffers and inputs "
-        f"alone are {resident:,} bytes, and the smallest RAM budget that works is {resident + smallest:,} bytes.",
-        smallest,
+    resident = failure.problem.graph.resident_bytes if ram else 0
+    parts = []
+    if ram:
+        parts.append(f"{resident:,} for parameters, gradient buffers and inputs")
+    if aside:
+        parts.append(f"{aside:,} set aside for what onnxruntime adds to its blocks on aarch64")
+    return Terms(
+        "RAM budget" if ram else "transient budget",
+        asked_bytes=(failure.problem.budget_bytes or 0) + resident,
+        besides_bytes=aside + resident,
+        note=f" (with {' and '.join(parts)})" if parts else "",
     )

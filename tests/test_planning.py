@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -57,3 +59,37 @@ def test_a_form_that_was_not_settled_hides_no_plan_of_another(
     tried.clear()
     with pytest.raises(LimitReachedError, match="give a larger --time-limit"):
         poet_onnx.rewrite(path, device="a72", activation_budget=1 << 20)
+
+
+@pytest.mark.parametrize("option", ["activation_budget", "ram_budget"])
+@pytest.mark.parametrize("settled", [False, True])
+def test_what_would_do_is_said_in_the_terms_of_who_asked(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, option: str, settled: bool
+) -> None:
+    """The scheduler is given what is left of a budget; where it lacks one byte, so does the budget that was asked."""
+    from poet_onnx.problem import ScheduleProblem
+    from poet_onnx.scheduling.instance import build_instance, file_order
+    from poet_onnx.scheduling.planner import _Run
+    from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
+
+    def find_nothing(run: _Run, _: int) -> poet_onnx.Plan:
+        order = file_order(run.problem.graph)
+        if settled:
+            raise NoneExistsError(build_instance(run.problem, order))
+        raise NothingFoundError(run.problem, order, 1.0)
+
+    def one_byte_more(problem: ScheduleProblem, *_: object, **__: object) -> SimpleNamespace:
+        works = (problem.budget_bytes or 0) + 1
+        return SimpleNamespace(budget_bytes=works, bound_bytes=works, node="n", node_bytes=0, covers="plans")
+
+    monkeypatch.setattr(_Run, "in_best_order", find_nothing)
+    monkeypatch.setattr("poet_onnx.scheduling.refusals.smallest_budget", one_byte_more)
+    options: dict[str, Any] = {"device": "a72", "target": "stock", "deadline": "1.5x", "split": False}
+    asked = 2_000_000
+    with pytest.raises((LimitReachedError, InfeasibleError)) as refused:
+        poet_onnx.rewrite(model_path("mobilenet"), **options, **{option: asked})
+    message = str(refused.value)
+    assert f"budget of {asked:,} bytes" in message
+    assert f"{asked + 1:,} bytes" in message
+    assert "set aside" in message
+    assert ("for parameters" in message) == (option == "ram_budget")

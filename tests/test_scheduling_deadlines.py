@@ -136,7 +136,7 @@ def test_a_refusal_names_no_bound_below_the_budget_that_it_refuses() -> None:
         try:
             schedule(limited, order=order, time_limit_seconds=10)
         except InfeasibleError as error:
-            bound = re.search(r"\(bound ([\d,]+)\)", str(error))
+            bound = re.search(r"need at least ([\d,]+)\)", str(error))
             assert bound is not None
             assert budget < int(bound[1].replace(",", "")) <= (error.smallest_budget_bytes or 0)
             refused += 1

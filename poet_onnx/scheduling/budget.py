@@ -35,13 +35,15 @@ class SmallestBudget:
 
     Attributes:
         budget_bytes: the smallest budget for which a plan was found.
-        bound_bytes: no plan of this class and order fits in less.
+        bound_bytes: no plan of those that `covers` names fits in less; others, in other orders above all, may.
+        covers: the plans that were looked at, in words.
         node: name of the node that needs the most by itself.
         node_bytes: its inputs, outputs and workspace.
     """
 
     budget_bytes: int
     bound_bytes: int
+    covers: str
     node: str
     node_bytes: int
 
@@ -65,7 +67,17 @@ def smallest_budget(
         found, bound = _search(instance, low, peak)
     else:
         found, bound = _within_deadline(instance, problem.deadline_seconds, low, peak)
-    return SmallestBudget(min(found, peak), min(bound, peak), instance.nodes[worst].name, needs[worst])
+    node = instance.nodes[worst].name
+    return SmallestBudget(min(found, peak), min(bound, peak), _covers(problem), node, needs[worst])
+
+
+def _covers(problem: ScheduleProblem) -> str:
+    """Say of which plans the bound is one: those of one order, and of `_model`."""
+    if problem.deadline_seconds is not None:
+        return "plans in this order of the nodes that the solver can form"
+    if problem.paging and problem.costs.page_out:
+        return "plans in this order of the nodes that page and do not recompute"
+    return f"plans in this order of the nodes{' that recompute and do not page' if problem.recompute else ''}"
 
 
 def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, int]:
@@ -134,7 +146,7 @@ def _tightened(instance: Instance, model: Formulation) -> int:
 
 
 def _model(instance: Instance, budget_bytes: int) -> Formulation:
-    """Build the model that no plan is left out of.
+    """Build the model of the plans in the instance's order that are looked at.
 
     Where everything can be paged, paging alone reaches the smallest budget: a recompute needs what it reads in RAM
     besides.

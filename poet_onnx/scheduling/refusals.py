@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.budget import smallest_budget
 from poet_onnx.scheduling.candidates import Candidates
 from poet_onnx.scheduling.instance import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A budget as it was asked for, where the scheduler was given what is left of it.
+
+    Attributes:
+        kind: of budget, in words.
+        asked_bytes: the whole budget.
+        besides_bytes: what is in it besides the scheduler's own.
+        note: what that is, in words that follow the figure asked for; empty where there is nothing.
+    """
+
+    kind: str
+    asked_bytes: int
+    besides_bytes: int = 0
+    note: str = ""
+
+    @classmethod
+    def of(cls, problem: ScheduleProblem) -> Terms:
+        """Return the terms of a budget that the scheduler was given whole."""
+        return cls("transient budget", problem.budget_bytes or 0)
+
+    def __str__(self) -> str:
+        """Name the budget."""
+        return f"a {self.kind} of {self.asked_bytes:,} bytes{self.note}"
+
+    def whole(self, size_bytes: int) -> str:
+        """Return the figure that bytes of the scheduler's are for whoever asked."""
+        return f"{size_bytes + self.besides_bytes:,}"
 
 
 class NothingFoundError(LimitReachedError):
@@ -21,18 +53,19 @@ class NothingFoundError(LimitReachedError):
         self._problem, self._order, self._fastest_seconds = problem, order, fastest_seconds
         self.seconds = 0.0
 
-    def explained(self) -> LimitReachedError:
-        """Return the error that says what was looked for and what would do."""
-        asked = f"No plan for a budget of {self._problem.budget_bytes:,} bytes"
+    def explained(self, terms: Terms | None = None) -> LimitReachedError:
+        """Return the error that says what was looked for and what would do, in the terms of who asked."""
+        terms = terms or Terms.of(self._problem)
         if self._fastest_seconds == float("inf"):
             return LimitReachedError(
-                f"{asked} was found in {self.seconds:.0f} s; give a larger --time-limit, budget or deadline."
+                f"No plan for {terms} was found in {self.seconds:.0f} s; give a larger --time-limit, budget or "
+                "deadline."
             )
         works = smallest_budget(self._problem, self._order).budget_bytes
         return LimitReachedError(
-            f"{asked} was found that meets the deadline of {self._problem.deadline_seconds:.6g} s, transfers included: "
-            f"the fastest found takes {self._fastest_seconds:.6g} s; give at least that, or a budget of {works:,} "
-            "bytes."
+            f"No plan for {terms} was found that meets the deadline of {self._problem.deadline_seconds:.6g} s, "
+            f"transfers included: the fastest found takes {self._fastest_seconds:.6g} s; give at least that, or a "
+            f"budget of {terms.whole(works)} bytes."
         )
 
 
@@ -44,16 +77,17 @@ class NoneExistsError(InfeasibleError):
         self._problem = instance.problem
         self._order = tuple(node.name for node in instance.nodes)
 
-    def explained(self) -> InfeasibleError:
-        """Return the error that names the smallest budget that works."""
+    def explained(self, terms: Terms | None = None) -> InfeasibleError:
+        """Return the error that names the smallest budget that works, in the terms of who asked."""
         problem = self._problem
+        terms = terms or Terms.of(problem)
         smallest = smallest_budget(problem, self._order, too_small_bytes=problem.budget_bytes or 0)
         within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
+        works = terms.whole(smallest.budget_bytes)
         return InfeasibleError(
-            f"No plan{within} keeps to a transient budget of {problem.budget_bytes:,} bytes: the smallest that works "
-            f"is {smallest.budget_bytes:,} bytes (bound {smallest.bound_bytes:,}), and node '{smallest.node}' alone "
-            f"needs {smallest.node_bytes:,}; give at least {smallest.budget_bytes:,} bytes or allow recompute, paging "
-            "or time.",
+            f"No plan{within} keeps to {terms}: the smallest found that works is {works} bytes "
+            f"({smallest.covers} need at least {terms.whole(smallest.bound_bytes)}), and node '{smallest.node}' alone "
+            f"needs {smallest.node_bytes:,}; give at least {works} bytes or allow recompute, paging or time.",
             smallest.budget_bytes,
         )
 
