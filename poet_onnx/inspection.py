@@ -58,10 +58,18 @@ class Peak(Figures):
 
 
 class Floor(_Value):
-    """The smallest activation budget for which a plan was found, and a bound below which there is none."""
+    """The smallest activation budget for which a plan was found, and a bound on that of others like it.
+
+    Attributes:
+        budget_bytes: a plan keeps to this.
+        bound_bytes: no plan of those that `covers` names keeps to less. Plans in other orders of the nodes may, and
+            plans that both page and recompute.
+        covers: those plans, in words.
+    """
 
     budget_bytes: int
     bound_bytes: int
+    covers: str
 
 
 class Inspection(_Value):
@@ -76,6 +84,8 @@ class Inspection(_Value):
         with_parts: the floor when large weight gradients may be computed in parts besides, and for the stock runtime
             other expansions taken; None where that does not lower it.
         largest_node, largest_node_bytes: the node that needs the most by itself, in any plan with whole gradients.
+        set_aside_bytes: what a budget for the stock runtime keeps for what onnxruntime adds to its blocks on aarch64;
+            it is in every floor, and in what a percentage is one of.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -92,6 +102,7 @@ class Inspection(_Value):
     with_parts: Floor | None
     largest_node: str
     largest_node_bytes: int
+    set_aside_bytes: int = 0
 
 
 def inspect(
@@ -140,6 +151,7 @@ def inspect(
         with_parts=with_parts,
         largest_node=recompute_only.node,
         largest_node_bytes=recompute_only.node_bytes,
+        set_aside_bytes=aside,
     )
 
 
@@ -155,7 +167,11 @@ def _floor_of_others(others: Sequence[Form], device: DeviceProfile, target: str,
 
 
 def _floor(found: SmallestBudget, aside_bytes: int) -> Floor:
-    return Floor(budget_bytes=found.budget_bytes + aside_bytes, bound_bytes=found.bound_bytes + aside_bytes)
+    return Floor(
+        budget_bytes=found.budget_bytes + aside_bytes,
+        bound_bytes=found.bound_bytes + aside_bytes,
+        covers=found.covers,
+    )
 
 
 def _peak(graph: TrainingGraph, costs: CostTable, steps: Sequence[Step], nodes: int) -> Peak:

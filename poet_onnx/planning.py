@@ -112,7 +112,7 @@ class _Whole:
         original = simulate(free, ordered_steps([node.name for node in graph.nodes if not node.view]))
         ordered = simulate(free, ordered_steps(memory_aware_order(free)))
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
-        return cls(request, graph, original, ordered, _budget_bytes(request, ordered), deadline)
+        return cls(request, graph, original, ordered, _budget_bytes(request, free, ordered), deadline)
 
     def problem(self, graph: TrainingGraph) -> ScheduleProblem:
         """Return the problem for the graph of any of the model's forms."""
@@ -149,11 +149,16 @@ class _Whole:
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
 
-def _budget_bytes(request: Request, ordered: Prediction) -> int | None:
-    """Return the bound as it was asked for; a plan that was given has its own."""
-    if request.budget is not None:
-        return request.budget.in_bytes(ordered.transient_peak_bytes)
-    return None if request.plan is not None else request.device.ram_bytes
+def _budget_bytes(request: Request, problem: ScheduleProblem, ordered: Prediction) -> int | None:
+    """Return the bound as it was asked for; a plan that was given has its own.
+
+    A share is one of all that the ordered step needs, so that it keeps to 100 %: also of what is set aside.
+    """
+    budget = request.budget
+    if budget is None:
+        return None if request.plan is not None else request.device.ram_bytes
+    aside = 0 if budget.share is None else set_aside_bytes(problem, request.target)
+    return budget.in_bytes(ordered.transient_peak_bytes + aside)
 
 
 def set_aside_bytes(problem: ScheduleProblem, target: str) -> int:

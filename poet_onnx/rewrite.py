@@ -156,7 +156,7 @@ def rewrite(
         device: a profile, its name or its TOML file.
         ram_budget: bound on the step peak: bytes, or text such as "256MiB". Default: the device's RAM.
         activation_budget: bound on the transient peak instead: bytes, text, or a percentage of the transient peak after
-            ordering, such as "75%".
+            ordering, such as "75%"; for the stock runtime of that and of what its budgets set aside for aarch64.
         deadline: bound on the predicted time of a step: seconds, or text such as "250ms" or "1.3x" (of the time that
             computing alone takes). Default none.
         costs: measured costs, or the file of a profile, in place of modelled ones.

@@ -90,6 +90,15 @@ def test_inspect_names_what_fills_the_memory(cli: Cli, model: Path) -> None:
     assert figures["ordered"]["transient_peak_bytes"] <= figures["original"]["transient_peak_bytes"]
 
 
+def test_inspect_says_which_plans_its_bounds_cover(cli: Cli, model: Path) -> None:
+    shown = " ".join(cli("inspect", model, "--device", "a72").out.split())
+    figures = json.loads(cli("inspect", model, "--device", "a72", "--json").out)
+    for name, what in (("with_paging", "page and do not recompute"), ("without_paging", "recompute and do not page")):
+        covers = f"plans in this order of the nodes that {what}"
+        assert figures[name]["covers"] == covers
+        assert f"{covers} need at least {figures[name]['bound_bytes']:,} B" in shown
+
+
 def test_inspect_says_what_the_stock_runtime_needs(cli: Cli, model: Path, tmp_path: Path) -> None:
     """The smallest budget that it names works, and one of a third of it does not."""
     figures = json.loads(cli("inspect", model, "--device", "a72", "--target", "stock", "--json").out)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import poet_onnx
+from poet_onnx.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.inspection import inspect
 
 
 def test_what_would_do_is_not_worked_out_where_another_form_has_a_plan(
@@ -93,3 +95,16 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
     assert f"{asked + 1:,} bytes" in message
     assert "set aside" in message
     assert ("for parameters" in message) == (option == "ram_budget")
+
+
+def test_the_ordered_step_keeps_to_all_of_itself(model_path: Callable[..., Path]) -> None:
+    """100 % is what the ordered step needs, with what budgets for the stock runtime set aside."""
+    path = model_path("mobilenet")
+    result = poet_onnx.rewrite(path, device="a72", target="stock", activation_budget="100%", deadline="1.0x")
+    assert result.plan.certificate.status == "not_needed"
+    figures = inspect(path, load_device("a72"), target="stock")
+    assert figures.set_aside_bytes > 0
+    assert result.budget_bytes == figures.ordered.transient_peak_bytes + figures.set_aside_bytes
+    half = poet_onnx.rewrite(path, device="a72", target="stock", activation_budget="50%", time_limit_seconds=5)
+    assert half.budget_bytes == result.budget_bytes // 2
+    assert half.rewritten.transient_peak_bytes + figures.set_aside_bytes <= half.budget_bytes

@@ -267,20 +267,23 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
     if inspection.with_parts is not None:
         means = "weight gradients in parts" + (" or other expansions" if inspection.target == "stock" else "")
         floors.insert(0, (f"with {means} too", inspection.with_parts))
+    whole = inspection.ordered.transient_peak_bytes + inspection.set_aside_bytes
     rows = [
         [
             what,
             f"{floor.budget_bytes:,} B",
-            f"{floor.budget_bytes / inspection.ordered.transient_peak_bytes:.1%}",
+            f"{floor.budget_bytes / whole:.1%}",
             f"{inspection.resident_bytes + floor.budget_bytes:,} B",
         ]
         for what, floor in floors
     ]
     yield plain_table(
-        ["smallest budget that works", "--activation-budget", "of ordered", "--ram-budget"],
+        ["smallest budget found", "--activation-budget", "of ordered", "--ram-budget"],
         rows,
         title=f"on {inspection.device} ({bytes_text(inspection.ram_bytes)} of RAM)",
     )
+    for what, floor in floors:
+        yield f"{what}: {floor.covers} need at least {floor.bound_bytes:,} B; others may need less"
     yield (
         f"no plan with whole gradients needs less than {bytes_text(inspection.largest_node_bytes)}: "
         f"node '{inspection.largest_node}' does by itself"
