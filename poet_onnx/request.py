@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,9 @@ BudgetKind: TypeAlias = Literal["ram", "activation"]
 
 METHODS = ("poet",)
 TARGETS = ("training", "stock")
+
+_MOST_SECONDS = 1e9
+"""For the solver; SCIP takes no more than 1e20."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def read_request(
             raise InputError(f"This release has no {name} {chosen!r}; use {' or '.join(map(repr, known))}.")
     if ram_budget is not None and activation_budget is not None:
         raise InputError("Give a RAM budget or an activation budget, not both.")
-    for name, number, low, high in (("gap", gap, 0.0, 1.0), ("time limit", time_limit_seconds, 0.0, math.inf)):
+    for name, number, low, high in (("gap", gap, 0.0, 1.0), ("time limit", time_limit_seconds, 0.0, _MOST_SECONDS)):
         if not low <= number < high:
             raise InputError(f"A {name} of {number} is out of range: it must be at least {low:g} and below {high:g}.")
     if not 0 <= seed < 2**31:

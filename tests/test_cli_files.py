@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def test_folders_are_refused(tmp_path: Path) -> None:
         check_writable({"OUT": tmp_path}, inputs={}, force=True)
     with pytest.raises(InputError, match="no folder"):
         check_writable({"OUT": tmp_path / "absent" / "a"}, inputs={}, force=True)
+
+
+def test_what_is_no_regular_file_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="device, pipe or socket"):
+        check_writable({"OUT": path}, inputs={}, force=True)
 
 
 def test_a_folder_without_permission_is_refused() -> None:

@@ -120,6 +120,25 @@ def test_no_page_directory(cli: Cli, model: Path, tmp_path: Path) -> None:
     assert_one_sentence(result, 2, "absent")
 
 
+def test_a_page_directory_that_holds_no_files(cli: Cli, model: Path, tmp_path: Path) -> None:
+    refuse(cli, model, 2, ("page directory /proc",), "--device", "a72", "--page-dir", "/proc", "--check", "1")
+    costs = tmp_path / "costs.json"
+    measured = cli("profile", model, "--device", "host", "-o", costs, "--repetitions", "1", "--page-dir", "/proc")
+    assert_one_sentence(measured, 2, "page directory /proc")
+    assert not costs.exists()
+
+
+def test_more_threads_than_can_start(cli: Cli, model: Path, tmp_path: Path) -> None:
+    assert_one_sentence(cli("verify", model, model, "--threads", "100000"), 2, "--threads", "1024")
+    asked = cli("profile", model, "--device", "host", "-o", tmp_path / "costs.json", "--threads", "100000")
+    assert_one_sentence(asked, 2, "--threads", "1024")
+
+
+@pytest.mark.parametrize("command", ["rewrite", "inspect", "profile"])
+def test_an_empty_path(cli: Cli, command: str) -> None:
+    assert_one_sentence(cli(command, "", "--device", "a72"), 2, "the path is empty")
+
+
 def test_no_page_directory_in_the_environment(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rewritten = model.with_suffix(".poet.onnx")
     assert cli("rewrite", model, "--device", "a72").code == 0
@@ -223,7 +242,8 @@ def test_wrong_usage(cli: Cli, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--gap", "-1"), ("--gap", "nan"), ("--time-limit", "0"), ("--check", "0")]
+    ("option", "value"),
+    [("--gap", "-1"), ("--gap", "nan"), ("--time-limit", "0"), ("--time-limit", "1e308"), ("--check", "0")],
 )
 def test_numbers_out_of_range(cli: Cli, model: Path, option: str, value: str) -> None:
     refuse(cli, model, 2, (option.strip("-").replace("-", " ").split()[0],), "--device", "a72", option, value)

@@ -60,7 +60,7 @@ def inspect(model: Path, *, device: str, target: str, dims: dict[str, int], as_j
 @click.option(
     "--feeds", type=click.IntRange(min=1), default=3, show_default=True, help="Random feeds, one training step each."
 )
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inside an operator.")
+@options.threads_option
 @click.option("--optimized", is_flag=True, help="Also run both under all of the runtime's optimizations.")
 @options.page_dir_option
 @options.json_option
@@ -99,7 +99,7 @@ def verify(
 @options.device_option
 @click.option("-o", "--output", type=options.FILE, required=True, help="Where the measured costs go, as JSON.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=20, show_default=True, help="Steps that are timed.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inside an operator.")
+@options.threads_option
 @click.option(
     "--page-cache", is_flag=True, help="Time transfers through the page cache, not those of the storage itself."
 )

@@ -17,7 +17,8 @@ def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bo
         force: existing files may be replaced.
 
     Raises:
-        InputError: a path is an input, is given twice, exists, or is in a folder that is not there or not writable.
+        InputError: a path is an input, is given twice, exists, is no regular file, or is in a folder that is not there
+            or not writable.
     """
     seen = {path.resolve(): option for option, path in inputs.items()}
     for option, path in paths.items():
@@ -26,6 +27,8 @@ def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bo
             raise InputError(f"{option} and {other} are the same file, {path}; give another {option}.")
         if path.is_dir():
             raise InputError(f"{option} {path} is a folder; name a file.")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{option} {path} is a device, pipe or socket; name a file.")
         if path.exists() and not force:
             raise InputError(f"{option} {path} exists; give --force to replace it, or another name.")
         folder = path.parent

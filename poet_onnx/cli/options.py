@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from poet_onnx.request import TARGETS
+from poet_onnx.runtime.options import MOST_THREADS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -26,10 +27,20 @@ def _sizes(context: click.Context, parameter: click.Parameter, given: tuple[str,
     return sizes
 
 
-FILE = click.Path(dir_okay=False, path_type=Path)
+class _Path(click.Path):
+    """A path that is not empty: pathlib takes an empty one for the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read a path."""
+        if value == "":
+            self.fail("the path is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = _Path(dir_okay=False, path_type=Path)
 """A file that a command reads or writes; whoever opens it says what is wrong with it."""
 
-FOLDER = click.Path(file_okay=False, path_type=Path)
+FOLDER = _Path(file_okay=False, path_type=Path)
 
 
 def device_option(function: _Function) -> _Function:
@@ -66,6 +77,17 @@ def page_dir_option(function: _Function) -> _Function:
         type=FOLDER,
         envvar="POET_PAGE_DIR",
         help="Folder of the page file (default: POET_PAGE_DIR, else the system's temporary folder).",
+    )(function)
+
+
+def threads_option(function: _Function) -> _Function:
+    """Add --threads."""
+    return click.option(
+        "--threads",
+        type=click.IntRange(1, MOST_THREADS),
+        default=1,
+        show_default=True,
+        help="Inside an operator.",
     )(function)
 
 

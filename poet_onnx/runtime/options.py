@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from onnxruntime.training.api import Module
 
 # Session configuration entries that the operator library reads when it is registered.
+MOST_THREADS = 1024
+"""More would not start in any reasonable time."""
+
 _PAGE_DIR_ENTRY = "poet.page_dir"
 _PAGE_DIR_VARIABLE = "POET_PAGE_DIR"
 _LONGEST_ENTRY_BYTES = 1024  # of a configuration entry's value in ONNX Runtime 1.19
@@ -107,10 +111,10 @@ def session_options(
         paging: how pages are moved; default `PagingOptions()`.
 
     Raises:
-        InputError: no usable ONNX Runtime, operator library or page directory, or fewer than one thread.
+        InputError: no usable ONNX Runtime, operator library or page directory, or no number of threads from 1 to 1024.
     """
-    if threads < 1:
-        raise InputError(f"{threads} threads cannot run a session: give 1 or more.")
+    if not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"{threads} threads cannot run a session: give 1 to {MOST_THREADS}.")
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     # No fusion, elimination or layout change: the nodes that were planned are the nodes that run.
@@ -182,8 +186,14 @@ def _checked_page_dir(page_dir: str | os.PathLike[str]) -> str:
     path = Path(page_dir).absolute()
     if not path.is_dir():
         raise InputError(f"The page directory {path} does not exist or is no directory: make it, or give another one.")
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise InputError(f"The page directory {path} cannot be written: change its permissions, or give another one.")
+    try:
+        with tempfile.TemporaryFile(dir=path):  # os.access lets root write where there are no files, as in /proc
+            pass
+    except OSError as error:
+        raise InputError(
+            f"The page directory {path} cannot be written ({error.strerror}): change its permissions, or give another "
+            "one."
+        ) from error
     if len(os.fsencode(path)) > _LONGEST_ENTRY_BYTES:
         raise InputError(f"The page directory's path has more than {_LONGEST_ENTRY_BYTES} bytes: give a shorter one.")
     return str(path)
