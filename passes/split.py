@@ -7,8 +7,8 @@ Rules:
     S1. A gradient of more than `part_bytes` bytes that one InPlaceAccumulatorV2 or Accumulate alone reads, directly or
         through Identity nodes, Reshapes that keep its rows and one Transpose of a matrix, is split if a rule below
         knows the node that makes it.
-    S2. ConvGrad without groups: the output channels are split. Parts get slices of dY and of W; what else the node
-        makes (dX, dB) stays with the node, which only loses the output.
+    S2. dW of a ConvGrad without groups: the output channels are split. Parts get slices of dY and of W; what else the
+        node makes (dX, and dB, however large) stays with the node, which only loses the output.
     S3. Gemm (no C), MatMul and FusedMatMul of matrices: the rows of the plain or transposed product are split: they are
         rows or columns of one operand, and parts get slices of that.
     S4. GatherGrad along axis 0 is not split but replaced: AccumulateRows adds the rows that the batch used.
@@ -105,7 +105,8 @@ class SplitWeightGradients(InPlacePass):
         if rows < 4:
             return None
         if maker.op_type == "ConvGrad" and maker.domain == MICROSOFT_DOMAIN:
-            return gradient if plain and maker.attributes.get_int("group", 1) == 1 else None
+            is_weight = value is maker.outputs[1]
+            return gradient if plain and is_weight and maker.attributes.get_int("group", 1) == 1 else None
         return gradient if _is_matrix_product(maker, value) and _keeps_rows(gradient) else None
 
 

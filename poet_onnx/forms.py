@@ -61,6 +61,10 @@ def take_form(model: ir.Model, target: str, part_bytes: int | None, expansions: 
     Raises:
         InputError: if the model has no such form.
     """
+    if part_bytes is not None and part_bytes < 1:
+        raise InputError(
+            f"The plan asks for weight gradients in parts of {part_bytes} bytes, below 1 byte; plan again."
+        )
     lower(model, target, expansions)
     if part_bytes is not None and not SplitWeightGradients(part_bytes)(model).modified:
         raise InputError(

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from poet_onnx.device import load_device
+from poet_onnx.errors import InputError
 from poet_onnx.extract import extract, load_model
 from poet_onnx.forms import PART_BYTES, forms, take_form
 from poet_onnx.passes.lowering import normalize_for
@@ -48,3 +49,10 @@ def test_a_model_takes_the_form_that_was_planned(model_path: Callable[..., Path]
 def test_small_gradients_have_no_parts(model_path: Callable[..., Path]) -> None:
     model = normalized(model_path("mlp-l1"), "training")
     assert [form.part_bytes for form in forms(model, A72, "training")] == [None]
+
+
+@pytest.mark.parametrize("part_bytes", [0, -1])
+def test_parts_of_no_bytes_are_refused(model_path: Callable[..., Path], part_bytes: int) -> None:
+    model = normalized(model_path("mlp-l1"), "training")
+    with pytest.raises(InputError, match=rf"parts of {part_bytes} bytes.*plan again"):
+        take_form(model, "training", part_bytes, None)

@@ -9,6 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from onnx import helper
+from small_models import export_small
 
 from poet_onnx.costs import cost_table
 from poet_onnx.device import load_device
@@ -120,3 +122,19 @@ def test_graph_keeps_its_inputs_and_outputs(model_path: Callable[..., Path]) -> 
     for side in ("inputs", "outputs"):
         kept = [(value.name, value.dtype, value.shape) for value in getattr(split.graph, side)]
         assert kept == [(value.name, value.dtype, value.shape) for value in getattr(whole.graph, side)]
+
+
+@pytest.mark.parametrize("frozen", [(), ("weight",)])
+def test_bias_gradients_of_convolutions_stay_whole(tmp_path: Path, frozen: tuple[str, ...]) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "weight", "bias"], ["features"], name="conv"),
+        helper.make_node("Flatten", ["features"], ["scores"], name="flatten"),
+    ]
+    parameters = {"weight": (64, 1, 4), "bias": (64,)}
+    path = export_small(tmp_path, nodes, parameters, x=(2, 1, 4), classes=64, frozen=frozen)
+    whole, split = _normal(path), _normal(path)
+    assert SplitWeightGradients(128)(split).modified == (not frozen)
+    steps = (False, True, False)
+    assert _state(whole, steps) == _state(split, steps)
+    buffers = {node.inputs[0].name for node in split.graph if node.op_type == "Accumulate"}
+    assert all(name.startswith("weight") for name in buffers)
