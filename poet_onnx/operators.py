@@ -78,6 +78,17 @@ POET: dict[str, Traits] = {
 }
 """Operators of ours that may stand in a graph before it is planned."""
 
+WITHOUT_CPU_KERNEL = frozenset(
+    word
+    for line in (
+        "ConvTransposeGrad ResizeGrad PadAndUnflatten FlattenAndUnpad ScaledSum BiasSoftmax BiasSoftmaxDropout",
+        "BiasDropout BitmaskDropout BitmaskDropoutGrad BitmaskBiasDropout",
+    )
+    for word in line.split()
+)
+"""Operators of ONNX Runtime that its gradient builder or its optimizer writes and onnxruntime-training 1.19.2 has no
+CPU kernel for."""
+
 NEW_BUFFERS = Traits()
 """Every output has a buffer of its own, and running the operator again gives the same bits."""
 

@@ -19,9 +19,6 @@ _SGEMM_MOST_THREADS = 16  # MLAS_MAXIMUM_THREAD_COUNT
 _SGEMM_COLUMN_ALIGNMENT = 16  # MLAS_SGEMM_STRIDEN_THREAD_ALIGN
 _CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
 
-_WITHOUT_KERNEL = frozenset({"ConvTransposeGrad"})
-"""Training operators of ONNX Runtime's gradient builder that its CPU cannot run."""
-
 _NONE = frozenset(
     word
     for line in (
@@ -59,11 +56,6 @@ def workspace_bytes(graph: TrainingGraph, node: Node, *, threads: int = 1) -> in
     """
     if node.view or node.op_type in _NONE:
         return 0
-    if node.op_type in _WITHOUT_KERNEL:
-        raise InputError(
-            f"Node {node.name!r}: onnxruntime-training has no CPU kernel for operator {node.op_type}; give `--target "
-            "stock`, for which it is lowered to standard operators."
-        )
     rule = _RULES.get(node.op_type)
     if rule is None:
         raise InputError(

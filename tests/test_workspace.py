@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -328,16 +327,3 @@ def test_operator_without_a_rule_is_refused() -> None:
     _, _, graph = single_operator(case)
     with pytest.raises(InputError, match=r"'node'.*Einsum.*poet-onnx profile"):
         workspace_bytes(graph, graph.nodes[0])
-
-
-def test_operator_without_a_kernel_is_sent_to_the_stock_runtime() -> None:
-    shapes = {"dy": (1, 2, 4, 4), "x": (1, 3, 2, 2), "w": (3, 2, 2, 2), "dx": (1, 3, 2, 2)}
-    tensors = {
-        name: Tensor(name, "FLOAT", shape, 4 * math.prod(shape), name, name != "dx", name == "dx")
-        for name, shape in shapes.items()
-    }
-    op_type = "ConvTransposeGrad"
-    node = Node("node", op_type, "com.microsoft", ("dy", "x", "w"), ("dx",), {}, Phase.BACKWARD, True)
-    graph = TrainingGraph("one", (node,), tensors, ("dy", "x", "w"), ("dx",), "0" * 64)
-    with pytest.raises(InputError, match=rf"'node'.*no CPU kernel for operator {op_type}.*--target stock"):
-        workspace_bytes(graph, node)

@@ -23,6 +23,7 @@ from poet_onnx.passes.lowering import (
 )
 from poet_onnx.passes.lowering.accumulation import rows_to_accumulate
 from poet_onnx.passes.lowering.half import ComputeHalfInFloat
+from poet_onnx.passes.lowering.runnable import RefuseWithoutKernel
 from poet_onnx.passes.lowering.site import POET, Rule, Site, UnsupportedError, list_nodes
 from poet_onnx.passes.normalize import Normalization, WriteShapes, normalize
 from poet_onnx.shapes import infer
@@ -149,7 +150,8 @@ def prepare(*, target: str, dims: Mapping[str, int] | None = None, expansions: s
 
 def normalize_for(target: str, dims: Mapping[str, int] | None = None) -> Normalization:
     """Return the first half of `prepare`: what comes before expansions are chosen."""
-    return normalize(dims=dims) if target == "training" else Normalization(normalize(dims=dims), ComputeHalfInFloat())
+    suited = RefuseWithoutKernel(RULES) if target == "training" else ComputeHalfInFloat()
+    return Normalization(normalize(dims=dims), suited)
 
 
 def lower(model: ir.Model, target: str, expansions: str | None = None) -> None:
