@@ -70,6 +70,11 @@ def test_a_dimension_that_is_none(cli: Cli, model: Path, dim: str) -> None:
     refuse(cli, model, 2, ("NAME=N",), "--device", "a72", "--dim", dim)
 
 
+def test_a_dimension_that_is_given_twice(cli: Cli, model: Path) -> None:
+    dynamic(model)
+    refuse(cli, model, 2, ("'batch'", "twice"), "--device", "a72", "--dim", "batch=3", "--dim", "batch=4")
+
+
 def test_an_unknown_operator(cli: Cli, model: Path) -> None:
     proto = onnx.load(model)
     proto.graph.node[5].op_type = "Frobnicate"

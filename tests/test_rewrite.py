@@ -218,8 +218,9 @@ def test_recompute_and_paging_can_be_left_out(path: Path) -> None:
     assert poet_onnx.rewrite(path, recompute=False, **OPTIONS).rewritten.recomputed_nodes == 0
 
 
-def test_named_dimensions_are_fixed(model_path: Callable[..., Path]) -> None:
-    dynamic = model_path("mlp-mse", dynamic=True)
+@pytest.mark.parametrize("name", ["mlp-mse", "vit"])
+def test_named_dimensions_are_fixed(model_path: Callable[..., Path], name: str) -> None:
+    dynamic = model_path(name, dynamic=True)
     with pytest.raises(InputError, match="batch"):
         poet_onnx.rewrite(dynamic, device="a72")
     fixed = poet_onnx.rewrite(dynamic, device="a72", dims={"batch": 3})

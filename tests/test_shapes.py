@@ -112,6 +112,20 @@ def test_shapes_that_the_graph_computes_are_followed() -> None:
     assert found.values["target"].tolist() == [4, 60]
 
 
+def test_shapes_that_go_through_the_concatenation_of_training_graphs_are_followed() -> None:
+    graph = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]> g (float[batch, 6, 10] x) => (float y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[2] rest = {-1, 5}> {
+            s = Shape(x)  first = Slice(s, zero, one)
+            target, lengths = com.microsoft.ConcatTraining<axis = 0>(first, rest)  y = Reshape(x, target)
+        }"""
+    )
+    found = infer(ir.from_proto(graph), {"batch": 4})
+    assert found.types["y"].shape == (4, 12, 5)
+    assert found.values["target"].tolist() == [4, -1, 5]
+    assert found.values["lengths"].tolist() == [1, 2]
+
+
 def test_division_of_integers_rounds_towards_zero_as_the_kernel_does() -> None:
     graph = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 15]> g () => (int64[4] y)

@@ -23,6 +23,8 @@ def _sizes(context: click.Context, parameter: click.Parameter, given: tuple[str,
         if match is None:
             reason = f"{text!r} is not NAME=N with a whole N of at least 1, such as batch=8"
             raise click.BadParameter(reason, context, parameter)
+        if match[1] in sizes:
+            raise click.BadParameter(f"the size of {match[1]!r} is given twice; give it once", context, parameter)
         sizes[match[1]] = int(match[2])
     return sizes
 

@@ -162,8 +162,12 @@ def _shape(site: Site) -> Array:
 
 
 def _concat_training(site: Site) -> list[Array | None]:
+    """Return what it joins, where that is known, and the lengths of the parts."""
     axis = site.axis(0, len(site.type(0).shape))
-    return [None, np.array([part.shape[axis] for part in site.types if part is not None], np.int64)]
+    parts = [part for part in site.values if part is not None]
+    small = sum(part.size for part in parts) <= LARGEST_VALUE
+    joined = np.concatenate(parts, axis=axis) if len(parts) == len(site.types) and small else None
+    return [joined, np.array([part.shape[axis] for part in site.types if part is not None], np.int64)]
 
 
 SHAPE_READERS: dict[str, Callable[[Site], Sequence[Array | None]]] = {
@@ -171,7 +175,7 @@ SHAPE_READERS: dict[str, Callable[[Site], Sequence[Array | None]]] = {
     "Size": lambda site: [np.array(site.type(0).elements, np.int64)],
     "ConcatTraining": _concat_training,
 }
-"""Operators with outputs that depend on their inputs' shapes alone; None for an output that does not."""
+"""Operators with outputs that depend on their inputs' shapes alone; None for an output whose value is not known."""
 
 
 def evaluate(site: Site, outputs: Sequence[TensorType | None]) -> Sequence[Array | None]:
