@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx_ir as ir
 from onnx_ir.passes import PassResult
 
@@ -34,7 +36,7 @@ class InsertPaging(CarryOut):
     def call(self, model: ir.Model) -> PassResult:
         """Insert the transfers and size their slots."""
         modified = super().call(model).modified
-        plan_bytes = sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES for size in self._sizes)
+        plan_bytes = _in_blocks(self._sizes)
         for node in _page_outs(model):
             sizes = {"bytes": self._sizes[_slot(node)], "plan_slots": len(self._sizes), "plan_bytes": plan_bytes}
             for name, value in sizes.items():
@@ -56,6 +58,15 @@ def slot_sizes(graph: TrainingGraph, plan: Plan) -> tuple[int, ...]:
     """Return the bytes of every slot of the page file: each paged-out value has one, numbered by first use (L7)."""
     values = dict.fromkeys(step.subject for step in plan.steps if step.action is Action.PAGE_OUT_START)
     return tuple(graph.tensors[value].size_bytes for value in values)
+
+
+def page_file_bytes(graph: TrainingGraph, plan: Plan) -> int:
+    """Return the room that a plan's page file takes."""
+    return _in_blocks(slot_sizes(graph, plan))
+
+
+def _in_blocks(sizes: Iterable[int]) -> int:
+    return sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES for size in sizes)
 
 
 def _page_outs(model: ir.Model) -> list[ir.Node]:

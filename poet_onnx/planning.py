@@ -10,6 +10,7 @@ from itertools import accumulate
 
 import onnx_ir as ir
 
+from poet_onnx.capacity import PageFileError, check_page_file, schedule_in_capacity
 from poet_onnx.costs import CostTable, cost_table
 from poet_onnx.errors import InfeasibleError, PoetError
 from poet_onnx.extract import extract
@@ -90,6 +91,7 @@ def _carry_given(model: ir.Model, request: Request, given: Plan | str) -> Planne
     graph = extract(model)
     plan = read_plan(given, graph, request.device.name)
     problem = whole.problem(graph)
+    check_page_file(problem, plan, "; plan again for that storage.")
     plan = replayed(problem, plan, aside_bytes=set_aside_bytes(problem, request.target))
     return Planned(graph, problem.costs, plan, whole.original, whole.ordered, plan.prediction, whole.bound_bytes)
 
@@ -133,20 +135,24 @@ class _Whole:
             # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
             limited = replace(problem, budget_bytes=max(1, problem.budget_bytes - aside))
         try:
-            plan = schedule(
-                limited,
-                gap=request.gap,
-                time_limit_seconds=seconds,
-                seed=request.seed,
-                progress=request.progress,
-                explains=False,
-            )
+            plan = schedule_in_capacity(limited, self._schedule, seconds=seconds)
         except (InfeasibleError, NothingFoundError) as error:
-            if graph is self.graph and not isinstance(error, (NoneExistsError, NothingFoundError)):
+            if graph is self.graph and not isinstance(error, (NoneExistsError, NothingFoundError, PageFileError)):
                 raise  # the computations alone take too long, and in other forms they take no less
             return _Failure(error, problem, aside)
         plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
+
+    def _schedule(self, problem: ScheduleProblem, seconds: float) -> Plan:
+        request = self.request
+        return schedule(
+            problem,
+            gap=request.gap,
+            time_limit_seconds=seconds,
+            seed=request.seed,
+            progress=request.progress,
+            explains=False,
+        )
 
 
 def _budget_bytes(request: Request, problem: ScheduleProblem, ordered: Prediction) -> int | None:
@@ -200,6 +206,9 @@ def _refusal(failures: Sequence[_Failure], request: Request) -> PoetError:
     for failure in failures:
         if isinstance(failure.error, NothingFoundError):
             return failure.error.explained(_terms(failure, request))
+    for failure in failures:
+        if isinstance(failure.error, PageFileError):
+            return failure.error  # what would do elsewhere, with any room for pages, says less
     errors = [_infeasible(failure, request) for failure in failures]
     return min(errors, key=lambda error: error.smallest_budget_bytes or math.inf)
 

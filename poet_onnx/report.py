@@ -11,13 +11,11 @@ from poet_onnx.device import StorageProfile, describe_first_error
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.measured import MeasuredCosts
-from poet_onnx.plan import Action, Plan, Prediction
+from poet_onnx.passes.paging import page_file_bytes
+from poet_onnx.plan import Plan, Prediction
 from poet_onnx.rewrite import RewriteResult
 
 SCHEMA_VERSION: Literal[1] = 1
-
-_BLOCK_BYTES = 4096
-"""A value in the page file takes whole blocks."""
 
 Origin: TypeAlias = Literal["modelled", "measured"]
 
@@ -100,13 +98,11 @@ class Wear(_Value):
         written, seconds = plan.prediction.page_out_bytes, plan.prediction.seconds
         if storage is None or not written or not seconds:
             return None
-        paged = {step.subject for step in plan.steps if step.action is Action.PAGE_OUT_START}
-        blocks = sum(-(-graph.tensors[name].size_bytes // _BLOCK_BYTES) for name in paged)
         endurance = storage.endurance_bytes
         return cls(
             written_bytes_per_step=written,
             written_bytes_per_hour=written * 3600 / seconds,
-            page_file_bytes=blocks * _BLOCK_BYTES,
+            page_file_bytes=page_file_bytes(graph, plan),
             capacity_bytes=storage.capacity_bytes,
             capacity_seconds=storage.capacity_bytes / written * seconds,
             endurance_bytes=endurance,

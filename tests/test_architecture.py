@@ -19,7 +19,7 @@ STAGES = [
     {"plan"},
     {"simulate", "plan_figures", "plan_json", "scheduling", "given_plan"},
     {"passes"},
-    {"forms", "request", "planning", "saving", "rewrite"},
+    {"forms", "request", "capacity", "planning", "saving", "rewrite"},
     {"ops", "feeds", "runtime", "verify", "profiler", "training"},
     {"report", "inspection"},
     {"cli"},

@@ -1,0 +1,72 @@
+"""No plan's page file is larger than the device's storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import poet_onnx
+from poet_onnx.capacity import PageFileError
+from poet_onnx.device import DeviceProfile, load_device
+from poet_onnx.passes.paging import page_file_bytes
+from poet_onnx.plan_json import to_json
+
+BLOCK_BYTES = 4096
+
+
+def device(capacity_bytes: int) -> DeviceProfile:
+    """Return a board whose storage has some room."""
+    board = load_device("a72")
+    assert board.storage is not None
+    storage = board.storage.model_copy(update={"capacity_bytes": capacity_bytes})
+    return board.model_copy(update={"storage": storage})
+
+
+@pytest.fixture
+def options(model_path: Callable[..., Path]) -> dict[str, Any]:
+    """Return a model and a budget to which the best plan keeps by paging."""
+    return {"model_or_path": model_path("vgg16"), "activation_budget": "90%"}
+
+
+def test_a_plan_whose_page_file_has_no_room_gives_way_to_one_that_pages_nothing(options: dict[str, Any]) -> None:
+    options["split"] = False
+    roomy = poet_onnx.rewrite(device=device(2**40), **options)
+    needed = page_file_bytes(roomy.graph, roomy.plan)
+    assert needed % BLOCK_BYTES == 0
+    assert needed > 0
+    exact = poet_onnx.rewrite(device=device(needed), **options)
+    assert exact.plan.steps == roomy.plan.steps
+    tight = poet_onnx.rewrite(device=device(needed - 1), **options)
+    assert page_file_bytes(tight.graph, tight.plan) == 0
+    assert tight.rewritten.recomputed_nodes > roomy.rewritten.recomputed_nodes
+    assert tight.rewritten.transient_peak_bytes <= (tight.plan.budget_bytes or 0)
+    assert tight.plan.certificate.covers.startswith("plans that page nothing")
+
+
+def test_what_needs_more_room_is_refused_with_what_to_try(options: dict[str, Any]) -> None:
+    options |= {"recompute": False, "split": False}
+    result = poet_onnx.rewrite(device=device(2**40), **options)
+    needed = page_file_bytes(result.graph, result.plan)
+    message = rf"page file of {needed:,} bytes.*holds {BLOCK_BYTES:,} bytes.*larger budget, or storage with more room"
+    with pytest.raises(PageFileError, match=message):
+        poet_onnx.rewrite(device=device(BLOCK_BYTES), **options)
+    assert PageFileError.exit_code == 3
+
+
+def test_gradients_in_parts_are_tried_where_there_is_no_room_for_pages(model_path: Callable[..., Path]) -> None:
+    result = poet_onnx.rewrite(
+        model_path("vgg16"), device=device(BLOCK_BYTES), activation_budget="90%", recompute=False
+    )
+    assert result.plan.part_bytes is not None
+    assert page_file_bytes(result.graph, result.plan) <= BLOCK_BYTES
+
+
+def test_a_plan_made_for_more_room_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    result = poet_onnx.rewrite(device=device(2**40), **options)
+    file = tmp_path / "plan.json"
+    file.write_text(to_json(result.plan, result.graph))
+    with pytest.raises(PageFileError, match="plan again for that storage"):
+        poet_onnx.rewrite(options["model_or_path"], device=device(BLOCK_BYTES), plan=file)
