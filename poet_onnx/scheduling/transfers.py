@@ -227,10 +227,18 @@ class _Placement:
     def _move_towards(self, transfer: _Transfer, half: str, boundary: int) -> None:
         """Put a half as near to a boundary as its neighbours and memory let it."""
         low, high = transfer.limits(half)
-        there = min(max(boundary, low), high)
+        there = self._reach(transfer, half, min(max(boundary, low), high))
         nearer = 1 if there < getattr(transfer, half) else -1
         while there != getattr(transfer, half) and not self._move(transfer, half, there):
             there += nearer
+
+    def _reach(self, transfer: _Transfer, half: str, boundary: int) -> int:
+        """Return how far towards a boundary a half can go before a computation has no room for what is held."""
+        here, size, room = int(getattr(transfer, half)), transfer.held_bytes, self._room
+        if boundary > here:
+            added = range(max(here, transfer.free_from), boundary)
+            return next((index for index in added if room[index] < size), boundary)
+        return next((index + 1 for index in range(here - 1, boundary - 1, -1) if room[index] < size), boundary)
 
     def improve(self, *, outs_first: bool, last_in_first: bool) -> _Cost:
         """Move halves until no move helps, and return what is reached.
