@@ -28,6 +28,7 @@ def attempt(
     limits: Limits,
     *,
     is_hopeless: Callable[[], bool] | None = None,
+    must_count_all: bool = False,
 ) -> tuple[Outcome, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
 
@@ -36,6 +37,8 @@ def attempt(
 
     Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
     model is solved again; the bound is the first model's.
+
+    With `must_count_all` no room is set aside in the model, see `formulate`.
 
     Returns:
         How the solver ended, its assignment made exact and improved (None if it found none), and the model.
@@ -46,7 +49,7 @@ def attempt(
     end = time.monotonic() + limits.time_limit_seconds
     bound = 0.0
     for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
-        model = formulate(instance, budget_bytes - tightened, timing)
+        model = formulate(instance, budget_bytes - tightened, timing, must_count_all=must_count_all)
         model.proves = model.proves and not tightened
         if model.memory.fixed_bytes > budget_bytes - tightened:
             return Outcome("infeasible", None, bound, 0), model

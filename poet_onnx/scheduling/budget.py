@@ -19,6 +19,9 @@ from poet_onnx.scheduling.starts import greedy_start
 
 SEARCH_SECONDS = 20.0
 
+ALONE_SECONDS = 2.0
+"""For recompute alone where there is storage to page to."""
+
 BISECTION_SECONDS = 4.0
 """For each budget that is tried where there is a deadline."""
 
@@ -65,6 +68,8 @@ def smallest_budget(
     low = min(max(needs[worst], too_small_bytes + 1), peak)
     if problem.deadline_seconds is None:
         found, bound = _search(instance, low, peak)
+        found = _without_paging(instance, low, found)
+        bound = min(bound, found)
     else:
         found, bound = _within_deadline(instance, problem.deadline_seconds, low, peak)
     node = instance.nodes[worst].name
@@ -80,8 +85,8 @@ def _covers(problem: ScheduleProblem) -> str:
     return f"plans in this order of the nodes{' that recompute and do not page' if problem.recompute else ''}"
 
 
-def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, int]:
-    """Return a budget that works and a lower bound on all that do."""
+def _search(instance: Instance, low_bytes: int, peak_bytes: int, *, seconds: float = SEARCH_SECONDS) -> tuple[int, int]:
+    """Return a budget that works, `peak_bytes` if no smaller one is found, and a lower bound on all that do."""
     from poet_onnx.scheduling.solver import least_budget
 
     budget, bound = low_bytes, low_bytes
@@ -94,12 +99,21 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int) -> tuple[int, i
         if greedy_start(model) is not None:
             found_bytes = _tightened(instance, model)
             return found_bytes, min(bound, found_bytes)
-        found, proven, _ = least_budget(model, time_limit_seconds=SEARCH_SECONDS)
+        found, proven, _ = least_budget(model, time_limit_seconds=seconds)
         bound = max(bound, int(min(proven, found)))
         if found <= budget:
             return budget, bound
         budget = max(budget + 1, math.ceil(min(found, peak_bytes) - 0.5))
     return peak_bytes, bound
+
+
+def _without_paging(instance: Instance, low_bytes: int, found_bytes: int) -> int:
+    """Return a smaller budget than one that was found, if recompute alone, which needs no tokens, soon has one."""
+    problem = instance.problem
+    if not (problem.paging and problem.recompute):
+        return found_bytes
+    alone = replace(instance, problem=replace(problem, paging=False))
+    return _search(alone, low_bytes, found_bytes, seconds=ALONE_SECONDS)[0]
 
 
 def _within_deadline(instance: Instance, deadline_seconds: float, low_bytes: int, peak_bytes: int) -> tuple[int, int]:

@@ -8,8 +8,9 @@ milliseconds, so that many orders can be compared.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ SMALLEST_SHARE = 1e-4
 
 MOST_IMPROVEMENT_VISITS = 400_000
 """Waits that the improvement of one plan may look at."""
+
+MOST_CUTS, CUTS_BESIDES = 2, 536
+"""Cuts of waits, for each wait that there is and besides, after which an eviction gives up."""
 
 MOST_RESTARTS = 12
 """Times that recomputes which leave no way out are forbidden before paging alone is tried."""
@@ -56,7 +60,26 @@ class Prices:
 
     @classmethod
     def of(cls, lives: Lifetimes) -> Prices:
-        """Return the prices of a problem's device; a transfer that stops the step pays for the time."""
+        """Return the prices of a problem's device; a transfer that stops the step pays for the time.
+
+        What reads a resident tensor that another node changes is never run again: only its place would tell whether it
+        may be.
+        """
+        prices = cls.at_least(lives)
+        fixed = _changing_readers(lives.problem)
+        return replace(
+            prices,
+            rerun=np.array(
+                [
+                    math.inf if node.name in fixed else price
+                    for node, price in zip(lives.nodes, prices.rerun, strict=True)
+                ]
+            ),
+        )
+
+    @classmethod
+    def at_least(cls, lives: Lifetimes) -> Prices:
+        """Return prices that no plan stays below."""
         problem, costs = lives.problem, lives.problem.costs
         waits = 0.0 if costs.asynchronous else costs.idle_watts
         movable = costs.page_out.keys() & costs.page_in.keys() if problem.paging else frozenset()
@@ -64,10 +87,9 @@ class Prices:
             np.array([t[v].joules + waits * t[v].seconds if v in movable else math.inf for v in lives.values])
             for t in (costs.page_out, costs.page_in)
         ]
-        fixed = _changing_readers(problem)
         rerun = [
             costs.nodes[node.name].joules + costs.idle_watts * costs.nodes[node.name].seconds
-            if problem.recompute and node.recomputable and node.name not in fixed
+            if problem.recompute and node.recomputable
             else math.inf
             for node in lives.nodes
         ]
@@ -113,13 +135,12 @@ class Eviction:
         useful &= ~lives.kept[waits.value]
         useful &= above[waits.last] > above[np.minimum(waits.first + 1, len(profile.order))]
         self.count = int(useful.sum())
-        room = 3 * self.count + 600  # a wait is cut in two where its value is needed for a recompute
-        self.value, self.first, self.last = (np.zeros(room, dtype=np.int64) for _ in range(3))
-        self.value[: self.count] = waits.value[useful]
-        self.first[: self.count] = waits.first[useful]
-        self.last[: self.count] = waits.last[useful]
-        self.home = np.zeros(room, dtype=np.int64)
-        self.rerun = np.full(room, math.inf)
+        # A wait is cut in two where its value is needed for a recompute.
+        self.most_waits = (1 + MOST_CUTS) * self.count + CUTS_BESIDES
+        self.value, self.first, self.last = waits.value[useful], waits.first[useful], waits.last[useful]
+        self.home = np.zeros(self.count, dtype=np.int64)
+        self.rerun = np.full(self.count, math.inf)
+        self._grow()
         self.cause: dict[int, int] = {}
         self.of_value: dict[int, list[int]] = {}
         self._known: dict[tuple[int, int], float] = {}
@@ -159,8 +180,9 @@ class Eviction:
                 budget.
             barred: a wait that must not be used.
         """
-        excess, first, last = self.excess, self.first, self.last
+        excess = self.excess
         while True:
+            first, last = self.first, self.last
             place = int(np.argmax(excess)) if len(excess) else 0
             if not len(excess) or excess[place] <= 0:
                 return True
@@ -169,7 +191,7 @@ class Eviction:
             fits = (first[:count] < place) & (place < last[:count]) & (self.home[:count] == Home.RAM)
             chosen = np.nonzero(fits)[0]
             chosen = chosen[chosen != barred]
-            if not len(chosen) or count > len(first) - 64:
+            if not len(chosen) or count > self.most_waits:
                 return False
             value = self.value[chosen]
             page = self.prices.page_in[value] + np.where(self.paged[value] > 0, 0.0, self.prices.page_out[value])
@@ -216,6 +238,8 @@ class Eviction:
     def _cut(self, wait: int, place: int, cause: int) -> bool:
         """End a wait earlier and let another begin there; return whether its value is made again at that place."""
         new, value = self.count, int(self.value[wait])
+        if new == len(self.value):
+            self._grow()
         self.count += 1
         self.value[new], self.first[new], self.last[new] = value, place, self.last[wait]
         self.rerun[new] = self.rerun[wait]
@@ -227,6 +251,15 @@ class Eviction:
         self.of_value[value].append(new)
         self.cause[new] = cause
         return bool(self.home[wait] == Home.NOWHERE)
+
+    def _grow(self) -> None:
+        """Make room for as many waits again."""
+        more = self.count + 64
+        self.value, self.first, self.last, self.home = (
+            np.concatenate((array, np.zeros(more, dtype=np.int64)))
+            for array in (self.value, self.first, self.last, self.home)
+        )
+        self.rerun = np.concatenate((self.rerun, np.full(more, math.inf)))
 
     def bring_back(self, wait: int) -> None:
         """Keep a value in RAM during a wait."""
@@ -286,16 +319,28 @@ class Eviction:
         causes = {cause for new, cause in self.cause.items() if self.first[new] - 1 <= place < self.last[new]}
         return frozenset((int(self.value[cause]), int(self.first[cause])) for cause in causes)
 
-    def _save(self) -> tuple[list[Integers | Numbers], int, dict[int, list[int]]]:
-        arrays: list[Integers | Numbers] = [self.excess, self.value, self.first, self.last, self.home, self.paged]
-        copies = {value: list(waits) for value, waits in self.of_value.items()}
-        return [array.copy() for array in (*arrays, self.rerun)], self.count, copies
+    def _save(self) -> _Saved:
+        integers = tuple(getattr(self, name).copy() for name in _Saved.INTEGERS)
+        return _Saved(
+            integers, self.rerun.copy(), self.count, {value: [*waits] for value, waits in self.of_value.items()}
+        )
 
-    def _restore(self, saved: tuple[list[Integers | Numbers], int, dict[int, list[int]]]) -> None:
-        arrays: list[Integers | Numbers] = [self.excess, self.value, self.first, self.last, self.home, self.paged]
-        for array, copy in zip((*arrays, self.rerun), saved[0], strict=True):
-            array[:] = copy
-        self.count, self.of_value = saved[1], saved[2]
+    def _restore(self, saved: _Saved) -> None:
+        for name, array in zip(_Saved.INTEGERS, saved.integers, strict=True):
+            setattr(self, name, array)
+        self.rerun, self.count, self.of_value = saved.rerun, saved.count, saved.of_value
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What an eviction goes back to: its arrays, by name, the number of its waits, and the waits of each value."""
+
+    INTEGERS: ClassVar = ("excess", "value", "first", "last", "home", "paged")
+
+    integers: tuple[Integers, ...]
+    rerun: Numbers
+    count: int
+    of_value: dict[int, list[int]]
 
 
 def evict(

@@ -60,6 +60,7 @@ class Formulation:
         arrival: for page-ins that must start stages before they are needed, the first stage whose node they are in RAM
             with; that stage's recomputes may come before.
         held: for a value and a stage, whether a transfer keeps it in RAM while the stage's node runs.
+        is_narrow: what is set aside for small values and tokens left room for fewer choices than there are.
         proves: every plan of the class within the budget and the deadline satisfies the rows.
     """
 
@@ -74,6 +75,7 @@ class Formulation:
     leaving_until: dict[int, int] = field(default_factory=dict)
     arrival: dict[tuple[int, int], int] = field(default_factory=dict)
     held: dict[tuple[int, int], int] = field(default_factory=dict)
+    is_narrow: bool = False
     proves: bool = True
     recompute: dict[tuple[int, int], int] = field(default_factory=dict)
     retain: dict[tuple[int, int], int] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.outcome import Limits, Progress
+from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, check_large_nodes, covers_of
 from poet_onnx.scheduling.relaxation import least_overhead
 from poet_onnx.scheduling.reorder import order_for
@@ -30,8 +32,17 @@ OVERHEAD_GAP = 0.1
 RELAXATION_SECONDS = 2.0
 """For the bound on plans of any kind; it takes a fraction of that."""
 
+WORTHWHILE = 0.03
+"""Share of the energy that plans of a wider class, or of another form of the graph, must save to be looked for."""
+
+BESIDES_SHARE = 0.25
+"""Of the time limit: after that nothing more is begun once there is a plan."""
+
 ROUNDING = 1e-9
 """Energies that differ by no more than this part of them are the same."""
+
+ANY_IN_ORDER = "plans of any kind in this order"
+"""What a bound covers that comes from the memory of the order alone."""
 
 ALL_PLANS = "all plans"
 """What a bound covers that needs no model: nothing is recomputed or paged, or nothing is proven but the base energy."""
@@ -221,20 +232,70 @@ class _Run:
         if problem.budget_bytes is None or unlimited.transient_peak_bytes <= problem.budget_bytes:
             return self._plan(steps, unlimited.energy_joules, ALL_PLANS, is_needed=False)
         incumbent = self._incumbent(order)
-        covers = self._solve(incumbent, instance)
+        covers = self._bounded(incumbent, instance)
         if incumbent.steps is None and self.ending == "interrupted":
             raise KeyboardInterrupt
         if incumbent.steps is None:
             raise NothingFoundError(problem, order, incumbent.fastest_seconds)
-        steps = overlap(problem, incumbent.steps)
+        return self._plan(overlap(problem, incumbent.steps), incumbent.bound_joules, covers)
+
+    def _bounded(self, incumbent: Incumbent, instance: Instance) -> str:
+        """Bound plans of any kind in an order; solve where that does not settle it; return what the bound covers."""
+        lives = Lifetimes(self.problem)
+        profile = lives.profile(lives.order_of([node.name for node in instance.nodes]))
+        budget = self.problem.budget_bytes or 0
         try:
-            covers += _anything(problem, order, incumbent)
+            quick = None if incumbent.steps else quick_plan(lives, Prices.of(lives), profile, budget)
+            if quick is not None:
+                incumbent.offer_steps(quick.steps)
+            least = least_overhead(lives, Prices.at_least(lives), profile, budget, seconds=RELAXATION_SECONDS)
         except KeyboardInterrupt:
             self.ending = "interrupted"
-        return self._plan(steps, incumbent.bound_joules, covers)
+            return ALL_PLANS
+        if math.isinf(least):
+            raise NoneExistsError(instance)
+        incumbent.lift(least)
+        bound = incumbent.bound_joules
+        covers = ANY_IN_ORDER
+        if not incumbent.settles(self.limits):
+            covers, is_narrow = self._solve(incumbent, instance)
+            if is_narrow and self._is_worthwhile(bound, incumbent.joules):
+                covers = self._widened(incumbent, instance, bound, covers)
+        if incumbent.bound_joules <= bound:
+            return ANY_IN_ORDER if least > 0 else ALL_PLANS
+        return f"{covers}; no plan of any kind in this order spends less than {bound:.6g} J"
 
-    def _solve(self, incumbent: Incumbent, instance: Instance) -> str:
-        """Offer plans to the incumbent until one settles it; return what the bound covers."""
+    def _is_worthwhile(self, bound_joules: float, joules: float) -> bool:
+        """Return whether there is time to look for what a bound permits, and that is much less than what was found."""
+        is_early = time.monotonic() - self.begin <= BESIDES_SHARE * self.limits.time_limit_seconds
+        return self.ending == "feasible" and is_early and bound_joules < (1 - WORTHWHILE) * joules < math.inf
+
+    def _widened(self, incumbent: Incumbent, instance: Instance, bound_joules: float, covers: str) -> str:
+        """Solve once more with nothing set aside, after a narrow model; return what the bound covers then."""
+        joules, proven = incumbent.joules, incumbent.bound_joules
+        left = self.limits.time_limit_seconds - (time.monotonic() - self.begin)
+        if self.problem.deadline_seconds is not None or self.problem.budget_bytes is None:
+            return covers
+        incumbent.bound_joules = bound_joules
+        limits = replace(self.limits, time_limit_seconds=left)
+        try:
+            outcome, model = attempt(incumbent, instance, self.problem.budget_bytes, None, limits, must_count_all=True)
+        except KeyboardInterrupt:
+            self.ending = "interrupted"
+            return ANY_IN_ORDER
+        if outcome.status in ("time_limit", "interrupted"):
+            self.ending = outcome.status
+        if incumbent.joules < joules or incumbent.settles(limits):
+            return covers_of(model.candidates)
+        incumbent.bound_joules = proven
+        return covers
+
+    def _solve(self, incumbent: Incumbent, instance: Instance) -> tuple[str, bool]:
+        """Offer plans to the incumbent until one settles it.
+
+        Returns:
+            What the bound covers, and whether the model was narrow.
+        """
         budget, deadline = self.problem.budget_bytes, self.problem.deadline_seconds
         if budget is None:
             raise CheckFailedError("A schedule without a budget needs no solver.")
@@ -249,10 +310,23 @@ class _Run:
         except KeyboardInterrupt:
             status, model = "interrupted", None
         if status == "infeasible" and incumbent.steps is None:
-            raise NoneExistsError(instance)
+            return self._without_paging(incumbent, instance)
         if status in ("time_limit", "interrupted"):
             self.ending = status
-        return ALL_PLANS if model is None else covers_of(model.candidates)
+        if model is None:
+            return ALL_PLANS, False
+        return covers_of(model.candidates), model.is_narrow
+
+    def _without_paging(self, incumbent: Incumbent, instance: Instance) -> tuple[str, bool]:
+        """Solve with recompute alone, which needs no tokens: where these are what does not fit, there may be a plan."""
+        problem = instance.problem
+        if not (problem.paging and problem.recompute):
+            raise NoneExistsError(instance)
+        try:
+            covers, _ = self._solve(incumbent, replace(instance, problem=replace(problem, paging=False)))
+        except NoneExistsError:
+            raise NoneExistsError(instance) from None
+        return f"plans that page nothing; {covers}", False
 
     def _plan(self, steps: tuple[Step, ...], bound_joules: float, covers: str, *, is_needed: bool = True) -> Plan:
         """Return a plan with its certificate; none is needed where everything fits as it is."""
@@ -288,16 +362,6 @@ class _Run:
             prediction=prediction,
             certificate=certificate,
         )
-
-
-def _anything(problem: ScheduleProblem, order: tuple[str, ...], incumbent: Incumbent) -> str:
-    """Say what no plan of any class in an order stays below."""
-    lives = Lifetimes(problem)
-    profile = lives.profile(lives.order_of(order))
-    budget = problem.budget_bytes or 0
-    least = least_overhead(lives, Prices.of(lives), profile, budget, seconds=RELAXATION_SECONDS)
-    joules = min(incumbent.base_joules + least, incumbent.bound_joules)
-    return f"; no plan of any kind in this order spends less than {joules:.6g} J"
 
 
 def base_joules(problem: ScheduleProblem) -> float:

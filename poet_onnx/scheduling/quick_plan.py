@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Eviction, Home, Prices, evict
 from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
+from poet_onnx.scheduling.segments import evict_in_segments
 from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import simulate
 
@@ -31,26 +32,43 @@ class QuickPlan:
 
 def quick_plan(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> QuickPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
-    plans = [_corrected(lives, prices, profile, budget_bytes, at_peak) for at_peak in (True, False)]
+    ways = (_evict_at_peak, _evict_by_area, evict_in_segments)
+    plans = [_corrected(lives, prices, profile, budget_bytes, way) for way in ways]
     found = [plan for plan in plans if plan is not None]
     return min(found, key=lambda plan: plan.rank(lives.problem), default=None)
 
 
-def _corrected(
-    lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int, at_peak: bool
-) -> QuickPlan | None:
+_Way = Callable[[Lifetimes, Prices, Profile, int], Eviction | None]
+
+
+def _evict_at_peak(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
+    return _evict(lives, prices, profile, budget_bytes, at_peak=True)
+
+
+def _evict_by_area(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
+    return _evict(lives, prices, profile, budget_bytes, at_peak=False)
+
+
+def _evict(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int, *, at_peak: bool) -> Eviction | None:
+    eviction = evict(lives, prices, profile, budget_bytes, at_peak=at_peak)
+    if eviction is not None:
+        eviction.improve(at_peak=at_peak)
+    return eviction
+
+
+def _corrected(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int, way: _Way) -> QuickPlan | None:
     problem = replace(lives.problem, budget_bytes=budget_bytes, deadline_seconds=None)
     target = budget_bytes
     for _ in range(MOST_CORRECTIONS):
-        eviction = evict(lives, prices, profile, target, at_peak=at_peak)
+        eviction = way(lives, prices, profile, target)
         if eviction is None:
             return None
-        eviction.improve(at_peak=at_peak)
         steps = to_steps(eviction)
         peak_bytes = simulate(replace(problem, budget_bytes=None), steps).transient_peak_bytes
         if peak_bytes <= budget_bytes:
             return _placed(lives.problem, problem, steps)
-        target -= peak_bytes - budget_bytes
+        uncounted = peak_bytes - (target + int(eviction.excess.max(initial=-target)))
+        target = min(target - (peak_bytes - budget_bytes), budget_bytes - uncounted)
     return None
 
 

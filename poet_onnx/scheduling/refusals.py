@@ -96,12 +96,14 @@ def covers_of(candidates: Candidates) -> str:
     """Say in words which plans the bound holds for."""
     hops = "any number of" if candidates.hops >= len(candidates.units) else f"at most {candidates.hops}"
     stays = sum(1 for value in candidates.last_alive if value not in candidates.instance.kept)
-    return (
+    recompute = (
         "plans in this order, which recomputes before the same node keep as well; recompute right before a reader, or "
-        "where an input is in RAM anyway, in chains of "
-        f"{hops} fused units whose inner values are not stored; values stored when they are made first, fetched right "
-        f"before a reader; {stays} small or short-lived values stay in RAM; buffers are taken "
-        "over only where that is certain; transfers hidden as far as time allows"
+        f"where an input is in RAM anyway, in chains of {hops} fused units whose inner values are not stored"
+    )
+    return (
+        f"{recompute if candidates.units else 'plans in this order that recompute nothing'}; values stored when they "
+        f"are made first, fetched right before a reader; {stays} small or short-lived values stay in RAM; buffers are "
+        "taken over only where that is certain; transfers hidden as far as time allows"
     )
 
 

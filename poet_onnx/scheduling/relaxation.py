@@ -34,7 +34,7 @@ def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_by
 
     Args:
         lives: of the graph.
-        prices: of the device.
+        prices: of the device, at least.
         profile: of the order.
         budget_bytes: bound on the transient peak.
         seconds: a guard; the bound is lower, but holds, where it ends the search.

@@ -156,7 +156,8 @@ class _Search:
         nodes = (costs.nodes[node.name] for node in self.problem.graph.nodes)
         base = sum(cost.joules + costs.idle_watts * cost.seconds for cost in nodes)
         seconds = max(1.0, self.deadline - time.thread_time())
-        return base + least_overhead(self.lives, self.prices, profile, self.budget_bytes, seconds=seconds)
+        prices = Prices.at_least(self.lives)
+        return base + least_overhead(self.lives, prices, profile, self.budget_bytes, seconds=seconds)
 
     def choice(
         self, candidate: _Candidate, plan: QuickPlan | None, base: QuickPlan | None, bound: float = 0.0
