@@ -21,7 +21,11 @@ from poet_onnx.plan import Plan, Prediction
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.request import Request
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
+from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.instance import build_instance
+from poet_onnx.scheduling.lifetimes import Lifetimes
+from poet_onnx.scheduling.planner import WORTHWHILE
+from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
 from poet_onnx.simulate import simulate
 
@@ -57,7 +61,8 @@ class Planned:
 def make_plan(model: ir.Model, request: Request) -> Planned:
     """Plan a normalized model's step as requested, or check the plan that came with the request; prepare the model.
 
-    The first of the model's forms in which something fits is planned.
+    The first of the model's forms in which something fits is planned, and then those of which even a quick plan spends
+    much less.
 
     Raises:
         InputError: if the model cannot be planned, or the plan that was given is for another graph or device, cannot be
@@ -70,16 +75,29 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
         return _carry_given(model, request, request.plan)
     end = time.monotonic() + request.time_limit_seconds
     whole: _Whole | None = None
+    best: Planned | None = None
     failures: list[_Failure] = []
     for form in forms(model, request.device, request.target, split=request.split):
         graph = extract(form.model)
         whole = whole or _Whole.of(graph, request)
-        planned = whole.planned(graph, form, seconds=max(1.0, end - time.monotonic()))
-        if isinstance(planned, Planned):
-            take_form(model, request.target, form.part_bytes, form.expansions)
-            return planned
-        failures.append(planned)
-    raise _refusal(failures, request)
+        if best is not None and not whole.is_soon_cheaper(graph, best):
+            continue
+        try:
+            planned = whole.planned(graph, form, seconds=max(1.0, end - time.monotonic()))
+        except KeyboardInterrupt:
+            if best is None:
+                raise
+            break
+        if isinstance(planned, _Failure):
+            failures.append(planned)
+        elif best is None or planned.plan.prediction.energy_joules < best.plan.prediction.energy_joules:
+            best = planned
+        if best is not None and not whole.could_save(best, end - time.monotonic()):
+            break
+    if best is None:
+        raise _refusal(failures, request)
+    take_form(model, request.target, best.plan.part_bytes, best.plan.expansions)
+    return best
 
 
 def _carry_given(model: ir.Model, request: Request, given: Plan | str) -> Planned:
@@ -126,14 +144,33 @@ class _Whole:
         paging = request.paging and bool(costs.page_out)
         return ScheduleProblem(graph, costs, transient, self.deadline_seconds, request.recompute, paging)
 
+    def could_save(self, planned: Planned, left_seconds: float) -> bool:
+        """Return whether a plan spends so much more than the computations alone that other forms are worth a look."""
+        is_late = left_seconds <= 0 or planned.plan.certificate.status == "interrupted"
+        return not is_late and self.ordered.energy_joules < (1 - WORTHWHILE) * planned.plan.prediction.energy_joules
+
+    def is_soon_cheaper(self, graph: TrainingGraph, planned: Planned) -> bool:
+        """Return whether a quick plan of another form's graph, in one order, spends much less than a plan."""
+        problem, _ = self.limited(graph)
+        lives = Lifetimes(problem)
+        profile = lives.profile(lives.order_of(memory_aware_order(problem)))
+        quick = quick_plan(lives, Prices.of(lives), profile, problem.budget_bytes or 0)
+        worth = (1 - WORTHWHILE) * planned.plan.prediction.energy_joules
+        return quick is not None and quick.rank(problem) < (False, worth)
+
+    def limited(self, graph: TrainingGraph) -> tuple[ScheduleProblem, int]:
+        """Return the problem with what is set aside taken off its budget, and how much that is."""
+        problem = self.problem(graph)
+        if problem.budget_bytes is None:
+            return problem, 0
+        aside = set_aside_bytes(problem, self.request.target)
+        # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
+        return replace(problem, budget_bytes=max(1, problem.budget_bytes - aside)), aside
+
     def planned(self, graph: TrainingGraph, form: Form, *, seconds: float) -> Planned | _Failure:
         """Schedule the graph of a form in some time."""
-        problem, request = self.problem(graph), self.request
-        limited, aside = problem, 0
-        if problem.budget_bytes is not None:
-            aside = set_aside_bytes(problem, request.target)
-            # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
-            limited = replace(problem, budget_bytes=max(1, problem.budget_bytes - aside))
+        problem = self.problem(graph)
+        limited, aside = self.limited(graph)
         try:
             plan = schedule_in_capacity(limited, self._schedule, seconds=seconds)
         except (InfeasibleError, NothingFoundError) as error:

@@ -108,3 +108,11 @@ def test_the_ordered_step_keeps_to_all_of_itself(model_path: Callable[..., Path]
     half = poet_onnx.rewrite(path, device="a72", target="stock", activation_budget="50%", time_limit_seconds=5)
     assert half.budget_bytes == result.budget_bytes // 2
     assert half.rewritten.transient_peak_bytes + figures.set_aside_bytes <= half.budget_bytes
+
+
+def test_a_form_that_spends_much_less_is_taken_though_another_has_a_plan(model_path: Callable[..., Path]) -> None:
+    options: dict[str, Any] = {"device": "a72", "activation_budget": "90%", "paging": False}
+    path = model_path("vgg16")
+    whole, any_form = poet_onnx.rewrite(path, split=False, **options), poet_onnx.rewrite(path, **options)
+    assert any_form.plan.part_bytes is not None
+    assert any_form.rewritten.energy_joules < 0.97 * whole.rewritten.energy_joules
