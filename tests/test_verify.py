@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import helper
+from small_models import export_small
 
 import poet_onnx
 from poet_onnx.errors import InputError
@@ -153,6 +155,20 @@ def test_a_model_that_the_runtime_refuses_is_a_problem_not_a_crash(path: Path, r
     report = poet_onnx.verify(path, model, feeds=1)
     assert any(problem.startswith("ONNX Runtime cannot load the rewritten model") for problem in report.problems)
     assert "\n" not in report.problems[-1]
+
+
+def test_a_model_that_fails_as_it_runs_is_a_problem_not_a_crash(tmp_path: Path) -> None:
+    """Labels are declared as many as the batch, and scores are twice as many."""
+    nodes = [
+        helper.make_node("Constant", [], ["pairs"], value_ints=[-1, 2]),
+        helper.make_node("Reshape", ["x", "pairs"], ["halves"]),
+        helper.make_node("MatMul", ["halves", "w"], ["scores"]),
+    ]
+    path = export_small(tmp_path, nodes, {"w": (2, 3)}, x=("batch", 4), classes=3)
+    result = poet_onnx.rewrite(path, device="host", dims={"batch": 2})
+    report = poet_onnx.verify(path, result.model, feeds=1)
+    assert not report.passed
+    assert report.problems[0].startswith("ONNX Runtime cannot run the original model: ")
 
 
 def test_random_operators_get_the_same_seeds_and_the_report_says_so(model_path: Callable[..., Path]) -> None:

@@ -18,6 +18,12 @@ _DISTRIBUTIONS = (
 )
 
 
+_ERRORS = (
+    *("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf"),
+    *("ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail"),
+)
+
+
 class InstalledRuntime(NamedTuple):
     """The ONNX Runtime of this environment."""
 
@@ -66,3 +72,11 @@ def import_onnxruntime() -> Any:
         return importlib.import_module("onnxruntime")
     except ImportError as error:
         raise InputError(f"{runtime.distribution} {runtime.version} cannot be imported: {error}.") from error
+
+
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """Return the classes of what ONNX Runtime raises, which have no base in common."""
+    state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    found = (getattr(state, name, None) for name in _ERRORS)
+    # A kernel's failure within a bound run comes as a RuntimeError.
+    return (*(error for error in found if error is not None), RuntimeError)

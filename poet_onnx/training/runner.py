@@ -13,15 +13,12 @@ from onnx import TensorProto, helper
 
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.runtime import installed_runtime, session_options
+from poet_onnx.runtime.installed import runtime_errors
 from poet_onnx.training.batch import Wanted
 
 Array = npt.NDArray[np.generic]
 
 _ALIGNMENT_BYTES = 64
-_ERRORS = (
-    *("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf"),
-    *("ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail"),
-)
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
@@ -62,8 +59,7 @@ class Runner:
         self._role = role
         options = session_options(threads=threads, page_dir=page_dir)
         options.log_severity_level = 4
-        state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-        self._errors = tuple(getattr(state, name) for name in _ERRORS if hasattr(state, name))
+        self._errors = runtime_errors()
         try:
             self._session = self._runtime.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
         except self._errors as error:
@@ -104,7 +100,7 @@ class Runner:
             self._binding.bind_ortvalue_input(name, value)
         try:
             self._session.run_with_iobinding(self._binding)
-        except (*self._errors, RuntimeError) as error:  # a kernel's failure comes as the latter
+        except self._errors as error:
             raise CheckFailedError(f"ONNX Runtime cannot run the {self._role}: {_one_line(error)}") from error
 
     def number(self, output: str) -> float:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.runtime import session_options
+from poet_onnx.runtime.installed import runtime_errors
 from poet_onnx.verify.optimized import OptimizedNode
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.generic]
 
 _LARGE_BYTES = 2**20
-_RUNTIME_ERRORS = (
-    *("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf"),
-    *("ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail"),
-)
 
 
 @dataclass(frozen=True)
@@ -142,10 +139,9 @@ class Session:
         return self._runtime.OrtValue.ortvalue_from_numpy(np.array(array, order="C"), "cpu")
 
     def _guard(self, verb: str, function: Any, *arguments: Any) -> Any:
-        state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         try:
             return function(*arguments)
-        except tuple(getattr(state, name) for name in _RUNTIME_ERRORS if hasattr(state, name)) as error:
+        except runtime_errors() as error:
             reason = " ".join(str(error).split())
             raise CheckFailedError(f"ONNX Runtime cannot {verb} the {self._role} model: {reason}") from error
 
