@@ -9,13 +9,17 @@ from dataclasses import replace
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan import Action, Certificate, Plan, Step
 from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.planner import base_joules
 from poet_onnx.simulate import simulate
 
 
 def plan_of(problem: ScheduleProblem, steps: list[Step]) -> Plan:
     """Return steps as a plan, with the simulator's prediction."""
     graph, prediction = problem.graph, simulate(problem, steps)
-    certificate = Certificate("feasible", prediction.energy_joules, 0.0, 1.0, 1.0, "nothing", "none", 0, 1, 0.0)
+    energy = prediction.energy_joules
+    bound = min(energy, base_joules(problem))
+    gap, overhead_gap = (energy - bound) / energy, float(energy > bound)
+    certificate = Certificate("feasible", energy, bound, gap, overhead_gap, "all plans", "none", 0, 1, 0.0)
     return Plan(graph.fingerprint, problem.costs.device, None, None, tuple(steps), prediction, certificate)
 
 

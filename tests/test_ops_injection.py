@@ -56,12 +56,12 @@ class Step:
         return [output.tobytes() for output in outputs] + [feeds[name].tobytes() for name in sorted(self.updated)]
 
 
-def make_step(path: Path, directory: Path, budget: str, asynchronous: bool) -> Step:
+def make_step(path: Path, directory: Path, budget: str, asynchronous: bool, split: bool) -> Step:
     """Rewrite a model with paging alone and open a session of it."""
     device = load_device("tx2")
     assert device.storage is not None
     device = device.model_copy(update={"storage": device.storage.model_copy(update={"asynchronous": asynchronous})})
-    result = rewrite(path, device=device, activation_budget=budget, recompute=False, gap=0.5, time_limit_seconds=10)
+    result = rewrite(path, device=device, activation_budget=budget, recompute=False, split=split, gap=0.5)
     halves = sum(node.op_type == "PageOutStart" for node in result.model.graph)
     whole = sum(node.op_type == "PageOut" for node in result.model.graph)
     assert halves + whole >= 18
@@ -115,13 +115,13 @@ def held() -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     "case",
-    [("bert-2", "12%", True, 60), ("bert-2", "12%", False, 30), ("resnet18", "75%", True, 8)],
+    [("bert-2", "12%", True, True, 60), ("bert-2", "12%", False, True, 30), ("resnet18", "75%", True, False, 8)],
     ids=["bert-2-async", "bert-2-sync", "resnet18-async"],
 )
 def test_every_call_of_a_step_may_fail(model_path: Callable[..., Path], tmp_path: Path, library, case) -> None:
     """At most some calls of each kind, spread over the step."""
-    name, budget, asynchronous, most = case
-    step = make_step(model_path(name), tmp_path, budget, asynchronous)
+    name, budget, asynchronous, split, most = case
+    step = make_step(model_path(name), tmp_path, budget, asynchronous, split)
     before = held()
     with count_allocations() as memory:
         injected = {fault: inject(library, step, fault, most) for fault in FAULTS}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -23,7 +22,6 @@ from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
 from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.simulate import simulate
 
 MODELS = ["mlp-mse", "densenet", "unet", "mobilenet", "transformer", "resnet18", "bert-2"]
 
@@ -55,7 +53,7 @@ def test_the_model_is_complete_after_every_pass(model_path: Callable[..., Path],
     model, problem = prepare(path)
     whole = random_plan(problem, 7, recomputes=12, transfers=10)
     computes = [step for step in whole.steps if step.action is Action.COMPUTE]
-    stages: list[tuple[type[OrderNodes | InsertRecompute | InsertPaging], list[object]]] = [
+    stages: list[tuple[type[OrderNodes | InsertRecompute | InsertPaging], list[Step]]] = [
         (OrderNodes, [step for step in computes if not step.copy]),
         (InsertRecompute, computes),
         (InsertPaging, list(whole.steps)),
@@ -64,7 +62,7 @@ def test_the_model_is_complete_after_every_pass(model_path: Callable[..., Path],
         carry_out: PassBase = make(problem.graph, whole)
         assert carry_out(model).modified
         assert not carry_out(model).modified, "a second run must find nothing to do"
-        done = replace(whole, steps=tuple(steps), prediction=simulate(problem, steps))  # type: ignore[arg-type]
+        done = plan_of(problem, steps)
         snapshot = model.clone()
         WriteMetadata(problem.graph, done, version="0")(snapshot)
         assert poet_onnx.verify(path, snapshot, feeds=1).problems == ()
