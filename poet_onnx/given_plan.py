@@ -7,7 +7,7 @@ from dataclasses import replace
 from poet_onnx import plan_json
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.plan import Certificate, Plan, Prediction
+from poet_onnx.plan import Certificate, Plan, Prediction, gaps
 from poet_onnx.plan_figures import check_figures, same
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.planner import ALL_PLANS, base_joules
@@ -110,12 +110,13 @@ def _certificate(problem: ScheduleProblem, plan: Plan, here: Prediction) -> Cert
             )
         return certificate
     bound = min(energy, base)
+    gap, overhead_gap = gaps(energy, bound, base)
     return replace(
         certificate,
         status="other_costs",
         objective_joules=energy,
         bound_joules=bound,
-        gap=(energy - bound) / energy if energy else 0.0,
-        overhead_gap=1.0 if energy > bound else 0.0,
+        gap=gap,
+        overhead_gap=overhead_gap,
         covers=ALL_PLANS,
     )

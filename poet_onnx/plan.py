@@ -65,6 +65,12 @@ class Certificate:
     solve_seconds: float
 
 
+def gaps(energy_joules: float, bound_joules: float, base_joules: float) -> tuple[float, float]:
+    """Return the gap over the energy and that over what of it is above the base, as `Certificate` has them."""
+    missing, overhead = energy_joules - bound_joules, energy_joules - base_joules
+    return missing / energy_joules if energy_joules else 0.0, missing / overhead if overhead > 0 else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What the simulator says of one training step; bytes are tensor bytes as the runtime's allocator counts them."""

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from poet_onnx.errors import InputError
-from poet_onnx.plan import STATUSES, Certificate, Plan, Prediction
+from poet_onnx.plan import STATUSES, Certificate, Plan, Prediction, gaps
 
 if TYPE_CHECKING:
     from poet_onnx.plan_json import PlanFile
@@ -74,7 +74,7 @@ def _contradiction(prediction: Prediction, certificate: Certificate) -> str | No
         return f"its energy is {prediction.energy_joules:.6g} J in one place and {energy:.6g} J in another"
     if bound > energy * (1 + _SAME):
         return f"its bound of {bound:.6g} J is above its energy of {energy:.6g} J"
-    gap = (energy - bound) / energy if energy else 0.0
+    gap, _ = gaps(energy, bound, 0.0)
     if abs(certificate.gap - gap) > _SAME or certificate.overhead_gap < certificate.gap - _SAME:
         return f"its gaps {certificate.gap:.6g} and {certificate.overhead_gap:.6g} are not those of energy and bound"
     stalled = prediction.seconds - prediction.compute_seconds

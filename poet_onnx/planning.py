@@ -151,16 +151,15 @@ class _Whole:
 
     def is_soon_cheaper(self, graph: TrainingGraph, planned: Planned) -> bool:
         """Return whether a quick plan of another form's graph, in one order, spends much less than a plan."""
-        problem, _ = self.limited(graph)
+        problem, _ = self.limited(self.problem(graph))
         lives = Lifetimes(problem)
         profile = lives.profile(lives.order_of(memory_aware_order(problem)))
         quick = quick_plan(lives, Prices.of(lives), profile, problem.budget_bytes or 0)
         worth = (1 - WORTHWHILE) * planned.plan.prediction.energy_joules
         return quick is not None and quick.rank(problem) < (False, worth)
 
-    def limited(self, graph: TrainingGraph) -> tuple[ScheduleProblem, int]:
-        """Return the problem with what is set aside taken off its budget, and how much that is."""
-        problem = self.problem(graph)
+    def limited(self, problem: ScheduleProblem) -> tuple[ScheduleProblem, int]:
+        """Return a problem with what is set aside taken off its budget, and how much that is."""
         if problem.budget_bytes is None:
             return problem, 0
         aside = set_aside_bytes(problem, self.request.target)
@@ -170,7 +169,7 @@ class _Whole:
     def planned(self, graph: TrainingGraph, form: Form, *, seconds: float) -> Planned | _Failure:
         """Schedule the graph of a form in some time."""
         problem = self.problem(graph)
-        limited, aside = self.limited(graph)
+        limited, aside = self.limited(problem)
         try:
             plan = schedule_in_capacity(limited, self._schedule, seconds=seconds)
         except (InfeasibleError, NothingFoundError) as error:

@@ -228,27 +228,34 @@ def resizing_cases() -> Iterator[Case]:
         yield Case(f"ResizeGrad-{index}", (made,), feeds, {"dx": shape}, {"scales": scales}, oracle=oracle)
 
 
+def batch_normalization(name: str, x: Array, random: Random) -> Case:
+    """Return a batch normalization in training of x, with random numbers for each channel."""
+    channels = x.shape[1]
+    numbers = {name: random.floats(channels) for name in ("scale", "bias", "mean")}
+    feeds = {"x": x, **numbers, "variance": np.abs(random.floats(channels)) + 1}
+    made = node(
+        "BatchNormInternal",
+        "x scale bias mean variance",
+        "y nm nv sm si",
+        epsilon=1e-5,
+        momentum=0.9,
+        training_mode=1,
+    )
+    return Case(name, (made,), feeds, {"y": None, "sm": None, "si": None})
+
+
 def normalization_cases() -> Iterator[Case]:
     """Yield batch and layer normalization: forward where it trains, and gradients."""
     for index, shape in enumerate([(2, 5, 6, 6), (1, 5, 7, 9), (4, 5, 33), (16, 5), (2, 3, 4, 4, 4), (1, 64, 1, 2)]):
-        random, channels = Random(200 + index), shape[1]
+        random = Random(200 + index)
         x = random.floats(*shape) * 3 + 2
         axes = (0, *range(2, len(shape)))
-        numbers = {name: random.floats(channels) for name in ("scale", "bias", "mean")}
-        forward = {"x": x, **numbers, "variance": np.abs(random.floats(channels)) + 1}
-        made = node(
-            "BatchNormInternal",
-            "x scale bias mean variance",
-            "y nm nv sm si",
-            epsilon=1e-5,
-            momentum=0.9,
-            training_mode=1,
-        )
-        yield Case(f"BatchNormInternal-{index}", (made,), forward, {"y": None, "sm": None, "si": None})
+        forward = batch_normalization(f"BatchNormInternal-{index}", x, random)
+        yield forward
         backward = {
             "dy": random.floats(*shape),
             "x": x,
-            "scale": numbers["scale"],
+            "scale": forward.feeds["scale"],
             "m": x.mean(axes),
             "i": (1 / np.sqrt(x.var(axes) + 1e-5)).astype(np.float32),
         }

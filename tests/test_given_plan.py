@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 from cli_runs import Cli, assert_one_sentence
+from slow_costs import costs_in_proportion
 
 import poet_onnx
-from poet_onnx.device import load_device
 from poet_onnx.errors import InputError
 from poet_onnx.given_plan import form_of, read_plan, replayed
-from poet_onnx.measured import MeasuredCosts, NodeMeasurement
 from poet_onnx.plan_json import to_json
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.rewrite import RewriteResult
@@ -143,22 +142,7 @@ def test_a_plan_carried_out_with_other_costs_claims_nothing_of_them(
     cli: Cli, path: Path, made: RewriteResult, tmp_path: Path
 ) -> None:
     """Energy and time are those of the costs at hand; the deadline may be missed then, and the report says so."""
-    first = poet_onnx.rewrite(path, device="host")
-    slow = {
-        name: NodeMeasurement(seconds=3 * cost.seconds, workspace_bytes=cost.workspace_bytes, output_bytes=0)
-        for name, cost in first.costs.nodes.items()
-    }
-    costs = MeasuredCosts(
-        fingerprint=first.graph.fingerprint,
-        device=load_device("host").name,
-        machine="test",
-        runtime="test",
-        threads=1,
-        repetitions=1,
-        step_seconds=1.0,
-        node_overhead_seconds=0.0,
-        nodes=slow,
-    )
+    costs = costs_in_proportion(poet_onnx.rewrite(path, device="host"), "host", 3)
     costs.save(tmp_path / "costs.json")
     options = ["--device", "host", "--costs", tmp_path / "costs.json", "--plan", written(as_file(made), tmp_path)]
     out = tmp_path / "out.onnx"

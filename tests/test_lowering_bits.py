@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from lowering_case import Case, Random, node
+from lowering_case import Case, Random
+from lowering_layer_cases import batch_normalization
 from lowering_runs import Arrays, run_on_stock, run_step
 
 from poet_onnx.passes.lowering import prepare
@@ -23,22 +24,8 @@ BATCHES, CHANNELS, PIXELS = (1, 3), (3, 4, 6, 64), (1, 3, 4, 7, 49, 50, 196, 313
 def normalization(batch: int, channels: int, pixels: int, *, scale: float = 1.0, shift: float = 0.5) -> Case:
     """Return a batch normalization in training of numbers about `shift`, as far from it as `scale`."""
     random = Random(1000 * batch + 100 * channels + pixels)
-    numbers = {name: random.floats(channels) for name in ("scale", "bias", "mean")}
-    feeds = {
-        "x": random.floats(batch, channels, pixels, scale=scale) + np.float32(shift),
-        **numbers,
-        "variance": np.abs(random.floats(channels)) + 1,
-    }
-    made = node(
-        "BatchNormInternal",
-        "x scale bias mean variance",
-        "y nm nv sm si",
-        epsilon=1e-5,
-        momentum=0.9,
-        training_mode=1,
-    )
-    name = f"{batch}x{channels}x{pixels}-{scale}-{shift}"
-    return Case(name, (made,), feeds, {"y": None, "sm": None, "si": None})
+    x = random.floats(batch, channels, pixels, scale=scale) + np.float32(shift)
+    return batch_normalization(f"{batch}x{channels}x{pixels}-{scale}-{shift}", x, random)
 
 
 CASES = [

@@ -13,10 +13,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx_ir.passes import PassError, Sequential
+from slow_costs import costs_in_proportion
 
 import poet_onnx
 from poet_onnx.errors import InfeasibleError, InputError
-from poet_onnx.measured import MeasuredCosts, NodeMeasurement
 from poet_onnx.ops.schemas import register_schemas
 from poet_onnx.plan_json import to_json
 from poet_onnx.rewrite import RewriteResult
@@ -306,22 +306,7 @@ def test_a_saved_plan_splits_gradients_as_it_was_made(model_path: Callable[..., 
 
 def test_measured_costs_of_whole_gradients_serve_split_ones(model_path: Callable[..., Path]) -> None:
     path = model_path("resnet18")
-    whole = poet_onnx.rewrite(path, device="a72")
-    nodes = {
-        name: NodeMeasurement(seconds=3 * cost.seconds, workspace_bytes=cost.workspace_bytes, output_bytes=0)
-        for name, cost in whole.costs.nodes.items()
-    }
-    measured = MeasuredCosts(
-        fingerprint=whole.graph.fingerprint,
-        device="a72",
-        machine="three times as slow as the model",
-        runtime="onnxruntime-training 1.19.2",
-        threads=1,
-        repetitions=1,
-        step_seconds=1.0,
-        node_overhead_seconds=0.0,
-        nodes=nodes,
-    )
+    measured = costs_in_proportion(poet_onnx.rewrite(path, device="a72"), "a72", 3)
     modelled = poet_onnx.rewrite(path, device="a72", activation_budget="40%")
     scaled = poet_onnx.rewrite(path, device="a72", activation_budget="40%", costs=measured)
     assert scaled.graph.fingerprint == modelled.graph.fingerprint

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from onnxruntime import SessionOptions
     from onnxruntime.training.api import Module
 
-# Session configuration entries that the operator library reads when it is registered.
 MOST_THREADS = 1024
 """More would not start in any reasonable time."""
 
+# Session configuration entries that the operator library reads when it is registered.
 _PAGE_DIR_ENTRY = "poet.page_dir"
 _PAGE_DIR_VARIABLE = "POET_PAGE_DIR"
 _LONGEST_ENTRY_BYTES = 1024  # of a configuration entry's value in ONNX Runtime 1.19

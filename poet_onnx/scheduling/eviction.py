@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -320,25 +319,24 @@ class Eviction:
         return frozenset((int(self.value[cause]), int(self.first[cause])) for cause in causes)
 
     def _save(self) -> _Saved:
-        integers = tuple(getattr(self, name).copy() for name in _Saved.INTEGERS)
-        return _Saved(
-            integers, self.rerun.copy(), self.count, {value: [*waits] for value, waits in self.of_value.items()}
-        )
+        arrays = {name: getattr(self, name).copy() for name in _ARRAYS}
+        return _Saved(arrays, self.count, {value: [*waits] for value, waits in self.of_value.items()})
 
     def _restore(self, saved: _Saved) -> None:
-        for name, array in zip(_Saved.INTEGERS, saved.integers, strict=True):
+        for name, array in saved.arrays.items():
             setattr(self, name, array)
-        self.rerun, self.count, self.of_value = saved.rerun, saved.count, saved.of_value
+        self.count, self.of_value = saved.count, saved.of_value
+
+
+_ARRAYS = ("excess", "value", "first", "last", "home", "paged", "rerun")
+"""What of an eviction changes with every value that is sent away or brought back."""
 
 
 @dataclass(frozen=True)
 class _Saved:
     """What an eviction goes back to: its arrays, by name, the number of its waits, and the waits of each value."""
 
-    INTEGERS: ClassVar = ("excess", "value", "first", "last", "home", "paged")
-
-    integers: tuple[Integers, ...]
-    rerun: Numbers
+    arrays: dict[str, Integers | Numbers]
     count: int
     of_value: dict[int, list[int]]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
-from poet_onnx.plan import Action, Certificate, Plan, Prediction, Step
+from poet_onnx.plan import Action, Certificate, Plan, Prediction, Step, gaps
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import attempt
 from poet_onnx.scheduling.deadlines import solve_within_deadline
@@ -339,7 +339,8 @@ class _Run:
         problem, limits = self.problem, self.limits
         prediction = simulate(problem, steps)
         energy, solver = prediction.energy_joules, "none"
-        bound, overhead = min(energy, bound_joules), energy - base_joules(problem)
+        bound = min(energy, bound_joules)
+        gap, overhead_gap = gaps(energy, bound, base_joules(problem))
         status = "not_needed"
         if is_needed:
             from poet_onnx.scheduling.solver import solver_name
@@ -351,8 +352,8 @@ class _Run:
             status=status,
             objective_joules=energy,
             bound_joules=bound,
-            gap=(energy - bound) / energy if energy else 0.0,
-            overhead_gap=(energy - bound) / overhead if overhead > 0 else 0.0,
+            gap=gap,
+            overhead_gap=overhead_gap,
             covers=covers,
             solver=solver,
             seed=limits.seed,

@@ -9,12 +9,14 @@ from benchmark.exhaustive import least_overhead
 from brute_force import least_overhead_of_class
 from random_graphs import random_dag
 
+from poet_onnx.plan import Plan
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.planner import base_joules
 from poet_onnx.simulate import simulate
+from proofs.assignments import admits, supplies_of
 from proofs.finding import FAILED, Finding, exact_bytes
 from proofs.validity import METHODS
 
@@ -56,15 +58,15 @@ def _with_budgets(problem: ScheduleProblem, order: tuple[str, ...]) -> Iterator[
             yield replace(problem, budget_bytes=budget)
 
 
-def _energies(problem: ScheduleProblem, order: tuple[str, ...]) -> tuple[float, float]:
-    plan = schedule(problem, gap=0.0, order=order, time_limit_seconds=600)
-    return plan.prediction.energy_joules, plan.certificate.bound_joules
+def _planned(problem: ScheduleProblem, order: tuple[str, ...]) -> Plan:
+    return schedule(problem, gap=0.0, order=order, time_limit_seconds=600)
 
 
 def _compare(problem: ScheduleProblem, order: tuple[str, ...], method: str, case: str) -> list[Finding]:
-    energy, bound = _energies(problem, order)
-    candidates = formulate(build_instance(problem, order), problem.budget_bytes or 0).candidates
-    overhead = least_overhead_of_class(candidates, problem.budget_bytes or 0)
+    plan = _planned(problem, order)
+    energy, bound = plan.prediction.energy_joules, plan.certificate.bound_joules
+    model = formulate(build_instance(problem, order), problem.budget_bytes or 0)
+    overhead = least_overhead_of_class(model.candidates, problem.budget_bytes or 0)
     if overhead is None:
         return [Finding("equality", method, f"{FAILED}: the search finds no plan", 0.0, case)]
     best = base_joules(problem) + overhead
@@ -72,7 +74,9 @@ def _compare(problem: ScheduleProblem, order: tuple[str, ...], method: str, case
     if difference > SAME:
         outcome = f"{FAILED}: the search is cheaper"
     elif difference < -SAME:
-        outcome = "a plan outside the class was found"
+        supplies = supplies_of(model, plan.steps)
+        is_inside = supplies is not None and admits(model, supplies)
+        outcome = f"{FAILED}: the search is dearer" if is_inside else "a plan outside the class was found"
     elif abs(bound - best) > SAME * best:
         outcome = f"{FAILED}: the bound is not the search's energy"
     return [Finding("equality", method, outcome, difference, f"{case}: {energy}, bound {bound}, search {best}")]
@@ -81,7 +85,7 @@ def _compare(problem: ScheduleProblem, order: tuple[str, ...], method: str, case
 def _compare_all(
     problem: ScheduleProblem, order: tuple[str, ...], group: str, case: str, most_states: int
 ) -> list[Finding]:
-    energy, _ = _energies(problem, order)
+    energy = _planned(problem, order).prediction.energy_joules
     overhead = least_overhead(problem, order, most_states=most_states)
     if overhead is None:
         return [Finding("equality", group, "search gave up", 0.0, case)]
