@@ -125,13 +125,25 @@ int PageFile::set_direct(bool is_direct) {
   return error;
 }
 
+void PageFile::write_back(uint64_t offset, uint64_t bytes) const noexcept {
+  sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+}
+
+void PageFile::await_written(uint64_t offset, uint64_t bytes) const noexcept {
+  sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                  SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+}
+
 void PageFile::drop_cache(uint64_t offset, uint64_t bytes) const noexcept {
-  const auto begin = static_cast<off_t>(offset);
-  const auto length = static_cast<off_t>(whole_blocks(bytes));
-  // Only clean pages can be dropped.
-  if (sync_file_range(fd_, begin, length,
-                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) == 0)
-    posix_fadvise(fd_, begin, length, POSIX_FADV_DONTNEED);
+  posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(whole_blocks(bytes)), POSIX_FADV_DONTNEED);
+}
+
+void PageFile::set_readahead(bool reads_ahead) const noexcept {
+  posix_fadvise(fd_, 0, 0, reads_ahead ? POSIX_FADV_NORMAL : POSIX_FADV_RANDOM);
+}
+
+void PageFile::prefetch(uint64_t offset, uint64_t bytes) const noexcept {
+  posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
 }
 
 IoResult PageFile::read(void* data, uint64_t bytes, uint64_t offset) const noexcept {

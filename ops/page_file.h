@@ -35,8 +35,16 @@ class PageFile {
   void reserve(uint64_t offset, uint64_t bytes);
   // Transfers go past the page cache from now on (O_DIRECT), or through it again. Returns 0 or the errno value.
   int set_direct(bool is_direct);
-  // Has the page cache write these bytes out and forget them; a hint.
+  // Has the page cache begin to write these bytes out; a hint.
+  void write_back(uint64_t offset, uint64_t bytes) const noexcept;
+  // Waits until these bytes are written out; a hint.
+  void await_written(uint64_t offset, uint64_t bytes) const noexcept;
+  // Has the page cache forget these bytes as far as they are written; a hint.
   void drop_cache(uint64_t offset, uint64_t bytes) const noexcept;
+  // Has the kernel read nothing but what it is asked for, or ahead of that again; a hint.
+  void set_readahead(bool reads_ahead) const noexcept;
+  // Has the page cache begin to read these bytes; a hint.
+  void prefetch(uint64_t offset, uint64_t bytes) const noexcept;
 
   // Transfers all bytes, through interruptions and partial results; they neither throw nor allocate. With direct I/O
   // memory, offset and bytes are whole blocks.

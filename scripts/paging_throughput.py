@@ -39,12 +39,22 @@ from poet_onnx.profiler.timing import keep_heap
 from poet_onnx.runtime import PagingOptions, count_paging, describe_store, open_stores, session_options
 
 BLOCKS_BYTES = [64 << 10, 256 << 10, 1 << 20, 4 << 20]
-BACKENDS = ["cached", "direct", "io_uring"]
-ENGINES = {"cached": ["psync", "0"], "direct": ["psync", "1"], "io_uring": ["io_uring", "1"]}
-"""fio's engine for a back end, and whether it goes past the page cache."""
+BACKENDS = ["cached", "uncached", "direct", "io_uring"]
+LIKE = {
+    "cached": ["--ioengine=psync", "--direct=0", "--invalidate=0"],
+    # A block is on the storage before the next one is written, and not in the page cache when it is read: neither from
+    # before nor read ahead with others, which in a page file are not the next ones to be read.
+    "uncached": [
+        *("--ioengine=psync", "--direct=0", "--invalidate=1", "--fadvise_hint=random"),
+        "--sync_file_range=wait_before,write,wait_after:1",
+    ],
+    "direct": ["--ioengine=psync", "--direct=1", "--invalidate=0"],
+    "io_uring": ["--ioengine=io_uring", "--direct=1", "--invalidate=0"],
+}
+"""How fio is told to work like a back end."""
 
 TOTAL_BYTES = 128 << 20
-PASSES = {"cached": 12, "direct": 2, "io_uring": 2}
+PASSES = {"cached": 12, "uncached": 2, "direct": 2, "io_uring": 2}
 """Over all bytes in a turn, so that it takes a few tenths of a second: fio's clock has milliseconds."""
 TURNS = 9
 LEAST_SHARE, MOST_OVERHEAD = 0.95, 1.02
@@ -173,11 +183,10 @@ class Fio:
     """fio, writing and reading the page file in the same blocks."""
 
     def __init__(self, file: Path, block: int, backend: str) -> None:
-        engine, direct = ENGINES[backend]
-        self._command = ["fio", f"--filename={file}", f"--ioengine={engine}", f"--direct={direct}", "--thread"]
+        self._command = ["fio", f"--filename={file}", *LIKE[backend], "--thread"]
         self._command += [f"--bs={block}", f"--size={TOTAL_BYTES // block * block}", "--output-format=json"]
-        # The file is reserved, stays in the cache, and nothing is done but reading or writing.
-        self._command += ["--overwrite=1", "--invalidate=0", "--gtod_reduce=1", "--refill_buffers=0", "--stonewall"]
+        # The file is reserved, and nothing is done but reading or writing.
+        self._command += ["--overwrite=1", "--gtod_reduce=1", "--refill_buffers=0", "--stonewall"]
         # As paging does: all is written, then all is read, and again, while the storage may still be busy writing.
         for number in range(PASSES[backend]):
             self._command += [f"--name=write{number}", "--rw=write", f"--name=read{number}", "--rw=read"]

@@ -62,8 +62,8 @@ class PagingOptions:
     """How a session moves its pages.
 
     Attributes:
-        backend: "cached" goes through the page cache; "uncached" does so too and drops each page from it at once;
-            "direct" goes past it (O_DIRECT); "io_uring" does so with several requests under way, and is "direct" where
+        backend: "cached" goes through the page cache; "uncached" does so too and drops each page from it when
+            the next one comes; "direct" goes past it (O_DIRECT); "io_uring" does so with several requests under way, and is "direct" where
             the system forbids io_uring. "auto" is "cached" for a page file that takes little of the free memory, and
             else what a short measurement finds fastest of the others. `describe_store` tells the choice.
         checksum: whether each page is known again by a 64-bit checksum when it is read.
