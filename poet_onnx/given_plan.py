@@ -10,7 +10,7 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Certificate, Plan, Prediction, gaps
 from poet_onnx.plan_figures import check_figures, same
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.planner import ALL_PLANS, base_joules
+from poet_onnx.scheduling.planner import ALL_PLANS
 from poet_onnx.simulate import simulate
 
 _FIXED = ("resident_bytes", "page_out_bytes", "page_in_bytes", "recomputed_nodes")
@@ -99,7 +99,7 @@ def replayed(problem: ScheduleProblem, plan: Plan, *, aside_bytes: int) -> Plan:
 
 def _certificate(problem: ScheduleProblem, plan: Plan, here: Prediction) -> Certificate:
     """Return what is known of the plan with the problem's costs."""
-    certificate, energy, base = plan.certificate, here.energy_joules, base_joules(problem)
+    certificate, energy, base = plan.certificate, here.energy_joules, problem.base_joules
     overhead = max(0.0, energy - base)
     if same(energy, certificate.objective_joules) and same(here.seconds, plan.prediction.seconds):
         expected = (energy - certificate.bound_joules) / overhead if overhead > _VISIBLE_OVERHEAD * energy else None

@@ -24,7 +24,7 @@ from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
-from poet_onnx.scheduling.planner import WORTHWHILE
+from poet_onnx.scheduling.outcome import WORTHWHILE
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
 from poet_onnx.simulate import simulate

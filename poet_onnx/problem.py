@@ -27,3 +27,9 @@ class ScheduleProblem:
     deadline_seconds: float | None = None
     recompute: bool = True
     paging: bool = True
+
+    @property
+    def base_joules(self) -> float:
+        """Return the energy of running every node once and nothing else."""
+        nodes = (self.costs.nodes[node.name] for node in self.graph.nodes)
+        return sum(node.joules + self.costs.idle_watts * node.seconds for node in nodes)

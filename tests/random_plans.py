@@ -9,7 +9,6 @@ from dataclasses import replace
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan import Action, Certificate, Plan, Step, gaps
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.planner import base_joules
 from poet_onnx.simulate import simulate
 
 
@@ -17,8 +16,8 @@ def plan_of(problem: ScheduleProblem, steps: list[Step]) -> Plan:
     """Return steps as a plan, with the simulator's prediction."""
     graph, prediction = problem.graph, simulate(problem, steps)
     energy = prediction.energy_joules
-    bound = min(energy, base_joules(problem))
-    gap, overhead_gap = gaps(energy, bound, base_joules(problem))
+    bound = min(energy, problem.base_joules)
+    gap, overhead_gap = gaps(energy, bound, problem.base_joules)
     certificate = Certificate("feasible", energy, bound, gap, overhead_gap, "all plans", "none", 0, 1, 0.0)
     return Plan(graph.fingerprint, problem.costs.device, None, None, tuple(steps), prediction, certificate)
 

@@ -17,8 +17,9 @@ from real_problems import real_problem
 
 from poet_onnx.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
-from poet_onnx.plan import Action
+from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.budget import smallest_budget
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.instance import build_instance, file_order
 from poet_onnx.scheduling.lifetimes import Lifetimes
@@ -226,10 +227,6 @@ def _training(seed: int, layers: int, share: float, *, scale: int = 1) -> tuple[
     return problem, order, int(least + share * (max(instance.step_bytes()) - least))
 
 
-def _base_joules(problem: ScheduleProblem) -> float:
-    return sum(cost.joules for cost in problem.costs.nodes.values())
-
-
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 20), share=st.sampled_from([0.3, 0.5, 0.8, 1.0]))
 def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int, share: float) -> None:
@@ -244,7 +241,7 @@ def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int
     prediction = simulate(replace(problem, budget_bytes=budget), plan.steps)
     assert prediction == plan.prediction
     assert tuple(s.subject for s in plan.steps if s.action is Action.COMPUTE and not s.copy) == order
-    assert bound <= (prediction.energy_joules - _base_joules(problem)) * (1 + 1e-9) + 1e-9
+    assert bound <= (prediction.energy_joules - problem.base_joules) * (1 + 1e-9) + 1e-9
 
 
 def test_quick_plans_are_found_nearly_everywhere() -> None:
@@ -269,7 +266,7 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
         best = least_energy(replace(problem, budget_bytes=budget), order)
         if best is None:
             continue
-        overhead = best - _base_joules(problem)
+        overhead = best - problem.base_joules
         assert bound <= overhead + 1e-6
         compared += overhead > 0
         tight += overhead > 0 and bound >= 0.999 * overhead
@@ -320,3 +317,15 @@ def test_the_order_for_a_budget_of_real_models(name: str, share: float, model_pa
     assert choice.steps
     prediction = simulate(replace(problem, budget_bytes=budget), choice.steps)
     assert prediction.energy_joules == choice.energy_joules <= choice.rule_energy_joules
+
+
+def test_a_little_more_memory_does_not_lead_to_a_worse_order(model_path: Callable[..., Path]) -> None:
+    problem = real_problem(model_path("mobilenet"), "a72")
+    rule = memory_aware_order(problem)
+    smallest, peak = smallest_budget(problem, rule).budget_bytes, _peak(problem, rule)
+    energies: list[float] = []
+    for share in (0.0, 0.004, 0.01):
+        plans: list[tuple[Step, ...]] = []
+        order_for(problem, smallest + int(share * (peak - smallest)), found=plans.append)
+        energies.append(min(simulate(problem, steps).energy_joules for steps in plans))
+        assert energies[-1] <= 1.01 * min(energies)

@@ -15,7 +15,7 @@ from real_problems import real_problem
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import Progress, memory_aware_order, ordered_steps, schedule, smallest_budget
-from poet_onnx.scheduling.planner import WORTHWHILE
+from poet_onnx.scheduling.outcome import WORTHWHILE
 from poet_onnx.simulate import simulate
 
 

@@ -17,7 +17,6 @@ from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lowering import to_steps
-from poet_onnx.scheduling.planner import base_joules
 from poet_onnx.scheduling.starts import greedy_start
 from poet_onnx.scheduling.timely import improve_in_time
 from poet_onnx.scheduling.timing import relaxed_timing
@@ -62,7 +61,7 @@ def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
             assert model.ceilings().holds(x)
             simulate(problem, to_steps(model, x))  # within the budget and the deadline
             spent += model.joules(x)
-            least += plan.prediction.energy_joules - base_joules(problem)
+            least += plan.prediction.energy_joules - problem.base_joules
     assert greedy <= found / 2
     assert missed <= found / 20
     assert spent <= 1.1 * least

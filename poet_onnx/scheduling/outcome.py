@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+WORTHWHILE = 0.03
+"""Share of the energy that more orders, plans of a wider class or other forms of the graph must be able to save, to be
+looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:

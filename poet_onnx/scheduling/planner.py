@@ -18,7 +18,7 @@ from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.outcome import Limits, Progress
+from poet_onnx.scheduling.outcome import WORTHWHILE, Limits, Progress
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, check_large_nodes, covers_of
 from poet_onnx.scheduling.relaxation import least_overhead
@@ -34,9 +34,6 @@ RELAXATION_SECONDS = 2.0
 
 NEAR = 0.1
 """Share of the asked gaps at which the relaxation alone settles a plan."""
-
-WORTHWHILE = 0.03
-"""Share of the energy that plans of a wider class, or of another form of the graph, must save to be looked for."""
 
 BESIDES_SHARE = 0.25
 """Of the time limit: after that nothing more is begun once there is a plan."""
@@ -201,11 +198,11 @@ class _Run:
 
     def _plan_of(self, known: _Known) -> Plan:
         """Return a plan, bounded by what no plan of any kind and any order stays below."""
-        return self._plan(overlap(self.problem, known.steps), base_joules(self.problem), ALL_PLANS)
+        return self._plan(overlap(self.problem, known.steps), self.problem.base_joules, ALL_PLANS)
 
     def take(self, steps: tuple[Step, ...]) -> None:
         """Take a plan that was found before or on the way to an order, if it keeps the limits."""
-        incumbent = Incumbent(self.problem, base_joules(self.problem), self.progress, self.begin)
+        incumbent = Incumbent(self.problem, self.problem.base_joules, self.progress, self.begin)
         try:
             incumbent.offer_steps(steps)
         finally:  # an interrupt may come as it is told of
@@ -214,7 +211,7 @@ class _Run:
 
     def _incumbent(self, order: tuple[str, ...]) -> Incumbent:
         """Return what is known so far of an order; plans in others may be cheaper than its bound."""
-        incumbent = Incumbent(self.problem, base_joules(self.problem), self.progress, self.begin)
+        incumbent = Incumbent(self.problem, self.problem.base_joules, self.progress, self.begin)
         for known in self.known:
             if known.order == order:
                 incumbent.take(known.steps, known.prediction)
@@ -340,7 +337,7 @@ class _Run:
         prediction = simulate(problem, steps)
         energy, solver = prediction.energy_joules, "none"
         bound = min(energy, bound_joules)
-        gap, overhead_gap = gaps(energy, bound, base_joules(problem))
+        gap, overhead_gap = gaps(energy, bound, problem.base_joules)
         status = "not_needed"
         if is_needed:
             from poet_onnx.scheduling.solver import solver_name
@@ -369,10 +366,3 @@ class _Run:
             prediction=prediction,
             certificate=certificate,
         )
-
-
-def base_joules(problem: ScheduleProblem) -> float:
-    """Return the energy of running every node once and nothing else."""
-    costs = problem.costs
-    nodes = [costs.nodes[node.name] for node in problem.graph.nodes]
-    return sum(node.joules + costs.idle_watts * node.seconds for node in nodes)

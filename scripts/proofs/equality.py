@@ -14,7 +14,6 @@ from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.instance import build_instance
-from poet_onnx.scheduling.planner import base_joules
 from poet_onnx.simulate import simulate
 from proofs.assignments import admits, supplies_of
 from proofs.finding import FAILED, Finding, exact_bytes
@@ -69,7 +68,7 @@ def _compare(problem: ScheduleProblem, order: tuple[str, ...], method: str, case
     overhead = least_overhead_of_class(model.candidates, problem.budget_bytes or 0)
     if overhead is None:
         return [Finding("equality", method, f"{FAILED}: the search finds no plan", 0.0, case)]
-    best = base_joules(problem) + overhead
+    best = problem.base_joules + overhead
     outcome, difference = "equal", (energy - best) / best
     if difference > SAME:
         outcome = f"{FAILED}: the search is cheaper"
@@ -89,7 +88,7 @@ def _compare_all(
     overhead = least_overhead(problem, order, most_states=most_states)
     if overhead is None:
         return [Finding("equality", group, "search gave up", 0.0, case)]
-    best = base_joules(problem) + overhead
+    best = problem.base_joules + overhead
     difference = (energy - best) / best
     if difference < -SAME:
         return [Finding("equality", group, f"{FAILED}: the search is dearer", difference, case)]

@@ -1,0 +1,270 @@
+"""Local search for an order in which little energy goes into recompute and paging.
+
+Several orders by rule are compared by quick plans, and the best ones are changed where the memory is tight: a wait of a
+value is made shorter by moving its end up or its start down, at once in all places of a network of repeated blocks that
+look alike. Work is counted, so that the answer does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.eviction import Prices, evict
+from poet_onnx.scheduling.instance import file_order
+from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
+from poet_onnx.scheduling.moves import Mover
+from poet_onnx.scheduling.order import Dependencies
+
+MOST_WORK = 5_000_000
+"""Waits and nodes that a search may look at: one or two seconds, and the same on any machine."""
+
+WORK_PER_TRIAL = 5_000
+"""What every trial costs besides, in the same unit."""
+
+STARTS = 2
+"""Orders by rule from which the search sets out."""
+
+MORE_STARTS = 4
+"""Orders from which the search sets out again and again there, with its moves in another order each time."""
+
+KICKS = 3
+"""Random moves, at most, that lead out of an order which no move makes better."""
+
+TIGHT_SHARE = 0.95
+"""Of the budget: where more is in RAM, a move may help."""
+
+SMALLEST_SHARE = 0.002
+"""Of the budget: waits of smaller values are not shortened."""
+
+CLASS_ROUNDS = 3
+"""How far around a node its like must look the same."""
+
+
+MOVED = " + moves"
+"""Behind the name of the order from which one was made by moves."""
+
+RULE = "memory-aware"
+"""Name of the order that every search starts from, and others are compared with."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An order and what its quick plan costs above the computations, in joules; infinite if there is none."""
+
+    rule: str
+    profile: Profile
+    joules: float
+
+
+def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return each order once, the most promising first."""
+    unique = {candidate.profile.order.tobytes(): candidate for candidate in candidates}
+    return sorted(unique.values(), key=lambda candidate: (candidate.joules, candidate.profile.peak_bytes))
+
+
+@dataclass(frozen=True)
+class Network:
+    """What searches for any budget share.
+
+    Attributes:
+        problem: its budget is not looked at.
+        dependencies: which nodes must run before which.
+        lives: of the graph's values.
+        prices: of the device.
+        mover: of nodes in an order.
+        kinds: a number for each node, the same for nodes that look alike and have neighbours that look alike.
+    """
+
+    problem: ScheduleProblem
+    dependencies: Dependencies
+    lives: Lifetimes
+    prices: Prices
+    mover: Mover
+    kinds: list[int]
+
+    @classmethod
+    def of(cls, problem: ScheduleProblem) -> Network:
+        """Return the network of a problem."""
+        lives, dependencies = Lifetimes(problem), Dependencies(problem.graph)
+        mover = Mover(lives, dependencies.before)
+        return cls(problem, dependencies, lives, Prices.of(lives), mover, _kinds(lives, mover))
+
+
+class OrderSearch:
+    """One search, for one budget.
+
+    Args:
+        network: what is ordered.
+        budget_bytes: bound on the transient peak.
+        end: time of the processor, in seconds, at which the search gives up; a guard.
+        seed: of the random moves.
+    """
+
+    def __init__(self, network: Network, budget_bytes: int, end: float, seed: int) -> None:
+        self.network, self.budget_bytes, self.end = network, budget_bytes, end
+        self.lives, self.mover, self.kinds = network.lives, network.mover, network.kinds
+        self.random = random.Random(seed)
+        self.work = 0
+
+    def candidate(self, rule: str, profile: Profile) -> Candidate:
+        """Return an order with what its quick plan costs."""
+        return Candidate(rule, profile, self._joules(profile))
+
+    def candidates(self, rule: Profile) -> list[Candidate]:
+        """Return orders other than the rule's, the most promising first."""
+        starts = self._starts(rule)
+        found = list(starts)
+        for number, start in enumerate(starts[:STARTS], start=1):
+            found.append(self._improved(start, MOST_WORK * number // STARTS))
+        return [candidate for candidate in ranked(found) if candidate.profile.order.tobytes() != rule.order.tobytes()]
+
+    def restarted(self, rule: Profile) -> list[Candidate]:
+        """Return orders that are found from more starts, again and again, each time with the moves in another order."""
+        starts = self._starts(rule)[:MORE_STARTS]
+        found = list(starts)
+        for start in cycle(starts):
+            if not self._goes_on(MOST_WORK):
+                break
+            self.work += WORK_PER_TRIAL
+            found.append(self._descended(start, MOST_WORK))
+        return ranked(found)
+
+    def polished(self, candidate: Candidate) -> Candidate:
+        """Return an order made better as far as moves alone do that."""
+        return self._descended(candidate, self.work + MOST_WORK)
+
+    def _starts(self, rule: Profile) -> list[Candidate]:
+        """Return the orders by rule, each as it is and with constants as late as possible, the cheapest first."""
+        deps = self.network.dependencies
+        orders = {
+            RULE: self.lives.names_of(rule.order),
+            "drain": deps.drain_order(),
+            "greedy": deps.greedy_order(),
+            "file": file_order(self.network.problem.graph),
+        }
+        orders |= {f"{name}, constants late": deps.late_order(order) for name, order in orders.items()}
+        starts: dict[bytes, Candidate] = {}
+        for name, order in orders.items():
+            profile = self.lives.profile(self.lives.order_of(order))
+            if profile.order.tobytes() not in starts:
+                starts[profile.order.tobytes()] = self.candidate(name, profile)
+        return ranked(starts.values())
+
+    def _joules(self, profile: Profile) -> float:
+        """Return what the quick plan of an order costs above the computations, infinite if there is none."""
+        self.work += WORK_PER_TRIAL + len(profile.order)
+        plan = evict(self.lives, self.network.prices, profile, self.budget_bytes)
+        if plan is None:
+            return math.inf
+        self.work += plan.visits
+        return plan.joules
+
+    def _improved(self, start: Candidate, most_work: int) -> Candidate:
+        """Shorten waits while that makes the quick plan cheaper; then set out again from a few random moves."""
+        best = self._descended(start, most_work)
+        while self._goes_on(most_work) and best.joules > 0:
+            kicked = self._kicked(best.profile)
+            if kicked is None:
+                break
+            found = self._descended(Candidate(start.rule, kicked, self._joules(kicked)), most_work)
+            if found.joules < best.joules:
+                best = found
+        return best
+
+    def _goes_on(self, most_work: int) -> bool:
+        return self.work < most_work and time.thread_time() < self.end
+
+    def _descended(self, best: Candidate, most_work: int) -> Candidate:
+        rule = best.rule if best.rule.endswith(MOVED) else best.rule + MOVED
+        better = True
+        while better and best.joules > 0:
+            better = False
+            alike = self._tight_waits(best.profile)
+            keys = sorted(alike)
+            self.random.shuffle(keys)
+            for key in keys:
+                for moves_up in (True, False):
+                    if not self._goes_on(most_work):
+                        return best
+                    profile = self._shortened(best.profile, alike[key], moves_up)
+                    if profile is None:
+                        continue
+                    joules = self._joules(profile)
+                    if joules < best.joules * (1 - 1e-9):
+                        best, better = Candidate(rule, profile, joules), True
+        return best
+
+    def _tight_waits(self, profile: Profile) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
+        """Return the waits that reach into tight places, as pairs of nodes, by what they look like."""
+        waits = profile.waits
+        tight = np.concatenate(([0], np.cumsum(profile.levels > TIGHT_SHARE * self.budget_bytes)))
+        sizes = self.lives.sizes[waits.value]
+        useful = (waits.last > waits.first + 1) & (sizes >= SMALLEST_SHARE * self.budget_bytes)
+        useful &= tight[waits.last] > tight[waits.first]
+        alike: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        for wait in np.nonzero(useful)[0]:
+            first, last = int(profile.order[waits.first[wait]]), int(profile.order[waits.last[wait]])
+            alike.setdefault((self.kinds[first], self.kinds[last], int(sizes[wait])), []).append((first, last))
+        return alike
+
+    def _shortened(self, profile: Profile, waits: Sequence[tuple[int, int]], moves_up: bool) -> Profile | None:
+        """Return the order with some waits made as short as possible, None if that changes nothing."""
+        order, position = profile.order, profile.position
+        for first, last in waits:
+            begin, end = int(position[first]), int(position[last])
+            if end <= begin + 1:
+                continue
+            if moves_up:
+                moved = self.mover.pull(order, position, [end], begin + 1)
+            else:
+                moved = self.mover.push(order, position, begin, end)
+            if moved is not None:
+                order, position = moved, self.lives.position(moved)
+        return self.lives.profile(order) if order is not profile.order else None
+
+    def _kicked(self, profile: Profile) -> Profile | None:
+        """Return the order after a few random moves."""
+        result = None
+        for _ in range(self.random.randint(1, KICKS)):
+            alike = self._tight_waits(profile)
+            if not alike:
+                break
+            waits = alike[self.random.choice(sorted(alike))]
+            moved = self._shortened(profile, [self.random.choice(waits)], self.random.random() < 0.5)
+            if moved is not None:
+                result = profile = moved
+        self.work += WORK_PER_TRIAL
+        return result
+
+
+def _kinds(lives: Lifetimes, mover: Mover) -> list[int]:
+    """Return a number for each node, the same for nodes that look alike and have neighbours that look alike."""
+    looks: list[tuple[object, ...]] = [
+        (node.op_type, tuple(int(lives.sizes[value]) for value in lives.writes[number]), int(lives.workspace[number]))
+        for number, node in enumerate(lives.nodes)
+    ]
+    kinds = _numbered(looks)
+    for _ in range(CLASS_ROUNDS):
+        looks = [
+            (
+                kinds[node],
+                tuple(sorted(kinds[other] for other in mover.before[node])),
+                tuple(sorted(kinds[other] for other in mover.behind[node])),
+            )
+            for node in range(len(kinds))
+        ]
+        kinds = _numbered(looks)
+    return kinds
+
+
+def _numbered(looks: Sequence[tuple[object, ...]]) -> list[int]:
+    numbers: dict[tuple[object, ...], int] = {}
+    return [numbers.setdefault(look, len(numbers)) for look in looks]
