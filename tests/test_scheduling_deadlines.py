@@ -19,6 +19,7 @@ from poet_onnx.plan import Plan
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget, solver
 from poet_onnx.scheduling.candidates import Candidates, find_candidates
+from poet_onnx.scheduling.refusals import NoneExistsError
 from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
@@ -161,3 +162,11 @@ def test_rows_of_time_that_contradict_each_other_are_seen_before_the_solver_look
     with pytest.raises(InfeasibleError, match=r"No plan within .* keeps to a transient budget"):
         schedule(replace(problem, budget_bytes=budget, deadline_seconds=seconds), order=order)
     assert answers[0] is True
+
+
+def test_a_proof_that_no_plan_is_in_time_comes_within_the_time_limit(model_path: Callable[..., Path]) -> None:
+    problem = real_problem(model_path("mobilenet", batch=8), "a72")
+    alone = simulate(problem, ordered_steps(memory_aware_order(problem)))
+    budget, deadline = alone.transient_peak_bytes // 4, 1.3 * alone.compute_seconds
+    with pytest.raises(NoneExistsError):
+        schedule(replace(problem, budget_bytes=budget, deadline_seconds=deadline), explains=False)

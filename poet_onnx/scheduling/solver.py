@@ -90,6 +90,8 @@ def is_infeasible(model: Formulation, *, time_limit_seconds: float) -> bool:
     scip.setParams({"limits/nodes": 1, "limits/time": time_limit_seconds})
     scip.setHeuristics(PY_SCIP_PARAMSETTING.OFF)
     scip.setSeparating(PY_SCIP_PARAMSETTING.OFF)
+    # Cliques of rows of time are no help here, and keeping their table clean may take SCIP half a minute.
+    scip.setParam("constraints/linear/extractcliques", False)
     scip.optimize()
     if scip.getStatus() == "userinterrupt":
         raise KeyboardInterrupt
