@@ -44,6 +44,9 @@ class Home(IntEnum):
     NOWHERE = 2
 
 
+RAM, STORAGE, NOWHERE = Home
+
+
 @dataclass(frozen=True)
 class Prices:
     """Joules of what brings values back; infinite where it is not possible.
@@ -167,9 +170,9 @@ class Eviction:
     def joules(self) -> float:
         """Return what all transfers and reruns cost."""
         home, value = self.home[: self.count], self.value[: self.count]
-        stored = value[home == Home.STORAGE]
+        stored = value[home == STORAGE]
         price = self.prices.page_in[stored].sum() + self.prices.page_out[np.unique(stored)].sum()
-        return float(price + self.rerun[: self.count][home == Home.NOWHERE].sum())
+        return float(price + self.rerun[: self.count][home == NOWHERE].sum())
 
     def fill(self, *, at_peak: bool, barred: int = -1) -> bool:
         """Send values away until the memory keeps to the budget; return whether it does.
@@ -187,7 +190,7 @@ class Eviction:
                 return True
             count = self.count
             self.visits += count
-            fits = (first[:count] < place) & (place < last[:count]) & (self.home[:count] == Home.RAM)
+            fits = (first[:count] < place) & (place < last[:count]) & (self.home[:count] == RAM)
             chosen = np.nonzero(fits)[0]
             chosen = chosen[chosen != barred]
             if not len(chosen) or count > self.most_waits:
@@ -205,14 +208,14 @@ class Eviction:
             if price[best] == math.inf:
                 return False
             wait = int(chosen[best])
-            self.send(wait, Home.STORAGE if page[best] <= self.rerun[wait] else Home.NOWHERE)
+            self.send(wait, STORAGE if page[best] <= self.rerun[wait] else NOWHERE)
 
     def send(self, wait: int, home: Home) -> None:
         """Let a value be elsewhere during a wait."""
         value = int(self.value[wait])
         self.excess[self.first[wait] + 1 : self.last[wait]] -= self.lives.sizes[value]
         self.home[wait] = home
-        if home is Home.STORAGE:
+        if home is STORAGE:
             self.paged[value] += 1
         else:
             self._require(value, int(self.last[wait]), wait)
@@ -242,14 +245,14 @@ class Eviction:
         self.count += 1
         self.value[new], self.first[new], self.last[new] = value, place, self.last[wait]
         self.rerun[new] = self.rerun[wait]
-        if self.home[wait] != Home.RAM:
+        if self.home[wait].item() != RAM:
             self.excess[place : self.last[wait]] += self.lives.sizes[value]
         self.last[wait] = place
         if self.rerun[wait] < math.inf:
             self.rerun[wait] = self._rerun_price(value, place)
         self.of_value[value].append(new)
         self.cause[new] = cause
-        return bool(self.home[wait] == Home.NOWHERE)
+        return bool(self.home[wait].item() == NOWHERE)
 
     def _grow(self) -> None:
         """Make room for as many waits again."""
@@ -263,9 +266,9 @@ class Eviction:
     def bring_back(self, wait: int) -> None:
         """Keep a value in RAM during a wait."""
         self.excess[self.first[wait] + 1 : self.last[wait]] += self.lives.sizes[self.value[wait]]
-        if self.home[wait] == Home.STORAGE:
+        if self.home[wait].item() == STORAGE:
             self.paged[self.value[wait]] -= 1
-        self.home[wait] = Home.RAM
+        self.home[wait] = RAM
 
     def prune(self) -> None:
         """Keep in RAM what there turned out to be room for, the dearest first."""
@@ -276,14 +279,14 @@ class Eviction:
 
     def away(self) -> list[int]:
         """Return the waits that are spent outside RAM, the dearest first."""
-        waits = np.nonzero(self.home[: self.count])[0].tolist()
-        return sorted(waits, key=lambda wait: (-self._price(wait), wait))
+        waits = np.nonzero(self.home[: self.count])[0]
+        is_stored = self.home[waits] == STORAGE
+        price = np.where(is_stored, self._page_price(self.value[waits]), self.rerun[waits])
+        return [int(wait) for wait in waits[np.lexsort((waits, -price))]]
 
-    def _price(self, wait: int) -> float:
-        value = self.value[wait]
-        if self.home[wait] == Home.STORAGE:
-            return float(self.prices.page_in[value] + self.prices.page_out[value] / self.paged[value])
-        return float(self.rerun[wait])
+    def _page_price(self, value: Integers) -> Numbers:
+        """Return the joules of a page-in of values, with the share of their page-outs that falls to it."""
+        return self.prices.page_in[value] + self.prices.page_out[value] / np.maximum(self.paged[value], 1)
 
     def improve(self, *, at_peak: bool) -> None:
         """Try to keep each value that is away, or to bring it back in the other way, and stay with what is cheaper."""
@@ -292,17 +295,18 @@ class Eviction:
         for wait in self.away():
             if self.visits > most_visits:
                 return
-            for home in (Home.RAM, Home.NOWHERE, Home.STORAGE):
-                now = self.home[wait]
-                dearer = home is Home.NOWHERE and self.rerun[wait] >= self._price(wait)
-                if now in (Home.RAM, home) or dearer:
+            for home in (RAM, NOWHERE, STORAGE):
+                now = self.home[wait].item()
+                if now in (RAM, home):
                     continue
-                if home is Home.STORAGE and self.prices.page_in[self.value[wait]] >= self.rerun[wait]:
+                if home is NOWHERE and self.rerun[wait] >= self._page_price(self.value[wait]):
+                    continue
+                if home is STORAGE and self.prices.page_in[self.value[wait]] >= self.rerun[wait]:
                     continue
                 saved = self._save()
                 self.visits += self.count
                 self.bring_back(wait)
-                if home is not Home.RAM:
+                if home is not RAM:
                     self.send(wait, home)
                 fits = self.fill(at_peak=at_peak, barred=wait)
                 if fits:
