@@ -15,6 +15,7 @@ from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import file_order
+from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.reorder import OrderChoice
 
 BETTER = ("q", "s", "p", "r", "t")
@@ -95,3 +96,31 @@ def test_a_known_plan_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Incumbent, "offer_steps", counted)
     schedule(problem, gap=0.0, known=[known.steps])
     assert placed.count(known.steps) == 1
+
+
+def test_of_two_orders_the_second_is_searched_for_cheaper_plans_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, order = _problem()
+    better = schedule(problem, gap=0.0, order=BETTER)
+    choice = OrderChoice(order, "file", 0, 0.0, 0.0, 0.0, (), rival=BETTER)
+    monkeypatch.setattr("poet_onnx.scheduling.planner.order_for", lambda *_, **__: choice)
+    known: list[float] = []
+    settles = Incumbent.settles
+
+    def listen(incumbent: Incumbent, limits: Limits) -> bool:
+        known.append(limits.known_joules)
+        return settles(incumbent, limits)
+
+    monkeypatch.setattr(Incumbent, "settles", listen)
+    found = schedule(problem, gap=0.0)
+    assert _without_time(found) == _without_time(better)
+    assert set(known) == {better.certificate.objective_joules}  # everything fits in the first order
+
+
+def test_a_bound_that_reaches_a_known_plan_settles_an_order() -> None:
+    problem, _ = _problem()
+    incumbent = Incumbent(problem, problem.base_joules, None, 0.0)
+    limits = Limits(0.0, 0.0, 1.0, known_joules=problem.base_joules + 1.0)
+    incumbent.lift(0.9)
+    assert not incumbent.settles(limits)
+    incumbent.lift(1.0)
+    assert incumbent.settles(limits)

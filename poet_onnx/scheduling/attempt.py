@@ -60,7 +60,10 @@ def attempt(
             return Outcome("infeasible", None, bound, 0), model
         if start is None and not model.held:
             start = _in_time(model, incumbent, SEARCH_SHARE * _left(end))
-        outcome = solve(model, incumbent, replace(limits, time_limit_seconds=_left(end)), start=start)
+        if incumbent.steps is not None and time.monotonic() > end:
+            outcome = Outcome("time_limit", None, bound, 0)
+        else:
+            outcome = solve(model, incumbent, replace(limits, time_limit_seconds=_left(end)), start=start)
         if model.proves and outcome.status != "infeasible":
             incumbent.lift(outcome.bound_joules)
         bound = bound or outcome.bound_joules

@@ -103,7 +103,9 @@ class Incumbent:
         self._progress(Progress(self.joules, self.bound_joules, gap, self._reported - self._begin))
 
     def settles(self, limits: Limits) -> bool:
-        """Return whether the plan is as close to the bound as was asked for."""
+        """Return whether the plan is as close to the bound as was asked for, or none can be as cheap as a known one."""
+        if self.bound_joules >= limits.known_joules:
+            return True
         if self.steps is None:
             return False
         gap, overhead = self.joules - self.bound_joules, self.joules - self.base_joules

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 WORTHWHILE = 0.03
@@ -28,12 +29,14 @@ class Limits:
         overhead_gap: the same over the energy above the base.
         time_limit_seconds: wall time of the solve.
         seed: of SCIP's random numbers.
+        known_joules: of the step, by a plan in another order: dearer ones are of no use.
     """
 
     gap: float
     overhead_gap: float
     time_limit_seconds: float
     seed: int = 0
+    known_joules: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

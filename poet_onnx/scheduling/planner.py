@@ -21,7 +21,7 @@ from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.outcome import WORTHWHILE, Limits, Progress
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, check_large_nodes, covers_of
-from poet_onnx.scheduling.relaxation import least_overhead
+from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
 from poet_onnx.scheduling.reorder import order_for
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
@@ -29,11 +29,14 @@ from poet_onnx.simulate import simulate
 OVERHEAD_GAP = 0.1
 """Besides the asked gap, the solver closes the gap over the overhead to this, as long as time lasts."""
 
-RELAXATION_SECONDS = 2.0
-"""For the bound on plans of any kind; it takes a fraction of that."""
-
 NEAR = 0.1
 """Share of the asked gaps at which the relaxation alone settles a plan."""
+
+ORDER_SHARE = 1 / 3
+"""Of the time limit, for an order; a fraction of that is used but for large graphs."""
+
+LEAST_SECONDS = 1.0
+"""For whatever must be tried, however little is left of the time limit."""
 
 BESIDES_SHARE = 0.25
 """Of the time limit: after that nothing more is begun once there is a plan."""
@@ -123,6 +126,7 @@ class _Run:
         limits: when to stop.
         progress: told how far the search is.
         begin: when the search began.
+        end: when it is to end, in one order where several are looked at.
         known: plans found before that keep the limits.
         ending: status of a plan that is not proven to be optimal: "feasible" while no search was cut short.
     """
@@ -131,16 +135,22 @@ class _Run:
     limits: Limits
     progress: Callable[[Progress], None] | None
     begin: float = field(default_factory=time.monotonic)
+    end: float = field(init=False)
     known: list[_Known] = field(default_factory=list)
     ending: str = "feasible"
+
+    def __post_init__(self) -> None:
+        self.end = self.begin + self.limits.time_limit_seconds
 
     def in_best_order(self, budget_bytes: int) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
         try:
-            choice = order_for(self.problem, budget_bytes, seed=self.limits.seed, found=self.take)
+            seconds = ORDER_SHARE * self.limits.time_limit_seconds
+            choice = order_for(self.problem, budget_bytes, seconds=seconds, seed=self.limits.seed, found=self.take)
         except KeyboardInterrupt:
             return self._interrupted()
-        orders = [choice.order, choice.rival] if choice.rival else [choice.order]
+        # The cheaper quick plan first: what comes of it may spare much of the other search.
+        orders = [choice.rival, choice.order] if choice.rival else [choice.order]
         plans, failures = self._in_orders(orders)
         best = self._cheapest(plans)
         if best is not None:
@@ -151,9 +161,13 @@ class _Run:
         rule = memory_aware_order(self.problem)
         if rule in failures:
             raise failures[rule]
-        left = self.limits.time_limit_seconds - (time.monotonic() - self.begin)
-        self.limits = replace(self.limits, time_limit_seconds=max(1.0, left))
+        self.end = max(self.end, time.monotonic() + LEAST_SECONDS)
         return self.in_order(rule)
+
+    @property
+    def _left(self) -> Limits:
+        """Return the limits with the time that is left."""
+        return replace(self.limits, time_limit_seconds=max(LEAST_SECONDS, self.end - time.monotonic()))
 
     def _in_orders(
         self, orders: Sequence[tuple[str, ...]]
@@ -161,19 +175,21 @@ class _Run:
         """Schedule in each order, the time shared among them; return the plans, and why others have none."""
         plans: list[Plan] = []
         failures: dict[tuple[str, ...], InfeasibleError | LimitReachedError] = {}
-        limits = self.limits
+        end = self.end
         for number, order in enumerate(orders):
-            left = limits.time_limit_seconds - (time.monotonic() - self.begin)
-            self.limits = replace(limits, time_limit_seconds=max(1.0, left / (len(orders) - number)))
+            now = time.monotonic()
+            self.end = now + max(LEAST_SECONDS, (end - now) / (len(orders) - number))
             try:
                 plans.append(self.in_order(order))
+                known = min(plan.certificate.objective_joules for plan in plans)
+                self.limits = replace(self.limits, known_joules=known)
             except (InfeasibleError, LimitReachedError) as error:
                 failures[order] = error
             except KeyboardInterrupt:
                 self.ending = "interrupted"
             if self.ending == "interrupted":
                 break
-        self.limits = limits
+        self.end = end
         return plans, failures
 
     def _cheapest(self, plans: Sequence[Plan]) -> Plan | None:
@@ -260,7 +276,9 @@ class _Run:
         # The solver goes on when the asked gaps are reached, and so mostly ends below them; so must what replaces it.
         limits = self.limits
         near = replace(limits, gap=NEAR * limits.gap, overhead_gap=NEAR * limits.overhead_gap)
-        if not incumbent.settles(near):
+        if incumbent.steps is not None and time.monotonic() > self.end and not incumbent.settles(near):
+            self.ending = "time_limit"
+        elif not incumbent.settles(near):
             covers, is_narrow = self._solve(incumbent, instance)
             if is_narrow and self._is_worthwhile(bound, incumbent.joules):
                 covers = self._widened(incumbent, instance, bound, covers)
@@ -270,25 +288,25 @@ class _Run:
 
     def _is_worthwhile(self, bound_joules: float, joules: float) -> bool:
         """Return whether there is time to look for what a bound permits, and that is much less than what was found."""
+        joules = min(joules, self.limits.known_joules)
         is_early = time.monotonic() - self.begin <= BESIDES_SHARE * self.limits.time_limit_seconds
         return self.ending == "feasible" and is_early and bound_joules < (1 - WORTHWHILE) * joules < math.inf
 
     def _widened(self, incumbent: Incumbent, instance: Instance, bound_joules: float, covers: str) -> str:
         """Solve once more with nothing set aside, after a narrow model; return what the bound covers then."""
         joules, proven = incumbent.joules, incumbent.bound_joules
-        left = self.limits.time_limit_seconds - (time.monotonic() - self.begin)
         if self.problem.deadline_seconds is not None or self.problem.budget_bytes is None:
             return covers
         incumbent.bound_joules = bound_joules
-        limits = replace(self.limits, time_limit_seconds=left)
+        budget = self.problem.budget_bytes
         try:
-            outcome, model = attempt(incumbent, instance, self.problem.budget_bytes, None, limits, must_count_all=True)
+            outcome, model = attempt(incumbent, instance, budget, None, self._left, must_count_all=True)
         except KeyboardInterrupt:
             self.ending = "interrupted"
             return ANY_IN_ORDER
         if outcome.status in ("time_limit", "interrupted"):
             self.ending = outcome.status
-        if incumbent.joules < joules or incumbent.settles(limits):
+        if incumbent.joules < joules or incumbent.settles(self.limits):
             return covers_of(model.candidates)
         incumbent.bound_joules = proven
         return covers
@@ -306,10 +324,10 @@ class _Run:
         model: Formulation | None
         try:
             if deadline is None:
-                outcome, model = attempt(incumbent, instance, budget, None, self.limits)
+                outcome, model = attempt(incumbent, instance, budget, None, self._left)
                 status = outcome.status
             else:
-                status, model = solve_within_deadline(incumbent, instance, budget, deadline, self.limits)
+                status, model = solve_within_deadline(incumbent, instance, budget, deadline, self._left)
         except KeyboardInterrupt:
             status, model = "interrupted", None
         if status == "infeasible" and incumbent.steps is None:

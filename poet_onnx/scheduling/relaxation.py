@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SMALLEST_SHARE = 0.001
 """Of the budget: waits of smaller values cost nothing here."""
 
+RELAXATION_SECONDS = 2.0
+"""Usually enough by far; the bound is lower, but holds, where it ends the search."""
+
 MOST_NODES = 20
 """Of the branch and bound; the bound holds wherever it stops."""
 

@@ -23,7 +23,7 @@ from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import RULE, Candidate, Network, OrderSearch, ranked
 from poet_onnx.scheduling.outcome import WORTHWHILE
 from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
-from poet_onnx.scheduling.relaxation import least_overhead
+from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
 
 CHOSEN = 3
 """Orders that are judged by the simulator besides the order by rule."""
@@ -72,12 +72,13 @@ def order_for(
     Args:
         problem: its own budget is not looked at.
         budget_bytes: bound on the transient peak.
-        seconds: of the processor; a guard against slow machines only, and the answer depends on the rest alone where
-            it is not reached.
+        seconds: of the processor, half of them for the search; a guard against large graphs on slow machines only, and
+            the answer depends on the rest alone where it is not reached.
         seed: of the random moves.
         found: called with the steps of each plan that the simulator accepts, in whatever order.
     """
-    judge = _Judge(Network.of(problem), budget_bytes, time.thread_time() + seconds)
+    begin = time.thread_time()
+    judge = _Judge(Network.of(problem), budget_bytes, begin + seconds / 2)
     lives = judge.network.lives
     rule = lives.profile(lives.order_of(memory_aware_order(problem)))
     base = judge.quick_plan(rule)
@@ -87,6 +88,8 @@ def order_for(
         return judge.choice(RULE, rule, base, base)
     best, name, plan = rule, RULE, base
     for candidate in judge.candidates(rule, seed)[:CHOSEN]:
+        if time.thread_time() > begin + seconds:
+            break
         quick = judge.quick_plan(candidate.profile)
         if quick is not None and (plan is None or quick.rank(problem) < plan.rank(problem)):
             best, name, plan = candidate.profile, candidate.rule, quick
@@ -122,6 +125,8 @@ class _Judge:
         if min((one.joules for one in found), default=0.0) <= WORTHWHILE * self.network.problem.base_joules:
             return found
         for smaller in self._smaller_budgets(rule):
+            if time.thread_time() > self.end:
+                break
             others = OrderSearch(self.network, smaller, self.end, seed).restarted(rule)
             found += [search.candidate(other.rule, other.profile) for other in others[:CHOSEN]]
         found = ranked(found)
@@ -131,7 +136,7 @@ class _Judge:
     def _smaller_budgets(self, rule: Profile) -> list[int]:
         """Return the last two of a row of budgets that do not depend on the one that is asked for."""
         low, high = 0, rule.peak_bytes
-        while high - low > max(1, high // 1000):
+        while high - low > max(1, high // 1000) and time.thread_time() < self.end:
             middle = (low + high) // 2
             if evict(self.network.lives, self.network.prices, rule, middle) is None:
                 low = middle
@@ -148,11 +153,9 @@ class _Judge:
 
     def bound(self, profile: Profile) -> float:
         """Return joules of the step that no plan of an order costs less than."""
-        seconds = max(1.0, self.end - time.thread_time())
         lives = self.network.lives
-        return self.network.problem.base_joules + least_overhead(
-            lives, Prices.at_least(lives), profile, self.budget_bytes, seconds=seconds
-        )
+        least = least_overhead(lives, Prices.at_least(lives), profile, self.budget_bytes, seconds=RELAXATION_SECONDS)
+        return self.network.problem.base_joules + least
 
     def choice(
         self, rule: str, profile: Profile, plan: QuickPlan | None, base: QuickPlan | None, bound: float = 0.0

@@ -141,16 +141,18 @@ def _build(
 
 
 def _add_row(scip: Model, variables: Sequence[Variable], row: Row, factor: float) -> None:
-    terms = quicksum(coefficient * factor * variables[number] for number, coefficient in row.terms.items())
-    if not row.terms:
-        terms = 0.0 * variables[0]
+    (number, coefficient), *others = row.terms.items() or ((0, 0.0),)
+    first = coefficient * factor * variables[number]
     if row.low is not None and row.low == row.high:
-        scip.addCons(terms == row.low * factor)
-        return
-    if row.low is not None:
-        scip.addCons(terms >= row.low * factor)
-    if row.high is not None:
-        scip.addCons(terms <= row.high * factor)
+        sides = [first == row.low * factor]
+    else:
+        sides = [first >= row.low * factor] if row.low is not None else []
+        sides += [first <= row.high * factor] if row.high is not None else []
+    for side in sides:
+        # A sum of all terms would take PySCIPOpt several times as long to make.
+        row_in_scip = scip.addCons(side)
+        for number, coefficient in others:
+            scip.addCoefLinear(row_in_scip, variables[number], coefficient * factor)
 
 
 def _is_short_of_time(model: Formulation, x: Sequence[float]) -> bool:
@@ -221,6 +223,8 @@ class _Watcher(Eventhdlr):
         primal, dual = self.model.getPrimalbound(), self.model.getDualbound()
         if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
             self.incumbent.lift(dual / self.scale)
+        if self.incumbent.bound_joules >= self.limits.known_joules:
+            self._stop("gaplimit")
         if event.getType() == PY_SCIP_EVENTTYPE.BESTSOLFOUND:
             best = self.model.getBestSol()
             x = [self.model.getSolVal(best, variable) for variable in self.variables]
