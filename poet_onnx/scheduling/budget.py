@@ -22,6 +22,9 @@ SEARCH_SECONDS = 20.0
 ALONE_SECONDS = 2.0
 """For recompute alone where there is storage to page to."""
 
+LEAST_GAIN = 0.01
+"""Share of the budget that recompute alone must be able to save."""
+
 BISECTION_SECONDS = 4.0
 """For each budget that is tried where there is a deadline."""
 
@@ -110,9 +113,12 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int, *, seconds: flo
 def _without_paging(instance: Instance, low_bytes: int, found_bytes: int) -> int:
     """Return a smaller budget than one that was found, if recompute alone, which needs no tokens, soon has one."""
     problem = instance.problem
-    if not (problem.paging and problem.recompute):
+    if not (problem.paging and problem.recompute) or found_bytes - low_bytes < LEAST_GAIN * found_bytes:
         return found_bytes
     alone = replace(instance, problem=replace(problem, paging=False))
+    # Mostly one model says that it has none; from the bottom up there would be many.
+    if _search(alone, max(low_bytes, found_bytes - 1), found_bytes, seconds=ALONE_SECONDS)[0] == found_bytes:
+        return found_bytes
     return _search(alone, low_bytes, found_bytes, seconds=ALONE_SECONDS)[0]
 
 
