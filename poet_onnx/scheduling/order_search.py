@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import cycle
 
 import numpy as np
@@ -21,7 +22,7 @@ from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.instance import file_order
 from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
 from poet_onnx.scheduling.moves import Mover
-from poet_onnx.scheduling.order import Dependencies
+from poet_onnx.scheduling.order import Dependencies, memory_aware_order
 
 MOST_WORK = 5_000_000
 """Waits and nodes that a search may look at: one or two seconds, and the same on any machine."""
@@ -33,7 +34,7 @@ STARTS = 2
 """Orders by rule from which the search sets out."""
 
 MORE_STARTS = 4
-"""Orders from which the search sets out again and again there, with its moves in another order each time."""
+"""The same where the search sets out again and again, with its moves in another order each time."""
 
 KICKS = 3
 """Random moves, at most, that lead out of an order which no move makes better."""
@@ -46,7 +47,6 @@ SMALLEST_SHARE = 0.002
 
 CLASS_ROUNDS = 3
 """How far around a node its like must look the same."""
-
 
 MOVED = " + moves"
 """Behind the name of the order from which one was made by moves."""
@@ -81,6 +81,7 @@ class Network:
         prices: of the device.
         mover: of nodes in an order.
         kinds: a number for each node, the same for nodes that look alike and have neighbours that look alike.
+        rule: the memory-aware order.
     """
 
     problem: ScheduleProblem
@@ -89,13 +90,32 @@ class Network:
     prices: Prices
     mover: Mover
     kinds: list[int]
+    rule: Profile
 
     @classmethod
     def of(cls, problem: ScheduleProblem) -> Network:
         """Return the network of a problem."""
         lives, dependencies = Lifetimes(problem), Dependencies(problem.graph)
         mover = Mover(lives, dependencies.before)
-        return cls(problem, dependencies, lives, Prices.of(lives), mover, _kinds(lives, mover))
+        rule = lives.profile(lives.order_of(memory_aware_order(problem)))
+        return cls(problem, dependencies, lives, Prices.of(lives), mover, _kinds(lives, mover), rule)
+
+    @cached_property
+    def by_rule(self) -> tuple[tuple[str, Profile], ...]:
+        """Return the orders by rule and their names, each as it is and with constants as late as possible."""
+        deps = self.dependencies
+        orders = {
+            RULE: self.lives.names_of(self.rule.order),
+            "drain": deps.drain_order(),
+            "greedy": deps.greedy_order(),
+            "file": file_order(self.problem.graph),
+        }
+        orders |= {f"{name}, constants late": deps.late_order(order) for name, order in orders.items()}
+        known: dict[bytes, tuple[str, Profile]] = {}
+        for name, order in orders.items():
+            profile = self.lives.profile(self.lives.order_of(order))
+            known.setdefault(profile.order.tobytes(), (name, profile))
+        return tuple(known.values())
 
 
 class OrderSearch:
@@ -118,17 +138,17 @@ class OrderSearch:
         """Return an order with what its quick plan costs."""
         return Candidate(rule, profile, self._joules(profile))
 
-    def candidates(self, rule: Profile) -> list[Candidate]:
-        """Return orders other than the rule's, the most promising first."""
-        starts = self._starts(rule)
+    def candidates(self) -> list[Candidate]:
+        """Return orders that moves and kicks lead to, and those by rule, the most promising first."""
+        starts = self._starts()
         found = list(starts)
         for number, start in enumerate(starts[:STARTS], start=1):
             found.append(self._improved(start, MOST_WORK * number // STARTS))
-        return [candidate for candidate in ranked(found) if candidate.profile.order.tobytes() != rule.order.tobytes()]
+        return ranked(found)
 
-    def restarted(self, rule: Profile) -> list[Candidate]:
+    def restarted(self) -> list[Candidate]:
         """Return orders that are found from more starts, again and again, each time with the moves in another order."""
-        starts = self._starts(rule)[:MORE_STARTS]
+        starts = self._starts()[:MORE_STARTS]
         found = list(starts)
         for start in cycle(starts):
             if not self._goes_on(MOST_WORK):
@@ -141,22 +161,9 @@ class OrderSearch:
         """Return an order made better as far as moves alone do that."""
         return self._descended(candidate, self.work + MOST_WORK)
 
-    def _starts(self, rule: Profile) -> list[Candidate]:
-        """Return the orders by rule, each as it is and with constants as late as possible, the cheapest first."""
-        deps = self.network.dependencies
-        orders = {
-            RULE: self.lives.names_of(rule.order),
-            "drain": deps.drain_order(),
-            "greedy": deps.greedy_order(),
-            "file": file_order(self.network.problem.graph),
-        }
-        orders |= {f"{name}, constants late": deps.late_order(order) for name, order in orders.items()}
-        starts: dict[bytes, Candidate] = {}
-        for name, order in orders.items():
-            profile = self.lives.profile(self.lives.order_of(order))
-            if profile.order.tobytes() not in starts:
-                starts[profile.order.tobytes()] = self.candidate(name, profile)
-        return ranked(starts.values())
+    def _starts(self) -> list[Candidate]:
+        """Return the orders by rule, the cheapest first."""
+        return ranked(self.candidate(name, profile) for name, profile in self.network.by_rule)
 
     def _joules(self, profile: Profile) -> float:
         """Return what the quick plan of an order costs above the computations, infinite if there is none."""

@@ -19,7 +19,6 @@ from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lifetimes import Profile
-from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import RULE, Candidate, Network, OrderSearch, ranked
 from poet_onnx.scheduling.outcome import WORTHWHILE
 from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
@@ -79,15 +78,14 @@ def order_for(
     """
     begin = time.thread_time()
     judge = _Judge(Network.of(problem), budget_bytes, begin + seconds / 2)
-    lives = judge.network.lives
-    rule = lives.profile(lives.order_of(memory_aware_order(problem)))
+    rule = judge.network.rule
     base = judge.quick_plan(rule)
     if base is not None and found is not None:
         found(base.steps)
     if rule.peak_bytes <= budget_bytes or judge.largest_node_bytes > budget_bytes:
         return judge.choice(RULE, rule, base, base)
     best, name, plan = rule, RULE, base
-    for candidate in judge.candidates(rule, seed)[:CHOSEN]:
+    for candidate in judge.candidates(seed)[:CHOSEN]:
         if time.thread_time() > begin + seconds:
             break
         quick = judge.quick_plan(candidate.profile)
@@ -101,7 +99,7 @@ def order_for(
     late, joules = plan.rank(problem)
     if not late and joules < bound:
         return judge.choice(name, best, plan, base, bound)
-    return replace(judge.choice(RULE, rule, base, base, bound), rival=lives.names_of(best.order))
+    return replace(judge.choice(RULE, rule, base, base, bound), rival=judge.network.lives.names_of(best.order))
 
 
 @dataclass(frozen=True)
@@ -118,23 +116,29 @@ class _Judge:
         instance = build_instance(self.network.problem, self.network.lives.names)
         return max(map(instance.smallest_node_bytes, range(len(instance.nodes))), default=0)
 
-    def candidates(self, rule: Profile, seed: int) -> list[Candidate]:
+    def candidates(self, seed: int) -> list[Candidate]:
         """Return orders other than the rule's, the most promising first."""
         search = OrderSearch(self.network, self.budget_bytes, self.end, seed)
-        found = search.candidates(rule)
+        found = self._others(search.candidates())
         if min((one.joules for one in found), default=0.0) <= WORTHWHILE * self.network.problem.base_joules:
             return found
-        for smaller in self._smaller_budgets(rule):
+        for smaller in self._smaller_budgets():
             if time.thread_time() > self.end:
                 break
-            others = OrderSearch(self.network, smaller, self.end, seed).restarted(rule)
+            others = OrderSearch(self.network, smaller, self.end, seed).restarted()
             found += [search.candidate(other.rule, other.profile) for other in others[:CHOSEN]]
         found = ranked(found)
         found += [search.polished(one) for one in found[:CHOSEN]]
-        return [one for one in ranked(found) if one.profile.order.tobytes() != rule.order.tobytes()]
+        return self._others(ranked(found))
 
-    def _smaller_budgets(self, rule: Profile) -> list[int]:
+    def _others(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Return the candidates without the order by rule."""
+        rule = self.network.rule.order.tobytes()
+        return [one for one in candidates if one.profile.order.tobytes() != rule]
+
+    def _smaller_budgets(self) -> list[int]:
         """Return the last two of a row of budgets that do not depend on the one that is asked for."""
+        rule = self.network.rule
         low, high = 0, rule.peak_bytes
         while high - low > max(1, high // 1000) and time.thread_time() < self.end:
             middle = (low + high) // 2
