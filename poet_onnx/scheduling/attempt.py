@@ -10,7 +10,7 @@ from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance
-from poet_onnx.scheduling.outcome import Limits, Outcome
+from poet_onnx.scheduling.outcome import Limits, Outcome, seconds_until
 from poet_onnx.scheduling.search import improve
 from poet_onnx.scheduling.starts import greedy_start
 from poet_onnx.scheduling.timely import improve_in_time
@@ -55,15 +55,15 @@ def attempt(
             return Outcome("infeasible", None, bound, 0), model
         start = None if model.held else greedy_start(model)
         if start is not None:
-            start = _improved(model, incumbent, start, SEARCH_SHARE * _left(end))
+            start = _improved(model, incumbent, start, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is None and is_hopeless is not None and not tightened and is_hopeless():
             return Outcome("infeasible", None, bound, 0), model
         if start is None and not model.held:
-            start = _in_time(model, incumbent, SEARCH_SHARE * _left(end))
+            start = _in_time(model, incumbent, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is not None and time.monotonic() > end:
             outcome = Outcome("time_limit", None, bound, 0)
         else:
-            outcome = solve(model, incumbent, replace(limits, time_limit_seconds=_left(end)), start=start)
+            outcome = solve(model, incumbent, limits.until(end), start=start)
         if model.proves and outcome.status != "infeasible":
             incumbent.lift(outcome.bound_joules)
         bound = bound or outcome.bound_joules
@@ -75,7 +75,7 @@ def attempt(
             incumbent.offer(model, exact)
             return replace(outcome, x=tuple(exact)), model
         if model.ceilings().excess_bytes(exact) <= tightened:
-            exact = improve(model, exact, time_limit_seconds=SEARCH_SHARE * _left(end))
+            exact = improve(model, exact, time_limit_seconds=SEARCH_SHARE * seconds_until(end))
             incumbent.offer(model, exact)
             return replace(outcome, x=tuple(exact)), model
     return Outcome("infeasible", None, bound, 0), model
@@ -96,8 +96,3 @@ def _in_time(model: Formulation, incumbent: Incumbent, time_limit_seconds: float
     """Return a start where every greedy one takes too much time, as `_improved` does."""
     start = greedy_start(replace(model, time=[])) if model.time else None
     return None if start is None else _improved(model, incumbent, start, time_limit_seconds)
-
-
-def _left(end: float) -> float:
-    """Return the seconds up to a moment, at least one."""
-    return max(1.0, end - time.monotonic())

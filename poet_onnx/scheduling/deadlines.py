@@ -58,7 +58,7 @@ def solve_within_deadline(
 
     for timing in _views(instance, exact):
         for _ in range(MOST_ROUNDS):
-            left = replace(limits, time_limit_seconds=max(1.0, end - time.monotonic()))
+            left = limits.until(end)
             view = _with_rows(timing, known)
             outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_refuted)
             proving = model if model.proves else proving

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 WORTHWHILE = 0.03
 """Share of the energy that more orders, plans of a wider class or other forms of the graph must be able to save, to be
 looked for."""
+
+LEAST_SECONDS = 1.0
+"""For whatever must be tried, however little is left of the time limit."""
+
+
+def seconds_until(end: float) -> float:
+    """Return the seconds up to a moment of `time.monotonic`, and at least those that everything gets."""
+    return max(LEAST_SECONDS, end - time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,10 @@ class Limits:
     time_limit_seconds: float
     seed: int = 0
     known_joules: float = math.inf
+
+    def until(self, end: float) -> Limits:
+        """Return the limits with the time that is left up to a moment of `time.monotonic`."""
+        return replace(self, time_limit_seconds=seconds_until(end))
 
 
 @dataclass(frozen=True, slots=True)

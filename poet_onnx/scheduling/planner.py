@@ -18,7 +18,7 @@ from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.outcome import WORTHWHILE, Limits, Progress
+from poet_onnx.scheduling.outcome import LEAST_SECONDS, WORTHWHILE, Limits, Progress
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, check_large_nodes, covers_of
 from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
@@ -34,9 +34,6 @@ NEAR = 0.1
 
 ORDER_SHARE = 1 / 3
 """Of the time limit, for an order; a fraction of that is used but for large graphs."""
-
-LEAST_SECONDS = 1.0
-"""For whatever must be tried, however little is left of the time limit."""
 
 BESIDES_SHARE = 0.25
 """Of the time limit: after that nothing more is begun once there is a plan."""
@@ -164,11 +161,6 @@ class _Run:
         self.end = max(self.end, time.monotonic() + LEAST_SECONDS)
         return self.in_order(rule)
 
-    @property
-    def _left(self) -> Limits:
-        """Return the limits with the time that is left."""
-        return replace(self.limits, time_limit_seconds=max(LEAST_SECONDS, self.end - time.monotonic()))
-
     def _in_orders(
         self, orders: Sequence[tuple[str, ...]]
     ) -> tuple[list[Plan], dict[tuple[str, ...], InfeasibleError | LimitReachedError]]:
@@ -276,9 +268,10 @@ class _Run:
         # The solver goes on when the asked gaps are reached, and so mostly ends below them; so must what replaces it.
         limits = self.limits
         near = replace(limits, gap=NEAR * limits.gap, overhead_gap=NEAR * limits.overhead_gap)
-        if incumbent.steps is not None and time.monotonic() > self.end and not incumbent.settles(near):
+        is_settled = incumbent.settles(near)
+        if not is_settled and incumbent.steps is not None and time.monotonic() > self.end:
             self.ending = "time_limit"
-        elif not incumbent.settles(near):
+        elif not is_settled:
             covers, is_narrow = self._solve(incumbent, instance)
             if is_narrow and self._is_worthwhile(bound, incumbent.joules):
                 covers = self._widened(incumbent, instance, bound, covers)
@@ -300,7 +293,9 @@ class _Run:
         incumbent.bound_joules = bound_joules
         budget = self.problem.budget_bytes
         try:
-            outcome, model = attempt(incumbent, instance, budget, None, self._left, must_count_all=True)
+            outcome, model = attempt(
+                incumbent, instance, budget, None, self.limits.until(self.end), must_count_all=True
+            )
         except KeyboardInterrupt:
             self.ending = "interrupted"
             return ANY_IN_ORDER
@@ -324,10 +319,12 @@ class _Run:
         model: Formulation | None
         try:
             if deadline is None:
-                outcome, model = attempt(incumbent, instance, budget, None, self._left)
+                outcome, model = attempt(incumbent, instance, budget, None, self.limits.until(self.end))
                 status = outcome.status
             else:
-                status, model = solve_within_deadline(incumbent, instance, budget, deadline, self._left)
+                status, model = solve_within_deadline(
+                    incumbent, instance, budget, deadline, self.limits.until(self.end)
+                )
         except KeyboardInterrupt:
             status, model = "interrupted", None
         if status == "infeasible" and incumbent.steps is None:
