@@ -56,14 +56,13 @@ class Cached final : public Backend {
       file_.prefetch(offset, bytes);
       drop_former(offset, bytes);
     }
-    const IoResult result = in_pieces(bytes, [&](uint64_t at, uint64_t length) {
+    return in_pieces(bytes, [&](uint64_t at, uint64_t length) {
       auto* const to = static_cast<unsigned char*>(data) + at;
       unsigned char* const side = codec_.changes_bytes() ? staging_.data() : to;
       const IoResult piece = file_.read(side, length, offset + at);
       if (piece.error == 0 && !codec_.move(side, to, length)) return IoResult{IoResult::kCipherFailed, 0};
       return piece;
     });
-    return result;
   }
 
  private:

@@ -45,7 +45,10 @@ LIKE = {
     # A block is on the storage before the next one is written, and not in the page cache when it is read: neither from
     # before nor read ahead with others, which in a page file are not the next ones to be read.
     "uncached": [
-        *("--ioengine=psync", "--direct=0", "--invalidate=1", "--fadvise_hint=random"),
+        "--ioengine=psync",
+        "--direct=0",
+        "--invalidate=1",
+        "--fadvise_hint=random",
         "--sync_file_range=wait_before,write,wait_after:1",
     ],
     "direct": ["--ioengine=psync", "--direct=1", "--invalidate=0"],
