@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import metadata
 
-from pyscipopt import Eventhdlr, Model, Variable, quicksum
-from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_PARAMSETTING, Event
+from pyscipopt import Model, Variable, quicksum
+from pyscipopt.scip import PY_SCIP_HEURTIMING, PY_SCIP_PARAMSETTING
 
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.memory import Row
 from poet_onnx.scheduling.outcome import Limits, Outcome
+from poet_onnx.scheduling.plugins import Rounding, Watcher
 
 OBJECTIVE_SCALE = 1e4
 """The base energy in the units that SCIP sees, which keeps its tolerances far below what matters."""
 
-POLISH_WORK = 400_000
-"""Variables times nodes to go on for when the asked gaps are reached; most models are solved to the end in it."""
-
 PROOF_PARAMETERS: dict[str, int | float] = {
+    "heuristics/alns/freq": 2,
+    "heuristics/alns/minnodes": 200,
+    "heuristics/alns/nodesofs": 5000,
+    "heuristics/alns/nodesquot": 0.5,
+    "heuristics/alns/waitingnodes": 0,
     "heuristics/farkasdiving/freq": -1,
     "heuristics/feaspump/freq": -1,
+    "heuristics/rins/freq": 2,
+    "heuristics/rins/nwaitingnodes": 0,
     "nodeselection/bfs/stdpriority": 500_000,
-    "separating/maxroundsroot": 6,
+    "separating/maxroundsroot": 12,
     "separating/maxroundsrootsubrun": 2,
     "branching/relpscost/initcand": 12,
     "branching/relpscost/maxlookahead": 2,
@@ -35,21 +40,14 @@ PROOF_PARAMETERS: dict[str, int | float] = {
 
 The node with the lowest bound comes next, and rounds of cuts and the comparison of branching candidates end while they
 still pay. The stronger scaling of the LPs, whose coefficients range from one byte to the budget, keeps the simplex from
-starting anew at every node. On MobileNet, batch 8, 25 % on tx2 the gap is 1 % after 26 s of the processor for each of
-three seeds, with SCIP's own settings after 30 to 90 s.
+starting anew at every node. Nodes are few, a hundred in a minute, so that neighbourhoods of what is known are searched
+at every other one and not only when SCIP has waited for as many; what they find fixes variables, which helps the bound
+too. On MobileNet, batch 8, 25 % on m4 the gap is .1 to 1.0 % after 60 s for each of three seeds, with SCIP's own
+neighbourhoods 1.5 to 2.1 %.
 """
 
-ROOT_ROUNDS_IN_TIME = 20
-"""Rounds of cuts at the root where a row of time is nearly full: they pay for longer there than elsewhere.
-
-On MobileNet, batch 8, 25 % on m4 within 1.3 times the time of the computations, the gap after 60 s is 4.4 %, with 6
-rounds 8.6 %, with as many as SCIP wants 4.8 %.
-"""
-
-NEARLY_FULL = 0.9
-"""Share of the time that a row allows."""
-
-_EVENTS = (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED)
+ROUNDING_PRIORITY = 100_000
+"""Before SCIP's own heuristics, which begin with what it found."""
 
 
 def solver_name() -> str:
@@ -69,10 +67,17 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
     if start is not None:
         _add_start(scip, variables, start)
         scip.setParams(PROOF_PARAMETERS)
-        if _is_short_of_time(model, start):
-            scip.setParam("separating/maxroundsroot", ROOT_ROUNDS_IN_TIME)
-    watcher = _Watcher(model, variables, scale, incumbent, limits)
+    watcher = Watcher(model, variables, scale, incumbent, limits)
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
+    if not model.held:
+        scip.includeHeur(
+            Rounding(watcher),
+            "rounding by gaps",
+            "keeps in RAM what the LP does, and searches from there",
+            "P",
+            priority=ROUNDING_PRIORITY,
+            timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE,
+        )
     scip.setParam("limits/time", limits.time_limit_seconds)
     scip.optimize()
     status = watcher.ending or str(scip.getStatus())
@@ -155,12 +160,6 @@ def _add_row(scip: Model, variables: Sequence[Variable], row: Row, factor: float
             scip.addCoefLinear(row_in_scip, variables[number], coefficient * factor)
 
 
-def _is_short_of_time(model: Formulation, x: Sequence[float]) -> bool:
-    """Return whether an assignment nearly fills a row of time."""
-    used = (sum(seconds * x[variable] for variable, seconds in row.terms.items()) for row in model.time)
-    return any(taken > NEARLY_FULL * (row.high or 0.0) for taken, row in zip(used, model.time, strict=True))
-
-
 def _add_start(scip: Model, variables: Sequence[Variable], start: Sequence[float]) -> None:
     solution = scip.createSol()
     for variable, level in zip(variables, start, strict=True):
@@ -176,69 +175,3 @@ def _outcome(scip: Model, variables: Sequence[Variable], scale: float, status: s
         x = tuple(scip.getSolVal(best, variable) for variable in variables)
     bound = max(0.0, scip.getDualbound() / scale)
     return Outcome(names.get(status, "time_limit"), x, bound, scip.getNTotalNodes())
-
-
-class _Watcher(Eventhdlr):
-    """Hands every better assignment and bound on as SCIP finds them, and stops it a while after the asked gaps.
-
-    SCIP is never stopped at a gap and resumed: doing that lost the optimum of a model, and with it the bound.
-    """
-
-    def __init__(
-        self,
-        formulation: Formulation,
-        variables: Sequence[Variable],
-        scale: float,
-        incumbent: Incumbent,
-        limits: Limits,
-    ) -> None:
-        self.formulation = formulation
-        self.variables = variables
-        self.scale = scale
-        self.incumbent = incumbent
-        self.limits = limits
-        self.last_node: int | None = None
-        self.ending: str | None = None
-
-    def eventinit(self) -> None:
-        for event in _EVENTS:
-            self.model.catchEvent(event, self)
-
-    def eventexit(self) -> None:
-        for event in _EVENTS:
-            self.model.dropEvent(event, self)
-
-    def eventexec(self, event: Event) -> None:
-        """Look at what SCIP has; an interrupt that Python hears of here would be lost in the solver's code."""
-        try:
-            self._look(event)
-        except KeyboardInterrupt:
-            self._stop("userinterrupt")
-
-    def _stop(self, ending: str) -> None:
-        self.ending = ending
-        self.model.interruptSolve()
-
-    def _look(self, event: Event) -> None:
-        primal, dual = self.model.getPrimalbound(), self.model.getDualbound()
-        if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
-            self.incumbent.lift(dual / self.scale)
-        if self.incumbent.bound_joules >= self.limits.known_joules:
-            self._stop("gaplimit")
-        if event.getType() == PY_SCIP_EVENTTYPE.BESTSOLFOUND:
-            best = self.model.getBestSol()
-            x = [self.model.getSolVal(best, variable) for variable in self.variables]
-            self.incumbent.offer(self.formulation, self.formulation.complete(self.formulation.supplies(x)))
-        if self._is_close(primal, dual) and self.ending is None:
-            nodes = int(self.model.getNTotalNodes())
-            if self.last_node is None:
-                self.last_node = nodes + POLISH_WORK // len(self.variables)
-            if nodes >= self.last_node:
-                self._stop("gaplimit")
-
-    def _is_close(self, primal: float, dual: float) -> bool:
-        """Return whether the asked gaps are reached."""
-        if primal >= self.model.infinity():
-            return False
-        energy = self.incumbent.base_joules * self.scale + primal
-        return bool(primal - dual <= min(self.limits.gap * energy, self.limits.overhead_gap * primal) * (1 + 1e-6))

@@ -1,7 +1,11 @@
-"""Feasible schedules without a solver: give everything back, then keep in RAM what pays most for its place."""
+"""Feasible schedules without branching: give everything back, then keep in RAM what pays most for its place.
+
+Or keep what the solution of a relaxation keeps for the most part, and bring back the rest as it does.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from poet_onnx.scheduling.formulation import Formulation, Supplies
@@ -9,6 +13,10 @@ from poet_onnx.scheduling.memory import Ceilings
 
 MOST_VARIABLE_VISITS = 1_000_000
 """Variables that the greedy start may set, over all its trials: about half a second, and the same on any machine."""
+
+
+SHARES_KEPT = (0.1, 0.3, 0.5, 0.7, 0.9, 0.999)
+"""How much of a value a relaxation must keep in RAM, for it to be kept; the first that fits is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,26 @@ def greedy_start(model: Formulation) -> list[float] | None:
         best = decisions.assignment()
         if best is not None and ceilings.holds(best):
             return _retain_more(model, ceilings, decisions, best)
+    return None
+
+
+def rounded_start(model: Formulation, levels: Sequence[float]) -> list[float] | None:
+    """Return an assignment near a solution of the relaxation, or None if none was found.
+
+    Args:
+        model: what to assign; the rows of time may be exceeded.
+        levels: of all variables in the relaxation.
+    """
+    gaps = _gaps(model)
+    ceilings = model.ceilings()
+    kept = {
+        gap: min(levels[model.retain[gap.value, index]] for index in range(gap.first, gap.last + 1)) for gap in gaps
+    }
+    forced = {gap for gap in gaps if _must_stay(model, gap)}
+    for share in SHARES_KEPT:
+        x = _Decisions(model, forced | {gap for gap in gaps if kept[gap] >= share}, levels).assignment()
+        if x is not None and ceilings.excess_bytes(x) <= 0:
+            return x
     return None
 
 
@@ -97,10 +125,14 @@ def _worth(model: Formulation, gap: Gap) -> float:
 
 @dataclass(frozen=True)
 class _Decisions:
-    """Which gaps are kept in RAM; the others are ended by a page-in, or by recompute where paging is not possible."""
+    """Which gaps are kept in RAM; the others are ended by a page-in, or by recompute where paging is not possible.
+
+    With levels of a relaxation given, they say where both are possible which of them.
+    """
 
     model: Formulation
     retained: set[Gap]
+    levels: Sequence[float] | None = None
 
     def assignment(self) -> list[float] | None:
         """Return values for all variables, or None where a recompute lacks an input that nothing can supply."""
@@ -124,14 +156,14 @@ class _Decisions:
         paged_in: set[tuple[int, int]],
     ) -> bool:
         """Supply a value at one of its events, recomputing the chain of units behind it as far as is needed."""
-        model, candidates = self.model, self.model.candidates
+        candidates = self.model.candidates
         stack = [(value, index)]
         while stack:
             value, index = stack.pop()
             if (value, index) in kept or (value, index) in paged_in:
                 continue
             event = candidates.events[value][index]
-            if (value, index) in model.page_in:
+            if self._is_paged_in(value, index):
                 paged_in.add((value, index))
                 continue
             if event.own is None:
@@ -147,6 +179,14 @@ class _Decisions:
             for needed in candidates.units[number].inputs:
                 stack.append((needed, self._event_at(needed, event.stage)))
         return True
+
+    def _is_paged_in(self, value: int, index: int) -> bool:
+        page_in = self.model.page_in.get((value, index))
+        event = self.model.candidates.events[value][index]
+        own = self.model.own(event.stage, event)
+        if page_in is None or own is None or self.levels is None:
+            return page_in is not None
+        return self.levels[page_in] >= self.levels[own]
 
     def _event_at(self, value: int, stage: int) -> int:
         events = self.model.candidates.events[value]

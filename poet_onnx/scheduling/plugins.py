@@ -1,0 +1,133 @@
+"""What SCIP calls back while it solves: a watcher that hands on what is found, and a heuristic that rounds its LPs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyscipopt import Eventhdlr, Heur, Variable
+from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, Event
+
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.incumbent import Incumbent
+from poet_onnx.scheduling.outcome import Limits
+from poet_onnx.scheduling.starts import rounded_start
+from poet_onnx.scheduling.timely import improve_in_time
+
+POLISH_WORK = 400_000
+"""Variables times nodes to go on for when the asked gaps are reached; most models are solved to the end in it."""
+
+NEXT_ROUNDING = 4
+"""Times as many nodes as at one rounding until the next."""
+
+ROUNDING_SHARE = 0.25
+"""Of the time that is left, a guard for the local search behind a rounding."""
+
+_EVENTS = (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED)
+
+
+class Watcher(Eventhdlr):
+    """Hands every better assignment and bound on as SCIP finds them, and stops it a while after the asked gaps.
+
+    SCIP is never stopped at a gap and resumed: doing that lost the optimum of a model, and with it the bound.
+    """
+
+    def __init__(
+        self,
+        formulation: Formulation,
+        variables: Sequence[Variable],
+        scale: float,
+        incumbent: Incumbent,
+        limits: Limits,
+    ) -> None:
+        self.formulation = formulation
+        self.variables = variables
+        self.scale = scale
+        self.incumbent = incumbent
+        self.limits = limits
+        self.last_node: int | None = None
+        self.ending: str | None = None
+
+    def eventinit(self) -> None:
+        """Ask for the events."""
+        for event in _EVENTS:
+            self.model.catchEvent(event, self)
+
+    def eventexit(self) -> None:
+        """Ask for them no more."""
+        for event in _EVENTS:
+            self.model.dropEvent(event, self)
+
+    def eventexec(self, event: Event) -> None:
+        """Look at what SCIP has; an interrupt that Python hears of here would be lost in the solver's code."""
+        try:
+            self._look(event)
+        except KeyboardInterrupt:
+            self.stop("userinterrupt")
+
+    def stop(self, ending: str) -> None:
+        """Make SCIP stop, and note why."""
+        self.ending = ending
+        self.model.interruptSolve()
+
+    def _look(self, event: Event) -> None:
+        dual = self.model.getDualbound()
+        if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
+            self.incumbent.lift(dual / self.scale)
+        if self.incumbent.bound_joules >= self.limits.known_joules:
+            self.stop("gaplimit")
+        if event.getType() == PY_SCIP_EVENTTYPE.BESTSOLFOUND:
+            best = self.model.getBestSol()
+            x = [self.model.getSolVal(best, variable) for variable in self.variables]
+            self.incumbent.offer(self.formulation, self.formulation.complete(self.formulation.supplies(x)))
+        if self.is_close() and self.ending is None:
+            nodes = int(self.model.getNTotalNodes())
+            if self.last_node is None:
+                self.last_node = nodes + POLISH_WORK // len(self.variables)
+            if nodes >= self.last_node:
+                self.stop("gaplimit")
+
+    def is_close(self) -> bool:
+        """Return whether the asked gaps are reached."""
+        primal, dual = self.model.getPrimalbound(), self.model.getDualbound()
+        if primal >= self.model.infinity():
+            return False
+        energy = self.incumbent.base_joules * self.scale + primal
+        return bool(primal - dual <= min(self.limits.gap * energy, self.limits.overhead_gap * primal) * (1 + 1e-6))
+
+
+class Rounding(Heur):
+    """Keeps in RAM what the LP's solution mostly keeps, supplies the rest as it does, and searches from there.
+
+    At the root, and ever more seldom behind it, until the asked gaps are reached.
+    """
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self.next_node = 1
+
+    def heurexec(self, heurtiming: int, nodeinfeasible: bool) -> dict[str, int]:
+        """Round the solution of the node's LP; an interrupt that Python hears of here stops the solver."""
+        nodes = int(self.model.getNTotalNodes())
+        if nodeinfeasible or nodes < self.next_node or self.watcher.is_close():
+            return {"result": PY_SCIP_RESULT.DIDNOTRUN}
+        self.next_node = NEXT_ROUNDING * max(1, nodes)
+        try:
+            found = self._round()
+        except KeyboardInterrupt:
+            self.watcher.stop("userinterrupt")
+            found = False
+        return {"result": PY_SCIP_RESULT.FOUNDSOL if found else PY_SCIP_RESULT.DIDNOTFIND}
+
+    def _round(self) -> bool:
+        formulation, variables = self.watcher.formulation, self.watcher.variables
+        x = rounded_start(formulation, [self.model.getSolVal(None, variable) for variable in variables])
+        if x is not None:
+            left = self.watcher.limits.time_limit_seconds - self.model.getSolvingTime()
+            x = improve_in_time(formulation, x, time_limit_seconds=ROUNDING_SHARE * max(0.0, left))
+        if x is None:
+            return False
+        # SCIP may have fixed or merged its own variables; those of the model can be given any value.
+        solution = self.model.createOrigSol(self)
+        for variable, level in zip(variables, x, strict=True):
+            self.model.setSolVal(solution, variable, level)
+        return bool(self.model.trySol(solution))
