@@ -19,8 +19,8 @@ void read_page(int64_t token, int64_t slot, const TensorLayout& layout, void* da
   if (layout.bytes == 0) return;
   transfer.data = data;
   page->store().queue().run(transfer);
+  page->require_unchanged(token);  // first: what another run wrote is not what the storage altered
   transfer.check(page->store().device());
-  page->require_unchanged(token);
 }
 
 std::shared_ptr<PendingRead> PendingRead::make() {
@@ -82,8 +82,8 @@ void PendingRead::end(int64_t ticket, const void* data) {
   page_of(ticket);
   if (transfer_.bytes != 0 && transfer_.data != data)
     throw Error("the tensor to end paging in is not the one that was started");
-  transfer_.check(page->store().device());
   page->require_unchanged(token_);
+  transfer_.check(page->store().device());
   const std::lock_guard<std::mutex> lock(mutex_);
   page_.reset();
 }
