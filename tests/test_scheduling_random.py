@@ -3,51 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from small_graphs import small_graph, steps_of
 
 from poet_onnx.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import InfeasibleError
-from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
-from poet_onnx.plan import Action, Step
+from poet_onnx.graph import TrainingGraph
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule, smallest_budget
-from poet_onnx.scheduling.building import formulate
-from poet_onnx.scheduling.instance import build_instance, file_order
-from poet_onnx.scheduling.timing import relaxed_timing
-from poet_onnx.scheduling.transfers import spread_out
-from poet_onnx.simulate import simulate
+from poet_onnx.scheduling.instance import file_order
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
 import scheduling_proofs
 from proofs.admitted import check_admitted
-from proofs.assignments import admits, supplies_of
 from proofs.equality import check_equality
 from proofs.finding import Finding, exact_bytes
 from proofs.monotone import check_monotone
 from proofs.rows import check_rows
 from proofs.timed import check_search
 from proofs.validity import check_validity
-
-Pair = tuple[int, int]
-
-
-def _graph(nodes: Sequence[tuple[str, str, dict[str, int]]], outputs: Sequence[str]) -> TrainingGraph:
-    """Return a graph of (name, what it reads, bytes of what it makes); a name with a star may be recomputed."""
-    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", True, False)}
-    for _, _, made in nodes:
-        for name, size in made.items():
-            tensors[name] = Tensor(name, "FLOAT", (size // 4,), size, name, False, name in outputs)
-    found = tuple(
-        Node(name.strip("*"), "Op", "", tuple(reads.split()), tuple(made), {}, Phase.FORWARD, name.endswith("*"))
-        for name, reads, made in nodes
-    )
-    return TrainingGraph("small", found, tensors, ("x",), tuple(outputs), "small")
 
 
 def _recompute_only(graph: TrainingGraph, budget_bytes: int) -> ScheduleProblem:
@@ -56,7 +36,7 @@ def _recompute_only(graph: TrainingGraph, budget_bytes: int) -> ScheduleProblem:
 
 
 def test_a_recompute_may_read_a_graph_output() -> None:
-    graph = _graph(
+    graph = small_graph(
         [
             ("first", "x", {"kept": 4000}),
             ("again*", "kept", {"large": 8000}),
@@ -74,7 +54,7 @@ def test_a_recompute_may_read_a_graph_output() -> None:
 
 @pytest.mark.parametrize("budget", [19_999, 20_000])
 def test_what_a_recompute_makes_in_vain_needs_room_too(budget: int) -> None:
-    graph = _graph(
+    graph = small_graph(
         [
             ("both*", "x", {"large": 8000, "unread": 4000}),
             ("loss", "large", {"loss": 4000}),
@@ -94,7 +74,7 @@ def test_what_a_recompute_makes_in_vain_needs_room_too(budget: int) -> None:
 
 def test_a_value_is_fetched_behind_a_recompute_that_has_no_room_beside_it() -> None:
     """`b` could be recomputed from `va` in the last stage; where it is not, `va` need not be there before `c` is."""
-    graph = _graph(
+    graph = small_graph(
         [
             ("a", "x", {"va": 8000}),
             ("b*", "va", {"vb": 4000}),
@@ -111,13 +91,13 @@ def test_a_value_is_fetched_behind_a_recompute_that_has_no_room_beside_it() -> N
     problem = ScheduleProblem(graph, CostTable("slow", nodes, slow, slow, asynchronous=False), 18_000)
     with exact_bytes():
         plan = schedule(problem, gap=0.0, order=file_order(graph))
-    assert plan.steps == _transfers("a >va va> b c d e f c* <va va< g")
+    assert plan.steps == steps_of("a >va va> b c d e f c* <va va< g")
     assert plan.certificate.status == "optimal"
 
 
 def test_a_value_is_fetched_for_the_reader_that_runs_and_not_for_an_earlier_one() -> None:
     """`p` could read `k` again before `c` runs again, but only `q` does, which comes behind `c`."""
-    graph = _graph(
+    graph = small_graph(
         [
             ("a", "x", {"k": 6000}),
             ("p*", "k", {"vp": 500}),
@@ -135,13 +115,13 @@ def test_a_value_is_fetched_for_the_reader_that_runs_and_not_for_an_earlier_one(
     problem = ScheduleProblem(graph, CostTable("slow", nodes, slow, slow, asynchronous=False), 15_000)
     with exact_bytes():
         plan = schedule(problem, gap=0.0, order=file_order(graph))
-    assert plan.steps == _transfers("a >k k> p c <k k< q d e f c* <k k< q* g")
+    assert plan.steps == steps_of("a >k k> p c <k k< q d e f c* <k k< q* g")
     assert plan.certificate.status == "optimal"
 
 
 def test_what_a_recompute_makes_needs_room_even_if_it_is_fetched_right_behind() -> None:
     """To run `r` again, `s` could make `q` anew and leave `p` to a page-in; but `s` makes both, beside `h`."""
-    graph = _graph(
+    graph = small_graph(
         [
             ("w*", "x", {"wide": 12_000}),
             ("s*", "wide", {"p": 4000, "q": 4000}),
@@ -160,14 +140,14 @@ def test_what_a_recompute_makes_needs_room_even_if_it_is_fetched_right_behind() 
     problem = ScheduleProblem(graph, CostTable("dear", nodes, moves, moves, asynchronous=False), 22_000)
     with exact_bytes():
         plan = schedule(problem, gap=0.0, order=file_order(graph))
-    assert plan.steps == _transfers("w s t r >v v> m b g <v v< e")
+    assert plan.steps == steps_of("w s t r >v v> m b g <v v< e")
     assert plan.certificate.status == "optimal"
 
 
 def test_no_room_is_set_aside_where_there_is_none() -> None:
     """Forty values leave RAM for a large node: there is room for their tokens, but not for all that there could be."""
     waiting = [f"v{number}" for number in range(40)]
-    graph = _graph(
+    graph = small_graph(
         [
             *((f"f{name}", "x", {name: 200}) for name in waiting),
             ("large", "x", {"wide": 100_000}),
@@ -187,93 +167,6 @@ def test_no_room_is_set_aside_where_there_is_none() -> None:
     plan = schedule(replace(problem, budget_bytes=budget), order=order)
     assert plan.certificate.status == "optimal"
     assert 200 * (len(waiting) - 2) <= plan.prediction.page_in_bytes <= 200 * len(waiting)
-
-
-def _transfers(plan: str) -> tuple[Step, ...]:
-    """Return the steps of a plan in short: >v starts and v> ends a page-out, <v and v< a page-in, n* recomputes."""
-    steps = []
-    for word in plan.split():
-        if word.startswith((">", "<")):
-            steps.append(Step(Action.PAGE_OUT_START if word[0] == ">" else Action.PAGE_IN_START, word[1:]))
-        elif word.endswith((">", "<")):
-            steps.append(Step(Action.PAGE_OUT_END if word[-1] == ">" else Action.PAGE_IN_END, word[:-1]))
-        else:
-            steps.append(Step(Action.COMPUTE, word, 0) if word[-1] != "*" else Step(Action.COMPUTE, word[:-1], 1))
-    return tuple(steps)
-
-
-def _is_admitted(graph: TrainingGraph, costs: CostTable, steps: tuple[Step, ...], **rows: tuple[Pair, ...]) -> bool:
-    """Return whether the model for the time and the peak that a plan has admits it; it waits for no transfer."""
-    with exact_bytes():
-        problem = ScheduleProblem(graph, costs)
-        prediction = simulate(problem, steps)
-        assert prediction.stall_seconds == pytest.approx(0.0)
-        instance = build_instance(problem, file_order(graph))
-        timing = replace(relaxed_timing(instance, prediction.seconds), **rows)
-        model = formulate(instance, prediction.transient_peak_bytes, timing)
-        supplies = supplies_of(model, steps)
-        assert supplies is not None
-        assert model.proves
-        return admits(model, supplies)
-
-
-def test_a_window_ends_behind_the_recomputes_of_its_last_stage() -> None:
-    graph = _graph(
-        [
-            ("fa", "x", {"a": 8000}),
-            ("fb*", "x", {"b": 8000}),
-            ("wide", "x", {"w": 16000}),
-            ("middle", "w a", {"m": 4000}),
-            ("again", "m", {"n": 16000}),
-            ("end", "a b n", {"z": 4000}),
-        ],
-        ["z"],
-    )
-    nodes = {node.name: NodeCost(2.0 if node.name in ("fb", "wide") else 1.0, 1.0, 0) for node in graph.nodes}
-    costs = CostTable("fast", nodes, {"a": TransferCost(1.0, 0.1)}, {"a": TransferCost(2.0, 0.1)}, asynchronous=True)
-    steps = _transfers("fa >a fb a> <a wide a< middle again <a fb* a< end")
-    assert _is_admitted(graph, costs, steps, windows=((4, 5),))
-
-
-def test_what_is_certainly_on_its_way_is_counted_in_ram_once() -> None:
-    graph = _graph(
-        [
-            ("fp", "x", {"p": 4000}),
-            ("fq", "p", {"q": 8000}),
-            ("r", "x", {"r": 4000}),
-            ("s", "r", {"s": 8000}),
-            ("t", "s", {"t": 4000}),
-            ("u", "t", {"u": 4000}),
-            ("v", "u", {"v": 4000}),
-            ("w", "v q", {"w": 4000}),
-            ("y", "w p", {"y": 4000}),
-        ],
-        ["y"],
-    )
-    nodes = {node.name: NodeCost(1.0, 1.0, 0) for node in graph.nodes}
-    out = {"p": TransferCost(0.5, 0.1), "q": TransferCost(3.0, 0.1)}
-    costs = CostTable("slow", nodes, out, dict.fromkeys(out, TransferCost(0.01, 0.1)), asynchronous=True)
-    steps = _transfers("fp fq >p >q r p> s t u q> <q v q< <p w p< y")
-    for departure in ((0, 3), (1, 3), (1, 4), (2, 3)):
-        assert _is_admitted(graph, costs, steps, departures=(departure,))
-
-
-def test_a_value_that_leaves_holds_its_buffer_until_it_is_made_anew() -> None:
-    graph = _graph(
-        [
-            ("a*", "x", {"va": 8000}),
-            ("b", "va", {"vb": 4000}),
-            ("c", "vb", {"vc": 12_000}),
-            ("d", "vc", {"vd": 4000}),
-            ("e", "vd va", {"ve": 4000}),
-        ],
-        ["ve"],
-    )
-    nodes = {node.name: NodeCost(1.0, 1.0, 0) for node in graph.nodes}
-    slow = {"va": TransferCost(10.0, 0.1)}
-    problem = ScheduleProblem(graph, CostTable("slow", nodes, slow, slow, asynchronous=True), 16_100)
-    spread = spread_out(problem, _transfers("a >va va> b c d a* e"))
-    assert simulate(problem, spread).transient_peak_bytes <= 16_100
 
 
 def _check(check: Callable[[int], list[Finding]], seeds: range) -> set[str]:

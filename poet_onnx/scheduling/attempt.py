@@ -53,12 +53,12 @@ def attempt(
         model.proves = model.proves and not tightened
         if model.memory.fixed_bytes > budget_bytes - tightened:
             return Outcome("infeasible", None, bound, 0), model
-        start = None if model.held else greedy_start(model)
+        start = None if model.placing else greedy_start(model)
         if start is not None:
             start = _improved(model, incumbent, start, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is None and is_hopeless is not None and not tightened and is_hopeless():
             return Outcome("infeasible", None, bound, 0), model
-        if start is None and not model.held:
+        if start is None and not model.placing:
             start = _in_time(model, incumbent, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is not None and time.monotonic() > end:
             outcome = Outcome("time_limit", None, bound, 0)
@@ -70,8 +70,8 @@ def attempt(
         outcome = replace(outcome, bound_joules=bound)
         if outcome.x is None:
             return outcome, model
-        exact = model.complete(model.supplies(outcome.x))
-        if model.held:
+        exact = model.exact(outcome.x)
+        if model.placing:
             incumbent.offer(model, exact)
             return replace(outcome, x=tuple(exact)), model
         if model.ceilings().excess_bytes(exact) <= tightened:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poet_onnx.scheduling.candidates import Event, find_candidates
+from poet_onnx.scheduling.channel import add_places
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.memory import Row
 from poet_onnx.scheduling.residency import TOKEN_BYTES_EACH, memory_rows
-from poet_onnx.scheduling.timing import Timing, add_arrivals, add_departures, add_footprints, add_time_rows
+from poet_onnx.scheduling.timing import Timing, add_footprints, add_time_rows
 
 TOKENS_SHARE = 0.05
 """Of the budget, for the tokens of all transfers that there could be, before they are counted one by one."""
@@ -72,8 +73,7 @@ def _formulate(
     if timing is not None:
         add_footprints(model, timing)
         add_time_rows(model, timing)
-        add_departures(model, timing)
-        add_arrivals(model, timing)
+        add_places(model, timing)
     _add_fetch_rows(model)
     model.memory = memory_rows(model, counts_tokens=counts_all)
     return model

@@ -1,7 +1,7 @@
 """Plans that keep a deadline, transfers included, and proofs that there are none.
 
-A model is solved that leaves no plan out. If what it finds misses the deadline once its transfers are placed, windows
-of stages in which they do not fit become rows, and the model is solved again. Where it is not the channel but memory
+A model is solved that leaves no plan out. If what it finds misses the deadline once its transfers are placed, the rows
+that it shows to be missing are added, and the model is solved again. Where it is not the channel but memory
 that hinders them, the model is made stricter than need be, step by step, until its plans keep the deadline; bounds come
 from the first kind of model only.
 """
@@ -22,10 +22,13 @@ from poet_onnx.scheduling.lateness import late_transfers
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.timing import Timing, crowded_windows, relaxed_timing
-from poet_onnx.scheduling.transfers import spread_out
+from poet_onnx.scheduling.transfers import overlap, spread_out
 
-MOST_ROUNDS = 6
-"""Times that crowded windows are added to one model."""
+MOST_ROUNDS = 40
+"""Times that missing rows are added to one model."""
+
+VIEW_SHARE = 0.6
+"""Of the time that is left, for one of several views of the deadline while there is no plan."""
 
 CHECK_SHARE = 0.1
 """Of the time limit, for a look whether the rows of time alone say that there is no plan."""
@@ -57,8 +60,10 @@ def solve_within_deadline(
         return is_infeasible(model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds)
 
     for timing in _views(instance, exact):
+        share = VIEW_SHARE if instance.problem.costs.asynchronous else 1.0
+        turn_end = time.monotonic() + share * limits.until(end).time_limit_seconds
         for _ in range(MOST_ROUNDS):
-            left = limits.until(end)
+            left = limits.until(turn_end if incumbent.steps is None else end)
             view = _with_rows(timing, known)
             outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_refuted)
             proving = model if model.proves else proving
@@ -69,7 +74,7 @@ def solve_within_deadline(
             if outcome.x is None or not timing.limits_transfers or timing.charged:
                 break
             more = _with_rows(known, _missed(model, outcome.x, timing))
-            if more == known:
+            if more == known or (incumbent.steps is None and time.monotonic() >= turn_end):
                 break
             known = more
         if incumbent.steps is not None and not model.proves:
@@ -89,11 +94,10 @@ def _with_rows(timing: Timing, other: Timing) -> Timing:
 
 def _missed(model: Formulation, x: Sequence[float], timing: Timing) -> Timing:
     """Return the rows of time that an assignment, with its transfers placed, shows to be missing."""
+    problem, steps = model.candidates.instance.problem, to_steps(model, x)
     crowded = crowded_windows(model, x, timing)
-    if crowded:
-        return replace(timing, windows=crowded)
-    departures, arrivals = late_transfers(model, spread_out(model.candidates.instance.problem, to_steps(model, x)))
-    return replace(timing, departures=departures, arrivals=arrivals)
+    missed = _with_rows(replace(timing, windows=crowded), late_transfers(model, overlap(problem, steps), timing))
+    return missed if crowded else _with_rows(missed, late_transfers(model, spread_out(problem, steps), timing))
 
 
 def _views(instance: Instance, exact: Timing) -> Iterator[Timing]:

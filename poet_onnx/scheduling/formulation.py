@@ -59,7 +59,9 @@ class Formulation:
         leaving_until: the stage up to which they do.
         arrival: for page-ins that must start stages before they are needed, the first stage whose node they are in RAM
             with; that stage's recomputes may come before.
-        held: for a value and a stage, whether a transfer keeps it in RAM while the stage's node runs.
+        unwritten: for a value, the event it waits for and a stage, whether it is in RAM while the stage's node runs
+            only because its page-out has not ended.
+        early: for a page-in and a stage, whether its buffer is in RAM while the stage's node runs.
         is_narrow: what is set aside for small values and tokens left room for fewer choices than there are.
         proves: every plan of the class within the budget and the deadline satisfies the rows.
     """
@@ -74,7 +76,8 @@ class Formulation:
     leaving: dict[int, int] = field(default_factory=dict)
     leaving_until: dict[int, int] = field(default_factory=dict)
     arrival: dict[tuple[int, int], int] = field(default_factory=dict)
-    held: dict[tuple[int, int], int] = field(default_factory=dict)
+    unwritten: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    early: dict[tuple[int, int, int], int] = field(default_factory=dict)
     is_narrow: bool = False
     proves: bool = True
     recompute: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -89,6 +92,11 @@ class Formulation:
         self.cost.append(cost)
         self.binary.append(binary)
         return len(self.cost) - 1
+
+    @property
+    def placing(self) -> tuple[int, ...]:
+        """Return the binary variables that say where transfers are, which supplies do not determine."""
+        return (*self.unwritten.values(), *self.early.values())
 
     def own(self, stage: int, event: Event) -> int | None:
         """Return the variable that recomputes a value at one of its events, if any."""
@@ -116,6 +124,13 @@ class Formulation:
             if value in self.leaving:
                 x[self.leaving[value]] = max(x[self.retain[value, 0]], x[self.page_out[value]])
         return x
+
+    def exact(self, x: Sequence[float]) -> list[float]:
+        """Return a solver's assignment with whole numbers: what it decides, all that follows, where transfers are."""
+        found = self.complete(self.supplies(x))
+        for variable in self.placing:
+            found[variable] = float(x[variable] > 0.5)
+        return found
 
     def joules(self, x: Sequence[float]) -> float:
         """Return what an assignment of the variables costs."""

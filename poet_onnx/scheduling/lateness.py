@@ -1,15 +1,31 @@
-"""Where the step of a placed plan waits for its channel, and since when the channel has been busy then."""
+"""Where the step of a placed plan waits for its channel, and the rows of time that it shows to be missing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet_onnx.plan import Action, Step
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import Instance
+from poet_onnx.scheduling.timing import Timing
 
-Pairs = tuple[tuple[int, int], ...]
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A transfer of a plan.
+
+    Attributes:
+        value: what moves.
+        leaves: it is a page-out.
+        stage: the stage before whose node a page-out can begin at the earliest, or a page-in must have ended.
+        seconds: how long the channel is busy with it.
+    """
+
+    value: int
+    leaves: bool
+    stage: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,47 +34,96 @@ class _Wait:
 
     Attributes:
         seconds: how long.
-        leaves: the transfer is a page-out.
-        busy_since: the stage before whose node the channel began to be busy without a break.
         stage: the stage before whose node the step waits.
+        busy_since: the stage before whose node the channel began to be busy without a break.
+        move: the transfer.
+        ahead: what the channel has moved before it since then.
     """
 
     seconds: float
-    leaves: bool
-    busy_since: int
     stage: int
+    busy_since: int
+    move: _Move
+    ahead: tuple[_Move, ...]
 
 
-def late_transfers(model: Formulation, steps: Sequence[Step], *, most: int = 6) -> tuple[Pairs, Pairs]:
-    """Return the departures and arrivals, as `Timing` knows them, that the longest waits of a plan suggest."""
-    instance = model.candidates.instance
-    waits = sorted(_waits(instance, steps), key=lambda wait: -wait.seconds)[:most]
-    last = len(instance.nodes) - 1
-    departures = {(wait.busy_since, min(wait.stage, last)) for wait in waits if wait.leaves}
-    arrivals = {(wait.busy_since - 1, min(wait.stage, last)) for wait in waits if not wait.leaves and wait.busy_since}
-    return tuple(sorted(departures)), tuple(sorted(arrivals))
+def late_transfers(model: Formulation, steps: Sequence[Step], timing: Timing, *, most: int = 6) -> Timing:
+    """Return a view of the deadline with only those rows that the longest waits of a plan show to be missing."""
+    waits = sorted(_waits(model.candidates.instance, steps), key=lambda wait: -wait.seconds)[:most]
+    out = [wait for wait in waits if wait.move.leaves]
+    back = [wait for wait in waits if not wait.move.leaves]
+    arrivals = {
+        (start - 1, wait.stage) for wait in back for start in (wait.busy_since, _first_start(model, wait)) if start
+    }
+    return replace(
+        timing,
+        windows=(),
+        departures=tuple(
+            sorted({(wait.busy_since, end) for wait in out for end in (wait.stage, _last_end(model, wait))})
+        ),
+        arrivals=tuple(sorted(arrivals)),
+    )
+
+
+def _last_end(model: Formulation, wait: _Wait) -> int:
+    """Return the stage up to which page-outs before a wait certainly last, or that of the wait.
+
+    What is certainly under way is no part of a row for an earlier stage, although the channel is busy with it.
+    """
+    ends = [model.leaving_until.get(move.value, 0) for move in wait.ahead if move.leaves]
+    return min(max([wait.stage, *ends]), len(model.candidates.instance.nodes) - 1)
+
+
+def _first_start(model: Formulation, wait: _Wait) -> int:
+    """Return since which stage page-ins before a wait are certainly under way, or the channel is busy."""
+    due = {(move.value, move.stage) for move in wait.ahead if not move.leaves}
+    events = model.candidates.events
+    starts = [start for (value, index), start in model.arrival.items() if (value, events[value][index].stage) in due]
+    return min([wait.busy_since, *starts])
 
 
 def _waits(instance: Instance, steps: Sequence[Step]) -> list[_Wait]:
-    costs = instance.problem.costs
-    stage_of = {node.name: stage for stage, node in enumerate(instance.nodes)}
+    moves = _moves(instance, steps)
+    last = len(instance.nodes) - 1
     stage, clock, channel, busy_since = 0, 0.0, 0.0, 0
-    done: dict[str, tuple[float, bool, int]] = {}
+    ahead: tuple[_Move, ...] = ()
+    under_way: dict[str, _Wait] = {}
     waits = []
-    for step in steps:
+    for number, step in enumerate(steps):
         if step.action is Action.COMPUTE:
-            clock += costs.nodes[step.subject].seconds
-            stage = stage if step.copy else stage_of[step.subject] + 1
-        elif step.subject in done:
-            finish, leaves, since = done.pop(step.subject)
-            if finish > clock + 1e-9 * instance.base_seconds:
-                waits.append(_Wait(finish - clock, leaves, since, stage))
-                clock = finish
-        else:
-            leaves = step.action is Action.PAGE_OUT_START
+            clock += instance.problem.costs.nodes[step.subject].seconds
+            stage += not step.copy
+        elif number in moves:
             if clock >= channel:
-                busy_since = stage
-            seconds = (costs.page_out if leaves else costs.page_in)[step.subject].seconds
-            channel = max(clock, channel) + seconds
-            done[step.subject] = (channel, leaves, busy_since)
+                busy_since, ahead = stage, ()
+            channel = max(clock, channel) + moves[number].seconds
+            under_way[step.subject] = _Wait(channel, 0, min(busy_since, last), moves[number], ahead)
+            ahead = (*ahead, moves[number])
+        else:
+            transfer = under_way.pop(step.subject)
+            finish = transfer.seconds
+            if finish > clock + 1e-9 * instance.base_seconds:
+                waits.append(replace(transfer, seconds=finish - clock, stage=min(stage, last)))
+                clock = finish
     return waits
+
+
+def _moves(instance: Instance, steps: Sequence[Step]) -> dict[int, _Move]:
+    """Return the transfers of a plan by the positions of the steps that start them."""
+    number = {name: value for value, name in enumerate(instance.values)}
+    costs = instance.problem.costs
+    stage = 0
+    moves: dict[int, _Move] = {}
+    started: dict[str, int] = {}
+    for position, step in enumerate(steps):
+        if step.action is Action.COMPUTE:
+            stage += not step.copy
+        elif step.action is Action.PAGE_OUT_START:
+            value = number[step.subject]
+            moves[position] = _Move(value, True, instance.producer[value] + 1, costs.page_out[step.subject].seconds)
+        elif step.action is Action.PAGE_IN_START:
+            started[step.subject] = position
+        elif step.action is Action.PAGE_IN_END:
+            value, seconds = number[step.subject], costs.page_in[step.subject].seconds
+            moves[started.pop(step.subject)] = _Move(value, False, min(stage, len(instance.nodes) - 1), seconds)
+    return moves

@@ -78,7 +78,7 @@ class Watcher(Eventhdlr):
         if event.getType() == PY_SCIP_EVENTTYPE.BESTSOLFOUND:
             best = self.model.getBestSol()
             x = [self.model.getSolVal(best, variable) for variable in self.variables]
-            self.incumbent.offer(self.formulation, self.formulation.complete(self.formulation.supplies(x)))
+            self.incumbent.offer(self.formulation, self.formulation.exact(x))
         if self.is_close() and self.ending is None:
             nodes = int(self.model.getNTotalNodes())
             if self.last_node is None:

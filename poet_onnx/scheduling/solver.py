@@ -69,7 +69,7 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
         scip.setParams(PROOF_PARAMETERS)
     watcher = Watcher(model, variables, scale, incumbent, limits)
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
-    if not model.held:
+    if not model.placing:
         scip.includeHeur(
             Rounding(watcher),
             "rounding by gaps",

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from poet_onnx.scheduling.candidates import Candidates
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.memory import Row
@@ -88,7 +87,7 @@ def add_footprints(model: Formulation, timing: Timing) -> None:
             model.leaving[value], model.leaving_until[value] = model.variable(binary=False), end
             for other in (variable, model.retain[value, 0]):
                 model.rows.append(Row({model.leaving[value]: 1.0, other: -1.0}, low=0.0))
-        for (_, index), (earliest, stage) in _page_ins(model, value):
+        for (_, index), (earliest, stage) in page_ins(model, value):
             since = clock[stage] - timing.stretch * costs.page_in[name].seconds + timing.wait_seconds
             start = stage
             while start > earliest and clock[start] > since:
@@ -103,83 +102,17 @@ def add_time_rows(model: Formulation, timing: Timing) -> None:
     work = {variable: candidates.units[number].seconds for (_, number), variable in model.recompute.items()}
     transfers = transfer_seconds(model)
     charged = {variable: timing.charged * seconds for variable, seconds in transfers.items() if timing.charged}
-    _add(model, {**work, **charged}, timing.spare_seconds)
+    add_row(model, {**work, **charged}, timing.spare_seconds)
     if timing.limits_transfers:
-        _add(model, transfers, timing.deadline_seconds)
+        add_row(model, transfers, timing.deadline_seconds)
     clock = clock_seconds(candidates.instance)
     for first, end in timing.windows:
-        outside = _work_outside(model, first, end + 1)
-        inside = _inside(model, transfers, first, end)
-        _add(model, {**outside, **inside}, clock[end] - clock[first] + timing.wait_seconds)
+        outside = work_outside(model, first, end + 1)
+        inside = transfers_inside(model, transfers, first, end)
+        add_row(model, {**outside, **inside}, clock[end] - clock[first] + timing.wait_seconds)
 
 
-def add_departures(model: Formulation, timing: Timing) -> None:
-    """Add the rows of `departures`, and a variable for every value that may still wait to be written.
-
-    What is certainly on its way then has its bytes in the footprints and is no part of the row; so with arrivals.
-    """
-    candidates = model.candidates
-    instance = candidates.instance
-    clock = clock_seconds(instance)
-    for first, stage in timing.departures:
-        terms = _work_outside(model, first, stage + 1)
-        for value, variable in model.page_out.items():
-            begin = instance.producer[value] + 1
-            index = _waiting_event(candidates, value, stage)
-            leaves_then = value in model.leaving and stage < model.leaving_until[value]
-            if index is None or leaves_then or not first <= begin <= stage:
-                continue
-            seconds = instance.problem.costs.page_out[instance.values[value]].seconds
-            excuses = (model.retain[value, index], _held(model, value, stage))
-            terms[_unless(model, variable, excuses)] = seconds
-        _add(model, terms, clock[stage] - clock[first] + timing.wait_seconds)
-
-
-def add_arrivals(model: Formulation, timing: Timing) -> None:
-    """Add the rows of `arrivals`, and a variable for every value that may be there early."""
-    instance = model.candidates.instance
-    clock = clock_seconds(instance)
-    for stage, last in timing.arrivals:
-        terms = _work_outside(model, stage + 1, last + 1)
-        for value in model.page_out:
-            seconds = instance.problem.costs.page_in[instance.values[value]].seconds
-            for key, (release, due) in _page_ins(model, value):
-                if not stage < due <= last or model.arrival.get(key, due) <= stage:
-                    continue
-                excuses = (_held(model, value, stage),) if release <= stage else ()
-                terms[_unless(model, model.page_in[key], excuses)] = seconds
-        _add(model, terms, clock[last] - clock[stage + 1] + timing.wait_seconds)
-
-
-def _held(model: Formulation, value: int, stage: int) -> int:
-    """Return the variable that says that a value is in RAM during a stage's node only because of a transfer."""
-    if (value, stage) not in model.held:
-        model.held[value, stage] = model.variable(binary=False)
-    return model.held[value, stage]
-
-
-def _unless(model: Formulation, transfer: int, excuses: Sequence[int]) -> int:
-    """Return a variable that is at least a transfer's, less its excuses."""
-    if not excuses:
-        return transfer
-    moved = model.variable(binary=False)
-    model.rows.append(Row({moved: 1.0, transfer: -1.0, **dict.fromkeys(excuses, 1.0)}, low=0.0))
-    return moved
-
-
-def _waiting_event(candidates: Candidates, value: int, stage: int) -> int | None:
-    """Return the index of the event that a value waits for while a stage's node runs, None if that node needs it."""
-    if candidates.instance.producer[value] >= stage:
-        return None
-    for index, event in enumerate(candidates.events[value]):
-        if event.stage == stage and event.main:
-            return None
-        if event.stage > stage:
-            return index
-    return None
-
-
-def _work_outside(model: Formulation, first: int, end: int) -> dict[int, float]:
+def work_outside(model: Formulation, first: int, end: int) -> dict[int, float]:
     """Return the seconds of recomputes outside a window of stages, by variable."""
     return {
         variable: model.candidates.units[number].seconds
@@ -231,7 +164,7 @@ def _jobs(model: Formulation, x: Sequence[float], seconds: dict[int, float]) -> 
     """Yield (stage from which, stage up to which, seconds) for each transfer of an assignment."""
     for value, variable in model.page_out.items():
         stages = []
-        for key, (release, stage) in _page_ins(model, value):
+        for key, (release, stage) in page_ins(model, value):
             page_in = model.page_in[key]
             if x[page_in] > 0.5:
                 stages.append(stage)
@@ -240,7 +173,7 @@ def _jobs(model: Formulation, x: Sequence[float], seconds: dict[int, float]) -> 
             yield model.candidates.instance.producer[value] + 1, min(stages), seconds[variable]
 
 
-def _page_ins(model: Formulation, value: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+def page_ins(model: Formulation, value: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Yield a value's possible page-ins: key, and the stages between which the transfer must lie."""
     release = model.candidates.instance.producer[value] + 1
     for index, event in enumerate(model.candidates.events[value]):
@@ -250,7 +183,7 @@ def _page_ins(model: Formulation, value: int) -> Iterator[tuple[tuple[int, int],
             release = event.stage + 1
 
 
-def _inside(model: Formulation, seconds: dict[int, float], first: int, end: int) -> dict[int, float]:
+def transfers_inside(model: Formulation, seconds: dict[int, float], first: int, end: int) -> dict[int, float]:
     """Return the seconds of transfers that certainly lie in a window of stages.
 
     A page-out does if the value is made in the window and no page-in of it lies behind.
@@ -259,7 +192,7 @@ def _inside(model: Formulation, seconds: dict[int, float], first: int, end: int)
     for value, variable in model.page_out.items():
         made_inside = model.candidates.instance.producer[value] + 1 >= first
         early, late = [], []
-        for key, (release, stage) in _page_ins(model, value):
+        for key, (release, stage) in page_ins(model, value):
             if stage > end:
                 late.append(model.page_in[key])
                 continue
@@ -273,6 +206,7 @@ def _inside(model: Formulation, seconds: dict[int, float], first: int, end: int)
     return terms
 
 
-def _add(model: Formulation, terms: dict[int, float], high: float) -> None:
+def add_row(model: Formulation, terms: dict[int, float], high: float) -> None:
+    """Add a row of time, in seconds, unless it can never bind."""
     if sum(max(0.0, seconds) for seconds in terms.values()) > high:
         model.time.append(Row(terms, high=high))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyscipopt import Model, Variable
+
 from poet_onnx.plan import Action, Step
 from poet_onnx.scheduling.formulation import Formulation, Supplies
 from poet_onnx.scheduling.outcome import Limits
@@ -120,12 +122,18 @@ class _Reader:
 
 
 def admits(model: Formulation, supplies: Supplies) -> bool:
-    """Return whether the rows of a model hold for supplies, its continuous variables being chosen as well as can be."""
-    x = model.complete(supplies)
+    """Return whether the rows of a model hold for supplies, all else being chosen as well as can be."""
     scip, variables = _build(model, [0.0] * len(model.cost), Limits(0.0, 0.0, 60.0))
-    for variable, level, binary in zip(variables, x, model.binary, strict=True):
-        if binary:
-            scip.chgVarLb(variable, level)
-            scip.chgVarUb(variable, level)
+    fix(model, supplies, scip, variables)
     scip.optimize()
     return str(scip.getStatus()) == "optimal"
+
+
+def fix(model: Formulation, supplies: Supplies, scip: Model, variables: Sequence[Variable]) -> None:
+    """Give the solver's variables the levels that supplies determine."""
+    x = model.complete(supplies)
+    free = set(model.placing)
+    for number, (variable, level, binary) in enumerate(zip(variables, x, model.binary, strict=True)):
+        if binary and number not in free:
+            scip.chgVarLb(variable, level)
+            scip.chgVarUb(variable, level)

@@ -25,6 +25,7 @@ from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.solver import _build
 from poet_onnx.scheduling.timing import Timing, relaxed_timing
 from poet_onnx.simulate import simulate
+from proofs.assignments import fix
 from proofs.finding import FAILED, Finding, exact_bytes
 from proofs.placing import Placing
 from proofs.slow_storage import slow_problem
@@ -250,11 +251,7 @@ class _Judge:
         supplies = decisions.of(model)
         if supplies is None or model.memory.fixed_bytes > model.budget_bytes:
             return False
-        x = model.complete(supplies)
-        for variable, level, binary in zip(self._variables, x, model.binary, strict=True):
-            if binary:
-                scip.chgVarLb(variable, level)
-                scip.chgVarUb(variable, level)
+        fix(model, supplies, scip, self._variables)
         scip.optimize()
         admitted = str(scip.getStatus()) == "optimal"
         scip.freeTransform()

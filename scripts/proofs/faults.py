@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from types import FunctionType
 
 
@@ -16,7 +18,7 @@ class Fault:
 
     Attributes:
         what: is wrong then.
-        function: module and name.
+        function: module and name, with its class if it is a method.
         right, wrong: a piece of the function's text, and what takes its place.
     """
 
@@ -65,34 +67,32 @@ TOO_STRICT = (
     ),
     Fault(
         "a sure leaver is counted twice",
-        "timing.add_departures",
-        "if index is None or leaves_then or",
-        "if index is None or",
+        "channel._departing",
+        "if index is None or is_sure:",
+        "if index is None:",
     ),
     Fault(
         "a departure is a stage short",
-        "timing.add_departures",
-        "clock[stage] - clock[first]",
-        "clock[stage - 1] - clock[first]",
+        "channel.add_places",
+        "first, stage)",
+        "first, stage - 1)",
     ),
     Fault(
         "an arrival is a stage late",
-        "timing.add_arrivals",
-        "clock[stage + 1]",
-        "clock[stage + 2]",
+        "channel.add_places",
+        "stage + 1, last)",
+        "stage + 2, last)",
     ),
-    Fault(
-        "nothing may arrive early", "timing.add_arrivals", "if release <= stage else ()", "if release < stage else ()"
-    ),
+    Fault("nothing may arrive early", "channel._arriving", "if release <= stage else ()", "if release < stage else ()"),
     Fault(
         "a page-out for a later page-in counts at once",
-        "timing._inside",
+        "timing.transfers_inside",
         "- seconds[variable]",
         "- 0.0",
     ),
     Fault(
         "a page-in may begin a stage too late",
-        "timing._page_ins",
+        "timing.page_ins",
         "release = event.stage + 1",
         "release = event.stage + 2",
     ),
@@ -101,6 +101,48 @@ TOO_STRICT = (
         "timing.crowded_windows",
         "if due < first:",
         "if False:",
+    ),
+    Fault(
+        "recomputes make the step later by twice their time",
+        "channel._Delays.finish",
+        "units[number].seconds",
+        "units[number].seconds * 2",
+    ),
+    Fault(
+        "a window has no room for its own waits",
+        "channel._Delays.add_window",
+        "-self._timing.spare_seconds",
+        "0.0",
+    ),
+    Fault(
+        "of a pair, the first one to leave may not wait",
+        "channel._add_pairs",
+        "times[number] >= other.limit_seconds + busy",
+        "times[number] >= other.limit_seconds + 2 * busy",
+    ),
+    Fault(
+        "of a pair, the last one to leave may not wait",
+        "channel._add_pairs",
+        "bisect_left(times, job.limit_seconds + busy)",
+        "bisect_left(times, job.limit_seconds + 2 * busy)",
+    ),
+    Fault(
+        "what waits to be written is in RAM since it was made, although it is read and counted later",
+        "residency._wait_unwritten",
+        "stage + 1 if index else made",
+        "stage if index else made",
+    ),
+    Fault(
+        "what has been written was not written before",
+        "channel.add_places",
+        "{before: 1.0, after: -1.0}",
+        "{before: -1.0, after: 1.0}",
+    ),
+    Fault(
+        "what has begun to arrive has not begun",
+        "channel.add_places",
+        "{after: 1.0, before: -1.0}",
+        "{after: -1.0, before: 1.0}",
     ),
     Fault(
         "the spare time is cut",
@@ -137,10 +179,28 @@ TOO_WEAK = (
         "builder.wait(model.page_in[value, index], 0",
     ),
     Fault(
-        "held buffers take no room",
-        "residency._node_terms",
-        "for value in held:",
-        "for value in ():",
+        "what waits to be written takes no room",
+        "residency._wait_unwritten",
+        "instance.sizes[value], begin",
+        "0, begin",
+    ),
+    Fault(
+        "what has begun to arrive takes no room while nodes run",
+        "residency.memory_rows",
+        "append((variable, instance.sizes[value]))",
+        "append((variable, 0))",
+    ),
+    Fault(
+        "waits of earlier windows are forgotten",
+        "channel._Delays.add_window",
+        "= self._timing.spare_seconds",
+        "= 0.0",
+    ),
+    Fault(
+        "transfers are never paired",
+        "channel._add_pairs",
+        "if latest >= number and latest",
+        "if False and latest",
     ),
     Fault(
         "page-outs do not use the channel",
@@ -150,39 +210,39 @@ TOO_WEAK = (
     ),
     Fault(
         "page-outs have a channel of their own",
-        "timing._inside",
+        "timing.transfers_inside",
         "if made_inside and early:",
         "if False:",
     ),
     Fault(
         "page-ins at a window's begin are missed",
-        "timing._inside",
+        "timing.transfers_inside",
         "if release >= first:",
         "if release > first:",
     ),
     Fault(
         "departures take half their time",
-        "timing.add_departures",
-        "= seconds\n",
-        "= seconds / 2\n",
+        "channel._departing",
+        "instance.values[value]].seconds\n",
+        "instance.values[value]].seconds / 2\n",
     ),
     Fault(
         "departures at a window's begin are missed",
-        "timing.add_departures",
-        "not first <= begin <= stage",
-        "not first < begin <= stage",
+        "channel.add_places",
+        "job.stage >= first",
+        "job.stage > first",
     ),
     Fault(
         "the first page-in behind an arrival is missed",
-        "timing.add_arrivals",
-        "not stage < due <= last",
-        "not stage + 1 < due <= last",
+        "channel._arriving",
+        "if due <= stage or",
+        "if due <= stage + 1 or",
     ),
     Fault(
         "windows are never asked for",
         "deadlines._missed",
-        "if crowded:",
-        "if False:",
+        "windows=crowded",
+        "windows=()",
     ),
 )
 """Faults that let plans in which cannot be in time: fewer of them are refused."""
@@ -208,17 +268,17 @@ TOO_SURE = (
 @contextmanager
 def seeded(fault: Fault) -> Iterator[None]:
     """Carry a fault out, and undo it."""
-    home, name = fault.function.split(".")
+    home, name = fault.function.split(".", 1)
     module = import_module(f"poet_onnx.scheduling.{home}")
-    function = getattr(module, name)
+    function = attrgetter(name)(module)
     if not isinstance(function, FunctionType):
         raise TypeError(f"{fault.function} is no function")
-    text = inspect.getsource(function)
+    text = textwrap.dedent(inspect.getsource(function))
     if text.count(fault.right) != 1:
         raise ValueError(f"{fault.function} has '{fault.right}' {text.count(fault.right)} times; it must be once")
     faulty: dict[str, object] = dict(vars(module))
     exec(compile("from __future__ import annotations\n" + text.replace(fault.right, fault.wrong), home, "exec"), faulty)
-    changed = faulty[name]
+    changed = faulty[function.__name__]
     if not isinstance(changed, FunctionType):
         raise TypeError(f"{fault.function} is no function any more")
     before = function.__code__

@@ -106,12 +106,12 @@ def _random_rows(instance: Instance, plan: Plan, timing: Timing, rng: random.Ran
     ]
     pairs = [(first, end) for first, end in choices if first < end][:24]
     model = formulate(instance, plan.prediction.transient_peak_bytes, timing)
-    departures, arrivals = late_transfers(model, plan.steps) if instance.problem.costs.asynchronous else ((), ())
+    missing = late_transfers(model, plan.steps, timing) if instance.problem.costs.asynchronous else timing
     return replace(
         timing,
         windows=tuple(pairs[:8]),
-        departures=(*departures, *((first, min(end, last)) for first, end in pairs[8:16])),
-        arrivals=(*arrivals, *((first, end) for first, end in pairs[16:] if end <= last)),
+        departures=(*missing.departures, *((first, min(end, last)) for first, end in pairs[8:16])),
+        arrivals=(*missing.arrivals, *((first, end) for first, end in pairs[16:] if end <= last)),
     )
 
 

@@ -1,0 +1,209 @@
+"""Rows that tell where transfers are: which have ended, or not yet begun, when the node of some stage runs.
+
+What waits to be written, or has begun to arrive, is in RAM meanwhile; what is certainly on its way has its bytes in the
+footprints. The channel is busy with one transfer at a time, and leaves none half done for another.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from poet_onnx.scheduling.candidates import Candidates
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.memory import Row
+from poet_onnx.scheduling.timing import (
+    Timing,
+    add_row,
+    clock_seconds,
+    page_ins,
+    transfer_seconds,
+    transfers_inside,
+)
+
+MOST_PARTNERS = 24
+"""Transfers, the longest of a stage, that are paired with all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A page-out that has ended when the node of some stage runs, or a page-in that begins behind it.
+
+    Attributes:
+        key: the value, and the event of a page-in.
+        variable: of the model: 1 if it is so.
+        stage: before whose node the page-out can begin at the earliest, or the page-in must have ended.
+        limit_seconds: when that node starts if nothing is recomputed or waited for.
+        busy_seconds: how long the channel is busy with it.
+    """
+
+    key: tuple[int, int]
+    variable: int
+    stage: int
+    limit_seconds: float
+    busy_seconds: float
+
+    def reversed(self) -> _Job:
+        """Return what it is where time runs backwards."""
+        return replace(self, limit_seconds=-self.limit_seconds)
+
+
+def add_places(model: Formulation, timing: Timing) -> None:
+    """Add the rows of departures and arrivals, those of pairs among them, and the variables that they need."""
+    if not timing.departures and not timing.arrivals:
+        return
+    delays = _Delays(model, timing)
+    departures = {stage: tuple(_departing(model, stage)) for stage in sorted({end for _, end in timing.departures})}
+    arrivals = {stage: tuple(_arriving(model, stage)) for stage in sorted({begin for begin, _ in timing.arrivals})}
+    clock = clock_seconds(model.candidates.instance)
+    for first, stage in timing.departures:
+        jobs = (job for job in departures[stage] if job.stage >= first)
+        delays.add_window({job.variable: job.busy_seconds for job in jobs}, first, stage)
+    for stage, last in timing.arrivals:
+        jobs = (job for job in arrivals[stage] if job.stage <= last)
+        delays.add_window({job.variable: job.busy_seconds for job in jobs}, stage + 1, last)
+    seconds = transfer_seconds(model)
+    for first, end in timing.windows:
+        delays.add_window(transfers_inside(model, seconds, first, end), first, end)
+    delays.finish()
+    slack = timing.wait_seconds + 1e-9 * timing.deadline_seconds
+    _add_pairs(model, [(clock[stage] + slack, jobs) for stage, jobs in departures.items()])
+    backwards = [(slack - clock[stage + 1], [job.reversed() for job in jobs]) for stage, jobs in arrivals.items()]
+    _add_pairs(model, backwards[::-1])
+    for before, after in _in_turn(model.unwritten):
+        model.rows.append(Row({before: 1.0, after: -1.0}, low=0.0))
+    for before, after in _in_turn(model.early):
+        model.rows.append(Row({after: 1.0, before: -1.0}, low=0.0))
+
+
+class _Delays:
+    """How late the step is when nodes begin, by recomputes and waits: variables, as shares of all that it may be.
+
+    Waits in one window are missing in all others.
+    """
+
+    def __init__(self, model: Formulation, timing: Timing) -> None:
+        self._model = model
+        self._timing = timing
+        self._clock = clock_seconds(model.candidates.instance)
+        self._at: dict[int, int] = {}
+
+    def add_window(self, transfers: dict[int, float], first: int, end: int) -> None:
+        """Add the row that transfers fit between the node before stage `first` and the node of stage `end`."""
+        terms = {**transfers, self._delay(end): -self._timing.spare_seconds}
+        if first:
+            terms[self._delay(first - 1)] = self._timing.spare_seconds
+        add_row(self._model, terms, self._clock[end] - self._clock[first])
+
+    def finish(self) -> None:
+        """Add the rows that recomputes make the step later, and waits, by no more than it may wait."""
+        model, spare = self._model, self._timing.spare_seconds
+        last = len(model.candidates.instance.nodes) - 1
+        waits = {self._delay(last): spare}  # less all recomputes
+        stages = sorted(self._at)
+        for before, stage in zip((-1, *stages), stages, strict=False):
+            later = {self._at[stage]: -spare}
+            if before >= 0:
+                later[self._at[before]] = spare
+            for (where, number), variable in model.recompute.items():
+                if before < where <= stage:
+                    later[variable] = model.candidates.units[number].seconds
+                    waits[variable] = -later[variable]
+            model.time.append(Row(later, high=0.0))
+        add_row(model, waits, self._timing.wait_seconds)
+
+    def _delay(self, stage: int) -> int:
+        if stage not in self._at:
+            self._at[stage] = self._model.variable(binary=False)
+        return self._at[stage]
+
+
+def _departing(model: Formulation, stage: int) -> Iterator[_Job]:
+    """Yield the page-outs that may or may not have ended when a stage's node runs."""
+    instance = model.candidates.instance
+    clock = clock_seconds(instance)
+    for value, variable in model.page_out.items():
+        index = _waiting_event(model.candidates, value, stage)
+        is_sure = value in model.leaving and stage < model.leaving_until[value]
+        if index is None or is_sure:
+            continue
+        excuses = (model.retain[value, index], _flag(model, model.unwritten, (value, index, stage)))
+        busy = instance.problem.costs.page_out[instance.values[value]].seconds
+        begin = instance.producer[value] + 1
+        yield _Job((value, 0), _unless(model, variable, excuses), begin, clock[begin], busy)
+
+
+def _arriving(model: Formulation, stage: int) -> Iterator[_Job]:
+    """Yield the page-ins that may or may not have begun when a stage's node has run."""
+    instance = model.candidates.instance
+    clock = clock_seconds(instance)
+    for value in model.page_out:
+        busy = instance.problem.costs.page_in[instance.values[value]].seconds
+        for key, (release, due) in page_ins(model, value):
+            if due <= stage or model.arrival.get(key, due) <= stage:
+                continue
+            excuses = (_flag(model, model.early, (*key, stage)),) if release <= stage else ()
+            yield _Job(key, _unless(model, model.page_in[key], excuses), due, clock[due], busy)
+
+
+def _add_pairs(model: Formulation, groups: Sequence[tuple[float, Sequence[_Job]]]) -> None:
+    """Add rows for pairs of jobs of which, whichever is first, the other ends too late.
+
+    Args:
+        model: takes the rows.
+        groups: a time, ascending, and the jobs that may have ended by then.
+    """
+    times = [seconds for seconds, _ in groups]
+    partners = [
+        {job.key: job for job in sorted(jobs, key=lambda job: -job.busy_seconds)[:MOST_PARTNERS]} for _, jobs in groups
+    ]
+    known: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
+    for number in range(len(groups) - 1, -1, -1):
+        for job in groups[number][1]:
+            for key, other in partners[number].items():
+                busy = job.busy_seconds + other.busy_seconds
+                if key == job.key or times[number] >= other.limit_seconds + busy:
+                    continue
+                latest = bisect_left(times, job.limit_seconds + busy) - 1
+                while latest >= number and key not in partners[latest]:
+                    latest -= 1
+                if latest >= number and latest > known.get((job.key, key), -1):
+                    known[job.key, key] = latest
+                    known[key, job.key] = max(known.get((key, job.key), -1), number)
+                    model.rows.append(Row({job.variable: 1.0, partners[latest][key].variable: 1.0}, high=1.0))
+
+
+def _flag(model: Formulation, flags: dict[tuple[int, int, int], int], key: tuple[int, int, int]) -> int:
+    if key not in flags:
+        flags[key] = model.variable()
+    return flags[key]
+
+
+def _in_turn(flags: dict[tuple[int, int, int], int]) -> Iterator[tuple[int, int]]:
+    """Yield the variables of neighbouring stages, of the same value and event."""
+    for before, after in pairwise(sorted(flags)):
+        if before[:2] == after[:2]:
+            yield flags[before], flags[after]
+
+
+def _unless(model: Formulation, transfer: int, excuses: Sequence[int]) -> int:
+    """Return a variable that is at least a transfer's, less its excuses."""
+    if not excuses:
+        return transfer
+    moved = model.variable(binary=False)
+    model.rows.append(Row({moved: 1.0, transfer: -1.0, **dict.fromkeys(excuses, 1.0)}, low=0.0))
+    return moved
+
+
+def _waiting_event(candidates: Candidates, value: int, stage: int) -> int | None:
+    """Return the index of the event that a value waits for while a stage's node runs, None if that node needs it."""
+    if candidates.instance.producer[value] >= stage:
+        return None
+    for index, event in enumerate(candidates.events[value]):
+        if event.stage == stage and event.main:
+            return None
+        if event.stage > stage:
+            return index
+    return None
