@@ -71,7 +71,7 @@ def test_the_search_alone_comes_close_to_the_optimum() -> None:
 
 
 def test_a_deadline_that_no_plan_was_found_for_is_no_proof() -> None:
-    graph, costs = random_graph(1, 12)
+    graph, costs = random_graph(5, 12)
     problem = ScheduleProblem(graph, replace(costs, asynchronous=True), recompute=False)
     seconds = sum(cost.seconds for cost in costs.nodes.values())
     tight = replace(problem, budget_bytes=smallest_budget(problem).budget_bytes, deadline_seconds=seconds * 1.2)

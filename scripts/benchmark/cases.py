@@ -81,7 +81,7 @@ def _registry() -> tuple[Case, ...]:
         for model in ("resnet18", "vgg16"):
             for device in ("m4", "a72", "tx2"):
                 cases += _ladder(model, device, split)
-    limits = [*product((0.9, 0.75, 0.5, 0.25), (None, 1.1)), *product((0.75, 0.5, 0.25), (1.0, 1.3))]
+    limits = product((0.9, 0.75, 0.5, 0.25), (None, 1.1, 1.0, 1.3))
     for (share, deadline), device in product(limits, ("m4", "a72", "tx2")):
         cases.append(Case("bert-base", device, Budget("share", share), deadline))
         cases.append(Case("resnet50", device, Budget("share", share), deadline))
