@@ -34,7 +34,7 @@ class _Wait:
 
     Attributes:
         seconds: how long.
-        stage: the stage before whose node the step waits.
+        stage: before whose node.
         busy_since: the stage before whose node the channel began to be busy without a break.
         move: the transfer.
         ahead: what the channel has moved before it since then.
@@ -87,7 +87,7 @@ def _waits(instance: Instance, steps: Sequence[Step]) -> list[_Wait]:
     last = len(instance.nodes) - 1
     stage, clock, channel, busy_since = 0, 0.0, 0.0, 0
     ahead: tuple[_Move, ...] = ()
-    under_way: dict[str, _Wait] = {}
+    under_way: dict[str, tuple[float, int, _Move, tuple[_Move, ...]]] = {}
     waits = []
     for number, step in enumerate(steps):
         if step.action is Action.COMPUTE:
@@ -95,15 +95,14 @@ def _waits(instance: Instance, steps: Sequence[Step]) -> list[_Wait]:
             stage += not step.copy
         elif number in moves:
             if clock >= channel:
-                busy_since, ahead = stage, ()
+                busy_since, ahead = min(stage, last), ()
             channel = max(clock, channel) + moves[number].seconds
-            under_way[step.subject] = _Wait(channel, 0, min(busy_since, last), moves[number], ahead)
+            under_way[step.subject] = (channel, busy_since, moves[number], ahead)
             ahead = (*ahead, moves[number])
         else:
-            transfer = under_way.pop(step.subject)
-            finish = transfer.seconds
+            finish, since, move, before = under_way.pop(step.subject)
             if finish > clock + 1e-9 * instance.base_seconds:
-                waits.append(replace(transfer, seconds=finish - clock, stage=min(stage, last)))
+                waits.append(_Wait(finish - clock, min(stage, last), since, move, before))
                 clock = finish
     return waits
 
