@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from poet_onnx.scheduling.candidates import Candidates
@@ -35,19 +35,13 @@ class _Job:
         key: the value, and the event of a page-in.
         variable: of the model: 1 if it is so.
         stage: before whose node the page-out can begin at the earliest, or the page-in must have ended.
-        limit_seconds: when that node starts if nothing is recomputed or waited for.
         busy_seconds: how long the channel is busy with it.
     """
 
     key: tuple[int, int]
     variable: int
     stage: int
-    limit_seconds: float
     busy_seconds: float
-
-    def reversed(self) -> _Job:
-        """Return what it is where time runs backwards."""
-        return replace(self, limit_seconds=-self.limit_seconds)
 
 
 def add_places(model: Formulation, timing: Timing) -> None:
@@ -69,9 +63,10 @@ def add_places(model: Formulation, timing: Timing) -> None:
         delays.add_window(transfers_inside(model, seconds, first, end), first, end)
     delays.finish()
     slack = timing.wait_seconds + 1e-9 * timing.deadline_seconds
-    _add_pairs(model, [(clock[stage] + slack, jobs) for stage, jobs in departures.items()])
-    backwards = [(slack - clock[stage + 1], [job.reversed() for job in jobs]) for stage, jobs in arrivals.items()]
-    _add_pairs(model, backwards[::-1])
+    _add_pairs(model, clock, [(clock[stage] + slack, jobs) for stage, jobs in departures.items()])
+    # Where time runs backwards, a page-in is like a page-out.
+    backwards = [(slack - clock[stage + 1], jobs) for stage, jobs in arrivals.items()]
+    _add_pairs(model, [-seconds for seconds in clock], backwards[::-1])
     for before, after in _in_turn(model.unwritten):
         model.rows.append(Row({before: 1.0, after: -1.0}, low=0.0))
     for before, after in _in_turn(model.early):
@@ -103,15 +98,14 @@ class _Delays:
         last = len(model.candidates.instance.nodes) - 1
         waits = {self._delay(last): spare}  # less all recomputes
         stages = sorted(self._at)
-        for before, stage in zip((-1, *stages), stages, strict=False):
-            later = {self._at[stage]: -spare}
-            if before >= 0:
-                later[self._at[before]] = spare
-            for (where, number), variable in model.recompute.items():
-                if before < where <= stage:
-                    later[variable] = model.candidates.units[number].seconds
-                    waits[variable] = -later[variable]
-            model.time.append(Row(later, high=0.0))
+        later = [{self._at[stage]: -spare} for stage in stages]
+        for before, terms in zip(stages, later[1:], strict=False):
+            terms[self._at[before]] = spare
+        for (stage, number), variable in model.recompute.items():
+            seconds = model.candidates.units[number].seconds
+            later[bisect_left(stages, stage)][variable] = seconds
+            waits[variable] = -seconds
+        model.time.extend(Row(terms, high=0.0) for terms in later)
         add_row(model, waits, self._timing.wait_seconds)
 
     def _delay(self, stage: int) -> int:
@@ -123,7 +117,6 @@ class _Delays:
 def _departing(model: Formulation, stage: int) -> Iterator[_Job]:
     """Yield the page-outs that may or may not have ended when a stage's node runs."""
     instance = model.candidates.instance
-    clock = clock_seconds(instance)
     for value, variable in model.page_out.items():
         index = _waiting_event(model.candidates, value, stage)
         is_sure = value in model.leaving and stage < model.leaving_until[value]
@@ -131,28 +124,27 @@ def _departing(model: Formulation, stage: int) -> Iterator[_Job]:
             continue
         excuses = (model.retain[value, index], _flag(model, model.unwritten, (value, index, stage)))
         busy = instance.problem.costs.page_out[instance.values[value]].seconds
-        begin = instance.producer[value] + 1
-        yield _Job((value, 0), _unless(model, variable, excuses), begin, clock[begin], busy)
+        yield _Job((value, 0), _unless(model, variable, excuses), instance.producer[value] + 1, busy)
 
 
 def _arriving(model: Formulation, stage: int) -> Iterator[_Job]:
     """Yield the page-ins that may or may not have begun when a stage's node has run."""
     instance = model.candidates.instance
-    clock = clock_seconds(instance)
     for value in model.page_out:
         busy = instance.problem.costs.page_in[instance.values[value]].seconds
         for key, (release, due) in page_ins(model, value):
             if due <= stage or model.arrival.get(key, due) <= stage:
                 continue
             excuses = (_flag(model, model.early, (*key, stage)),) if release <= stage else ()
-            yield _Job(key, _unless(model, model.page_in[key], excuses), due, clock[due], busy)
+            yield _Job(key, _unless(model, model.page_in[key], excuses), due, busy)
 
 
-def _add_pairs(model: Formulation, groups: Sequence[tuple[float, Sequence[_Job]]]) -> None:
+def _add_pairs(model: Formulation, clock: Sequence[float], groups: Sequence[tuple[float, Sequence[_Job]]]) -> None:
     """Add rows for pairs of jobs of which, whichever is first, the other ends too late.
 
     Args:
         model: takes the rows.
+        clock: the time of each stage.
         groups: a time, ascending, and the jobs that may have ended by then.
     """
     times = [seconds for seconds, _ in groups]
@@ -164,9 +156,9 @@ def _add_pairs(model: Formulation, groups: Sequence[tuple[float, Sequence[_Job]]
         for job in groups[number][1]:
             for key, other in partners[number].items():
                 busy = job.busy_seconds + other.busy_seconds
-                if key == job.key or times[number] >= other.limit_seconds + busy:
+                if key == job.key or times[number] >= clock[other.stage] + busy:
                     continue
-                latest = bisect_left(times, job.limit_seconds + busy) - 1
+                latest = bisect_left(times, clock[job.stage] + busy) - 1
                 while latest >= number and key not in partners[latest]:
                     latest -= 1
                 if latest >= number and latest > known.get((job.key, key), -1):

@@ -1,9 +1,9 @@
 """Plans that keep a deadline, transfers included, and proofs that there are none.
 
 A model is solved that leaves no plan out. If what it finds misses the deadline once its transfers are placed, the rows
-that it shows to be missing are added, and the model is solved again. Where it is not the channel but memory
-that hinders them, the model is made stricter than need be, step by step, until its plans keep the deadline; bounds come
-from the first kind of model only.
+that it shows to be missing are added, and the model is solved again. Where it is not the channel but memory that
+hinders them, the model is made stricter than need be, step by step, until its plans keep the deadline; bounds come from
+the first kind of model only.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def solve_within_deadline(
         model = formulate(instance, budget_bytes, exact)
         return is_infeasible(model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds)
 
+    share = VIEW_SHARE if instance.problem.costs.asynchronous else 1.0
     for timing in _views(instance, exact):
-        share = VIEW_SHARE if instance.problem.costs.asynchronous else 1.0
         turn_end = time.monotonic() + share * limits.until(end).time_limit_seconds
         for _ in range(MOST_ROUNDS):
             left = limits.until(turn_end if incumbent.steps is None else end)

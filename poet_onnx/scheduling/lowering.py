@@ -49,8 +49,8 @@ def _departures(model: Formulation, x: Sequence[float]) -> Iterator[tuple[int, i
     A value of which the assignment says that it is still to be written at a stage leaves behind those which are not.
     """
     producer = model.candidates.instance.producer
-    paged_in = [key for key, variable in sorted(model.page_in.items(), reverse=True) if x[variable] > 0.5]
-    first_page_in = dict(paged_in)
+    last_first = sorted(model.page_in.items(), reverse=True)
+    first_page_in = {value: index for (value, index), variable in last_first if x[variable] > 0.5}
     waits_until: dict[int, int] = {}
     gone_by: dict[int, int] = {}
     for (value, index, stage), variable in sorted(model.unwritten.items(), key=lambda item: item[0][2]):

@@ -14,7 +14,6 @@ from poet_onnx.scheduling.memory import Ceilings
 MOST_VARIABLE_VISITS = 1_000_000
 """Variables that the greedy start may set, over all its trials: about half a second, and the same on any machine."""
 
-
 SHARES_KEPT = (0.1, 0.3, 0.5, 0.7, 0.9, 0.999)
 """How much of a value a relaxation must keep in RAM, for it to be kept; the first that fits is taken."""
 

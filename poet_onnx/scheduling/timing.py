@@ -107,12 +107,12 @@ def add_time_rows(model: Formulation, timing: Timing) -> None:
         add_row(model, transfers, timing.deadline_seconds)
     clock = clock_seconds(candidates.instance)
     for first, end in timing.windows:
-        outside = work_outside(model, first, end + 1)
+        outside = _work_outside(model, first, end + 1)
         inside = transfers_inside(model, transfers, first, end)
         add_row(model, {**outside, **inside}, clock[end] - clock[first] + timing.wait_seconds)
 
 
-def work_outside(model: Formulation, first: int, end: int) -> dict[int, float]:
+def _work_outside(model: Formulation, first: int, end: int) -> dict[int, float]:
     """Return the seconds of recomputes outside a window of stages, by variable."""
     return {
         variable: model.candidates.units[number].seconds

@@ -105,8 +105,8 @@ TOO_STRICT = (
     Fault(
         "recomputes make the step later by twice their time",
         "channel._Delays.finish",
-        "units[number].seconds",
-        "units[number].seconds * 2",
+        "[variable] = seconds",
+        "[variable] = 2 * seconds",
     ),
     Fault(
         "a window has no room for its own waits",
@@ -117,14 +117,14 @@ TOO_STRICT = (
     Fault(
         "of a pair, the first one to leave may not wait",
         "channel._add_pairs",
-        "times[number] >= other.limit_seconds + busy",
-        "times[number] >= other.limit_seconds + 2 * busy",
+        "times[number] >= clock[other.stage] + busy",
+        "times[number] >= clock[other.stage] + 2 * busy",
     ),
     Fault(
         "of a pair, the last one to leave may not wait",
         "channel._add_pairs",
-        "bisect_left(times, job.limit_seconds + busy)",
-        "bisect_left(times, job.limit_seconds + 2 * busy)",
+        "bisect_left(times, clock[job.stage] + busy)",
+        "bisect_left(times, clock[job.stage] + 2 * busy)",
     ),
     Fault(
         "what waits to be written is in RAM since it was made, although it is read and counted later",
