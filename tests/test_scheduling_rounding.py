@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from pyscipopt.scip import PY_SCIP_HEURTIMING, PY_SCIP_PARAMSETTING
-from random_graphs import random_graph
+from tight_models import tight_model
 
-from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling import memory_aware_order, smallest_budget
-from poet_onnx.scheduling.building import formulate
-from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
-from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.plugins import Rounding, Watcher
@@ -23,20 +17,9 @@ from poet_onnx.scheduling.starts import greedy_start, rounded_start
 from poet_onnx.simulate import simulate
 
 
-def _tight(seed: int, layers: int, share: float) -> tuple[ScheduleProblem, Formulation]:
-    graph, costs = random_graph(seed, layers)
-    problem = ScheduleProblem(graph, costs)
-    order = memory_aware_order(problem)
-    smallest = smallest_budget(problem, order).budget_bytes
-    most = max(build_instance(problem, order).step_bytes())
-    budget = int(smallest + share * (most - smallest))
-    problem = replace(problem, budget_bytes=budget)
-    return problem, formulate(build_instance(problem, order), budget)
-
-
 @pytest.mark.parametrize("seed", range(25))
 def test_a_rounding_is_a_schedule_whatever_the_levels(seed: int) -> None:
-    problem, model = _tight(seed, 4 + seed % 20, (seed % 4) / 4)
+    problem, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4)
     rng = random.Random(seed)
     found = 0
     for _ in range(10):
@@ -57,7 +40,7 @@ def test_a_rounding_is_a_schedule_whatever_the_levels(seed: int) -> None:
 def test_scip_takes_what_is_rounded_at_its_root() -> None:
     taken = 0
     for seed in range(8):
-        problem, model = _tight(seed, 14, 0.3)
+        problem, model = tight_model(seed, 14, 0.3)
         limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
         base_joules = problem.base_joules
         scip, variables = _build(model, [cost * 1e4 / base_joules for cost in model.cost], limits)
@@ -81,7 +64,7 @@ def test_an_interrupt_while_rounding_ends_the_search(monkeypatch: pytest.MonkeyP
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    problem, model = _tight(3, 14, 0.2)
+    problem, model = tight_model(3, 14, 0.2)
     monkeypatch.setattr("poet_onnx.scheduling.plugins.rounded_start", interrupted)
     limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
     outcome = solve(model, Incumbent(problem, problem.base_joules, None), limits)

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 from random_graphs import random_graph
+from tight_models import tight_model
 
 from poet_onnx.errors import LimitReachedError
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule, smallest_budget
-from poet_onnx.scheduling.building import formulate
-from poet_onnx.scheduling.formulation import Formulation
-from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.search import improve
 from poet_onnx.scheduling.starts import greedy_start
@@ -26,21 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 from proofs.finding import exact_bytes
 
 
-def _tight(seed: int, layers: int, share: float, **options: bool) -> tuple[ScheduleProblem, Formulation]:
-    graph, costs = random_graph(seed, layers)
-    problem = ScheduleProblem(graph, costs, **options)
-    order = memory_aware_order(problem)
-    instance = build_instance(problem, order)
-    smallest = smallest_budget(problem, order).budget_bytes
-    budget = int(smallest + share * (max(instance.step_bytes()) - smallest))
-    problem = replace(problem, budget_bytes=budget)
-    return problem, formulate(build_instance(problem, order), budget)
-
-
 @pytest.mark.parametrize("options", [{}, {"paging": False}, {"recompute": False}], ids=str)
 @pytest.mark.parametrize("seed", range(25))
 def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[str, bool]) -> None:
-    problem, model = _tight(seed, 4 + seed % 20, (seed % 4) / 4, **options)
+    problem, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4, **options)
     start = greedy_start(model)
     if start is None:
         return
@@ -61,7 +48,7 @@ def test_the_search_alone_comes_close_to_the_optimum() -> None:
     spent = best = 0.0
     with exact_bytes():  # tokens are as large as these values
         for seed in range(12):
-            problem, model = _tight(seed, 12, 0.3)
+            problem, model = tight_model(seed, 12, 0.3)
             start = greedy_start(model)
             assert start is not None
             spent += model.joules(improve(model, start, time_limit_seconds=2.0))

@@ -1,0 +1,25 @@
+"""Random problems whose budget is between the smallest that works and the peak, with the model for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from random_graphs import random_graph
+
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import memory_aware_order, smallest_budget
+from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.formulation import Formulation
+from poet_onnx.scheduling.instance import build_instance
+
+
+def tight_model(seed: int, layers: int, share: float, **options: bool) -> tuple[ScheduleProblem, Formulation]:
+    """Return a problem with a budget at a share of the way from the smallest to the peak, and its model."""
+    graph, costs = random_graph(seed, layers)
+    problem = ScheduleProblem(graph, costs, **options)
+    order = memory_aware_order(problem)
+    instance = build_instance(problem, order)
+    smallest = smallest_budget(problem, order).budget_bytes
+    budget = int(smallest + share * (max(instance.step_bytes()) - smallest))
+    problem = replace(problem, budget_bytes=budget)
+    return problem, formulate(build_instance(problem, order), budget)
