@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import ctypes
+import functools
 import os
 import shlex
 import statistics
@@ -12,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -135,12 +137,38 @@ def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def resident_bytes(what: str = "VmRSS") -> int:
-    """Return the process's resident memory now (`VmRSS`) or at most (`VmHWM`)."""
+def process_bytes(what: str) -> int:
+    """Return a figure of /proc/self/status, as `VmRSS` (resident now), `VmHWM` (at most), `VmSize` (mapped)."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{what}:"):
             return int(line.split()[1]) * 1024
     raise ValueError(f"/proc/self/status has no {what}")
+
+
+class _HeapFigures(ctypes.Structure):
+    """What mallinfo2(3) returns."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+@functools.cache
+def _malloc() -> ctypes.CDLL:
+    """Return the process's own library, opened once: each opening leaves objects on the heap that is measured."""
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = _HeapFigures
+    return library
+
+
+def heap_bytes() -> int:
+    """Return what malloc has handed out and not got back, exactly (glibc 2.33 or later)."""
+    figures = _malloc().mallinfo2()
+    return int(figures.uordblks + figures.hblkhd)
 
 
 def page_files(directory: Path) -> list[Path]:

@@ -263,9 +263,9 @@ def give_back_free_memory() -> None:
 
 
 def _status(what: str) -> int:
-    from paging_cases import resident_bytes
+    from paging_cases import process_bytes
 
-    return resident_bytes(what)
+    return process_bytes(what)
 
 
 def can_make_cgroup() -> bool:

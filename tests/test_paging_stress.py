@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,24 +19,52 @@ sys.path.insert(0, str(SCRIPTS))
 
 import paging_memory  # noqa: E402
 import paging_stress  # noqa: E402
-from paging_cases import Stepper, throttled_device  # noqa: E402
+from paging_cases import Stepper, StepTime, throttled_device  # noqa: E402
 
 
 def test_a_killed_training_process_leaves_nothing_on_disk(model_path: Callable[..., Path]) -> None:
     row = paging_stress.kills(model_path("transformer"), 2, seed=1)
-    assert row["passed"] == "yes", row
+    assert row["passed"] == "yes", str(row)
     assert row["killed_in_steps"]
 
 
 def test_many_sessions_in_several_threads_are_right_and_bounded(model_path: Callable[..., Path]) -> None:
     row = paging_stress.sessions(model_path("transformer"), 24, 4, steps_each=2)
-    assert row["passed"] == "yes", row
+    assert row["passed"] == "yes", str(row)
     assert row["stores_open"] == 24
 
 
 def test_nothing_grows_with_the_steps(model_path: Callable[..., Path]) -> None:
     row = paging_stress.steps(model_path("transformer"), 300)
-    assert row["passed"] == "yes", row
+    assert row["passed"] == "yes", str(row)
+
+
+def _small_memory() -> object:
+    return bytearray(1 << 10)
+
+
+def _descriptor() -> object:
+    return socket.socket()
+
+
+@pytest.mark.parametrize(("leak", "grown"), [(_small_memory, "heap_bytes_grown"), (_descriptor, "descriptors_grown")])
+def test_what_leaks_with_the_steps_is_found(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, leak: Callable[[], object], grown: str
+) -> None:
+    leaked: list[object] = []
+
+    class Leaking(Stepper):
+        def run(self) -> StepTime:
+            leaked.append(leak())
+            return super().run()
+
+    monkeypatch.setattr(paging_stress, "Stepper", Leaking)
+    row = paging_stress.steps(model_path("transformer"), 50)
+    for kept in leaked:
+        if isinstance(kept, socket.socket):
+            kept.close()
+    assert row["passed"] == "NO", str(row)
+    assert row[grown], str(row)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +75,7 @@ def graphs(model_path: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
 def test_the_rewritten_graph_trains_under_a_limit_at_which_the_original_dies(graphs: dict[str, str]) -> None:
     rows = list(paging_memory.compare_limits(graphs, ["RLIMIT_AS"]))
     assert [row["graph"] for row in rows] == ["original", "rewritten"]
-    assert [row["passed"] for row in rows] == ["yes", "yes"], rows
+    assert [row["passed"] for row in rows] == ["yes", "yes"], str(rows)
     assert "same bits" in str(rows[1]["outcome"])
 
 
