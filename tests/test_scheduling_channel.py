@@ -59,7 +59,7 @@ def test_a_window_ends_behind_the_recomputes_of_its_last_stage() -> None:
     nodes = {node.name: NodeCost(2.0 if node.name in ("fb", "wide") else 1.0, 1.0, 0) for node in graph.nodes}
     costs = CostTable("fast", nodes, {"a": TransferCost(1.0, 0.1)}, {"a": TransferCost(2.0, 0.1)}, asynchronous=True)
     steps = steps_of("fa >a fb a> <a wide a< middle again <a fb* a< end")
-    assert _is_admitted(graph, costs, steps, windows=((4, 5),))
+    assert _is_admitted(graph, costs, steps, begins=(4,), ends=(5,))
 
 
 def test_what_is_made_before_a_window_may_leave_before_it_where_a_node_takes_no_time() -> None:
@@ -80,8 +80,7 @@ def test_what_is_made_before_a_window_may_leave_before_it_where_a_node_takes_no_
     nodes = {node.name: NodeCost(0.0 if node.name == "z" else 1.0, 1.0, 0) for node in graph.nodes}
     costs = CostTable("slow", nodes, {"v": TransferCost(2.0, 0.1)}, {"v": TransferCost(0.5, 0.1)}, asynchronous=True)
     steps = steps_of("fc fv >v fc* z w v> a b <v d v< end")
-    for departure in ((2, 4), (3, 4)):
-        assert _is_admitted(graph, costs, steps, departures=(departure,))
+    assert _is_admitted(graph, costs, steps, begins=(2, 3), ends=(4,), departures=(4,))
 
 
 def test_what_is_certainly_on_its_way_is_counted_in_ram_once() -> None:
@@ -103,8 +102,8 @@ def test_what_is_certainly_on_its_way_is_counted_in_ram_once() -> None:
     out = {"p": TransferCost(0.5, 0.1), "q": TransferCost(3.0, 0.1)}
     costs = CostTable("slow", nodes, out, dict.fromkeys(out, TransferCost(0.01, 0.1)), asynchronous=True)
     steps = steps_of("fp fq >p >q r p> s t u q> <q v q< <p w p< y")
-    for departure in ((0, 3), (1, 3), (1, 4), (2, 3)):
-        assert _is_admitted(graph, costs, steps, departures=(departure,))
+    for end in (3, 4):
+        assert _is_admitted(graph, costs, steps, begins=(0, 1, 2), ends=(end,), departures=(end,))
 
 
 def test_a_value_that_leaves_holds_its_buffer_until_it_is_made_anew() -> None:
@@ -127,10 +126,10 @@ def test_a_value_that_leaves_holds_its_buffer_until_it_is_made_anew() -> None:
 
 @pytest.mark.parametrize(
     ("arrivals", "budget", "admitted"),
-    [((), 17_500, True), (((3, 8),), 17_500, False), (((3, 8),), 21_500, True)],
+    [((), 17_500, True), ((3,), 17_500, False), ((3,), 21_500, True)],
 )
 def test_a_buffer_that_is_there_early_is_there_until_it_is_read(
-    arrivals: tuple[Pair, ...], budget: int, admitted: bool
+    arrivals: tuple[int, ...], budget: int, admitted: bool
 ) -> None:
     """Three page-ins of 1.5 s do not fit behind `a`, which has run 4 s before they are read: one begins before it."""
     graph = small_graph(
@@ -152,7 +151,9 @@ def test_a_buffer_that_is_there_early_is_there_until_it_is_read(
     costs = CostTable("slow", nodes, dict.fromkeys("pqr", out), dict.fromkeys("pqr", back), asynchronous=True)
     with exact_bytes():
         instance = build_instance(ScheduleProblem(graph, costs), file_order(graph))
-        model = formulate(instance, budget, replace(relaxed_timing(instance, 9.0), arrivals=arrivals))
+        model = formulate(
+            instance, budget, replace(relaxed_timing(instance, 9.0), begins=(4,), ends=(8,), arrivals=arrivals)
+        )
         supplies = supplies_of(model, steps_of("fp >p p> fq >q q> fr >r r> a wide c d e <p p< <q q< <r r< end"))
         assert supplies is not None
         assert admits(model, supplies) == admitted

@@ -17,12 +17,12 @@ from proofs.finding import Finding
 from proofs.rows import check_rows
 from proofs.timed import check_search
 
-SEEDS = (15, 23, 208, 236, *range(15))
+SEEDS = (20, 21, 23, 32, 36, 113, 165, 208, 236, 905, 1651, *range(16))
 
-SEARCHED = (145, 969)
-"""Graphs with a deadline that, in one round, only a stricter model than the exact one has plans for, or none."""
+SEARCHED = (145, 1119)
+"""Graphs with a deadline for which models that leave plans out find none, or only dearer ones."""
 
-REFUSED = {"all rows": 614, "rows by need": 588}
+REFUSED = {"all rows": 753, "rows by need": 715}
 """How many decisions that cannot be in time are refused at least: all that are now. What refuses more may raise it."""
 
 
@@ -67,7 +67,8 @@ def test_rows_that_let_late_plans_in_are_found(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", TOO_SURE, ids=lambda fault: fault.what)
 def test_what_is_no_proof_is_found(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poet_onnx.scheduling.deadlines.MOST_ROUNDS", 1)
+    # Without the rows that plans show to be missing, models that leave plans out are all that is left.
+    monkeypatch.setattr("poet_onnx.scheduling.deadlines._missed", lambda model, x, timing: timing)
     assert not [finding for seed in SEARCHED for finding in check_search(seed, most_labels=10_000) if finding.failed]
     with seeded(fault):
         assert [finding for seed in SEARCHED for finding in check_search(seed, most_labels=10_000) if finding.failed]

@@ -55,11 +55,11 @@ def attempt(
             return Outcome("infeasible", None, bound, 0), model
         start = None if model.placing else greedy_start(model)
         if start is not None:
-            start = _improved(model, incumbent, start, SEARCH_SHARE * seconds_until(end))
+            start = _improved(model, incumbent, start, _search_seconds(limits, end))
         if incumbent.steps is None and is_hopeless is not None and not tightened and is_hopeless():
             return Outcome("infeasible", None, bound, 0), model
         if start is None and not model.placing:
-            start = _in_time(model, incumbent, SEARCH_SHARE * seconds_until(end))
+            start = _in_time(model, incumbent, _search_seconds(limits, end))
         if incumbent.steps is not None and time.monotonic() > end:
             outcome = Outcome("time_limit", None, bound, 0)
         else:
@@ -79,6 +79,11 @@ def attempt(
             incumbent.offer(model, exact)
             return replace(outcome, x=tuple(exact)), model
     return Outcome("infeasible", None, bound, 0), model
+
+
+def _search_seconds(limits: Limits, end: float) -> float:
+    """Return the guard of a local search that looks for a start."""
+    return min(SEARCH_SHARE * seconds_until(end), limits.patience_seconds)
 
 
 def _improved(

@@ -61,12 +61,14 @@ def _formulate(
         instance,
         budget_bytes,
         longest_seconds=float("inf") if timing is None else timing.spare_seconds,
-        prune=not time_matters or not instance.problem.costs.asynchronous,
+        prune=not time_matters or not instance.problem.costs.asynchronous or (timing is not None and timing.is_narrow),
         time_matters=time_matters,
         lengthen=lengthen,
         small_share=0.0 if counts_all else None,
     )
-    model = Formulation(candidates, budget_bytes, proves=timing is None or timing.leaves_none_out)
+    deadline_seconds = None if timing is None else timing.deadline_seconds
+    model = Formulation(candidates, budget_bytes, deadline_seconds)
+    model.proves = timing is None or timing.leaves_none_out
     _add_variables(model)
     _add_supply_rows(model)
     _add_just_in_time_rows(model)

@@ -9,18 +9,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from poet_onnx.scheduling.candidates import Candidates
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.memory import Row
+from poet_onnx.scheduling.stays import add_stays
 from poet_onnx.scheduling.timing import (
     Timing,
     add_row,
     clock_seconds,
     page_ins,
-    transfer_seconds,
-    transfers_inside,
+    page_ins_inside,
+    page_outs_inside,
 )
 
 MOST_PARTNERS = 24
@@ -46,31 +46,28 @@ class _Job:
 
 def add_places(model: Formulation, timing: Timing) -> None:
     """Add the rows of departures and arrivals, those of pairs among them, and the variables that they need."""
-    if not timing.departures and not timing.arrivals:
+    if not timing.places_transfers:
         return
     delays = _Delays(model, timing)
-    departures = {stage: tuple(_departing(model, stage)) for stage in sorted({end for _, end in timing.departures})}
-    arrivals = {stage: tuple(_arriving(model, stage)) for stage in sorted({begin for begin, _ in timing.arrivals})}
-    clock = clock_seconds(model.candidates.instance)
-    for first, stage in timing.departures:
-        jobs = (job for job in departures[stage] if job.stage >= first)
-        delays.add_window({job.variable: job.busy_seconds for job in jobs}, first, stage)
-    for stage, last in timing.arrivals:
-        jobs = (job for job in arrivals[stage] if job.stage <= last)
-        delays.add_window({job.variable: job.busy_seconds for job in jobs}, stage + 1, last)
-    seconds = transfer_seconds(model)
+    departures = {stage: tuple(_departing(model, stage)) for stage in sorted(timing.departures)}
+    arrivals = {stage: tuple(_arriving(model, stage)) for stage in sorted(timing.arrivals)}
     for first, end in timing.windows:
-        delays.add_window(transfers_inside(model, seconds, first, end), first, end)
+        if end in departures:
+            inside = {job.variable: job.busy_seconds for job in departures[end] if job.stage >= first}
+        else:
+            inside = page_outs_inside(model, first, end)
+        if first - 1 in arrivals:
+            inside.update((job.variable, job.busy_seconds) for job in arrivals[first - 1] if job.stage <= end)
+        else:
+            inside.update(page_ins_inside(model, first, end))
+        delays.add_window(inside, first, end)
     delays.finish()
-    slack = timing.wait_seconds + 1e-9 * timing.deadline_seconds
+    clock, slack = clock_seconds(model.candidates.instance), timing.wait_seconds + 1e-9 * timing.deadline_seconds
     _add_pairs(model, clock, [(clock[stage] + slack, jobs) for stage, jobs in departures.items()])
     # Where time runs backwards, a page-in is like a page-out.
     backwards = [(slack - clock[stage + 1], jobs) for stage, jobs in arrivals.items()]
     _add_pairs(model, [-seconds for seconds in clock], backwards[::-1])
-    for before, after in _in_turn(model.unwritten):
-        model.rows.append(Row({before: 1.0, after: -1.0}, low=0.0))
-    for before, after in _in_turn(model.early):
-        model.rows.append(Row({after: 1.0, before: -1.0}, low=0.0))
+    add_stays(model)
 
 
 class _Delays:
@@ -122,9 +119,14 @@ def _departing(model: Formulation, stage: int) -> Iterator[_Job]:
         is_sure = value in model.leaving and stage < model.leaving_until[value]
         if index is None or is_sure:
             continue
-        excuses = (model.retain[value, index], _flag(model, model.unwritten, (value, index, stage)))
+        flag = model.unwritten[value, index, stage] = model.variable()
+        moved = _unless(model, variable, (model.retain[value, index], flag))
+        behind = {model.page_in[key]: due > stage for key, (_, due) in page_ins(model, value)}
+        if not all(behind.values()):
+            later = {page_in: 1.0 for page_in, is_behind in behind.items() if is_behind}
+            model.rows.append(Row({moved: 1.0, variable: -1.0, **later}, low=0.0))
         busy = instance.problem.costs.page_out[instance.values[value]].seconds
-        yield _Job((value, 0), _unless(model, variable, excuses), instance.producer[value] + 1, busy)
+        yield _Job((value, 0), moved, instance.producer[value] + 1, busy)
 
 
 def _arriving(model: Formulation, stage: int) -> Iterator[_Job]:
@@ -135,8 +137,11 @@ def _arriving(model: Formulation, stage: int) -> Iterator[_Job]:
         for key, (release, due) in page_ins(model, value):
             if due <= stage or model.arrival.get(key, due) <= stage:
                 continue
-            excuses = (_flag(model, model.early, (*key, stage)),) if release <= stage else ()
-            yield _Job(key, _unless(model, model.page_in[key], excuses), due, busy)
+            variable = model.page_in[key]
+            if release <= stage:
+                model.early[(*key, stage)] = model.variable()
+                variable = _unless(model, variable, (model.early[(*key, stage)],))
+            yield _Job(key, variable, due, busy)
 
 
 def _add_pairs(model: Formulation, clock: Sequence[float], groups: Sequence[tuple[float, Sequence[_Job]]]) -> None:
@@ -167,23 +172,8 @@ def _add_pairs(model: Formulation, clock: Sequence[float], groups: Sequence[tupl
                     model.rows.append(Row({job.variable: 1.0, partners[latest][key].variable: 1.0}, high=1.0))
 
 
-def _flag(model: Formulation, flags: dict[tuple[int, int, int], int], key: tuple[int, int, int]) -> int:
-    if key not in flags:
-        flags[key] = model.variable()
-    return flags[key]
-
-
-def _in_turn(flags: dict[tuple[int, int, int], int]) -> Iterator[tuple[int, int]]:
-    """Yield the variables of neighbouring stages, of the same value and event."""
-    for before, after in pairwise(sorted(flags)):
-        if before[:2] == after[:2]:
-            yield flags[before], flags[after]
-
-
 def _unless(model: Formulation, transfer: int, excuses: Sequence[int]) -> int:
     """Return a variable that is at least a transfer's, less its excuses."""
-    if not excuses:
-        return transfer
     moved = model.variable(binary=False)
     model.rows.append(Row({moved: 1.0, transfer: -1.0, **dict.fromkeys(excuses, 1.0)}, low=0.0))
     return moved

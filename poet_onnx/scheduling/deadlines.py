@@ -1,9 +1,9 @@
 """Plans that keep a deadline, transfers included, and proofs that there are none.
 
 A model is solved that leaves no plan out. If what it finds misses the deadline once its transfers are placed, the rows
-that it shows to be missing are added, and the model is solved again. Where it is not the channel but memory that
-hinders them, the model is made stricter than need be, step by step, until its plans keep the deadline; bounds come from
-the first kind of model only.
+that it shows to be missing are added, and the model is solved again; before that, with few recomputes, where these may
+do. Where it is not the channel but memory that hinders plans, the model is made stricter than need be, step by step,
+until its plans keep the deadline. Bounds come from models that leave no plan out only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance
-from poet_onnx.scheduling.lateness import late_transfers
+from poet_onnx.scheduling.lateness import late_transfers, rows_between_peaks
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.timing import Timing, crowded_windows, relaxed_timing
@@ -27,8 +27,11 @@ from poet_onnx.scheduling.transfers import overlap, spread_out
 MOST_ROUNDS = 40
 """Times that missing rows are added to one model."""
 
-VIEW_SHARE = 0.6
+VIEW_SHARE = 0.75
 """Of the time that is left, for one of several views of the deadline while there is no plan."""
+
+PATIENCE_SHARE = 0.1
+"""Of that, for a model whose assignments so far make no plan in time."""
 
 CHECK_SHARE = 0.1
 """Of the time limit, for a look whether the rows of time alone say that there is no plan."""
@@ -52,61 +55,65 @@ def solve_within_deadline(
     exact = relaxed_timing(instance, deadline_seconds)
     proving: Formulation | None = None
     known = exact
+    peaks = rows_between_peaks(instance, budget_bytes, exact) if instance.problem.costs.asynchronous else exact
+    has_peaks = False
 
     @cache
     def is_refuted() -> bool:
         """Return whether the exact model, which is slow to solve, is soon seen to have no solution."""
-        model = formulate(instance, budget_bytes, exact)
+        model = formulate(instance, budget_bytes, peaks)
         return is_infeasible(model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds)
 
     share = VIEW_SHARE if instance.problem.costs.asynchronous else 1.0
-    for timing in _views(instance, exact):
+    for timing in _views(instance, budget_bytes, exact):
+        if incumbent.steps is not None and not timing.leaves_none_out:
+            continue
+        has_peaks = has_peaks or timing.is_narrow
         turn_end = time.monotonic() + share * limits.until(end).time_limit_seconds
         for _ in range(MOST_ROUNDS):
             left = limits.until(turn_end if incumbent.steps is None else end)
-            view = _with_rows(timing, known)
+            if not timing.limits_transfers or timing.is_narrow:
+                left = replace(left, patience_seconds=PATIENCE_SHARE * left.time_limit_seconds)
+            rows = known.with_rows_of(peaks) if has_peaks else known
+            view = timing.with_rows_of(rows) if timing.limits_transfers else timing
             outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_refuted)
             proving = model if model.proves else proving
             if outcome.status == "infeasible" and model.proves:
                 return "infeasible", proving
             if incumbent.settles(limits) or time.monotonic() >= end or outcome.status == "interrupted":
                 return ("time_limit" if outcome.status == "infeasible" else outcome.status), proving
-            if outcome.x is None or not timing.limits_transfers or timing.charged:
+            if outcome.x is None or timing.charged:
                 break
-            more = _with_rows(known, _missed(model, outcome.x, timing))
-            if more == known or (incumbent.steps is None and time.monotonic() >= turn_end):
+            before, known = known, known.with_rows_of(_missed(model, outcome.x, rows))
+            is_over = incumbent.steps is None and time.monotonic() >= turn_end
+            if known == before or is_over or not timing.limits_transfers:
                 break
-            known = more
-        if incumbent.steps is not None and not model.proves:
-            break
+        # Rows that did not settle it among few recomputes would only be in the way among all of them.
+        has_peaks = timing.is_narrow and (outcome.status == "infeasible" or incumbent.steps is not None)
     return "time_limit", proving
-
-
-def _with_rows(timing: Timing, other: Timing) -> Timing:
-    """Return a view of the deadline with the windows, departures and arrivals of another one too."""
-    return replace(
-        timing,
-        windows=tuple(dict.fromkeys((*timing.windows, *other.windows))),
-        departures=tuple(dict.fromkeys((*timing.departures, *other.departures))),
-        arrivals=tuple(dict.fromkeys((*timing.arrivals, *other.arrivals))),
-    )
 
 
 def _missed(model: Formulation, x: Sequence[float], timing: Timing) -> Timing:
     """Return the rows of time that an assignment, with its transfers placed, shows to be missing."""
     problem, steps = model.candidates.instance.problem, to_steps(model, x)
     crowded = crowded_windows(model, x, timing)
-    missed = _with_rows(replace(timing, windows=crowded), late_transfers(model, overlap(problem, steps), timing))
-    return missed if crowded else _with_rows(missed, late_transfers(model, spread_out(problem, steps), timing))
+    missed = late_transfers(model, overlap(problem, steps), timing)
+    if crowded.begins:
+        return missed.with_rows_of(crowded)
+    return missed.with_rows_of(late_transfers(model, spread_out(problem, steps), timing))
 
 
-def _views(instance: Instance, exact: Timing) -> Iterator[Timing]:
+def _views(instance: Instance, budget_bytes: int, exact: Timing) -> Iterator[Timing]:
     """Yield views of the deadline from the widest to the strictest."""
     if not instance.problem.costs.asynchronous:
         yield exact
         return
     yield replace(exact, wait_seconds=float("inf"))
+    narrow = replace(exact, is_narrow=True)
+    few, all_of_them = (len(formulate(instance, budget_bytes, view).recompute) for view in (narrow, exact))
+    if few < all_of_them:
+        yield narrow
     yield exact
     for share, stretch in STRICTER:
-        yield replace(exact, wait_seconds=share * exact.spare_seconds, stretch=stretch)
-    yield replace(exact, charged=1.0)
+        yield replace(exact, wait_seconds=share * exact.spare_seconds, stretch=stretch, is_narrow=True)
+    yield replace(exact, charged=1.0, is_narrow=True)

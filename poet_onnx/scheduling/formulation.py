@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from poet_onnx.scheduling.candidates import Candidates, Event
-from poet_onnx.scheduling.memory import Ceilings, MemoryRows, Row
+from poet_onnx.scheduling.memory import Ceilings, MemoryRows, Row, Stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Formulation:
 
     Attributes:
         candidates: the choices it was built from.
-        budget_bytes: right-hand side of the memory rows; None for none.
+        budget_bytes: right-hand side of the memory rows.
+        deadline_seconds: what the rows of time were made for; None for none.
         cost: objective coefficient of each variable, joules.
         binary: whether each variable is integral; all lie in [0, 1].
         rows: rows (1) to (3), (6) and those of Y.
@@ -62,12 +63,14 @@ class Formulation:
         unwritten: for a value, the event it waits for and a stage, whether it is in RAM while the stage's node runs
             only because its page-out has not ended.
         early: for a page-in and a stage, whether its buffer is in RAM while the stage's node runs.
+        stays: what these keep in RAM.
         is_narrow: what is set aside for small values and tokens left room for fewer choices than there are.
         proves: every plan of the class within the budget and the deadline satisfies the rows.
     """
 
     candidates: Candidates
     budget_bytes: int
+    deadline_seconds: float | None = None
     cost: list[float] = field(default_factory=list)
     binary: list[bool] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -78,6 +81,7 @@ class Formulation:
     arrival: dict[tuple[int, int], int] = field(default_factory=dict)
     unwritten: dict[tuple[int, int, int], int] = field(default_factory=dict)
     early: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    stays: list[Stay] = field(default_factory=list)
     is_narrow: bool = False
     proves: bool = True
     recompute: dict[tuple[int, int], int] = field(default_factory=dict)

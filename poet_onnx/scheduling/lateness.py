@@ -10,6 +10,9 @@ from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.timing import Timing
 
+MOST_PEAKS = 12
+"""Nodes between which transfers are placed before any plan has shown where they are late."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Move:
@@ -47,20 +50,56 @@ class _Wait:
     ahead: tuple[_Move, ...]
 
 
+def rows_between_peaks(instance: Instance, budget_bytes: int, timing: Timing) -> Timing:
+    """Return a view of the deadline with rows between the nodes that need most RAM, beside which little can move."""
+    levels, last = instance.step_bytes(), len(instance.nodes) - 1
+    peaks = [
+        stage
+        for stage, level in enumerate(levels)
+        if level > budget_bytes and level == max(levels[max(0, stage - 1) : stage + 2])
+    ]
+    highest = sorted(sorted(peaks, key=lambda stage: -levels[stage])[:MOST_PEAKS])
+    begins, ends = (0, *(stage + 1 for stage in highest if stage < last)), (*highest, last)
+    rows = replace(timing, begins=begins, ends=ends, departures=tuple(highest), arrivals=tuple(highest))
+    return timing.with_rows_of(rows)
+
+
 def late_transfers(model: Formulation, steps: Sequence[Step], timing: Timing, *, most: int = 6) -> Timing:
-    """Return a view of the deadline with only those rows that the longest waits of a plan show to be missing."""
-    waits = sorted(_waits(model.candidates.instance, steps), key=lambda wait: -wait.seconds)[:most]
-    out = [wait for wait in waits if wait.move.leaves]
-    back = [wait for wait in waits if not wait.move.leaves]
-    arrivals = {
-        (start - 1, wait.stage) for wait in back for start in (wait.busy_since, _first_start(model, wait)) if start
-    }
+    """Return a view of the deadline with the rows that the longest waits of a plan show to be missing, and no others.
+
+    Args:
+        model: what the plan was found with.
+        steps: the plan, its transfers placed.
+        timing: the rows of time that there are.
+        most: waits whose rows are added.
+    """
+    missing = replace(timing, begins=(), ends=(), departures=(), arrivals=())
+    found = 0
+    for wait in sorted(_waits(model.candidates.instance, steps), key=lambda wait: -wait.seconds):
+        missed = _rows_of(model, wait, timing)
+        if missed.with_rows_of(timing) != timing:
+            missing, found = missing.with_rows_of(missed), found + 1
+        if found == most:
+            break
+    return missing
+
+
+def _rows_of(model: Formulation, wait: _Wait, timing: Timing) -> Timing:
+    """Return a view of the deadline with those rows only that a wait is part of."""
+    moves = (*wait.ahead, wait.move)
+    begins, ends = {wait.busy_since}, {wait.stage}
+    departures, arrivals = set(), set()
+    if any(move.leaves for move in moves):
+        ends.add(_last_end(model, wait))
+        departures = ends
+    if not all(move.leaves for move in moves):
+        begins.add(_first_start(model, wait))
+        arrivals = {begin - 1 for begin in begins if begin}
     return replace(
         timing,
-        windows=(),
-        departures=tuple(
-            sorted({(wait.busy_since, end) for wait in out for end in (wait.stage, _last_end(model, wait))})
-        ),
+        begins=tuple(sorted(begins)),
+        ends=tuple(sorted(ends)),
+        departures=tuple(sorted(departures)),
         arrivals=tuple(sorted(arrivals)),
     )
 
@@ -70,13 +109,14 @@ def _last_end(model: Formulation, wait: _Wait) -> int:
 
     What is certainly under way is no part of a row for an earlier stage, although the channel is busy with it.
     """
-    ends = [model.leaving_until.get(move.value, 0) for move in wait.ahead if move.leaves]
+    moves = (*wait.ahead, wait.move)
+    ends = [model.leaving_until.get(move.value, 0) for move in moves if move.leaves]
     return min(max([wait.stage, *ends]), len(model.candidates.instance.nodes) - 1)
 
 
 def _first_start(model: Formulation, wait: _Wait) -> int:
     """Return since which stage page-ins before a wait are certainly under way, or the channel is busy."""
-    due = {(move.value, move.stage) for move in wait.ahead if not move.leaves}
+    due = {(move.value, move.stage) for move in (*wait.ahead, wait.move) if not move.leaves}
     events = model.candidates.events
     starts = [start for (value, index), start in model.arrival.items() if (value, events[value][index].stage) in due]
     return min([wait.busy_since, *starts])

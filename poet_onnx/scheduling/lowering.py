@@ -49,17 +49,14 @@ def _departures(model: Formulation, x: Sequence[float]) -> Iterator[tuple[int, i
     A value of which the assignment says that it is still to be written at a stage leaves behind those which are not.
     """
     producer = model.candidates.instance.producer
-    last_first = sorted(model.page_in.items(), reverse=True)
-    first_page_in = {value: index for (value, index), variable in last_first if x[variable] > 0.5}
+    leaving = [value for value, variable in model.page_out.items() if x[variable] > 0.5]
     waits_until: dict[int, int] = {}
     gone_by: dict[int, int] = {}
-    for (value, index, stage), variable in sorted(model.unwritten.items(), key=lambda item: item[0][2]):
+    for (value, index, stage), variable in sorted(model.unwritten.items()):
         if x[variable] > 0.5:
-            if index <= first_page_in.get(value, -1):
-                waits_until[value] = stage
+            waits_until[value] = stage
         elif x[model.page_out[value]] > 0.5 > x[model.retain[value, index]]:
             gone_by.setdefault(value, stage)
-    leaving = [value for value, variable in model.page_out.items() if x[variable] > 0.5]
     for value in sorted(leaving, key=lambda value: waits_until.get(value, -1)):
         before = [other for other, stage in gone_by.items() if stage <= waits_until.get(value, -1)]
         yield value, max(producer[other] for other in (value, *before))

@@ -39,6 +39,7 @@ class Limits:
         time_limit_seconds: wall time of the solve.
         seed: of SCIP's random numbers.
         known_joules: of the step, by a plan in another order: dearer ones are of no use.
+        patience_seconds: after that the solver ends if it has assignments but none of them gave a plan.
     """
 
     gap: float
@@ -46,6 +47,7 @@ class Limits:
     time_limit_seconds: float
     seed: int = 0
     known_joules: float = math.inf
+    patience_seconds: float = math.inf
 
     def until(self, end: float) -> Limits:
         """Return the limits with the time that is left up to a moment of `time.monotonic`."""

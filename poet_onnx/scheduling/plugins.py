@@ -79,6 +79,9 @@ class Watcher(Eventhdlr):
             best = self.model.getBestSol()
             x = [self.model.getSolVal(best, variable) for variable in self.variables]
             self.incumbent.offer(self.formulation, self.formulation.exact(x))
+        is_late = self.incumbent.steps is None and self.model.getNSols() > 0
+        if is_late and self.model.getSolvingTime() > self.limits.patience_seconds:
+            self.stop("timelimit")
         if self.is_close() and self.ending is None:
             nodes = int(self.model.getNTotalNodes())
             if self.last_node is None:

@@ -33,20 +33,23 @@ def memory_rows(model: Formulation, *, counts_tokens: bool = False) -> MemoryRow
             builder.wait(model.page_out[value], TOKEN_BYTES_EACH, instance.producer[value], events[-1].stage + 1)
         for index, event in enumerate(events):
             at[event.stage].append((value, index))
-    _wait_unwritten(model, builder)
-    _wait_early(model, builder)
-    arriving: list[list[tuple[int, int]]] = [[] for _ in instance.nodes]
+    at_node: list[dict[int, float]] = [{} for _ in instance.nodes]
+    at_slots: list[dict[int, float]] = [{} for _ in instance.nodes]
     for (value, index), stage in model.arrival.items():
-        arriving[stage].append((model.page_in[value, index], instance.sizes[value]))
-    for (value, _, stage), variable in model.early.items():
-        arriving[stage].append((variable, instance.sizes[value]))
+        at_node[stage][model.page_in[value, index]] = instance.sizes[value]
+    for stay in model.stays:
+        builder.wait(stay.variable, stay.size_bytes, stay.first_stage, stay.end_stage)
+        if stay.node_stage is not None:
+            at_node[stay.node_stage][stay.variable] = stay.size_bytes
+        if stay.slots_stage is not None:
+            at_slots[stay.slots_stage][stay.variable] = stay.size_bytes
     for stage, here in enumerate(at):
         builder.begin_stage()
         before, during = always[stage]
         for slot in range(len(candidates.slots[stage])):
-            builder.add(_slot_terms(model, stage, slot, here), before)
-        terms, own = _node_terms(model, stage, here, arriving[stage])
-        builder.add(terms, during + own)
+            builder.add({**_slot_terms(model, stage, slot, here), **at_slots[stage]}, before)
+        terms, own = _node_terms(model, stage, here)
+        builder.add({**terms, **at_node[stage]}, during + own)
     return builder.finish()
 
 
@@ -64,31 +67,6 @@ def _wait(model: Formulation, builder: MemoryBuilder, value: int) -> None:
             # It begins while the node of that stage runs, maybe behind the stage's recomputes.
             builder.wait(model.page_in[value, index], size, model.arrival[value, index] + 1, event.stage)
         begin = event.stage + 1
-
-
-def _wait_unwritten(model: Formulation, builder: MemoryBuilder) -> None:
-    """Count values that wait to be written: from the event before, or from when they have certainly begun to wait.
-
-    The variable of the next stage stands for all stages up to it, for what is written then was not written before.
-    """
-    instance = model.candidates.instance
-    begins: dict[tuple[int, int], int] = {}
-    for value, index, stage in sorted(model.unwritten):
-        made = max(instance.producer[value] + 1, model.leaving_until.get(value, 0))
-        before = model.candidates.events[value][index - 1].stage + 1 if index else made
-        begin = begins.get((value, index), before)
-        builder.wait(model.unwritten[value, index, stage], instance.sizes[value], begin, stage + 1)
-        begins[value, index] = stage + 1
-
-
-def _wait_early(model: Formulation, builder: MemoryBuilder) -> None:
-    """Count buffers of page-ins that are there early, behind the node of the stage, up to the next that tells."""
-    ends: dict[tuple[int, int], int] = {}
-    for value, index, stage in sorted(model.early, reverse=True):
-        due = model.arrival.get((value, index), model.candidates.events[value][index].stage)
-        size = model.candidates.instance.sizes[value]
-        builder.wait(model.early[value, index, stage], size, stage + 1, ends.get((value, index), due))
-        ends[value, index] = stage
 
 
 def _slot_terms(model: Formulation, stage: int, slot: int, here: list[tuple[int, int]]) -> dict[int, float]:
@@ -116,9 +94,7 @@ def _unread_bytes(candidates: Candidates, stage: int, number: int, here: list[tu
     return sum(candidates.instance.sizes[value] for value in unread)
 
 
-def _node_terms(
-    model: Formulation, stage: int, here: list[tuple[int, int]], arriving: list[tuple[int, int]]
-) -> tuple[dict[int, float], int]:
+def _node_terms(model: Formulation, stage: int, here: list[tuple[int, int]]) -> tuple[dict[int, float], int]:
     """Return what else may be in RAM while a stage's node runs, and the bytes of managed values that must be."""
     candidates = model.candidates
     instance = candidates.instance
@@ -130,7 +106,7 @@ def _node_terms(
             own += instance.sizes[value]
         elif (value, index + 1) in model.retain:
             terms[model.retain[value, index + 1]] = instance.sizes[value]
-    return {**terms, **dict(arriving)}, own
+    return terms, own
 
 
 def _present(model: Formulation, value: int, index: int, slot: int) -> list[tuple[int, int]]:

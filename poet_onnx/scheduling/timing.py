@@ -8,8 +8,9 @@ in it, and a transfer that takes longer than the step may wait is in RAM while t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from poet_onnx.scheduling.formulation import Formulation
@@ -29,12 +30,13 @@ class Timing:
             `spare_seconds` these rows hold for every plan that keeps the deadline; with less they leave some out;
             infinite if transfers are not to be limited at all.
         stretch: how much longer than alone a transfer is assumed to be in RAM, because others use the channel.
-        windows: (first stage, stage s) between which transfers must fit: from the first stage's recomputes to those of
-            s, before the node of s.
-        departures: (first stage, stage s): what is made from the first stage on and paged out is written before the
-            node of s runs, or still in RAM then.
-        arrivals: (stage s, last stage): what is paged in up to the last stage is read after the node of s has run, or
-            in RAM before.
+        begins, ends: stages of windows, from each of the former to each of the latter, in which transfers must fit:
+            from the recomputes of the first stage to those of the last one, before the node of that.
+        departures: stages at which the model tells which page-outs have ended when their nodes run: those that have,
+            and began in a window that ends there, lie in it; what the others write is still in RAM.
+        arrivals: stages at which the model tells which page-ins have begun when their nodes have run: those that have
+            not, and are due in a window that begins behind, lie in it; the buffers of the others are in RAM.
+        is_narrow: recomputes are left out that take longer and more energy than to store and fetch what they make.
     """
 
     deadline_seconds: float
@@ -42,9 +44,26 @@ class Timing:
     charged: float = 0.0
     wait_seconds: float = 0.0
     stretch: float = 1.0
-    windows: tuple[tuple[int, int], ...] = ()
-    departures: tuple[tuple[int, int], ...] = ()
-    arrivals: tuple[tuple[int, int], ...] = ()
+    begins: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    departures: tuple[int, ...] = ()
+    arrivals: tuple[int, ...] = ()
+    is_narrow: bool = False
+
+    def with_rows_of(self, other: Timing) -> Timing:
+        """Return this view with the rows of another one too, and those of windows between the stages of both."""
+        return replace(
+            self,
+            begins=tuple(sorted({*self.begins, *other.begins})),
+            ends=tuple(sorted({*self.ends, *other.ends})),
+            departures=tuple(sorted({*self.departures, *other.departures})),
+            arrivals=tuple(sorted({*self.arrivals, *other.arrivals})),
+        )
+
+    @property
+    def windows(self) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last stage of each window."""
+        return ((first, end) for first in self.begins for end in self.ends[bisect_left(self.ends, first) :])
 
     @property
     def limits_transfers(self) -> bool:
@@ -52,10 +71,16 @@ class Timing:
         return self.charged > 0 or self.wait_seconds < float("inf")
 
     @property
+    def places_transfers(self) -> bool:
+        """Return whether the model tells of some stages which transfers have ended or begun."""
+        return bool(self.departures or self.arrivals)
+
+    @property
     def leaves_none_out(self) -> bool:
         """Return whether every plan that keeps the deadline satisfies the rows."""
         charged_in_vain = self.charged > 0 and self.wait_seconds < float("inf")
-        return self.wait_seconds >= self.spare_seconds and self.stretch <= 1 and not charged_in_vain
+        is_whole = not charged_in_vain and not self.is_narrow
+        return self.wait_seconds >= self.spare_seconds and self.stretch <= 1 and is_whole
 
 
 def relaxed_timing(instance: Instance, deadline_seconds: float) -> Timing:
@@ -105,10 +130,12 @@ def add_time_rows(model: Formulation, timing: Timing) -> None:
     add_row(model, {**work, **charged}, timing.spare_seconds)
     if timing.limits_transfers:
         add_row(model, transfers, timing.deadline_seconds)
+    if timing.places_transfers:
+        return  # in the windows, what is placed in them counts too
     clock = clock_seconds(candidates.instance)
     for first, end in timing.windows:
         outside = _work_outside(model, first, end + 1)
-        inside = transfers_inside(model, transfers, first, end)
+        inside = {**page_outs_inside(model, first, end), **page_ins_inside(model, first, end)}
         add_row(model, {**outside, **inside}, clock[end] - clock[first] + timing.wait_seconds)
 
 
@@ -133,10 +160,8 @@ def transfer_seconds(model: Formulation) -> dict[int, float]:
     return seconds
 
 
-def crowded_windows(
-    model: Formulation, x: Sequence[float], timing: Timing, *, most: int = 12
-) -> tuple[tuple[int, int], ...]:
-    """Return windows of stages whose transfers, as an assignment has them, do not fit; the most crowded first."""
+def crowded_windows(model: Formulation, x: Sequence[float], timing: Timing, *, most: int = 12) -> Timing:
+    """Return a view of the deadline with the windows only whose transfers, as an assignment has them, fit least."""
     candidates = model.candidates
     clock = clock_seconds(candidates.instance)
     seconds = transfer_seconds(model)
@@ -157,7 +182,9 @@ def crowded_windows(
             worst = max(worst, (load - room, due))
         if worst[0] > 1e-9 * timing.deadline_seconds:
             crowded.append((-worst[0], first, worst[1]))
-    return tuple((first, end) for _, first, end in sorted(crowded)[:most])
+    windows = [(first, end) for _, first, end in sorted(crowded)[:most]]
+    begins, ends = (tuple(sorted({window[side] for window in windows})) for side in (0, 1))
+    return replace(timing, begins=begins, ends=ends, departures=(), arrivals=())
 
 
 def _jobs(model: Formulation, x: Sequence[float], seconds: dict[int, float]) -> Iterator[tuple[int, int, float]]:
@@ -183,27 +210,30 @@ def page_ins(model: Formulation, value: int) -> Iterator[tuple[tuple[int, int], 
             release = event.stage + 1
 
 
-def transfers_inside(model: Formulation, seconds: dict[int, float], first: int, end: int) -> dict[int, float]:
-    """Return the seconds of transfers that certainly lie in a window of stages.
-
-    A page-out does if the value is made in the window and no page-in of it lies behind.
-    """
+def page_outs_inside(model: Formulation, first: int, end: int) -> dict[int, float]:
+    """Return the seconds of page-outs that certainly lie in a window: made in it, and no page-in lies behind."""
+    instance = model.candidates.instance
     terms: dict[int, float] = {}
     for value, variable in model.page_out.items():
-        made_inside = model.candidates.instance.producer[value] + 1 >= first
-        early, late = [], []
-        for key, (release, stage) in page_ins(model, value):
-            if stage > end:
-                late.append(model.page_in[key])
-                continue
-            early.append(model.page_in[key])
-            if release >= first:
-                terms[early[-1]] = seconds[early[-1]]
-        if made_inside and early:
-            terms[variable] = seconds[variable]
-            for page_in in late:
-                terms[page_in] = terms.get(page_in, 0.0) - seconds[variable]
+        if instance.producer[value] + 1 < first:
+            continue
+        seconds = instance.problem.costs.page_out[instance.values[value]].seconds
+        behind = {model.page_in[key]: stage > end for key, (_, stage) in page_ins(model, value)}
+        if not all(behind.values()):
+            terms[variable] = seconds
+            terms.update((page_in, -seconds) for page_in, is_behind in behind.items() if is_behind)
     return terms
+
+
+def page_ins_inside(model: Formulation, first: int, end: int) -> dict[int, float]:
+    """Return the seconds of page-ins that certainly lie in a window: possible no earlier, and due in it."""
+    instance = model.candidates.instance
+    return {
+        model.page_in[key]: instance.problem.costs.page_in[instance.values[value]].seconds
+        for value in model.page_out
+        for key, (release, stage) in page_ins(model, value)
+        if release >= first and stage <= end
+    }
 
 
 def add_row(model: Formulation, terms: dict[int, float], high: float) -> None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 from pyscipopt import Model, Variable
 
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.building import formulate
-from poet_onnx.scheduling.deadlines import _missed, _with_rows
+from poet_onnx.scheduling.deadlines import _missed
 from poet_onnx.scheduling.formulation import Formulation, Supplies
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lowering import to_steps
@@ -221,7 +220,7 @@ def _is_refused_in_turn(instance: Instance, plain: Formulation, decisions: _Deci
         supplies = decisions.of(model)
         if supplies is None or not _Judge(model).admits(decisions):
             return True
-        more = _with_rows(timing, _missed(model, model.complete(supplies), timing))
+        more = timing.with_rows_of(_missed(model, model.complete(supplies), timing))
         if more == timing:
             return False
         timing = more
@@ -230,10 +229,9 @@ def _is_refused_in_turn(instance: Instance, plain: Formulation, decisions: _Deci
 
 
 def _all_rows(instance: Instance, timing: Timing) -> Timing:
-    """Return a view of a deadline with every window, departure and arrival."""
-    last = len(instance.nodes) - 1
-    pairs = tuple(combinations(range(last + 1), 2))
-    return replace(timing, windows=pairs, departures=pairs, arrivals=pairs)
+    """Return a view of a deadline with every window, and transfers placed at every stage."""
+    stages = tuple(range(len(instance.nodes)))
+    return replace(timing, begins=stages, ends=stages, departures=stages, arrivals=stages[:-1])
 
 
 class _Judge:

@@ -66,29 +66,23 @@ TOO_STRICT = (
         "a window has no room for waits", "timing.add_time_rows", "clock[first] + timing.wait_seconds", "clock[first]"
     ),
     Fault(
-        "a sure leaver is counted twice",
-        "channel._departing",
-        "if index is None or is_sure:",
-        "if index is None:",
-    ),
-    Fault(
         "a departure is a stage short",
         "channel.add_places",
-        "first, stage)",
-        "first, stage - 1)",
+        "inside, first, end)",
+        "inside, first, end - 1)",
     ),
     Fault(
-        "an arrival is a stage late",
+        "an arrival is a stage early",
         "channel.add_places",
-        "stage + 1, last)",
-        "stage + 2, last)",
+        "arrivals[first - 1]",
+        "arrivals.get(first - 2, ())",
     ),
-    Fault("nothing may arrive early", "channel._arriving", "if release <= stage else ()", "if release < stage else ()"),
+    Fault("nothing may arrive early", "channel._arriving", "if release <= stage:", "if release < stage:"),
     Fault(
         "a page-out for a later page-in counts at once",
-        "timing.transfers_inside",
-        "- seconds[variable]",
-        "- 0.0",
+        "timing.page_outs_inside",
+        "(page_in, -seconds)",
+        "(page_in, 0.0)",
     ),
     Fault(
         "a page-in may begin a stage too late",
@@ -128,21 +122,27 @@ TOO_STRICT = (
     ),
     Fault(
         "what waits to be written is in RAM since it was made, although it is read and counted later",
-        "residency._wait_unwritten",
-        "stage + 1 if index else made",
-        "stage if index else made",
+        "stays._pieces",
+        "begin, node = event.stage + 1, None if event.main else event.stage",
+        "begin, node = event.stage, event.stage",
+    ),
+    Fault(
+        "what is read back was written a stage earlier",
+        "stays._add_unwritten",
+        "bisect_left(told, event.stage)",
+        "max((number for number in pending if told[number] < event.stage), default=0)",
     ),
     Fault(
         "what has been written was not written before",
-        "channel.add_places",
-        "{before: 1.0, after: -1.0}",
-        "{before: -1.0, after: 1.0}",
+        "stays._pending",
+        "_require(model, flags[number - 1], flags[number])",
+        "_require(model, flags[number], flags[number - 1])",
     ),
     Fault(
         "what has begun to arrive has not begun",
-        "channel.add_places",
-        "{after: 1.0, before: -1.0}",
-        "{after: -1.0, before: 1.0}",
+        "stays._add_early",
+        "_require(model, after, before)",
+        "_require(model, before, after)",
     ),
     Fault(
         "the spare time is cut",
@@ -180,15 +180,15 @@ TOO_WEAK = (
     ),
     Fault(
         "what waits to be written takes no room",
-        "residency._wait_unwritten",
-        "instance.sizes[value], begin",
-        "0, begin",
+        "stays._add_unwritten",
+        "Stay(kept, model.candidates.instance.sizes[value]",
+        "Stay(kept, 0",
     ),
     Fault(
         "what has begun to arrive takes no room while nodes run",
         "residency.memory_rows",
-        "append((variable, instance.sizes[value]))",
-        "append((variable, 0))",
+        "at_node[stay.node_stage][stay.variable] = stay.size_bytes",
+        "at_node[stay.node_stage][stay.variable] = 0",
     ),
     Fault(
         "waits of earlier windows are forgotten",
@@ -210,15 +210,15 @@ TOO_WEAK = (
     ),
     Fault(
         "page-outs have a channel of their own",
-        "timing.transfers_inside",
-        "if made_inside and early:",
+        "timing.page_outs_inside",
+        "if not all(behind.values()):",
         "if False:",
     ),
     Fault(
         "page-ins at a window's begin are missed",
-        "timing.transfers_inside",
-        "if release >= first:",
-        "if release > first:",
+        "timing.page_ins_inside",
+        "if release >= first",
+        "if release > first",
     ),
     Fault(
         "departures take half their time",
@@ -241,8 +241,8 @@ TOO_WEAK = (
     Fault(
         "windows are never asked for",
         "deadlines._missed",
-        "windows=crowded",
-        "windows=()",
+        "missed.with_rows_of(crowded)",
+        "missed",
     ),
 )
 """Faults that let plans in which cannot be in time: fewer of them are refused."""

@@ -36,7 +36,9 @@ def check_rows(seed: int, *, most_nodes: int = 30) -> list[Finding]:
         again = "with recompute" if plan.prediction.recomputed_nodes else "paging only"
         case = f"seed {seed}, {len(order)} nodes"
         found = []
-        for rows, view in (("deadline", timing), ("windows too", _random_rows(instance, plan, timing, rng))):
+        placed = _random_rows(instance, plan, timing, rng)
+        windows = replace(timing, begins=placed.begins, ends=placed.ends)
+        for rows, view in (("deadline", timing), ("windows too", windows), ("transfers placed", placed)):
             outcome = _outcome(instance, plan, view)
             found.append(Finding("rows", f"{again}, {kind}, {rows}", outcome, 0.0, f"{case}: {view}"))
         return found
@@ -100,19 +102,18 @@ def _random_rows(instance: Instance, plan: Plan, timing: Timing, rng: random.Ran
     """Return a view of a deadline with random rows of every kind, and those that the plan's own waits suggest."""
     last = len(instance.nodes) - 1
     begins, ends = _ends_of_transfers(plan)
-    firsts = [rng.choice([*begins, rng.randint(0, last)]) for _ in range(36)]
-    choices = [
-        (first, rng.choice([*ends, min(last + 1, first + rng.choice([1, 2, 3, 5, 9])), last + 1])) for first in firsts
-    ]
-    pairs = [(first, end) for first, end in choices if first < end][:24]
+    firsts = {rng.choice([*begins, rng.randint(0, last)]) for _ in range(12)}
+    lasts = {rng.choice([*ends, rng.randint(0, last), last + 1]) for _ in range(12)}
     model = formulate(instance, plan.prediction.transient_peak_bytes, timing)
     missing = late_transfers(model, plan.steps, timing) if instance.problem.costs.asynchronous else timing
-    return replace(
+    rows = replace(
         timing,
-        windows=tuple(pairs[:8]),
-        departures=(*missing.departures, *((first, min(end, last)) for first, end in pairs[8:16])),
-        arrivals=(*missing.arrivals, *((first, end) for first, end in pairs[16:] if end <= last)),
+        begins=tuple(sorted(firsts)),
+        ends=tuple(sorted(lasts)),
+        departures=tuple(end for end in sorted(lasts) if end <= last and rng.random() < 0.7),
+        arrivals=tuple(first - 1 for first in sorted(firsts) if first and rng.random() < 0.7),
     )
+    return missing.with_rows_of(rows)
 
 
 def _ends_of_transfers(plan: Plan) -> tuple[list[int], list[int]]:
@@ -137,7 +138,7 @@ def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
     supplies = supplies_of(model, plan.steps)
     if supplies is None:
         return "outside the class"
-    if crowded_windows(model, model.complete(supplies), timing):
+    if crowded_windows(model, model.complete(supplies), timing).begins:
         return f"{FAILED}: windows are said to be too short for transfers that fit"
     if model.memory.fixed_bytes <= budget and admits(model, supplies):
         return "admitted" if supplies.recomputed or supplies.paged_in else "admitted, nothing to decide"
