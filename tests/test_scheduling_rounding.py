@@ -69,3 +69,20 @@ def test_an_interrupt_while_rounding_ends_the_search(monkeypatch: pytest.MonkeyP
     limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
     outcome = solve(model, Incumbent(problem, problem.base_joules, None), limits)
     assert outcome.status == "interrupted"
+
+
+class _Hasty(Watcher):
+    def eventinitsol(self) -> None:
+        """Stop while SCIP is about to start the search, as a start that it takes only then may."""
+        self.stop("timelimit")
+
+
+def test_scip_can_be_stopped_before_its_search() -> None:
+    problem, model = tight_model(17, 14, 0.3)
+    limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
+    scip, variables = _build(model, [cost * 1e4 / problem.base_joules for cost in model.cost], limits)
+    scip.setPresolve(PY_SCIP_PARAMSETTING.OFF)
+    watcher = _Hasty(model, variables, 1e4 / problem.base_joules, Incumbent(problem, problem.base_joules, None), limits)
+    scip.includeEventhdlr(watcher, "watcher", "")
+    scip.optimize()
+    assert (scip.getStatus(), watcher.ending) == ("userinterrupt", "timelimit")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyscipopt import Eventhdlr, Heur, Variable
-from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, Event
+from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, PY_SCIP_STAGE, Event
 
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
@@ -65,11 +65,14 @@ class Watcher(Eventhdlr):
             self.stop("userinterrupt")
 
     def stop(self, ending: str) -> None:
-        """Make SCIP stop, and note why."""
+        """Make SCIP stop, at the next event if it cannot yet, and note why."""
         self.ending = ending
-        self.model.interruptSolve()
+        if self.model.getStage() != PY_SCIP_STAGE.INITSOLVE:
+            self.model.interruptSolve()
 
     def _look(self, event: Event) -> None:
+        if self.ending is not None:
+            self.stop(self.ending)
         dual = self.model.getDualbound()
         if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
             self.incumbent.lift(dual / self.scale)
