@@ -36,12 +36,14 @@ class _Job:
         variable: of the model: 1 if it is so.
         stage: before whose node the page-out can begin at the earliest, or the page-in must have ended.
         busy_seconds: how long the channel is busy with it.
+        is_certain: there is nothing to decide, for the value is read back before.
     """
 
     key: tuple[int, int]
     variable: int
     stage: int
     busy_seconds: float
+    is_certain: bool = False
 
 
 def add_places(model: Formulation, timing: Timing) -> None:
@@ -63,7 +65,8 @@ def add_places(model: Formulation, timing: Timing) -> None:
         delays.add_window(inside, first, end)
     delays.finish()
     clock, slack = clock_seconds(model.candidates.instance), timing.wait_seconds + 1e-9 * timing.deadline_seconds
-    _add_pairs(model, clock, [(clock[stage] + slack, jobs) for stage, jobs in departures.items()])
+    waiting = {stage: [job for job in jobs if not job.is_certain] for stage, jobs in departures.items()}
+    _add_pairs(model, clock, [(clock[stage] + slack, jobs) for stage, jobs in waiting.items()])
     # Where time runs backwards, a page-in is like a page-out.
     backwards = [(slack - clock[stage + 1], jobs) for stage, jobs in arrivals.items()]
     _add_pairs(model, [-seconds for seconds in clock], backwards[::-1])
@@ -112,21 +115,25 @@ class _Delays:
 
 
 def _departing(model: Formulation, stage: int) -> Iterator[_Job]:
-    """Yield the page-outs that may or may not have ended when a stage's node runs."""
+    """Yield the page-outs that have, or may have, ended when a stage's node runs."""
     instance = model.candidates.instance
     for value, variable in model.page_out.items():
+        behind = {model.page_in[key]: due > stage for key, (_, due) in page_ins(model, value)}
+        later = [page_in for page_in, is_behind in behind.items() if is_behind]
+        is_read_back = not all(behind.values())
         index = _waiting_event(model.candidates, value, stage)
         is_sure = value in model.leaving and stage < model.leaving_until[value]
-        if index is None or is_sure:
+        if index is not None and not is_sure:
+            flag = model.unwritten[value, index, stage] = model.variable()
+            moved = _unless(model, variable, (model.retain[value, index], flag))
+            if is_read_back:
+                model.rows.append(Row({moved: 1.0, variable: -1.0, **dict.fromkeys(later, 1.0)}, low=0.0))
+        elif is_read_back:
+            moved = _unless(model, variable, later) if later else variable
+        else:
             continue
-        flag = model.unwritten[value, index, stage] = model.variable()
-        moved = _unless(model, variable, (model.retain[value, index], flag))
-        behind = {model.page_in[key]: due > stage for key, (_, due) in page_ins(model, value)}
-        if not all(behind.values()):
-            later = {page_in: 1.0 for page_in, is_behind in behind.items() if is_behind}
-            model.rows.append(Row({moved: 1.0, variable: -1.0, **later}, low=0.0))
         busy = instance.problem.costs.page_out[instance.values[value]].seconds
-        yield _Job((value, 0), moved, instance.producer[value] + 1, busy)
+        yield _Job((value, 0), moved, instance.producer[value] + 1, busy, is_certain=index is None)
 
 
 def _arriving(model: Formulation, stage: int) -> Iterator[_Job]:

@@ -56,7 +56,7 @@ def solve_within_deadline(
     proving: Formulation | None = None
     known = exact
     peaks = rows_between_peaks(instance, budget_bytes, exact) if instance.problem.costs.asynchronous else exact
-    has_peaks = False
+    has_peaks = has_none_narrow = False
 
     @cache
     def is_refuted() -> bool:
@@ -66,10 +66,10 @@ def solve_within_deadline(
 
     share = VIEW_SHARE if instance.problem.costs.asynchronous else 1.0
     for timing in _views(instance, budget_bytes, exact):
-        if incumbent.steps is not None and not timing.leaves_none_out:
+        if (incumbent.steps is not None or has_none_narrow) and not timing.leaves_none_out:
             continue
         has_peaks = has_peaks or timing.is_narrow
-        turn_end = time.monotonic() + share * limits.until(end).time_limit_seconds
+        turn_end = time.monotonic() + (1.0 if has_none_narrow else share) * limits.until(end).time_limit_seconds
         for _ in range(MOST_ROUNDS):
             left = limits.until(turn_end if incumbent.steps is None else end)
             if not timing.limits_transfers or timing.is_narrow:
@@ -88,8 +88,9 @@ def solve_within_deadline(
             is_over = incumbent.steps is None and time.monotonic() >= turn_end
             if known == before or is_over or not timing.limits_transfers:
                 break
+        has_none_narrow = has_none_narrow or (timing.is_narrow and outcome.status == "infeasible")
         # Rows that did not settle it among few recomputes would only be in the way among all of them.
-        has_peaks = timing.is_narrow and (outcome.status == "infeasible" or incumbent.steps is not None)
+        has_peaks = has_none_narrow or (timing.is_narrow and incumbent.steps is not None)
     return "time_limit", proving
 
 
