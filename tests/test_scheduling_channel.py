@@ -26,10 +26,8 @@ from proofs.assignments import admits, supplies_of
 from proofs.finding import exact_bytes
 from proofs.timed import check_search
 
-Pair = tuple[int, int]
 
-
-def _is_admitted(graph: TrainingGraph, costs: CostTable, steps: tuple[Step, ...], **rows: tuple[Pair, ...]) -> bool:
+def _is_admitted(graph: TrainingGraph, costs: CostTable, steps: tuple[Step, ...], **rows: tuple[int, ...]) -> bool:
     """Return whether the model for the time and the peak that a plan has admits it; it waits for no transfer."""
     with exact_bytes():
         problem = ScheduleProblem(graph, costs)

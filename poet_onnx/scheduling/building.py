@@ -134,11 +134,11 @@ def _add_supply_rows(model: Formulation) -> None:
             needed = [model.needed[value, index, place] for place in range(len(readers))]
             behind = [*needed[1:], following][: len(needed)]
             for flag, reader, later in zip(needed, readers, behind, strict=True):
-                model.rows.append(Row({flag: 1.0, reader: -1.0}, low=0.0))
+                model.require(flag, reader)
                 if later is not None:
-                    model.rows.append(Row({flag: 1.0, later: -1.0}, low=0.0))
+                    model.require(flag, later)
             if needed and own is not None:
-                model.rows.append(Row({needed[0]: 1.0, own: -1.0}, low=0.0))
+                model.require(needed[0], own)
 
 
 def _add_fetch_rows(model: Formulation) -> None:
@@ -157,14 +157,13 @@ def _add_fetch_rows(model: Formulation) -> None:
             reader = model.recompute[event.stage, slots[slot]]
             model.rows.append(Row({here: 1.0, page_in: -1.0, reader: -1.0}, low=-1.0))
             if before is not None:
-                model.rows.append(Row({here: 1.0, before: -1.0}, low=0.0))
+                model.require(here, before)
             if not event.main:
                 # What no later slot or stage needs has come by now: where it is counted, it is not counted off.
-                rest = {} if later is None else {later: 1.0}
-                model.rows.append(Row({here: 1.0, page_in: -1.0, **rest}, low=0.0))
+                model.require(here, page_in, unless=() if later is None else (later,))
             before = here
         if not event.main and needed[0] is not None:
-            model.rows.append(Row({needed[0]: 1.0, page_in: -1.0}, low=0.0))
+            model.require(needed[0], page_in)
 
 
 def _comes_late(event: Event) -> bool:

@@ -18,6 +18,7 @@ from poet_onnx.scheduling.timing import (
     Timing,
     add_row,
     clock_seconds,
+    later_page_ins,
     page_ins,
     page_ins_inside,
     page_outs_inside,
@@ -118,17 +119,15 @@ def _departing(model: Formulation, stage: int) -> Iterator[_Job]:
     """Yield the page-outs that have, or may have, ended when a stage's node runs."""
     instance = model.candidates.instance
     for value, variable in model.page_out.items():
-        behind = {model.page_in[key]: due > stage for key, (_, due) in page_ins(model, value)}
-        later = [page_in for page_in, is_behind in behind.items() if is_behind]
-        is_read_back = not all(behind.values())
+        later = later_page_ins(model, value, stage)
         index = _waiting_event(model.candidates, value, stage)
         is_sure = value in model.leaving and stage < model.leaving_until[value]
         if index is not None and not is_sure:
             flag = model.unwritten[value, index, stage] = model.variable()
             moved = _unless(model, variable, (model.retain[value, index], flag))
-            if is_read_back:
-                model.rows.append(Row({moved: 1.0, variable: -1.0, **dict.fromkeys(later, 1.0)}, low=0.0))
-        elif is_read_back:
+            if later is not None:
+                model.require(moved, variable, unless=later)
+        elif later is not None:
             moved = _unless(model, variable, later) if later else variable
         else:
             continue
@@ -182,7 +181,7 @@ def _add_pairs(model: Formulation, clock: Sequence[float], groups: Sequence[tupl
 def _unless(model: Formulation, transfer: int, excuses: Sequence[int]) -> int:
     """Return a variable that is at least a transfer's, less its excuses."""
     moved = model.variable(binary=False)
-    model.rows.append(Row({moved: 1.0, transfer: -1.0, **dict.fromkeys(excuses, 1.0)}, low=0.0))
+    model.require(moved, transfer, unless=excuses)
     return moved
 
 

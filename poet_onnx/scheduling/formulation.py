@@ -23,7 +23,8 @@ E >= previous E, E >= I - next Y.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from poet_onnx.scheduling.candidates import Candidates, Event
@@ -96,6 +97,10 @@ class Formulation:
         self.cost.append(cost)
         self.binary.append(binary)
         return len(self.cost) - 1
+
+    def require(self, required: int, by: int, *, unless: Iterable[int] = ()) -> None:
+        """Add the row that one variable is at least another, less its excuses."""
+        self.rows.append(Row({required: 1.0, by: -1.0, **dict.fromkeys(unless, 1.0)}, low=0.0))
 
     @property
     def placing(self) -> tuple[int, ...]:

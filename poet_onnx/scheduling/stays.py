@@ -45,7 +45,7 @@ def _add_unwritten(model: Formulation, value: int, waits: dict[int, int]) -> Non
         kept = flags[number]
         if waits[told[number]] != index:
             kept = model.variable(binary=False)
-            _require(model, kept, pending[number], unless=model.retain[value, index])
+            model.require(kept, pending[number], unless=(model.retain[value, index],))
         model.stays.append(Stay(kept, model.candidates.instance.sizes[value], *span))
 
 
@@ -62,21 +62,15 @@ def _pending(model: Formulation, value: int, waits: dict[int, int], flags: list[
     else:
         pending = {number: model.variable(binary=False) for number in (0, *changes)}
         for number, level in pending.items():
-            _require(model, level, flags[number])
+            model.require(level, flags[number])
         for earlier, later in pairwise(pending.values()):
-            _require(model, earlier, later)
+            model.require(earlier, later)
     for number in range(1, len(events)):
         if number in pending:
-            _require(model, flags[number - 1], pending[number], unless=model.retain[value, events[number - 1]])
+            model.require(flags[number - 1], pending[number], unless=(model.retain[value, events[number - 1]],))
         else:
-            _require(model, flags[number - 1], flags[number])
+            model.require(flags[number - 1], flags[number])
     return pending
-
-
-def _require(model: Formulation, required: int, by: int, *, unless: int | None = None) -> None:
-    """Add the row that one variable is at least another, less its excuse."""
-    excuse = {} if unless is None else {unless: 1.0}
-    model.rows.append(Row({required: 1.0, by: -1.0, **excuse}, low=0.0))
 
 
 _Span = tuple[int, int, int | None, int | None]
@@ -109,7 +103,7 @@ def _add_early(model: Formulation, value: int, index: int, told: list[int]) -> N
     due = model.arrival.get((value, index), model.candidates.events[value][index].stage)
     flags = [model.early[value, index, stage] for stage in told]
     for before, after in pairwise(flags):
-        _require(model, after, before)
+        model.require(after, before)
     size = model.candidates.instance.sizes[value]
     for flag, stage, following in zip(flags, told, told[1:], strict=False):
         model.stays.append(Stay(flag, size, stage + 1, following, node_stage=stage, slots_stage=following))

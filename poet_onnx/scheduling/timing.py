@@ -111,7 +111,7 @@ def add_footprints(model: Formulation, timing: Timing) -> None:
         if end > begin:
             model.leaving[value], model.leaving_until[value] = model.variable(binary=False), end
             for other in (variable, model.retain[value, 0]):
-                model.rows.append(Row({model.leaving[value]: 1.0, other: -1.0}, low=0.0))
+                model.require(model.leaving[value], other)
         for (_, index), (earliest, stage) in page_ins(model, value):
             since = clock[stage] - timing.stretch * costs.page_in[name].seconds + timing.wait_seconds
             start = stage
@@ -210,6 +210,13 @@ def page_ins(model: Formulation, value: int) -> Iterator[tuple[tuple[int, int], 
             release = event.stage + 1
 
 
+def later_page_ins(model: Formulation, value: int, stage: int) -> list[int] | None:
+    """Return a value's possible page-ins that end behind a stage; None if it cannot be read back before."""
+    ends = {model.page_in[key]: end for key, (_, end) in page_ins(model, value)}
+    later = [page_in for page_in, end in ends.items() if end > stage]
+    return later if len(later) < len(ends) else None
+
+
 def page_outs_inside(model: Formulation, first: int, end: int) -> dict[int, float]:
     """Return the seconds of page-outs that certainly lie in a window: made in it, and no page-in lies behind."""
     instance = model.candidates.instance
@@ -218,10 +225,10 @@ def page_outs_inside(model: Formulation, first: int, end: int) -> dict[int, floa
         if instance.producer[value] + 1 < first:
             continue
         seconds = instance.problem.costs.page_out[instance.values[value]].seconds
-        behind = {model.page_in[key]: stage > end for key, (_, stage) in page_ins(model, value)}
-        if not all(behind.values()):
+        later = later_page_ins(model, value, end)
+        if later is not None:
             terms[variable] = seconds
-            terms.update((page_in, -seconds) for page_in, is_behind in behind.items() if is_behind)
+            terms.update((page_in, -seconds) for page_in in later)
     return terms
 
 

@@ -135,14 +135,14 @@ TOO_STRICT = (
     Fault(
         "what has been written was not written before",
         "stays._pending",
-        "_require(model, flags[number - 1], flags[number])",
-        "_require(model, flags[number], flags[number - 1])",
+        "model.require(flags[number - 1], flags[number])",
+        "model.require(flags[number], flags[number - 1])",
     ),
     Fault(
         "what has begun to arrive has not begun",
         "stays._add_early",
-        "_require(model, after, before)",
-        "_require(model, before, after)",
+        "model.require(after, before)",
+        "model.require(before, after)",
     ),
     Fault(
         "the spare time is cut",
@@ -211,7 +211,7 @@ TOO_WEAK = (
     Fault(
         "page-outs have a channel of their own",
         "timing.page_outs_inside",
-        "if not all(behind.values()):",
+        "if later is not None:",
         "if False:",
     ),
     Fault(
@@ -223,7 +223,7 @@ TOO_WEAK = (
     Fault(
         "page-outs of what was read back are missed where transfers are placed",
         "channel._departing",
-        "elif is_read_back:",
+        "elif later is not None:",
         "elif False:",
     ),
     Fault(
