@@ -102,18 +102,21 @@ class Assignment:
         stage = self.stage(added if added.recomputed or added.paged_in else dropped)
         touched = self.touched(added) | self.touched(dropped)
         touched |= self._prune(stage)
-        for variable, level in self._changes(touched, stage).items():
+        levels = self._changes(touched, stage)
+        for variable in levels:
             before.levels.setdefault(variable, self.x[variable])
-            self.ceilings.shift(self.activity, variable, level - self.x[variable])
-            self.x[variable] = level
+        self._set(levels)
 
     def take_back(self, before: Before) -> None:
         """Undo a move."""
-        for variable, level in before.levels.items():
-            if level != self.x[variable]:
-                self.ceilings.shift(self.activity, variable, level - self.x[variable])
-                self.x[variable] = level
+        self._set({variable: level for variable, level in before.levels.items() if level != self.x[variable]})
         self.recomputed, self.paged_in = before.recomputed, before.paged_in
+
+    def _set(self, levels: dict[int, float]) -> None:
+        """Give variables other levels."""
+        self.ceilings.shift(self.activity, {variable: level - self.x[variable] for variable, level in levels.items()})
+        for variable, level in levels.items():
+            self.x[variable] = level
 
     def stage(self, supplies: Supplies) -> int:
         """Return the stage that the supplies of one move belong to."""
@@ -138,26 +141,42 @@ class Assignment:
         return touched
 
     def _changes(self, values: set[int], stage: int) -> dict[int, float]:
-        """Return the variables of some values, and of a stage's recomputes, that have other levels now."""
+        """Return the variables of some values, and of a stage's recomputes, that have other levels now.
+
+        Args:
+            values: whose supplies or readers have changed, at that stage only.
+            stage: its number.
+        """
         model = self.model
-        supplies = Supplies(frozenset(self.recomputed), frozenset(self.paged_in))
         levels: dict[int, float] = {
             model.recompute[stage, number]: float((stage, number) in self.recomputed)
             for number in model.candidates.slots[stage]
         }
-        for value in values & model.candidates.events.keys():
-            paged = False
-            for index, retained, needed, _ in model.walk_back(value, supplies):
-                levels[model.retain[value, index]] = float(retained)
-                for place, flag in enumerate(needed):
-                    if (value, index, place) in model.needed:
-                        levels[model.needed[value, index, place]] = float(flag)
-                levels.update(model.fetches(value, index, supplies))
-                if (value, index) in model.page_in:
-                    levels[model.page_in[value, index]] = float((value, index) in self.paged_in)
-                    paged = paged or (value, index) in self.paged_in
-            if value in model.page_out:
-                levels[model.page_out[value]] = float(paged)
-            if value in model.leaving:
-                levels[model.leaving[value]] = max(levels[model.retain[value, 0]], float(paged))
+        for value in values:
+            index = self.at.get((value, stage))
+            if index is not None:
+                self._follow(value, index, levels)
         return {variable: level for variable, level in levels.items() if level != self.x[variable]}
+
+    def _follow(self, value: int, since: int, levels: dict[int, float]) -> None:
+        """Add what the variables of a value are now where something changed at one of its events."""
+        model = self.model
+        following = model.retain.get((value, since + 1))
+        wanted = following is not None and self.x[following] > 0.5
+        for index, retained, needed, _ in model.walk_back(value, self, since=since, wanted=wanted):
+            kept = model.retain[value, index]
+            levels[kept] = float(retained)
+            for place, flag in enumerate(needed):
+                if (value, index, place) in model.needed:
+                    levels[model.needed[value, index, place]] = float(flag)
+            levels.update(model.fetches(value, index, self))
+            if index < since and levels[kept] == self.x[kept]:
+                break  # as before, and so is all that comes before
+        if (value, since) in model.page_in:
+            levels[model.page_in[value, since]] = float((value, since) in self.paged_in)
+        if value in model.page_out:
+            paged = float(any((value, index) in self.paged_in for index in range(len(model.candidates.events[value]))))
+            levels[model.page_out[value]] = paged
+            if value in model.leaving:
+                first = model.retain[value, 0]
+                levels[model.leaving[value]] = max(levels.get(first, self.x[first]), paged)

@@ -26,9 +26,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from poet_onnx.scheduling.candidates import Candidates, Event
 from poet_onnx.scheduling.memory import Ceilings, MemoryRows, Row, Stay
+
+
+class Supplied(Protocol):
+    """What tells which supplies there are: `Supplies`, or what changes them."""
+
+    @property
+    def recomputed(self) -> AbstractSet[tuple[int, int]]:
+        """Return (stage, unit) pairs."""
+
+    @property
+    def paged_in(self) -> AbstractSet[tuple[int, int]]:
+        """Return (value, index of its event) pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +179,19 @@ class Formulation:
                 return kept
             supplies = kept
 
-    def walk_back(self, value: int, supplies: Supplies) -> Iterator[tuple[int, bool, list[bool], bool]]:
-        """Yield, from a value's last event to its first: index, retained into it, needed from each reader on, used."""
+    def walk_back(
+        self, value: int, supplies: Supplied, *, since: int | None = None, wanted: bool = False
+    ) -> Iterator[tuple[int, bool, list[bool], bool]]:
+        """Yield, from a value's last event to its first: index, retained into it, needed from each reader on, used.
+
+        Args:
+            value: its number.
+            supplies: what there is of it and others.
+            since: the event to begin with, if not the last one.
+            wanted: whether the value is retained into the event behind that.
+        """
         events = self.candidates.events[value]
-        wanted = False
-        for index in range(len(events) - 1, -1, -1):
+        for index in range(len(events) - 1 if since is None else since, -1, -1):
             event = events[index]
             slots = self.candidates.slots[event.stage]
             needed: list[bool] = []
@@ -185,7 +206,7 @@ class Formulation:
             wanted = used and not remade and (value, index) not in supplies.paged_in
             yield index, wanted, needed, used
 
-    def fetches(self, value: int, index: int, supplies: Supplies) -> Iterator[tuple[int, float]]:
+    def fetches(self, value: int, index: int, supplies: Supplied) -> Iterator[tuple[int, float]]:
         """Yield the variables that say by which reader a value is paged in at one of its events, and their levels."""
         if (value, index, 0) not in self.fetched:
             return

@@ -6,8 +6,9 @@ of terms but only thousands of ranges. Sums over rows are made from the ranges; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,13 +201,26 @@ class Ceilings:
         rows = self.memory_rows
         return float(np.max(self.activity(x)[:rows] - self.high[:rows])) if rows else 0.0
 
-    def shift(self, activity: NDArray[np.float64], variable: int, by: float) -> None:
-        """Change a variable in the rows' activities."""
-        for size, begin, end in self.spans_of.get(variable, ()):
-            activity[begin:end] += size * by
-        first, last = self.first[variable], self.first[variable + 1]
-        if first < last:
-            activity[self.row[first:last]] += self.value[first:last] * by
+    def shift(self, activity: NDArray[np.float64], changes: Mapping[int, float]) -> None:
+        """Change variables, by so much each, in the rows' activities."""
+        steps: dict[int, float] = {}
+        for variable, by in changes.items():
+            for size, begin, end in self.spans_of.get(variable, ()):
+                steps[begin] = steps.get(begin, 0.0) + size * by
+                steps[end] = steps.get(end, 0.0) - size * by
+        # Where a value is kept through one event after another, all but the first and the last step cancel out.
+        level = 0.0
+        for (begin, step), (end, _) in pairwise(sorted(steps.items())):
+            level += step
+            if level:
+                activity[begin:end] += level
+        variables = np.fromiter(changes.keys(), np.int64, len(changes))
+        begins = self.first[variables]
+        counts = self.first[variables + 1] - begins
+        ends = np.cumsum(counts)
+        terms = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - ends + counts, counts)
+        by_term = self.value[terms] * np.repeat(np.fromiter(changes.values(), np.float64, len(changes)), counts)
+        activity += np.bincount(self.row[terms], by_term, len(activity))
 
     def spanning(self, row: int) -> dict[int, float]:
         """Return the variables that may keep bytes in RAM through a row and its neighbours, with these bytes."""
