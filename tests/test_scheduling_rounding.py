@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from pyscipopt.scip import PY_SCIP_HEURTIMING, PY_SCIP_PARAMSETTING
@@ -69,6 +70,26 @@ def test_an_interrupt_while_rounding_ends_the_search(monkeypatch: pytest.MonkeyP
     limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
     outcome = solve(model, Incumbent(problem, problem.base_joules, None), limits)
     assert outcome.status == "interrupted"
+
+
+@pytest.mark.parametrize("is_given_one", [False, True])
+def test_patience_with_assignments_that_make_no_plan_in_time_ends(is_given_one: bool) -> None:
+    problem, model = tight_model(6, 20, 0.2)
+    start = greedy_start(model)
+    assert start is not None
+    hasty = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0, patience_seconds=0.0)
+    late = replace(problem, deadline_seconds=1e-9)
+    given = start if is_given_one else None
+    for limited, limits, status in (
+        (late, hasty, "time_limit"),
+        (late, replace(hasty, patience_seconds=float("inf")), "optimal"),
+        (problem, hasty, "optimal"),
+    ):
+        incumbent = Incumbent(limited, problem.base_joules, None)
+        incumbent.offer(model, start)
+        outcome = solve(model, incumbent, limits, start=given)
+        assert outcome.status == status
+        assert outcome.x is not None
 
 
 class _Hasty(Watcher):

@@ -11,13 +11,16 @@ from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.outcome import Limits, Outcome, seconds_until
-from poet_onnx.scheduling.search import improve
+from poet_onnx.scheduling.search import MOST_CHANGES, improve
 from poet_onnx.scheduling.starts import greedy_start
 from poet_onnx.scheduling.timely import improve_in_time
 from poet_onnx.scheduling.timing import Timing
 
 SEARCH_SHARE = 0.25
 """Of the time that is left, a guard for each local search; it ends by itself in less on any but the slowest machine."""
+
+START_CHANGES = MOST_CHANGES // 8
+"""Of supplies, in the local search for a start: what SCIP's first relaxation is rounded to is better in most cases."""
 
 
 def attempt(
@@ -91,7 +94,7 @@ def _improved(
 ) -> list[float] | None:
     """Offer a start that may exceed rows of time, and what local search makes of it, which does not; return that."""
     incumbent.offer(model, start)
-    improved = improve_in_time(model, start, time_limit_seconds=time_limit_seconds)
+    improved = improve_in_time(model, start, time_limit_seconds=time_limit_seconds, most_changes=START_CHANGES)
     if improved is not None:
         incumbent.offer(model, improved)
     return improved

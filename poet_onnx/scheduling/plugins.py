@@ -10,14 +10,21 @@ from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, PY_SCIP_STAGE, Eve
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.outcome import Limits
+from poet_onnx.scheduling.search import MOST_CHANGES
 from poet_onnx.scheduling.starts import rounded_start
 from poet_onnx.scheduling.timely import improve_in_time
 
 POLISH_WORK = 400_000
 """Variables times nodes to go on for when the asked gaps are reached; most models are solved to the end in it."""
 
+LAST_PATIENCE = 3
+"""Times the patience with assignments that make no plan in time, for SCIP to find others than it was given."""
+
 NEXT_ROUNDING = 4
 """Times as many nodes as at one rounding until the next."""
+
+FIRST_CHANGES, NEXT_CHANGES = MOST_CHANGES // 4, MOST_CHANGES // 16
+"""Of supplies, in the local search behind the rounding at the root and behind those of later nodes."""
 
 ROUNDING_SHARE = 0.25
 """Of the time that is left, a guard for the local search behind a rounding."""
@@ -38,12 +45,26 @@ class Watcher(Eventhdlr):
         scale: float,
         incumbent: Incumbent,
         limits: Limits,
+        *,
+        starts: int = 0,
     ) -> None:
+        """Note what to watch.
+
+        Args:
+            formulation: the model.
+            variables: SCIP's, by the numbers of the model's.
+            scale: what a joule is in SCIP's objective.
+            incumbent: takes what is found.
+            limits: when to stop.
+            starts: assignments that SCIP was given.
+        """
         self.formulation = formulation
         self.variables = variables
         self.scale = scale
         self.incumbent = incumbent
         self.limits = limits
+        self.starts = starts
+        self.best_found = 0
         self.last_node: int | None = None
         self.ending: str | None = None
 
@@ -82,15 +103,22 @@ class Watcher(Eventhdlr):
             best = self.model.getBestSol()
             x = [self.model.getSolVal(best, variable) for variable in self.variables]
             self.incumbent.offer(self.formulation, self.formulation.exact(x))
-        is_late = self.incumbent.steps is None and self.model.getNSols() > 0
-        if is_late and self.model.getSolvingTime() > self.limits.patience_seconds:
-            self.stop("timelimit")
+            self.best_found += 1
+        self.stop_in_vain()
         if self.is_close() and self.ending is None:
             nodes = int(self.model.getNTotalNodes())
             if self.last_node is None:
                 self.last_node = nodes + POLISH_WORK // len(self.variables)
             if nodes >= self.last_node:
                 self.stop("gaplimit")
+
+    def stop_in_vain(self) -> None:
+        """Stop SCIP if it has been patient for long enough with assignments that make no plan in time."""
+        seconds, patience = self.model.getSolvingTime(), self.limits.patience_seconds
+        if self.incumbent.steps is not None or seconds <= patience or not self.model.getNSols():
+            return
+        if self.best_found > self.starts or seconds > LAST_PATIENCE * patience:
+            self.stop("timelimit")
 
     def is_close(self) -> bool:
         """Return whether the asked gaps are reached."""
@@ -110,6 +138,7 @@ class Rounding(Heur):
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
         self.next_node = 1
+        self.most_changes = FIRST_CHANGES
 
     def heurexec(self, heurtiming: int, nodeinfeasible: bool) -> dict[str, int]:
         """Round the solution of the node's LP; an interrupt that Python hears of here stops the solver."""
@@ -119,6 +148,7 @@ class Rounding(Heur):
         self.next_node = NEXT_ROUNDING * max(1, nodes)
         try:
             found = self._round()
+            self.most_changes = NEXT_CHANGES
         except KeyboardInterrupt:
             self.watcher.stop("userinterrupt")
             found = False
@@ -128,8 +158,14 @@ class Rounding(Heur):
         formulation, variables = self.watcher.formulation, self.watcher.variables
         x = rounded_start(formulation, [self.model.getSolVal(None, variable) for variable in variables])
         if x is not None:
-            left = self.watcher.limits.time_limit_seconds - self.model.getSolvingTime()
-            x = improve_in_time(formulation, x, time_limit_seconds=ROUNDING_SHARE * max(0.0, left))
+            limits = self.watcher.limits
+            left = max(0.0, limits.time_limit_seconds - self.model.getSolvingTime())
+            x = improve_in_time(
+                formulation,
+                x,
+                time_limit_seconds=min(ROUNDING_SHARE * left, limits.patience_seconds),
+                most_changes=self.most_changes,
+            )
         if x is None:
             return False
         # SCIP may have fixed or merged its own variables; those of the model can be given any value.

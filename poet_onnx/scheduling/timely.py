@@ -24,12 +24,17 @@ MOST_RISES = 7
 BISECTIONS = 3
 """Prices between one that is too low and one that is not."""
 
-CHANGES_PER_RISE, CHANGES_BETWEEN = MOST_CHANGES // 40, MOST_CHANGES // 8
-"""Changes of supplies at each price; those of the bisection find the better plans."""
+SHARE_PER_RISE, SHARE_BETWEEN = 1 / 40, 1 / 8
+"""Of all changes of supplies, at each price; those of the bisection find the better plans."""
 
 
 def improve_in_time(
-    model: Formulation, start: list[float], *, time_limit_seconds: float, seed: int = 0
+    model: Formulation,
+    start: list[float],
+    *,
+    time_limit_seconds: float,
+    seed: int = 0,
+    most_changes: int = MOST_CHANGES,
 ) -> list[float] | None:
     """Return a cheap assignment that satisfies all rows, or None if none was found.
 
@@ -38,14 +43,17 @@ def improve_in_time(
         start: satisfies all rows but, perhaps, those of time.
         time_limit_seconds: a guard; what is done is counted.
         seed: of the local search.
+        most_changes: of supplies, without a price and once it is in time.
     """
-    search = _Search(model, model.ceilings(), time.monotonic() + time_limit_seconds, seed)
-    x = search.improved(start, [0.0] * len(model.time), MOST_CHANGES)
+    search = _Search(model, model.ceilings(), time.monotonic() + time_limit_seconds, seed, most_changes)
+    x = search.improved(start, [0.0] * len(model.time))
     if not search.exceeded(x):
         return x
     timely = [one for one in (search.timely(x), start) if one is not None and not search.exceeded(one)]
     best = min(timely, key=model.joules, default=None)
-    return None if best is None else improve(model, best, time_limit_seconds=search.left, seed=seed)
+    if best is None:
+        return None
+    return improve(model, best, time_limit_seconds=search.left, seed=seed, most_changes=most_changes)
 
 
 @dataclass
@@ -57,25 +65,28 @@ class _Search:
         ceilings: of the model.
         end: when to stop.
         seed: of the local search.
+        most_changes: of supplies, without a price.
     """
 
     model: Formulation
     ceilings: Ceilings
     end: float
     seed: int
+    most_changes: int
 
     @property
     def left(self) -> float:
         """Return the seconds that are left."""
         return max(0.0, self.end - time.monotonic())
 
-    def improved(self, x: list[float], prices: Sequence[float], most_changes: int) -> list[float]:
+    def improved(self, x: list[float], prices: Sequence[float], share: float = 1.0) -> list[float]:
         """Return a cheaper assignment at a price, in joules per second, for each row of time."""
         cost = list(self.model.cost)
         for row, price in zip(self.model.time, prices, strict=True):
             for variable, seconds in row.terms.items():
                 cost[variable] += price * seconds
         priced = replace(self.model, cost=cost, time=[])
+        most_changes = int(share * self.most_changes)
         return improve(priced, x, time_limit_seconds=self.left, seed=self.seed, most_changes=most_changes)
 
     def exceeded(self, x: Sequence[float]) -> set[int]:
@@ -92,7 +103,7 @@ class _Search:
             if not exceeded:
                 break
             low, prices = prices, [self._risen(row, price, row in exceeded) for row, price in enumerate(prices)]
-            x, late = late, self.improved(late, prices, CHANGES_PER_RISE)
+            x, late = late, self.improved(late, prices, SHARE_PER_RISE)
         return None if self.exceeded(late) else self._between(low, prices, x, late)
 
     def _risen(self, row: int, price: float, is_exceeded: bool) -> float:
@@ -109,7 +120,7 @@ class _Search:
         best = timely
         for _ in range(BISECTIONS):
             middle = [(one + other) / 2 for one, other in zip(low, high, strict=True)]
-            found = [self.improved(start, middle, CHANGES_BETWEEN) for start in (late, timely)]
+            found = [self.improved(start, middle, SHARE_BETWEEN) for start in (late, timely)]
             kept = [x for x in found if not self.exceeded(x)]
             if kept:
                 timely, high = min(kept, key=self.model.joules), middle
