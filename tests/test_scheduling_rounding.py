@@ -72,6 +72,17 @@ def test_an_interrupt_while_rounding_ends_the_search(monkeypatch: pytest.MonkeyP
     assert outcome.status == "interrupted"
 
 
+def test_an_interrupt_while_rows_are_looked_for_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    problem, model = tight_model(3, 14, 0.2)
+    monkeypatch.setattr("poet_onnx.scheduling.ancestry.Ancestry.violated", interrupted)
+    limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
+    outcome = solve(model, Incumbent(problem, problem.base_joules, None), limits)
+    assert outcome.status == "interrupted"
+
+
 @pytest.mark.parametrize("is_given_one", [False, True])
 def test_patience_with_assignments_that_make_no_plan_in_time_ends(is_given_one: bool) -> None:
     problem, model = tight_model(6, 20, 0.2)

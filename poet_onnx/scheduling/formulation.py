@@ -14,6 +14,7 @@ a later slot of the same stage):
     (5)   rows of time, see `Timing`
     (6)   R[s,u] <= sum R[s,readers of u] (+ S[k,i+1] of its outputs k where an input of u is in RAM anyway)
                                                   unless the stage's node reads u
+    (7)   what these rows imply for whole numbers, looked for where relaxations violate it, see `Ancestry`
 
 (4) counts a value while it is retained, from its slot or page-in to the last slot that needs it, and to the node that
 reads it; Y >= R of every reader at or behind the slot, Y >= next Y, last Y >= S[k,i+1], first Y >= R_own. Where other

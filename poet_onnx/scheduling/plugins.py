@@ -1,12 +1,13 @@
-"""What SCIP calls back while it solves: a watcher that hands on what is found, and a heuristic that rounds its LPs."""
+"""What SCIP calls back while it solves: a watcher that hands on what is found, a heuristic and a separator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyscipopt import Eventhdlr, Heur, Variable
+from pyscipopt import Eventhdlr, Heur, Sepa, Variable
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, PY_SCIP_STAGE, Event
 
+from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.outcome import Limits
@@ -173,3 +174,36 @@ class Rounding(Heur):
         for variable, level in zip(variables, x, strict=True):
             self.model.setSolVal(solution, variable, level)
         return bool(self.model.trySol(solution))
+
+
+class Separator(Sepa):
+    """Adds the rows of `Ancestry` that the solution of a node's LP violates."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self.ancestry = Ancestry(watcher.formulation)
+
+    def sepaexeclp(self) -> dict[str, int]:
+        """Look for rows; an interrupt that Python hears of here stops the solver."""
+        try:
+            return {"result": self._separate()}
+        except KeyboardInterrupt:
+            self.watcher.stop("userinterrupt")
+            return {"result": PY_SCIP_RESULT.DIDNOTRUN}
+
+    def _separate(self) -> int:
+        self.watcher.stop_in_vain()  # at the root, no other event may come for long
+        variables = self.watcher.variables
+        violated = self.ancestry.violated([self.model.getSolVal(None, variable) for variable in variables])
+        for row in violated:
+            cut = self.model.createEmptyRowSepa(self, "ancestry", lhs=row.low, rhs=None, local=False)
+            self.model.cacheRowExtensions(cut)
+            for number, coefficient in row.terms.items():
+                self.model.addVarToRow(cut, variables[number], coefficient)
+            self.model.flushRowExtensions(cut)
+            is_cutoff = self.model.addCut(cut)
+            self.model.addPoolCut(cut)
+            self.model.releaseRow(cut)
+            if is_cutoff:
+                return int(PY_SCIP_RESULT.CUTOFF)
+        return int(PY_SCIP_RESULT.SEPARATED if violated else PY_SCIP_RESULT.DIDNOTFIND)

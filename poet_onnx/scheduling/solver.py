@@ -12,7 +12,7 @@ from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.memory import Row
 from poet_onnx.scheduling.outcome import Limits, Outcome
-from poet_onnx.scheduling.plugins import Rounding, Watcher
+from poet_onnx.scheduling.plugins import Rounding, Separator, Watcher
 
 OBJECTIVE_SCALE = 1e4
 """The base energy in the units that SCIP sees, which keeps its tolerances far below what matters."""
@@ -64,6 +64,9 @@ PLACING_PARAMETERS: dict[str, bool | int] = {
 clean may take half a minute.
 """
 
+SEPARATOR_PRIORITY = 100_000
+"""Before SCIP's own separators, whose cuts can build on these rows."""
+
 ROUNDING_PRIORITY = 100_000
 """Before SCIP's own heuristics, which begin with what it found."""
 
@@ -89,6 +92,13 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
         scip.setParams(SEARCH_PARAMETERS)
     watcher = Watcher(model, variables, scale, incumbent, limits, starts=int(start is not None))
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
+    scip.includeSepa(
+        Separator(watcher),
+        "ancestry",
+        "what is recomputed needs what it is made from",
+        priority=SEPARATOR_PRIORITY,
+        freq=1,
+    )
     if not model.placing:
         scip.includeHeur(
             Rounding(watcher),

@@ -157,6 +157,18 @@ TOO_STRICT = (
         "model.arrival[value, index]",
     ),
     Fault(
+        "what comes in the first stage of a window comes before it",
+        "ancestry._Relaxed._since",
+        "np.cumsum(levels[::-1])[::-1]",
+        "np.cumsum(levels[::-1])[::-1] - levels",
+    ),
+    Fault(
+        "what is there when the stage of a read begins is not there",
+        "ancestry._history",
+        "retained[begin : event.stage + 1]",
+        "retained[begin : event.stage]",
+    ),
+    Fault(
         "a leaver that stays is in RAM twice",
         "residency._wait",
         "begin = max(begin, end)",

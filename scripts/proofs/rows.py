@@ -10,7 +10,9 @@ from random_plans import plan_of, random_plan
 
 from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lateness import late_transfers
 from poet_onnx.scheduling.timing import Timing, crowded_windows, relaxed_timing
@@ -138,8 +140,9 @@ def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
     supplies = supplies_of(model, plan.steps)
     if supplies is None:
         return "outside the class"
-    if crowded_windows(model, model.complete(supplies), timing).begins:
-        return f"{FAILED}: windows are said to be too short for transfers that fit"
+    wrong = _wrong(model, model.complete(supplies), timing)
+    if wrong:
+        return f"{FAILED}: {wrong}"
     if model.memory.fixed_bytes <= budget and admits(model, supplies):
         return "admitted" if supplies.recomputed or supplies.paged_in else "admitted, nothing to decide"
     timeless = formulate(instance, budget, relaxed_timing(instance, 1e6 * timing.deadline_seconds))
@@ -147,3 +150,12 @@ def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
     if supplies is None or not admits(timeless, supplies):
         return f"{FAILED}: left out by the rows of memory"
     return f"{FAILED}: left out by the rows of time"
+
+
+def _wrong(model: Formulation, x: list[float], timing: Timing) -> str | None:
+    """Return what rows that are looked for by need wrongly say of a plan, None if nothing."""
+    if Ancestry(model).violated(x):
+        return "what is recomputed is said to come from nothing"
+    if crowded_windows(model, x, timing).begins:
+        return "windows are said to be too short for transfers that fit"
+    return None
