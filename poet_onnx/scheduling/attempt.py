@@ -30,13 +30,13 @@ def attempt(
     timing: Timing | None,
     limits: Limits,
     *,
-    is_hopeless: Callable[[], bool] | None = None,
+    is_hopeless: Callable[[Formulation, list[float] | None], bool] = lambda model, start: False,
     must_count_all: bool = False,
 ) -> tuple[Outcome, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
 
-    If there is no plan after the greedy start, `is_hopeless` is asked whether none is to be found, before time is given
-    a price and the solver starts.
+    If there is no plan after the greedy start, `is_hopeless` is asked whether none is to be found, given the model and
+    the start, if there is one, before time is given a price and the solver starts.
 
     Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
     model is solved again; the bound is the first model's.
@@ -54,12 +54,13 @@ def attempt(
     for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
         model = formulate(instance, budget_bytes - tightened, timing, must_count_all=must_count_all)
         model.proves = model.proves and not tightened
+        without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
         if model.memory.fixed_bytes > budget_bytes - tightened:
-            return Outcome("infeasible", None, bound, 0), model
+            return Outcome(without, None, bound, 0), model
         start = None if model.placing else greedy_start(model)
         if start is not None:
             start = _improved(model, incumbent, start, _search_seconds(limits, end))
-        if incumbent.steps is None and is_hopeless is not None and not tightened and is_hopeless():
+        if incumbent.steps is None and not model.placing and not tightened and is_hopeless(model, start):
             return Outcome("infeasible", None, bound, 0), model
         if start is None and not model.placing:
             start = _in_time(model, incumbent, _search_seconds(limits, end))
@@ -70,7 +71,8 @@ def attempt(
         if model.proves and outcome.status != "infeasible":
             incumbent.lift(outcome.bound_joules)
         bound = bound or outcome.bound_joules
-        outcome = replace(outcome, bound_joules=bound)
+        status = without if outcome.status == "infeasible" else outcome.status
+        outcome = replace(outcome, status=status, bound_joules=bound)
         if outcome.x is None:
             return outcome, model
         exact = model.exact(outcome.x)
@@ -81,7 +83,7 @@ def attempt(
             exact = improve(model, exact, time_limit_seconds=SEARCH_SHARE * seconds_until(end))
             incumbent.offer(model, exact)
             return replace(outcome, x=tuple(exact)), model
-    return Outcome("infeasible", None, bound, 0), model
+    return Outcome("time_limit", None, bound, 0), model
 
 
 def _search_seconds(limits: Limits, end: float) -> float:

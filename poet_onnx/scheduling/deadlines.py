@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 
 from poet_onnx.scheduling.attempt import attempt
 from poet_onnx.scheduling.building import formulate
@@ -56,27 +55,32 @@ def solve_within_deadline(
     proving: Formulation | None = None
     known = exact
     peaks = rows_between_peaks(instance, budget_bytes, exact) if instance.problem.costs.asynchronous else exact
-    has_peaks = has_none_narrow = False
+    narrow = replace(exact, is_narrow=True)
+    refuted: list[Timing] = []
+    has_peaks = False
 
-    @cache
-    def is_refuted() -> bool:
+    def is_hopeless(model: Formulation, start: list[float] | None) -> bool:
         """Return whether the exact model, which is slow to solve, is soon seen to have no solution."""
-        model = formulate(instance, budget_bytes, peaks)
-        return is_infeasible(model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds)
+        rows = known if start is None else known.with_rows_of(_missed(model, start, known))
+        exact_model = formulate(instance, budget_bytes, exact.with_rows_of(rows))
+        return is_infeasible(exact_model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds)
 
     share = VIEW_SHARE if instance.problem.costs.asynchronous else 1.0
     for timing in _views(instance, budget_bytes, exact):
-        if (incumbent.steps is not None or has_none_narrow) and not timing.leaves_none_out:
+        if incumbent.steps is not None and not timing.leaves_none_out:
             continue
-        has_peaks = has_peaks or timing.is_narrow
-        turn_end = time.monotonic() + (1.0 if has_none_narrow else share) * limits.until(end).time_limit_seconds
+        if any(timing.is_within(other) for other in refuted):
+            continue
+        # Rows that did not settle it among few recomputes would only be in the way among all of them.
+        has_peaks = timing.is_narrow or narrow in refuted or (has_peaks and incumbent.steps is not None)
+        turn_end = time.monotonic() + (1.0 if narrow in refuted else share) * limits.until(end).time_limit_seconds
         for _ in range(MOST_ROUNDS):
             left = limits.until(turn_end if incumbent.steps is None else end)
             if not timing.limits_transfers or timing.is_narrow:
                 left = replace(left, patience_seconds=PATIENCE_SHARE * left.time_limit_seconds)
             rows = known.with_rows_of(peaks) if has_peaks else known
             view = timing.with_rows_of(rows) if timing.limits_transfers else timing
-            outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_refuted)
+            outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_hopeless)
             proving = model if model.proves else proving
             if outcome.status == "infeasible" and model.proves:
                 return "infeasible", proving
@@ -88,9 +92,8 @@ def solve_within_deadline(
             is_over = incumbent.steps is None and time.monotonic() >= turn_end
             if known == before or is_over or not timing.limits_transfers:
                 break
-        has_none_narrow = has_none_narrow or (timing.is_narrow and outcome.status == "infeasible")
-        # Rows that did not settle it among few recomputes would only be in the way among all of them.
-        has_peaks = has_none_narrow or (timing.is_narrow and incumbent.steps is not None)
+        if outcome.status == "infeasible":
+            refuted.append(timing)
     return "time_limit", proving
 
 

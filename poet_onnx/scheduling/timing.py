@@ -60,6 +60,15 @@ class Timing:
             arrivals=tuple(sorted({*self.arrivals, *other.arrivals})),
         )
 
+    def is_within(self, other: Timing) -> bool:
+        """Return whether no plan that this view admits is left out by another one with the same rows."""
+        return (
+            self.charged >= other.charged
+            and self.wait_seconds <= other.wait_seconds
+            and self.stretch >= other.stretch
+            and self.is_narrow >= other.is_narrow
+        )
+
     @property
     def windows(self) -> Iterator[tuple[int, int]]:
         """Yield the first and the last stage of each window."""
