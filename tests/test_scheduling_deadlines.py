@@ -166,7 +166,6 @@ def test_rows_of_time_that_contradict_each_other_are_seen_before_the_solver_look
 
 
 def test_a_proof_that_no_plan_is_in_time_comes_within_the_time_limit(model_path: Callable[..., Path]) -> None:
-    """It takes half a minute where nothing else runs; what it takes is for the benchmark to say, not for a test."""
     problem = real_problem(model_path("mobilenet", batch=8), "a72")
     alone = simulate(problem, ordered_steps(memory_aware_order(problem)))
     budget, deadline = alone.transient_peak_bytes // 4, 1.3 * alone.compute_seconds

@@ -61,23 +61,15 @@ def test_scip_takes_what_is_rounded_at_its_root() -> None:
     assert taken >= 4
 
 
-def test_an_interrupt_while_rounding_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("busy", ["plugins.rounded_start", "ancestry.Ancestry.violated"])
+def test_an_interrupt_while_rounding_or_looking_for_rows_ends_the_search(
+    busy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     problem, model = tight_model(3, 14, 0.2)
-    monkeypatch.setattr("poet_onnx.scheduling.plugins.rounded_start", interrupted)
-    limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
-    outcome = solve(model, Incumbent(problem, problem.base_joules, None), limits)
-    assert outcome.status == "interrupted"
-
-
-def test_an_interrupt_while_rows_are_looked_for_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    problem, model = tight_model(3, 14, 0.2)
-    monkeypatch.setattr("poet_onnx.scheduling.ancestry.Ancestry.violated", interrupted)
+    monkeypatch.setattr(f"poet_onnx.scheduling.{busy}", interrupted)
     limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
     outcome = solve(model, Incumbent(problem, problem.base_joules, None), limits)
     assert outcome.status == "interrupted"

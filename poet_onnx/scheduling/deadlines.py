@@ -61,12 +61,14 @@ def solve_within_deadline(
 
     def is_hopeless(model: Formulation, start: list[float] | None) -> bool:
         """Return whether the exact model, which is slow to solve, is soon seen to have no solution."""
-        rows = known if start is None else known.with_rows_of(_missed(model, start, known))
-        exact_model = formulate(instance, budget_bytes, exact.with_rows_of(rows))
-        return is_infeasible(exact_model, time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds)
+        # Synchronous transfers are where their readers are: there are no rows to be missing.
+        rows = known if start is None or exact.charged else known.with_rows_of(_missed(model, start, known))
+        return is_infeasible(
+            formulate(instance, budget_bytes, rows), time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds
+        )
 
     share = VIEW_SHARE if instance.problem.costs.asynchronous else 1.0
-    for timing in _views(instance, budget_bytes, exact):
+    for timing in _views(instance, budget_bytes, exact, narrow):
         if incumbent.steps is not None and not timing.leaves_none_out:
             continue
         if any(timing.is_within(other) for other in refuted):
@@ -107,17 +109,16 @@ def _missed(model: Formulation, x: Sequence[float], timing: Timing) -> Timing:
     return missed.with_rows_of(late_transfers(model, spread_out(problem, steps), timing))
 
 
-def _views(instance: Instance, budget_bytes: int, exact: Timing) -> Iterator[Timing]:
+def _views(instance: Instance, budget_bytes: int, exact: Timing, narrow: Timing) -> Iterator[Timing]:
     """Yield views of the deadline from the widest to the strictest."""
     if not instance.problem.costs.asynchronous:
         yield exact
         return
     yield replace(exact, wait_seconds=float("inf"))
-    narrow = replace(exact, is_narrow=True)
     few, all_of_them = (len(formulate(instance, budget_bytes, view).recompute) for view in (narrow, exact))
     if few < all_of_them:
         yield narrow
     yield exact
     for share, stretch in STRICTER:
-        yield replace(exact, wait_seconds=share * exact.spare_seconds, stretch=stretch, is_narrow=True)
-    yield replace(exact, charged=1.0, is_narrow=True)
+        yield replace(narrow, wait_seconds=share * exact.spare_seconds, stretch=stretch)
+    yield replace(narrow, charged=1.0)

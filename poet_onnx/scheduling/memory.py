@@ -203,6 +203,8 @@ class Ceilings:
 
     def shift(self, activity: NDArray[np.float64], changes: Mapping[int, float]) -> None:
         """Change variables, by so much each, in the rows' activities."""
+        if not changes:
+            return
         steps: dict[int, float] = {}
         for variable, by in changes.items():
             for size, begin, end in self.spans_of.get(variable, ()):
@@ -218,7 +220,7 @@ class Ceilings:
         begins = self.first[variables]
         counts = self.first[variables + 1] - begins
         ends = np.cumsum(counts)
-        terms = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - ends + counts, counts)
+        terms = np.arange(ends[-1]) + np.repeat(begins - ends + counts, counts)
         by_term = self.value[terms] * np.repeat(np.fromiter(changes.values(), np.float64, len(changes)), counts)
         activity += np.bincount(self.row[terms], by_term, len(activity))
 

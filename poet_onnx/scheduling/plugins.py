@@ -139,23 +139,22 @@ class Rounding(Heur):
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
         self.next_node = 1
-        self.most_changes = FIRST_CHANGES
 
     def heurexec(self, heurtiming: int, nodeinfeasible: bool) -> dict[str, int]:
         """Round the solution of the node's LP; an interrupt that Python hears of here stops the solver."""
         nodes = int(self.model.getNTotalNodes())
         if nodeinfeasible or nodes < self.next_node or self.watcher.is_close():
             return {"result": PY_SCIP_RESULT.DIDNOTRUN}
+        most_changes = FIRST_CHANGES if self.next_node == 1 else NEXT_CHANGES
         self.next_node = NEXT_ROUNDING * max(1, nodes)
         try:
-            found = self._round()
-            self.most_changes = NEXT_CHANGES
+            found = self._round(most_changes)
         except KeyboardInterrupt:
             self.watcher.stop("userinterrupt")
             found = False
         return {"result": PY_SCIP_RESULT.FOUNDSOL if found else PY_SCIP_RESULT.DIDNOTFIND}
 
-    def _round(self) -> bool:
+    def _round(self, most_changes: int) -> bool:
         formulation, variables = self.watcher.formulation, self.watcher.variables
         x = rounded_start(formulation, [self.model.getSolVal(None, variable) for variable in variables])
         if x is not None:
@@ -165,7 +164,7 @@ class Rounding(Heur):
                 formulation,
                 x,
                 time_limit_seconds=min(ROUNDING_SHARE * left, limits.patience_seconds),
-                most_changes=self.most_changes,
+                most_changes=most_changes,
             )
         if x is None:
             return False
