@@ -17,7 +17,8 @@ from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.transfers import SLOW_TRANSFERS, overlap, spread_out
+from poet_onnx.scheduling.timeline import SLOW_TRANSFERS
+from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import TOKEN_BYTES, replay, simulate
 
 STARTS = {Action.PAGE_OUT_START: Action.PAGE_OUT_END, Action.PAGE_IN_START: Action.PAGE_IN_END}

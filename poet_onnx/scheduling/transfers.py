@@ -14,67 +14,23 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling.timeline import Timeline, Transfer
 from poet_onnx.simulate import TOKEN_BYTES, replay
 
-SLOW_TRANSFERS = 1.25
-"""Transfers are placed so that they would be in time, where memory allows it, even if they took so much longer."""
-
-MOST_HALF_VISITS = 4_000_000
+MOST_HALF_VISITS = 2_000_000
 """Halves of transfers that one search may look at over all its trials: about a second, the same on any machine."""
 
 _TICKS = 1e9
 """Times that differ by less than this part of the computations' time are the same."""
 
-_Cost = tuple[int, int, int]
+_Cost = tuple[float, float, int]
 
-
-@dataclass(eq=False)
-class _Transfer:
-    """A transfer between two boundaries; boundary b lies before the b-th computation.
-
-    Attributes:
-        value: name of what moves.
-        leaves: it is a page-out.
-        seconds: how long the channel is busy with it.
-        held_bytes: what it holds while it takes longer than it must.
-        start, end: boundaries of its halves.
-        lowest, highest: boundaries between which both must stay.
-        free_from: of a page-out, the first computation during which nothing but the transfer needs the value's buffer.
-        source: of a page-in, the page-out that must have ended.
-        readers: of a page-out, the page-ins that must follow it.
-    """
-
-    value: str
-    leaves: bool
-    seconds: float
-    held_bytes: int
-    start: int
-    end: int
-    lowest: int
-    highest: int
-    free_from: int = 0
-    source: _Transfer | None = None
-    readers: tuple[_Transfer, ...] = ()
-
-    def holds(self) -> range:
-        """Return the computations during which memory is held for the transfer alone."""
-        return range(self.free_from if self.leaves else self.start, self.end)
-
-    @property
-    def is_handed_over(self) -> bool:
-        """Return whether computations lie between its halves, so that it is not the computing thread that makes it."""
-        return self.start < self.end
-
-    def limits(self, half: str) -> tuple[int, int]:
-        """Return the boundaries between which a half may stand while everything else stays where it is."""
-        if half == "start":
-            return max(self.lowest, self.source.end if self.source else 0), self.end
-        return self.start, min([self.highest, *(reader.start for reader in self.readers)])
+_WORST: _Cost = (float("inf"), float("inf"), 0)
 
 
 def overlap(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -115,11 +71,11 @@ class _Collector:
         self._costs = problem.costs
         self._last = computations
         self._boundary = 0
-        self._leaving: dict[str, _Transfer] = {}  # page-outs whose value has not changed since
-        self._stored: dict[str, _Transfer] = {}
-        self._arriving: dict[str, _Transfer] = {}
+        self._leaving: dict[str, Transfer] = {}  # page-outs whose value has not changed since
+        self._stored: dict[str, Transfer] = {}
+        self._arriving: dict[str, Transfer] = {}
         self._last_use: dict[str, int] = {}
-        self.transfers: list[_Transfer] = []
+        self.transfers: list[Transfer] = []
 
     def add(self, step: Step, node: Node | None) -> None:
         """Take the next step; `node` is what a computation runs."""
@@ -148,7 +104,7 @@ class _Collector:
     def _page_out(self, value: str) -> None:
         here, size = self._boundary, self._graph.tensors[value].size_bytes
         seconds, free_from = self._costs.page_out[value].seconds, self._last_use[value] + 1
-        leaver = _Transfer(value, True, seconds, size, here, here, here, self._last, free_from)
+        leaver = Transfer(value, True, seconds, size, here, here, here, self._last, free_from)
         self._stored[value] = self._leaving[value] = leaver
         self.transfers.append(leaver)
 
@@ -156,7 +112,7 @@ class _Collector:
         here, source = self._boundary, self._stored[value]
         size, seconds = self._graph.tensors[value].size_bytes, self._costs.page_in[value].seconds
         lowest = self._last_use[value] + 1
-        arrival = _Transfer(value, False, seconds, size, here, here, lowest, self._last, source=source)
+        arrival = Transfer(value, False, seconds, size, here, here, lowest, self._last, source=source)
         for earlier in source.readers:  # the last of them takes the place of the token, the others have theirs besides
             earlier.held_bytes = size + TOKEN_BYTES
         source.readers += (arrival,)
@@ -185,16 +141,18 @@ class _Placement:
         self._clock = [0.0]
         for step in self._computations:
             self._clock.append(self._clock[-1] + problem.costs.nodes[step.subject].seconds)
-        self._wake_seconds = problem.costs.wake_seconds
-        self._hand_over_seconds = problem.costs.hand_over_seconds
+        hand_over_seconds, wake_seconds = problem.costs.hand_over_seconds, problem.costs.wake_seconds
+        self._timeline = Timeline(
+            self._outs + self._ins, self._clock, hand_over_seconds=hand_over_seconds, wake_seconds=wake_seconds
+        )
+        self._price_seconds = hand_over_seconds + wake_seconds
         self._tick = self._clock[-1] / _TICKS or 1.0
-        self._visits = MOST_HALF_VISITS
         self._held = 0  # bytes, summed over computations
         self._room = self._free_bytes(problem)
 
     def steps(self) -> Iterator[Step]:
         """Yield the computations with the halves of the transfers between them."""
-        halves = self._halves()
+        halves = self._timeline.halves()
         halves.reverse()
         for boundary, computation in enumerate((*self._computations, None)):
             while halves and halves[-1][0] == boundary:
@@ -224,7 +182,7 @@ class _Placement:
             self._move_towards(arrival, "start", bisect_right(self._clock, end - channel + stalled) - 1)
             stalled += max(0.0, channel - (end - self._clock[arrival.start]) - stalled)
 
-    def _move_towards(self, transfer: _Transfer, half: str, boundary: int) -> None:
+    def _move_towards(self, transfer: Transfer, half: str, boundary: int) -> None:
         """Put a half as near to a boundary as its neighbours and memory let it."""
         low, high = transfer.limits(half)
         there = self._reach(transfer, half, min(max(boundary, low), high))
@@ -232,7 +190,7 @@ class _Placement:
         while there != getattr(transfer, half) and not self._move(transfer, half, there):
             there += nearer
 
-    def _reach(self, transfer: _Transfer, half: str, boundary: int) -> int:
+    def _reach(self, transfer: Transfer, half: str, boundary: int) -> int:
         """Return how far towards a boundary a half can go before a computation has no room for what is held."""
         here, size, room = int(getattr(transfer, half)), transfer.held_bytes, self._room
         if boundary > here:
@@ -251,99 +209,74 @@ class _Placement:
         ins = [(arrival, "start") for arrival in (reversed(self._ins) if last_in_first else self._ins)]
         moves = outs + ins if outs_first else ins + outs
         best, before = self._cost(), None
-        while best != before and self._visits > 0:
+        self._timeline.keep()
+        while best != before and self._is_busy():
             before = best
             for transfer, half in moves:
                 for direction in (1, -1):
                     best = self._move_far(transfer, half, direction, best)
         return best
 
-    def _move_far(self, transfer: _Transfer, half: str, direction: int, best: _Cost) -> _Cost:
+    def _is_busy(self) -> bool:
+        return self._timeline.visited < MOST_HALF_VISITS
+
+    def _move_far(self, transfer: Transfer, half: str, direction: int, best: _Cost) -> _Cost:
         """Move a half in one direction, by strides that double while they help and halve when they do not."""
         stride = self._first_stride(transfer, half, direction)
-        while stride and self._visits > 0:
+        while stride and self._is_busy():
             here = int(getattr(transfer, half))
             low, high = transfer.limits(half)
             there = min(max(here + direction * stride, low), high)
-            found = self._cost(best) if there != here and self._move(transfer, half, there) else None
-            if found is not None and found < best:
-                best, stride = found, 2 * stride
-                continue
-            if found is not None:
-                self._move(transfer, half, here)
+            if there != here and self._move(transfer, half, there):
+                found = self._cost(best[0])
+                if found < best:
+                    self._timeline.keep()
+                    best, stride = found, 2 * stride
+                    continue
+                self._hold(transfer, half, here)
+                self._timeline.take_back(transfer, half, here)
             stride //= 2
         return best
 
-    def _first_stride(self, transfer: _Transfer, half: str, direction: int) -> int:
+    def _first_stride(self, transfer: Transfer, half: str, direction: int) -> int:
         """Return over how many computations to move a half at first.
 
         One is enough to gain a little, but for a transfer that is to be handed over at a price: that pays only where
         more of it is hidden, so the first stride is over all that it can be beside.
         """
-        price = self._wake_seconds + self._hand_over_seconds
-        if transfer.is_handed_over or not price:
+        if transfer.is_handed_over or not self._price_seconds:
             return 1
-        here, seconds = int(getattr(transfer, half)), transfer.seconds + price
+        here, seconds = int(getattr(transfer, half)), transfer.seconds + self._price_seconds
         if direction > 0:
             return max(1, bisect_left(self._clock, self._clock[here] + seconds) - here)
         return max(1, here - bisect_right(self._clock, self._clock[here] - seconds) + 1)
 
-    def _move(self, transfer: _Transfer, half: str, boundary: int) -> bool:
+    def _move(self, transfer: Transfer, half: str, boundary: int) -> bool:
         """Put a half at a boundary, unless memory forbids it; return whether it is there now."""
-        here, held, size = getattr(transfer, half), transfer.holds(), transfer.held_bytes
-        setattr(transfer, half, boundary)
-        wanted = transfer.holds()
+        start, end = (boundary, transfer.end) if half == "start" else (transfer.start, boundary)
         # Where a page-out ends there are two tokens of it for a moment, whether or not it holds anything else.
-        full = transfer.leaves and transfer.end > transfer.start and self._room[transfer.end - 1] < 0
-        if full or any(self._room[index] < size for index in wanted if index not in held):
-            setattr(transfer, half, here)
+        if transfer.leaves and end > start and self._room[end - 1] < 0:
             return False
-        for index in held:
-            self._room[index] += size
-        for index in wanted:
-            self._room[index] -= size
-        self._held += size * (len(wanted) - len(held))
+        added, _ = _changes(transfer, half, boundary)
+        if any(room < transfer.held_bytes for room in self._room[added.start : added.stop]):
+            return False
+        self._hold(transfer, half, boundary)
+        self._timeline.put(transfer, half, boundary)
         return True
 
-    def _cost(self, best: _Cost | None = None) -> _Cost:
-        """Return time, time if transfers were slow, and bytes held; the best so far may be given to save work."""
-        halves = self._halves()
-        self._visits -= len(halves)
-        seconds = round(self._seconds(halves, 1.0) / self._tick)
-        if best is not None and seconds > best[0]:
-            return seconds, 0, 0
-        return seconds, round(self._seconds(halves, SLOW_TRANSFERS) / self._tick), self._held
+    def _hold(self, transfer: Transfer, half: str, boundary: int) -> None:
+        """Account for the memory that a transfer holds when one half is at a boundary."""
+        added, removed = _changes(transfer, half, boundary)
+        for index in added:
+            self._room[index] -= transfer.held_bytes
+        for index in removed:
+            self._room[index] += transfer.held_bytes
+        self._held += transfer.held_bytes * (len(added) - len(removed))
 
-    def _seconds(self, halves: Sequence[tuple[int, bool, _Transfer]], slowness: float) -> float:
-        channel = stalled = 0.0
-        done: dict[_Transfer, float] = {}
-        for boundary, starts, transfer in halves:
-            now = self._clock[boundary] + stalled
-            if starts and transfer.is_handed_over:
-                stalled += self._hand_over_seconds
-                now += self._hand_over_seconds
-                channel = channel if channel > now else now + self._wake_seconds
-                done[transfer] = channel = channel + slowness * transfer.seconds
-            elif starts:
-                done[transfer] = channel = max(now, channel) + slowness * transfer.seconds
-            elif done[transfer] > now:
-                stalled += done[transfer] - now
-        return self._clock[-1] + stalled
-
-    def _halves(self) -> list[tuple[int, bool, _Transfer]]:
-        """Return (boundary, whether it is a start, transfer) in the order in which the halves stand.
-
-        At one boundary page-outs come before page-ins and ends before starts, which frees memory and tokens and loses
-        no time, for the channel is busy while an end waits. Page-ins start in the order in which they are needed; both
-        halves of a transfer that starts and ends there stay side by side.
-        """
-        found = []
-        for rank, transfers in ((1, self._outs), (3, self._ins)):
-            for transfer in sorted(transfers, key=lambda one: (one.start, one.end)):
-                found.append((transfer.start, rank, True, transfer))
-                found.append((transfer.end, rank - transfer.is_handed_over, False, transfer))
-        found.sort(key=lambda half: half[:2])
-        return [(boundary, starts, transfer) for boundary, _, starts, transfer in found]
+    def _cost(self, most_ticks: float = float("inf")) -> _Cost:
+        """Return time, time if transfers were slow, and bytes held; larger ones if the first is above a limit."""
+        seconds = self._timeline.seconds(most_ticks, self._tick)
+        return _WORST if seconds is None else (*seconds, self._held)
 
     def _free_bytes(self, problem: ScheduleProblem) -> list[float]:
         """Return the free bytes during each computation, beside a token that may be there twice for a moment."""
@@ -352,3 +285,13 @@ class _Placement:
         levels = replay(unlimited, steps).step_bytes
         budget = float("inf") if problem.budget_bytes is None else problem.budget_bytes - TOKEN_BYTES
         return [budget - level for level, step in zip(levels, steps, strict=True) if step.action is Action.COMPUTE]
+
+
+def _changes(transfer: Transfer, half: str, boundary: int) -> tuple[range, range]:
+    """Return the computations during which a transfer holds memory, or no longer does, with a half at a boundary."""
+    if transfer.leaves:
+        here = max(transfer.free_from, transfer.end)
+        there = here if half == "start" else max(transfer.free_from, boundary)
+        return range(here, there), range(there, here)
+    there = boundary if half == "start" else transfer.start
+    return range(there, transfer.start), range(transfer.start, there)
