@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -184,3 +186,28 @@ def test_a_view_without_plans_rules_out_only_those_that_leave_out_all_that_it_do
     assert charged.is_within(narrow)
     assert not charged.is_within(halved)
     assert not stretched.is_within(charged)
+
+
+def _without_seconds(plan: Plan) -> tuple[object, ...]:
+    return plan.steps, replace(plan.certificate, solve_seconds=0.0)
+
+
+@pytest.mark.parametrize(("share", "times"), [(0.0, 1.1), (0.4, 1.0)])
+def test_neither_a_busy_machine_nor_a_longer_time_limit_changes_a_plan(
+    share: float, times: float, model_path: Callable[..., Path]
+) -> None:
+    problem = real_problem(model_path("resnet18"), "tx2")
+    alone = simulate(problem, ordered_steps(memory_aware_order(problem)))
+    smallest = smallest_budget(problem).budget_bytes
+    budget = smallest + int(share * (alone.transient_peak_bytes - smallest))
+    limited = replace(problem, budget_bytes=budget, deadline_seconds=times * alone.compute_seconds)
+    first = schedule(limited)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        second = schedule(limited, time_limit_seconds=600.0)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert first.certificate.status == "optimal"
+    assert _without_seconds(first) == _without_seconds(second)

@@ -80,12 +80,12 @@ def test_patience_with_assignments_that_make_no_plan_in_time_ends(is_given_one: 
     problem, model = tight_model(6, 20, 0.2)
     start = greedy_start(model)
     assert start is not None
-    hasty = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0, patience_seconds=0.0)
+    hasty = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0, patience_iterations=0)
     late = replace(problem, deadline_seconds=1e-9)
     given = start if is_given_one else None
     for limited, limits, status in (
         (late, hasty, "time_limit"),
-        (late, replace(hasty, patience_seconds=float("inf")), "optimal"),
+        (late, replace(hasty, patience_iterations=float("inf")), "optimal"),
         (problem, hasty, "optimal"),
     ):
         incumbent = Incumbent(limited, problem.base_joules, None)
@@ -93,6 +93,20 @@ def test_patience_with_assignments_that_make_no_plan_in_time_ends(is_given_one: 
         outcome = solve(model, incumbent, limits, start=given)
         assert outcome.status == status
         assert outcome.x is not None
+
+
+def test_a_number_of_iterations_ends_the_search_in_the_same_place() -> None:
+    problem, model = tight_model(10, 45, 0.2)
+    ends = []
+    for seconds in (20.0, 200.0):
+        limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=seconds, most_iterations=1_000)
+        incumbent = Incumbent(problem, problem.base_joules, None)
+        outcome = solve(model, incumbent, limits)
+        assert outcome.status == "time_limit"
+        assert incumbent.is_over(limits, float("inf"))
+        assert incumbent.iterations < 4_000
+        ends.append((outcome, incumbent.iterations, incumbent.joules, incumbent.bound_joules))
+    assert ends[0] == ends[1]
 
 
 class _Hasty(Watcher):

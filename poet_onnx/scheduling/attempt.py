@@ -17,7 +17,7 @@ from poet_onnx.scheduling.timely import improve_in_time
 from poet_onnx.scheduling.timing import Timing
 
 SEARCH_SHARE = 0.25
-"""Of the time that is left, a guard for each local search; it ends by itself in less on any but the slowest machine."""
+"""Of the time that is left, a guard for a local search that others follow; it mostly ends by itself in less."""
 
 START_CHANGES = MOST_CHANGES // 8
 """Of supplies, in the local search for a start: what SCIP's first relaxation is rounded to is better in most cases."""
@@ -59,11 +59,11 @@ def attempt(
             return Outcome(without, None, bound, 0), model
         start = None if model.placing else greedy_start(model)
         if start is not None:
-            start = _improved(model, incumbent, start, _search_seconds(limits, end))
+            start = _improved(model, incumbent, start, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is None and not model.placing and not tightened and is_hopeless(model, start):
             return Outcome("infeasible", None, bound, 0), model
         if start is None and not model.placing:
-            start = _in_time(model, incumbent, _search_seconds(limits, end))
+            start = _in_time(model, incumbent, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is not None and time.monotonic() > end:
             outcome = Outcome("time_limit", None, bound, 0)
         else:
@@ -80,15 +80,10 @@ def attempt(
             incumbent.offer(model, exact)
             return replace(outcome, x=tuple(exact)), model
         if model.ceilings().excess_bytes(exact) <= tightened:
-            exact = improve(model, exact, time_limit_seconds=SEARCH_SHARE * seconds_until(end))
+            exact = improve(model, exact, time_limit_seconds=seconds_until(end))
             incumbent.offer(model, exact)
             return replace(outcome, x=tuple(exact)), model
     return Outcome("time_limit", None, bound, 0), model
-
-
-def _search_seconds(limits: Limits, end: float) -> float:
-    """Return the guard of a local search that looks for a start."""
-    return min(SEARCH_SHARE * seconds_until(end), limits.patience_seconds)
 
 
 def _improved(

@@ -29,11 +29,9 @@ MOST_ROUNDS = 40
 VIEW_SHARE = 0.75
 """Of the time that is left, for one of several views of the deadline while there is no plan."""
 
-PATIENCE_SHARE = 0.1
-"""Of that, for a model whose assignments so far make no plan in time."""
-
-CHECK_SHARE = 0.1
-"""Of the time limit, for a look whether the rows of time alone say that there is no plan."""
+PATIENCE, PATIENCE_SHARE = 6_000, 0.1
+"""Iterations of the simplex, 4 s or so, and share of those that are allowed, for a model whose assignments so far make
+no plan in time, and for a look whether the rows of time alone say that there is none."""
 
 STRICTER = ((0.5, 1.0), (0.0, 1.0), (0.0, 1.5), (0.0, 2.5), (0.0, 4.0))
 """(share of the spare time that the step may wait, stretch of transfers) of the stricter models, tried in turn."""
@@ -58,14 +56,14 @@ def solve_within_deadline(
     narrow = replace(exact, is_narrow=True)
     refuted: list[Timing] = []
     has_peaks = False
+    patience = min(PATIENCE, PATIENCE_SHARE * limits.most_iterations)
 
     def is_hopeless(model: Formulation, start: list[float] | None) -> bool:
         """Return whether the exact model, which is slow to solve, is soon seen to have no solution."""
         # Synchronous transfers are where their readers are: there are no rows to be missing.
         rows = known if start is None or exact.charged else known.with_rows_of(_missed(model, start, known))
-        return is_infeasible(
-            formulate(instance, budget_bytes, rows), time_limit_seconds=CHECK_SHARE * limits.time_limit_seconds
-        )
+        check = replace(limits.until(end), most_iterations=patience)
+        return is_infeasible(formulate(instance, budget_bytes, rows), check)
 
     share = VIEW_SHARE if instance.problem.costs.asynchronous else 1.0
     for timing in _views(instance, budget_bytes, exact, narrow):
@@ -79,14 +77,14 @@ def solve_within_deadline(
         for _ in range(MOST_ROUNDS):
             left = limits.until(turn_end if incumbent.steps is None else end)
             if not timing.limits_transfers or timing.is_narrow:
-                left = replace(left, patience_seconds=PATIENCE_SHARE * left.time_limit_seconds)
+                left = replace(left, patience_iterations=patience)
             rows = known.with_rows_of(peaks) if has_peaks else known
             view = timing.with_rows_of(rows) if timing.limits_transfers else timing
             outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_hopeless)
             proving = model if model.proves else proving
             if outcome.status == "infeasible" and model.proves:
                 return "infeasible", proving
-            if incumbent.settles(limits) or time.monotonic() >= end or outcome.status == "interrupted":
+            if incumbent.settles(limits) or incumbent.is_over(limits, end) or outcome.status == "interrupted":
                 return ("time_limit" if outcome.status == "infeasible" else outcome.status), proving
             if outcome.x is None or timing.charged:
                 break

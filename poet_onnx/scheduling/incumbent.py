@@ -28,6 +28,7 @@ class Incumbent:
         joules: its energy as simulated, infinite without a plan.
         bound_joules: no plan of the class spends less.
         fastest_seconds: of all plans offered, those included that miss the deadline.
+        iterations: of the simplex, spent on it so far.
         refused: why the simulator refused plans, those aside that miss the deadline.
     """
 
@@ -42,6 +43,7 @@ class Incumbent:
         self.prediction: Prediction | None = None
         self.joules = self.fastest_seconds = float("inf")
         self.bound_joules = self.base_joules = base_joules
+        self.iterations = 0
         self.refused: list[str] = []
         self._problem = problem
         self._timeless = replace(problem, deadline_seconds=None)
@@ -101,6 +103,10 @@ class Incumbent:
         found = self.joules < float("inf")
         gap = max(0.0, self.joules - self.bound_joules) / self.joules if found else float("inf")
         self._progress(Progress(self.joules, self.bound_joules, gap, self._reported - self._begin))
+
+    def is_over(self, limits: Limits, end: float) -> bool:
+        """Return whether all iterations are spent, or a moment of `time.monotonic` has come."""
+        return self.iterations >= limits.most_iterations or time.monotonic() >= end
 
     def settles(self, limits: Limits) -> bool:
         """Return whether the plan is as close to the bound as was asked for, or none can be as cheap as a known one."""

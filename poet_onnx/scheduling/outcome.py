@@ -39,7 +39,8 @@ class Limits:
         time_limit_seconds: wall time of the solve.
         seed: of SCIP's random numbers.
         known_joules: of the step, by a plan in another order: dearer ones are of no use.
-        patience_seconds: after that the solver ends if it has assignments but none of them gave a plan.
+        most_iterations: of the simplex, in all. What they end, they end in the same place on any machine.
+        patience_iterations: after that the solver ends if it has assignments but none of them gave a plan.
     """
 
     gap: float
@@ -47,7 +48,8 @@ class Limits:
     time_limit_seconds: float
     seed: int = 0
     known_joules: float = math.inf
-    patience_seconds: float = math.inf
+    most_iterations: float = math.inf
+    patience_iterations: float = math.inf
 
     def until(self, end: float) -> Limits:
         """Return the limits with the time that is left up to a moment of `time.monotonic`."""

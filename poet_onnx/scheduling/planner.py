@@ -35,8 +35,8 @@ NEAR = 0.1
 ORDER_SHARE = 1 / 3
 """Of the time limit, for an order; a fraction of that is used but for large graphs."""
 
-BESIDES_SHARE = 0.25
-"""Of the time limit: after that nothing more is begun once there is a plan."""
+BESIDES_ITERATIONS = 20_000
+"""Of the simplex, some 15 s: after that nothing more is begun once there is a plan."""
 
 ROUNDING = 1e-9
 """Energies that differ by no more than this part of them are the same."""
@@ -273,16 +273,16 @@ class _Run:
             self.ending = "time_limit"
         elif not is_settled:
             covers, is_narrow = self._solve(incumbent, instance)
-            if is_narrow and self._is_worthwhile(bound, incumbent.joules):
+            if is_narrow and self._is_worthwhile(bound, incumbent):
                 covers = self._widened(incumbent, instance, bound, covers)
         if incumbent.bound_joules <= bound:
             return ANY_IN_ORDER if least > 0 else ALL_PLANS
         return f"{covers}; no plan of any kind in this order spends less than {bound:.6g} J"
 
-    def _is_worthwhile(self, bound_joules: float, joules: float) -> bool:
+    def _is_worthwhile(self, bound_joules: float, incumbent: Incumbent) -> bool:
         """Return whether there is time to look for what a bound permits, and that is much less than what was found."""
-        joules = min(joules, self.limits.known_joules)
-        is_early = time.monotonic() - self.begin <= BESIDES_SHARE * self.limits.time_limit_seconds
+        joules = min(incumbent.joules, self.limits.known_joules)
+        is_early = incumbent.iterations <= BESIDES_ITERATIONS and time.monotonic() < self.end
         return self.ending == "feasible" and is_early and bound_joules < (1 - WORTHWHILE) * joules < math.inf
 
     def _widened(self, incumbent: Incumbent, instance: Instance, bound_joules: float, covers: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyscipopt import Eventhdlr, Heur, Sepa, Variable
+from pyscipopt import Eventhdlr, Heur, Model, Sepa, Variable
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, PY_SCIP_STAGE, Event
 
 from poet_onnx.scheduling.ancestry import Ancestry
@@ -18,7 +18,7 @@ from poet_onnx.scheduling.timely import improve_in_time
 POLISH_WORK = 400_000
 """Variables times nodes to go on for when the asked gaps are reached; most models are solved to the end in it."""
 
-LAST_PATIENCE = 3
+LAST_PATIENCE = 5
 """Times the patience with assignments that make no plan in time, for SCIP to find others than it was given."""
 
 NEXT_ROUNDING = 4
@@ -31,6 +31,11 @@ ROUNDING_SHARE = 0.25
 """Of the time that is left, a guard for the local search behind a rounding."""
 
 _EVENTS = (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED)
+
+
+def iterations_of(scip: Model) -> int:
+    """Return the iterations of the simplex so far; SCIP counts them only once it has begun to search."""
+    return int(scip.getNLPIterations()) if scip.getStage() in (PY_SCIP_STAGE.SOLVING, PY_SCIP_STAGE.SOLVED) else 0
 
 
 class Watcher(Eventhdlr):
@@ -105,7 +110,7 @@ class Watcher(Eventhdlr):
             x = [self.model.getSolVal(best, variable) for variable in self.variables]
             self.incumbent.offer(self.formulation, self.formulation.exact(x))
             self.best_found += 1
-        self.stop_in_vain()
+        self.stop_if_spent()
         if self.is_close() and self.ending is None:
             nodes = int(self.model.getNTotalNodes())
             if self.last_node is None:
@@ -113,12 +118,14 @@ class Watcher(Eventhdlr):
             if nodes >= self.last_node:
                 self.stop("gaplimit")
 
-    def stop_in_vain(self) -> None:
-        """Stop SCIP if it has been patient for long enough with assignments that make no plan in time."""
-        seconds, patience = self.model.getSolvingTime(), self.limits.patience_seconds
-        if self.incumbent.steps is not None or seconds <= patience or not self.model.getNSols():
+    def stop_if_spent(self) -> None:
+        """Stop SCIP after all its iterations, or after those of its patience with assignments that make no plan."""
+        iterations, patience = iterations_of(self.model), self.limits.patience_iterations
+        if self.incumbent.iterations + iterations >= self.limits.most_iterations:
+            self.stop("timelimit")
+        if self.incumbent.steps is not None or iterations <= patience or not self.model.getNSols():
             return
-        if self.best_found > self.starts or seconds > LAST_PATIENCE * patience:
+        if self.best_found > self.starts or iterations > LAST_PATIENCE * patience:
             self.stop("timelimit")
 
     def is_close(self) -> bool:
@@ -163,7 +170,7 @@ class Rounding(Heur):
             x = improve_in_time(
                 formulation,
                 x,
-                time_limit_seconds=min(ROUNDING_SHARE * left, limits.patience_seconds),
+                time_limit_seconds=ROUNDING_SHARE * left,
                 most_changes=most_changes,
             )
         if x is None:
@@ -191,7 +198,7 @@ class Separator(Sepa):
             return {"result": PY_SCIP_RESULT.DIDNOTRUN}
 
     def _separate(self) -> int:
-        self.watcher.stop_in_vain()  # at the root, no other event may come for long
+        self.watcher.stop_if_spent()  # at the root, no other event may come for long
         variables = self.watcher.variables
         violated = self.ancestry.violated([self.model.getSolVal(None, variable) for variable in variables])
         for row in violated:

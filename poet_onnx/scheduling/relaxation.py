@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SMALLEST_SHARE = 0.001
 """Of the budget: waits of smaller values cost nothing here."""
 
-RELAXATION_SECONDS = 2.0
-"""Usually enough by far; the bound is lower, but holds, where it ends the search."""
+RELAXATION_SECONDS = 10.0
+"""A guard; the nodes are counted, and take two seconds where there are many. The bound holds wherever it ends."""
 
 MOST_NODES = 20
 """Of the branch and bound; the bound holds wherever it stops."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from importlib import metadata
 
@@ -12,7 +13,7 @@ from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.memory import Row
 from poet_onnx.scheduling.outcome import Limits, Outcome
-from poet_onnx.scheduling.plugins import Rounding, Separator, Watcher
+from poet_onnx.scheduling.plugins import Rounding, Separator, Watcher, iterations_of
 
 OBJECTIVE_SCALE = 1e4
 """The base energy in the units that SCIP sees, which keeps its tolerances far below what matters."""
@@ -110,19 +111,21 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
         )
     scip.setParam("limits/time", limits.time_limit_seconds)
     scip.optimize()
+    incumbent.iterations += iterations_of(scip)
     status = watcher.ending or str(scip.getStatus())
     return _outcome(scip, variables, scale, status)
 
 
-def is_infeasible(model: Formulation, *, time_limit_seconds: float) -> bool:
-    """Return whether presolving and the relaxation at the root show in some time that no assignment satisfies the rows.
+def is_infeasible(model: Formulation, limits: Limits) -> bool:
+    """Return whether presolving and the relaxation at the root soon show that no assignment satisfies the rows.
 
     Raises:
         KeyboardInterrupt: if the solver was interrupted.
     """
-    limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=time_limit_seconds)
     scip, _ = _build(model, [0.0] * len(model.cost), limits)
-    scip.setParams({"limits/nodes": 1, "limits/time": time_limit_seconds})
+    scip.setParams({"limits/nodes": 1, "limits/time": limits.time_limit_seconds})
+    if limits.most_iterations < math.inf:
+        scip.setParam("lp/rootiterlim", int(limits.most_iterations))
     scip.setHeuristics(PY_SCIP_PARAMSETTING.OFF)
     scip.setSeparating(PY_SCIP_PARAMSETTING.OFF)
     scip.optimize()
