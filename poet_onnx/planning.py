@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import onnx_ir as ir
@@ -17,7 +18,8 @@ from poet_onnx.extract import extract
 from poet_onnx.forms import Form, forms, take_form
 from poet_onnx.given_plan import form_of, read_plan, replayed
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.plan import Plan, Prediction
+from poet_onnx.known_plans import KnownPlans, least_joules
+from poet_onnx.plan import Plan, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.request import Request
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
@@ -76,14 +78,17 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
     end = time.monotonic() + request.time_limit_seconds
     whole: _Whole | None = None
     best: Planned | None = None
+    is_near = False
     failures: list[_Failure] = []
+    plans = KnownPlans(request.known_plans, request.device.name, request.target)
     for form in forms(model, request.device, request.target, split=request.split):
         graph = extract(form.model)
         whole = whole or _Whole.of(graph, request)
-        if best is not None and not whole.is_soon_cheaper(graph, best):
+        known = plans.take(form, graph)
+        if best is not None and not whole.is_worth_a_look(graph, best, known, is_near=is_near):
             continue
         try:
-            planned = whole.planned(graph, form, seconds=max(1.0, end - time.monotonic()))
+            planned = whole.planned(graph, form, known, seconds=max(1.0, end - time.monotonic()))
         except KeyboardInterrupt:
             if best is None:
                 raise
@@ -92,8 +97,11 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
             failures.append(planned)
         elif best is None or planned.plan.prediction.energy_joules < best.plan.prediction.energy_joules:
             best = planned
-        if best is not None and not whole.could_save(best, end - time.monotonic()):
+        is_near = best is not None and not whole.could_save(best, end - time.monotonic())
+        if is_near and not plans.are_left:
             break
+    else:
+        plans.check_none_is_left()
     if best is None:
         raise _refusal(failures, request)
     take_form(model, request.target, best.plan.part_bytes, best.plan.expansions)
@@ -149,9 +157,24 @@ class _Whole:
         is_late = left_seconds <= 0 or planned.plan.certificate.status == "interrupted"
         return not is_late and self.ordered.energy_joules < (1 - WORTHWHILE) * planned.plan.prediction.energy_joules
 
-    def is_soon_cheaper(self, graph: TrainingGraph, planned: Planned) -> bool:
-        """Return whether a quick plan of another form's graph, in one order, spends much less than a plan."""
+    def is_worth_a_look(
+        self, graph: TrainingGraph, planned: Planned, known: tuple[tuple[Step, ...], ...], *, is_near: bool
+    ) -> bool:
+        """Return whether another form's graph has a plan that spends less than the best one so far.
+
+        Args:
+            graph: of the form.
+            planned: the best plan so far.
+            known: steps of plans made before for the graph.
+            is_near: nothing but these could spend much less.
+        """
         problem, _ = self.limited(self.problem(graph))
+        if least_joules(problem, known) < planned.plan.prediction.energy_joules:
+            return True
+        return not is_near and self._is_soon_cheaper(problem, planned)
+
+    def _is_soon_cheaper(self, problem: ScheduleProblem, planned: Planned) -> bool:
+        """Return whether a quick plan of another form, in one order, spends much less than a plan."""
         lives = Lifetimes(problem)
         profile = lives.profile(lives.order_of(memory_aware_order(problem)))
         quick = quick_plan(lives, Prices.of(lives), profile, problem.budget_bytes or 0)
@@ -166,12 +189,14 @@ class _Whole:
         # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
         return replace(problem, budget_bytes=max(1, problem.budget_bytes - aside)), aside
 
-    def planned(self, graph: TrainingGraph, form: Form, *, seconds: float) -> Planned | _Failure:
-        """Schedule the graph of a form in some time."""
+    def planned(
+        self, graph: TrainingGraph, form: Form, known: tuple[tuple[Step, ...], ...], *, seconds: float
+    ) -> Planned | _Failure:
+        """Schedule the graph of a form in some time; known steps that keep the limits are the dearest answer."""
         problem = self.problem(graph)
         limited, aside = self.limited(problem)
         try:
-            plan = schedule_in_capacity(limited, self._schedule, seconds=seconds)
+            plan = schedule_in_capacity(limited, partial(self._schedule, known), seconds=seconds)
         except (InfeasibleError, NothingFoundError) as error:
             if graph is self.graph and not isinstance(error, (NoneExistsError, NothingFoundError, PageFileError)):
                 raise  # the computations alone take too long, and in other forms they take no less
@@ -179,7 +204,7 @@ class _Whole:
         plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
-    def _schedule(self, problem: ScheduleProblem, seconds: float) -> Plan:
+    def _schedule(self, known: tuple[tuple[Step, ...], ...], problem: ScheduleProblem, seconds: float) -> Plan:
         request = self.request
         return schedule(
             problem,
@@ -187,6 +212,7 @@ class _Whole:
             time_limit_seconds=seconds,
             seed=request.seed,
             progress=request.progress,
+            known=known,
             explains=False,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
@@ -43,6 +43,7 @@ class Request:
     time_limit_seconds: float
     seed: int
     plan: Plan | str | None
+    known_plans: tuple[tuple[str, Plan | str], ...]
     progress: Callable[[Progress], None] | None
     dims: Mapping[str, int]
     target: str
@@ -63,6 +64,7 @@ def read_request(
     time_limit_seconds: float = 60.0,
     seed: int = 0,
     plan: Plan | str | os.PathLike[str] | None = None,
+    known_plans: Sequence[Plan | str | os.PathLike[str]] = (),
     progress: Callable[[Progress], None] | None = None,
     dims: Mapping[str, int] | None = None,
     target: str = "training",
@@ -77,6 +79,8 @@ def read_request(
             raise InputError(f"This release has no {name} {chosen!r}; use {' or '.join(map(repr, known))}.")
     if ram_budget is not None and activation_budget is not None:
         raise InputError("Give a RAM budget or an activation budget, not both.")
+    if plan is not None and known_plans:
+        raise InputError("Give a plan to carry out, or known plans to spend no more than, not both.")
     for name, number, low, high in (("gap", gap, 0.0, 1.0), ("time limit", time_limit_seconds, 0.0, _MOST_SECONDS)):
         if not low <= number < high:
             raise InputError(f"A {name} of {number} is out of range: it must be at least {low:g} and below {high:g}.")
@@ -105,10 +109,16 @@ def read_request(
         time_limit_seconds=time_limit_seconds,
         seed=seed,
         plan=plan if isinstance(plan, Plan) or plan is None else _read_text(Path(plan), "plan"),
+        known_plans=tuple(_named(known, number) for number, known in enumerate(known_plans, start=1)),
         progress=progress,
         dims=dict(dims or {}),
         target=target,
     )
+
+
+def _named(plan: Plan | str | os.PathLike[str], number: int) -> tuple[str, Plan | str]:
+    """Return what a known plan is called in messages, and the plan or the text of its file."""
+    return (f"no. {number}", plan) if isinstance(plan, Plan) else (os.fspath(plan), _read_text(Path(plan), "plan"))
 
 
 def _read_text(path: Path, what: str) -> str:

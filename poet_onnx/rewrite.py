@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -143,6 +143,7 @@ def rewrite(
     time_limit_seconds: float = 60.0,
     seed: int = 0,
     plan: Plan | str | os.PathLike[str] | None = None,
+    known_plans: Sequence[Plan | str | os.PathLike[str]] = (),
     progress: Callable[[Progress], None] | None = None,
     dims: Mapping[str, int] | None = None,
     target: str = "training",
@@ -169,6 +170,9 @@ def rewrite(
         seed: of the solver.
         plan: a plan made before for this model, or its file: carried out without a solver. Budget and deadline are then
             the plan's own.
+        known_plans: plans made before for this model and device, or their files: the answer spends no more energy than
+            one of them that keeps the limits asked for. So, with what was planned for smaller budgets, a larger one
+            never costs more.
         progress: called while the solver works.
         dims: sizes of named dynamic dimensions.
         target: runtime that will run the model: "training" is onnxruntime-training, "stock" the plain onnxruntime,
@@ -194,6 +198,7 @@ def rewrite(
         time_limit_seconds=time_limit_seconds,
         seed=seed,
         plan=plan,
+        known_plans=known_plans,
         progress=progress,
         dims=dims,
         target=target,

@@ -19,7 +19,7 @@ STAGES = [
     {"plan"},
     {"simulate", "plan_figures", "plan_json", "scheduling", "given_plan"},
     {"passes"},
-    {"forms", "request", "capacity", "planning", "saving", "rewrite"},
+    {"forms", "request", "capacity", "known_plans", "planning", "saving", "rewrite"},
     {"ops", "feeds", "runtime", "verify", "profiler", "training"},
     {"report", "inspection"},
     {"cli"},

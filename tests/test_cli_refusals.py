@@ -228,6 +228,18 @@ def test_a_plan_that_is_none(cli: Cli, model: Path, tmp_path: Path) -> None:
         refuse(cli, model, 2, ("plan",), "--device", "a72", "--plan", plan)
 
 
+def test_known_plans_that_are_of_no_use(cli: Cli, model: Path, model_path: Callable[..., Path], tmp_path: Path) -> None:
+    plan, other, broken = (tmp_path / name for name in ("plan.json", "other.json", "broken.json"))
+    for source, path in ((model, plan), (model_path("mlp-mse"), other)):
+        made = cli("rewrite", source, tmp_path / f"{path.stem}.onnx", "--device", "a72", "--plan-out", path)
+        assert made.code == 0, made
+    broken.write_text("{")
+    for known in (other, broken, tmp_path / "absent.json"):
+        refuse(cli, model, 2, (known.name,), "--device", "a72", "--known-plan", plan, "--known-plan", known)
+    refuse(cli, model, 2, ("plan.json", "device"), "--device", "tx2", "--known-plan", plan)
+    refuse(cli, model, 2, ("--known-plan", "--plan"), "--device", "a72", "--plan", plan, "--known-plan", plan)
+
+
 def test_a_plan_and_options_of_the_solver(cli: Cli, model: Path, tmp_path: Path) -> None:
     refuse(cli, model, 2, ("--plan",), "--device", "a72", "--plan", tmp_path / "p", "--activation-budget", "50%")
 

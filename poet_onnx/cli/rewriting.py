@@ -30,6 +30,7 @@ _FOR_THE_SOLVER = {
     "recompute": "--no-recompute",
     "paging": "--no-paging",
     "split": "--no-split",
+    "known_plans": "--known-plan",
 }
 """Arguments that decide about a plan, and so say nothing where a plan is given."""
 
@@ -69,6 +70,13 @@ _FOR_THE_SOLVER = {
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
 @options.dims_option
 @click.option("--plan", type=options.FILE, help="Apply a saved plan; no solver runs.")
+@click.option(
+    "--known-plan",
+    "known_plans",
+    type=options.FILE,
+    multiple=True,
+    help="Spend no more than this saved plan, if it keeps the limits (may be repeated).",
+)
 @click.option("--plan-out", type=options.FILE, help="Save the plan.")
 @click.option("--report-out", type=options.FILE, help="Save all figures as JSON.")
 @click.option(
@@ -105,6 +113,7 @@ def rewrite(
     optional = {"--plan-out": plan_out, "--report-out": report_out}
     outputs = {"OUT": out} | {option: path for option, path in optional.items() if path is not None}
     given = {"MODEL": model, "--plan": plan, "--costs": costs}
+    given |= {f"--known-plan {known}": known for known in planning["known_plans"]}
     check_writable(outputs, inputs={option: path for option, path in given.items() if path is not None}, force=force)
 
     measured = None if costs is None else load_measured(costs)
