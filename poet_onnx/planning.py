@@ -28,7 +28,7 @@ from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.outcome import WORTHWHILE
 from poet_onnx.scheduling.quick_plan import quick_plan
-from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms, seconds_to_explain
 from poet_onnx.simulate import simulate
 
 BLOCK_EXTRA_BYTES = 30
@@ -103,7 +103,7 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
     else:
         plans.check_none_is_left()
     if best is None:
-        raise _refusal(failures, request)
+        raise _refusal(failures, request, seconds_to_explain(end))
     take_form(model, request.target, best.plan.part_bytes, best.plan.expansions)
     return best
 
@@ -260,27 +260,27 @@ class _Failure:
     aside_bytes: int
 
 
-def _refusal(failures: Sequence[_Failure], request: Request) -> PoetError:
+def _refusal(failures: Sequence[_Failure], request: Request, seconds: float) -> PoetError:
     """Return what is said where no form has a plan: what would do, worked out only now, for it takes a while.
 
     Where a form was not settled, none is said to be impossible.
     """
     for failure in failures:
         if isinstance(failure.error, NothingFoundError):
-            return failure.error.explained(_terms(failure, request))
+            return failure.error.explained(_terms(failure, request), seconds=seconds)
     for failure in failures:
         if isinstance(failure.error, PageFileError):
             return failure.error  # what would do elsewhere, with any room for pages, says less
-    errors = [_infeasible(failure, request) for failure in failures]
+    errors = [_infeasible(failure, request, seconds / len(failures)) for failure in failures]
     return min(errors, key=lambda error: error.smallest_budget_bytes or math.inf)
 
 
-def _infeasible(failure: _Failure, request: Request) -> InfeasibleError:
+def _infeasible(failure: _Failure, request: Request, seconds: float) -> InfeasibleError:
     """Return what is said of a form in the terms of the request."""
     if not isinstance(failure.error, NoneExistsError):
         assert isinstance(failure.error, InfeasibleError)
         return failure.error
-    error = failure.error.explained(_terms(failure, request))
+    error = failure.error.explained(_terms(failure, request), seconds=seconds)
     return InfeasibleError(str(error), (error.smallest_budget_bytes or 0) + failure.aside_bytes)
 
 

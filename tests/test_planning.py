@@ -13,6 +13,7 @@ import poet_onnx
 from poet_onnx.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.inspection import inspect
+from poet_onnx.scheduling.budget import SmallestBudget, smallest_budget
 
 
 def test_what_would_do_is_not_worked_out_where_another_form_has_a_plan(
@@ -95,6 +96,23 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
     assert f"{asked + 1:,} bytes" in message
     assert "set aside" in message
     assert ("for parameters" in message) == (option == "ram_budget")
+
+
+@pytest.mark.parametrize(("limit", "least", "most"), [(0.5, 10.0, 10.0), (20.0, 10.0, 20.0), (600.0, 30.0, 30.0)])
+def test_what_would_do_is_worked_out_in_what_is_left_of_the_time_limit(
+    limit: float, least: float, most: float, model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+
+    def listen(*arguments: Any, seconds: float, **named: Any) -> SmallestBudget:
+        given.append(seconds)
+        return smallest_budget(*arguments, seconds=seconds, **named)
+
+    monkeypatch.setattr("poet_onnx.scheduling.refusals.smallest_budget", listen)
+    with pytest.raises(InfeasibleError):
+        poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget=1 << 20, time_limit_seconds=limit)
+    assert len(given) > 1
+    assert least - 1e-6 <= sum(given) <= most + 1e-6
 
 
 def test_the_ordered_step_keeps_to_all_of_itself(model_path: Callable[..., Path]) -> None:

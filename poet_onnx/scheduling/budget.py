@@ -29,7 +29,7 @@ BISECTION_ITERATIONS = 6_000
 """Of the simplex, some 4 s, for each budget that is tried where there is a deadline."""
 
 BISECTIONS_SECONDS = 30.0
-"""A guard for all of them: what works by then is told, if not to the last percent."""
+"""For all of them: what works by then is told, if not to the last percent."""
 
 PRECISION = 0.02
 """Share of the budget to which the smallest one is found where there is a deadline."""
@@ -55,7 +55,11 @@ class SmallestBudget:
 
 
 def smallest_budget(
-    problem: ScheduleProblem, order: Sequence[str] | None = None, *, too_small_bytes: int = 0
+    problem: ScheduleProblem,
+    order: Sequence[str] | None = None,
+    *,
+    too_small_bytes: int = 0,
+    seconds: float = BISECTIONS_SECONDS,
 ) -> SmallestBudget:
     """Find the smallest transient budget that a plan can keep to, within the problem's deadline if it has one.
 
@@ -63,6 +67,7 @@ def smallest_budget(
         problem: its budget is ignored.
         order: of the nodes; made if not given.
         too_small_bytes: a budget that was proven to be too small.
+        seconds: to look for it where there is a deadline.
     """
     instance = build_instance(problem, order or memory_aware_order(problem))
     needs = [instance.smallest_node_bytes(position) for position in range(len(instance.nodes))]
@@ -74,7 +79,7 @@ def smallest_budget(
         found = _without_paging(instance, low, found)
         bound = min(bound, found)
     else:
-        found, bound = _within_deadline(instance, problem.deadline_seconds, low, peak)
+        found, bound = _within_deadline(instance, problem.deadline_seconds, low, peak, seconds=seconds)
     node = instance.nodes[worst].name
     return SmallestBudget(min(found, peak), min(bound, peak), _covers(problem), node, needs[worst])
 
@@ -122,7 +127,9 @@ def _without_paging(instance: Instance, low_bytes: int, found_bytes: int) -> int
     return _search(alone, low_bytes, found_bytes, seconds=ALONE_SECONDS)[0]
 
 
-def _within_deadline(instance: Instance, deadline_seconds: float, low_bytes: int, peak_bytes: int) -> tuple[int, int]:
+def _within_deadline(
+    instance: Instance, deadline_seconds: float, low_bytes: int, peak_bytes: int, *, seconds: float
+) -> tuple[int, int]:
     """Return the smallest budget, as near as time allows, for which a plan is found that is in time.
 
     Args:
@@ -130,14 +137,15 @@ def _within_deadline(instance: Instance, deadline_seconds: float, low_bytes: int
         deadline_seconds: for the whole step.
         low_bytes: no plan fits in less.
         peak_bytes: a budget that works.
+        seconds: to look in.
 
     Returns:
         That budget, and a lower bound: one byte more than the largest budget that was proven to be too small.
     """
     works = peak_bytes
     budget = bound = low_bytes
-    limits = Limits(math.inf, math.inf, BISECTIONS_SECONDS, most_iterations=BISECTION_ITERATIONS)
-    end = time.monotonic() + BISECTIONS_SECONDS
+    limits = Limits(math.inf, math.inf, seconds, most_iterations=BISECTION_ITERATIONS)
+    end = time.monotonic() + seconds
     while works - low_bytes > PRECISION * works and time.monotonic() < end:
         problem = replace(instance.problem, budget_bytes=budget)
         incumbent = Incumbent(problem, instance.base_joules, None)

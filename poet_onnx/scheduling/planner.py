@@ -20,7 +20,13 @@ from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.outcome import LEAST_SECONDS, WORTHWHILE, Limits, Progress
 from poet_onnx.scheduling.quick_plan import quick_plan
-from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, check_large_nodes, covers_of
+from poet_onnx.scheduling.refusals import (
+    NoneExistsError,
+    NothingFoundError,
+    check_large_nodes,
+    covers_of,
+    seconds_to_explain,
+)
 from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
 from poet_onnx.scheduling.reorder import order_for
 from poet_onnx.scheduling.transfers import overlap
@@ -96,7 +102,7 @@ def schedule(
         if isinstance(failure, NothingFoundError):
             failure.seconds = time.monotonic() - run.begin
         if explains:
-            raise failure.explained() from None
+            raise failure.explained(seconds=seconds_to_explain(run.begin + time_limit_seconds)) from None
         raise
 
 

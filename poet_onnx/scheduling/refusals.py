@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.budget import smallest_budget
+from poet_onnx.scheduling.budget import BISECTIONS_SECONDS, smallest_budget
 from poet_onnx.scheduling.candidates import Candidates
 from poet_onnx.scheduling.instance import Instance
+
+LEAST_EXPLANATION_SECONDS = 10.0
+"""To work out what would do, however little is left of the time limit."""
+
+
+def seconds_to_explain(end: float) -> float:
+    """Return the seconds to work out what would do, where the time limit ends at a moment of `time.monotonic`."""
+    return min(BISECTIONS_SECONDS, max(LEAST_EXPLANATION_SECONDS, end - time.monotonic()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ class NothingFoundError(LimitReachedError):
         self._problem, self._order, self._fastest_seconds = problem, order, fastest_seconds
         self.seconds = 0.0
 
-    def explained(self, terms: Terms | None = None) -> LimitReachedError:
+    def explained(self, terms: Terms | None = None, *, seconds: float = BISECTIONS_SECONDS) -> LimitReachedError:
         """Return the error that says what was looked for and what would do, in the terms of who asked."""
         terms = terms or Terms.of(self._problem)
         if self._fastest_seconds == float("inf"):
@@ -61,7 +70,7 @@ class NothingFoundError(LimitReachedError):
                 f"No plan for {terms} was found in {self.seconds:.0f} s; give a larger --time-limit, budget or "
                 "deadline."
             )
-        works = smallest_budget(self._problem, self._order).budget_bytes
+        works = smallest_budget(self._problem, self._order, seconds=seconds).budget_bytes
         return LimitReachedError(
             f"No plan for {terms} was found that meets the deadline of {self._problem.deadline_seconds:.6g} s, "
             f"transfers included: the fastest found takes {self._fastest_seconds:.6g} s; give at least that, or a "
@@ -77,11 +86,12 @@ class NoneExistsError(InfeasibleError):
         self._problem = instance.problem
         self._order = tuple(node.name for node in instance.nodes)
 
-    def explained(self, terms: Terms | None = None) -> InfeasibleError:
+    def explained(self, terms: Terms | None = None, *, seconds: float = BISECTIONS_SECONDS) -> InfeasibleError:
         """Return the error that names the smallest budget that works, in the terms of who asked."""
         problem = self._problem
         terms = terms or Terms.of(problem)
-        smallest = smallest_budget(problem, self._order, too_small_bytes=problem.budget_bytes or 0)
+        too_small_bytes = problem.budget_bytes or 0
+        smallest = smallest_budget(problem, self._order, too_small_bytes=too_small_bytes, seconds=seconds)
         within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
         works = terms.whole(smallest.budget_bytes)
         return InfeasibleError(
