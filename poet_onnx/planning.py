@@ -26,9 +26,9 @@ from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
-from poet_onnx.scheduling.outcome import WORTHWHILE
-from poet_onnx.scheduling.quick_plan import quick_plan
+from poet_onnx.scheduling.outcome import overhead_gap_of
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms, seconds_to_explain
+from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
 from poet_onnx.simulate import simulate
 
 BLOCK_EXTRA_BYTES = 30
@@ -63,8 +63,8 @@ class Planned:
 def make_plan(model: ir.Model, request: Request) -> Planned:
     """Plan a normalized model's step as requested, or check the plan that came with the request; prepare the model.
 
-    The first of the model's forms in which something fits is planned, and then those of which even a quick plan spends
-    much less.
+    The first of the model's forms in which something fits is planned, and then those whose memory leaves room for plans
+    that spend less by more than the gap that was asked for, and those of known plans that do.
 
     Raises:
         InputError: if the model cannot be planned, or the plan that was given is for another graph or device, cannot be
@@ -88,7 +88,7 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
         if best is not None and not whole.is_worth_a_look(graph, best, known, is_near=is_near):
             continue
         try:
-            planned = whole.planned(graph, form, known, seconds=max(1.0, end - time.monotonic()))
+            planned = whole.planned(graph, form, known, best, seconds=max(1.0, end - time.monotonic()))
         except KeyboardInterrupt:
             if best is None:
                 raise
@@ -155,7 +155,14 @@ class _Whole:
     def could_save(self, planned: Planned, left_seconds: float) -> bool:
         """Return whether a plan spends so much more than the computations alone that other forms are worth a look."""
         is_late = left_seconds <= 0 or planned.plan.certificate.status == "interrupted"
-        return not is_late and self.ordered.energy_joules < (1 - WORTHWHILE) * planned.plan.prediction.energy_joules
+        return not is_late and self.ordered.energy_joules < self._worth_joules(planned)
+
+    def _worth_joules(self, planned: Planned | None) -> float:
+        """Return the energy below which a plan is worth looking for beside one: as close as that had to be proven."""
+        if planned is None:
+            return math.inf
+        joules, gap = planned.plan.prediction.energy_joules, self.request.gap
+        return joules - min(gap * joules, overhead_gap_of(gap) * (joules - self.ordered.energy_joules))
 
     def is_worth_a_look(
         self, graph: TrainingGraph, planned: Planned, known: tuple[tuple[Step, ...], ...], *, is_near: bool
@@ -171,15 +178,17 @@ class _Whole:
         problem, _ = self.limited(self.problem(graph))
         if least_joules(problem, known) < planned.plan.prediction.energy_joules:
             return True
-        return not is_near and self._is_soon_cheaper(problem, planned)
+        return not is_near and self._may_be_cheaper(problem, planned)
 
-    def _is_soon_cheaper(self, problem: ScheduleProblem, planned: Planned) -> bool:
-        """Return whether a quick plan of another form, in one order, spends much less than a plan."""
+    def _may_be_cheaper(self, problem: ScheduleProblem, planned: Planned) -> bool:
+        """Return whether the memory of another form, in one order, leaves room for a plan worth looking for."""
         lives = Lifetimes(problem)
         profile = lives.profile(lives.order_of(memory_aware_order(problem)))
-        quick = quick_plan(lives, Prices.of(lives), profile, problem.budget_bytes or 0)
-        worth = (1 - WORTHWHILE) * planned.plan.prediction.energy_joules
-        return quick is not None and quick.rank(problem) < (False, worth)
+        worth_joules = self._worth_joules(planned) - problem.base_joules
+        if worth_joules <= 0:
+            return False
+        prices, budget_bytes = Prices.at_least(lives), problem.budget_bytes or 0
+        return least_overhead(lives, prices, profile, budget_bytes, seconds=RELAXATION_SECONDS) < worth_joules
 
     def limited(self, problem: ScheduleProblem) -> tuple[ScheduleProblem, int]:
         """Return a problem with what is set aside taken off its budget, and how much that is."""
@@ -190,13 +199,23 @@ class _Whole:
         return replace(problem, budget_bytes=max(1, problem.budget_bytes - aside)), aside
 
     def planned(
-        self, graph: TrainingGraph, form: Form, known: tuple[tuple[Step, ...], ...], *, seconds: float
+        self,
+        graph: TrainingGraph,
+        form: Form,
+        known: tuple[tuple[Step, ...], ...],
+        best: Planned | None,
+        *,
+        seconds: float,
     ) -> Planned | _Failure:
-        """Schedule the graph of a form in some time; known steps that keep the limits are the dearest answer."""
+        """Schedule the graph of a form in some time.
+
+        Known steps that keep the limits are the dearest answer; the search ends where none is worth it beside the best
+        plan of another form.
+        """
         problem = self.problem(graph)
         limited, aside = self.limited(problem)
         try:
-            plan = schedule_in_capacity(limited, partial(self._schedule, known), seconds=seconds)
+            plan = schedule_in_capacity(limited, partial(self._schedule, known, best), seconds=seconds)
         except (InfeasibleError, NothingFoundError) as error:
             if graph is self.graph and not isinstance(error, (NoneExistsError, NothingFoundError, PageFileError)):
                 raise  # the computations alone take too long, and in other forms they take no less
@@ -204,7 +223,9 @@ class _Whole:
         plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
-    def _schedule(self, known: tuple[tuple[Step, ...], ...], problem: ScheduleProblem, seconds: float) -> Plan:
+    def _schedule(
+        self, known: tuple[tuple[Step, ...], ...], best: Planned | None, problem: ScheduleProblem, seconds: float
+    ) -> Plan:
         request = self.request
         return schedule(
             problem,
@@ -213,6 +234,7 @@ class _Whole:
             seed=request.seed,
             progress=request.progress,
             known=known,
+            worth_joules=self._worth_joules(best),
             explains=False,
         )
 

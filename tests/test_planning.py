@@ -13,6 +13,7 @@ import poet_onnx
 from poet_onnx.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.inspection import inspect
+from poet_onnx.planning import _Whole
 from poet_onnx.scheduling.budget import SmallestBudget, smallest_budget
 
 
@@ -134,3 +135,31 @@ def test_a_form_that_spends_much_less_is_taken_though_another_has_a_plan(model_p
     whole, any_form = poet_onnx.rewrite(path, split=False, **options), poet_onnx.rewrite(path, **options)
     assert any_form.plan.part_bytes is not None
     assert any_form.rewritten.energy_joules < 0.97 * whole.rewritten.energy_joules
+
+
+def test_more_ram_never_costs_more_whichever_form_is_the_cheapest(model_path: Callable[..., Path]) -> None:
+    """Gradients in parts need few bytes and 1.7 % more energy; whole ones are dearer yet, up to 75 % of the RAM."""
+    spent, parts = [], []
+    for share in ("65%", "70%", "75%", "80%"):
+        result = poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget=share)
+        spent.append(result.rewritten.energy_joules)
+        parts.append(result.plan.part_bytes)
+    assert spent == sorted(spent, reverse=True)
+    assert parts[0]
+    assert parts[-1] is None
+
+
+def test_other_forms_are_not_looked_at_where_they_save_nothing(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+    planned = _Whole.planned
+
+    def listen(*arguments: Any, **named: Any) -> Any:
+        looked_at.append(len(looked_at))
+        return planned(*arguments, **named)
+
+    monkeypatch.setattr(_Whole, "planned", listen)
+    result = poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget="90%")
+    assert result.plan.part_bytes is None
+    assert looked_at == [0]

@@ -6,12 +6,19 @@ import math
 import time
 from dataclasses import dataclass, replace
 
+OVERHEAD_GAP = 0.1
+"""Besides the asked gap, the solver closes the gap over the overhead to this, as long as time lasts."""
+
 WORTHWHILE = 0.03
-"""Share of the energy that more orders, plans of a wider class or other forms of the graph must be able to save, to be
-looked for."""
+"""Share of the energy that more orders or plans of a wider class must be able to save, to be looked for."""
 
 LEAST_SECONDS = 1.0
 """For whatever must be tried, however little is left of the time limit."""
+
+
+def overhead_gap_of(gap: float) -> float:
+    """Return the gap over the overhead that goes with one over the energy of the whole step."""
+    return min(OVERHEAD_GAP, 10 * gap)
 
 
 def seconds_until(end: float) -> float:
@@ -38,7 +45,7 @@ class Limits:
         overhead_gap: the same over the energy above the base.
         time_limit_seconds: wall time of the solve.
         seed: of SCIP's random numbers.
-        known_joules: of the step, by a plan in another order: dearer ones are of no use.
+        known_joules: of the step, by a plan in another order or form of the graph: dearer ones are of no use.
         most_iterations: of the simplex, in all. What they end, they end in the same place on any machine.
         patience_iterations: after that the solver ends if it has assignments but none of them gave a plan.
     """

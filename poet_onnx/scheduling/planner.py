@@ -18,7 +18,7 @@ from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.outcome import LEAST_SECONDS, WORTHWHILE, Limits, Progress
+from poet_onnx.scheduling.outcome import LEAST_SECONDS, WORTHWHILE, Limits, Progress, overhead_gap_of
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import (
     NoneExistsError,
@@ -31,9 +31,6 @@ from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
 from poet_onnx.scheduling.reorder import order_for
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
-
-OVERHEAD_GAP = 0.1
-"""Besides the asked gap, the solver closes the gap over the overhead to this, as long as time lasts."""
 
 NEAR = 0.1
 """Share of the asked gaps at which the relaxation alone settles a plan."""
@@ -68,6 +65,7 @@ def schedule(
     progress: Callable[[Progress], None] | None = None,
     order: Sequence[str] | None = None,
     known: Sequence[tuple[Step, ...]] = (),
+    worth_joules: float = math.inf,
     explains: bool = True,
 ) -> Plan:
     """Find the plan of least energy within the budget and the deadline.
@@ -81,6 +79,7 @@ def schedule(
         order: of the nodes; if not given, the best one found for the budget.
         known: steps of plans found before, for other limits; no plan is returned that spends more than one of them
             which keeps these limits. With an order given, plans in other orders are not looked at.
+        worth_joules: the search ends where no plan spends less; what it has found by then, if anything, is the answer.
         explains: where there is no plan, work out what would do, which may take longer than the search; otherwise
             `NoneExistsError` or `NothingFoundError` is raised, and can be asked.
 
@@ -88,7 +87,7 @@ def schedule(
         InfeasibleError: if no plan keeps to the budget and the deadline; it says what would do.
         LimitReachedError: if the time limit came before any plan was found.
     """
-    limits = Limits(gap, min(OVERHEAD_GAP, 10 * gap), time_limit_seconds, seed)
+    limits = Limits(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
     run = _Run(problem, limits, progress)
     for steps in known:
         run.take(steps)
@@ -180,7 +179,7 @@ class _Run:
             try:
                 plans.append(self.in_order(order))
                 known = min(plan.certificate.objective_joules for plan in plans)
-                self.limits = replace(self.limits, known_joules=known)
+                self.limits = replace(self.limits, known_joules=min(known, self.limits.known_joules))
             except (InfeasibleError, LimitReachedError) as error:
                 failures[order] = error
             except KeyboardInterrupt:
