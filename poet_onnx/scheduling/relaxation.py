@@ -28,6 +28,9 @@ RELAXATION_SECONDS = 10.0
 MOST_NODES = 20
 """Of the branch and bound; the bound holds wherever it stops."""
 
+_Need = tuple[int, dict[int, int]]
+"""Bytes that must be elsewhere at some place, and the bytes of each wait that can be."""
+
 SCALE = 1000.0
 """The largest price in the units that SCIP sees."""
 
@@ -47,9 +50,13 @@ def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_by
 
     rows = _Rows(lives, prices, profile, budget_bytes)
     needs = rows.needs()
-    prices_of = {wait: rows.prices_of(wait) for _, terms in needs for wait, _ in terms}
+    prices_of = {wait: rows.prices_of(wait) for _, terms in needs for wait in terms}
     largest = max((price for pair in prices_of.values() for price in pair if price < math.inf), default=0.0)
-    if not needs or largest <= 0:
+    if any(
+        sum(size for wait, size in terms.items() if min(prices_of[wait]) < math.inf) < need for need, terms in needs
+    ):
+        return math.inf
+    if largest <= 0:
         return 0.0
     scip = Model("relaxation")
     scip.hideOutput()
@@ -68,7 +75,11 @@ def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_by
         if len(away[wait]) == 2:
             scip.addCons(quicksum(away[wait]) <= 1)
     for need, terms in needs:
-        scip.addCons(quicksum(size / need * variable for wait, size in terms for variable in away[wait]) >= 1.0)
+        factors = [(variable, size / need) for wait, size in terms.items() for variable in away[wait]]
+        # A sum of all terms would take PySCIPOpt several times as long to make.
+        row = scip.addCons(factors[0][1] * factors[0][0] >= 1.0)
+        for variable, factor in factors[1:]:
+            scip.addCoefLinear(row, variable, factor)
     scip.setParam("limits/nodes", MOST_NODES)
     scip.setParam("limits/time", seconds)
     scip.optimize()
@@ -112,17 +123,23 @@ class _Rows:
             for value in reads:
                 self.readers[value] += 1
 
-    def needs(self) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
-        """Return the rows: bytes that must be elsewhere, and the (wait, bytes) that can be; each set of these once."""
+    def needs(self) -> list[_Need]:
+        """Return the rows in the order of their places, but those that a neighbour implies."""
         waits = self.profile.waits
-        most: dict[tuple[tuple[int, int], ...], int] = {}
+        rows: list[_Need] = []
         first, last = waits.first[self.large], waits.last[self.large]
         numbers = np.array(self.large, dtype=np.int64)
         for place in np.nonzero(self.excess > 0)[0].tolist():
             here = numbers[(first < place) & (place < last)].tolist()
-            terms = (*((wait, int(self.sizes[wait])) for wait in here), *self.taken_over.get(place, ()))
-            most[terms] = max(most.get(terms, 0), int(self.excess[place]))
-        return [(need, terms) for terms, need in most.items()]
+            terms = {wait: int(self.sizes[wait]) for wait in here}
+            for wait, size in self.taken_over.get(place, ()):
+                terms[wait] = terms.get(wait, 0) + size
+            row = int(self.excess[place]), terms
+            while rows and _implies(row, rows[-1]):
+                rows.pop()
+            if not rows or not _implies(rows[-1], row):
+                rows.append(row)
+        return rows
 
     def prices_of(self, wait: int) -> tuple[float, float]:
         """Return the least joules that end a wait spent elsewhere: by page-in, and by running nodes again."""
@@ -139,3 +156,10 @@ class _Rows:
                 price += min(float(self.prices.page_in[read]), self._rerun(read, size_bytes))
         together = sum(1 for made in self.lives.writes[maker] if self.lives.sizes[made] >= self.least_bytes)
         return price / max(1, together)
+
+
+def _implies(row: _Need, other: _Need) -> bool:
+    """Return whether whatever satisfies one row satisfies another: the rest is too small to make the difference."""
+    (need, terms), (other_need, other_terms) = row, other
+    rest = sum(max(0, size - other_terms.get(wait, 0)) for wait, size in terms.items() - other_terms.items())
+    return need - other_need >= rest

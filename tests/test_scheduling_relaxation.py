@@ -1,0 +1,65 @@
+"""The bound from an order's memory: rows that a neighbour implies are left out, and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from random_graphs import random_dag
+from real_problems import real_problem
+
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.scheduling import memory_aware_order, relaxation
+from poet_onnx.scheduling.eviction import Prices
+from poet_onnx.scheduling.lifetimes import Lifetimes
+from poet_onnx.scheduling.relaxation import _implies, _Rows, least_overhead
+
+
+def bounds(problem: ScheduleProblem, share: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[int]]:
+    """Return the bound, and the number of rows, with the rows that others imply left out and with all."""
+    lives = Lifetimes(problem)
+    profile = lives.profile(lives.order_of(memory_aware_order(problem)))
+    prices, budget = Prices.at_least(lives), int(share * profile.peak_bytes)
+    found, rows = [], []
+    for implies in (_implies, lambda *_: False):
+        with monkeypatch.context() as patch:
+            patch.setattr(relaxation, "_implies", implies)
+            patch.setattr(relaxation, "MOST_NODES", 100_000)
+            found.append(least_overhead(lives, prices, profile, budget, seconds=60.0))
+            rows.append(len(_Rows(lives, prices, profile, budget).needs()))
+    return found, rows
+
+
+@pytest.mark.parametrize("share", [0.7, 0.8, 0.9])
+def test_rows_that_a_neighbour_implies_change_nothing(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    costly = 0
+    for seed in range(25):
+        graph, costs = random_dag(seed, 10 + seed)
+        (fewer, all_of_them), (few, many) = bounds(ScheduleProblem(graph, costs), share, monkeypatch)
+        assert fewer == pytest.approx(all_of_them, rel=1e-6), seed
+        assert few <= many
+        costly += 0 < fewer < float("inf")
+    assert costly >= 5
+
+
+def test_few_rows_are_left_of_a_real_model(model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    (fewer, all_of_them), (few, many) = bounds(real_problem(model_path("resnet18"), "tx2"), 0.8, monkeypatch)
+    assert fewer == pytest.approx(all_of_them, rel=1e-6)
+    assert fewer > 0
+    assert few <= 0.5 * many
+
+
+@pytest.mark.parametrize(
+    ("row", "other", "expected"),
+    [
+        ((5, {1: 3, 2: 4}), (5, {1: 3, 2: 4}), True),
+        ((5, {1: 3, 2: 4}), (2, {2: 4}), True),  # at most 3 of the 5 are not in the other
+        ((5, {1: 3, 2: 4}), (3, {2: 4}), False),
+        ((5, {1: 3, 2: 4}), (4, {1: 2, 2: 4}), True),  # one byte of wait 1 is not
+        ((5, {1: 3}), (5, {1: 3, 2: 4}), True),
+        ((4, {1: 3}), (5, {1: 3, 2: 4}), False),
+    ],
+)
+def test_what_a_row_implies(row: tuple[int, dict[int, int]], other: tuple[int, dict[int, int]], expected: bool) -> None:
+    assert _implies(row, other) is expected
