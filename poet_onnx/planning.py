@@ -182,11 +182,11 @@ class _Whole:
 
     def _may_be_cheaper(self, problem: ScheduleProblem, planned: Planned) -> bool:
         """Return whether the memory of another form, in one order, leaves room for a plan worth looking for."""
-        lives = Lifetimes(problem)
-        profile = lives.profile(lives.order_of(memory_aware_order(problem)))
         worth_joules = self._worth_joules(planned) - problem.base_joules
         if worth_joules <= 0:
             return False
+        lives = Lifetimes(problem)
+        profile = lives.profile(lives.order_of(memory_aware_order(problem)))
         prices, budget_bytes = Prices.at_least(lives), problem.budget_bytes or 0
         return least_overhead(lives, prices, profile, budget_bytes, seconds=RELAXATION_SECONDS) < worth_joules
 

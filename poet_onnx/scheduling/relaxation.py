@@ -28,11 +28,11 @@ RELAXATION_SECONDS = 10.0
 MOST_NODES = 20
 """Of the branch and bound; the bound holds wherever it stops."""
 
-_Need = tuple[int, dict[int, int]]
-"""Bytes that must be elsewhere at some place, and the bytes of each wait that can be."""
-
 SCALE = 1000.0
 """The largest price in the units that SCIP sees."""
+
+_Need = tuple[int, dict[int, int]]
+"""Bytes that must be elsewhere at some place, and the bytes of each wait that can be."""
 
 
 def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int, *, seconds: float) -> float:

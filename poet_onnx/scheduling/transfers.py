@@ -210,20 +210,20 @@ class _Placement:
         moves = outs + ins if outs_first else ins + outs
         best, before = self._cost(), None
         self._timeline.keep()
-        while best != before and self._is_busy():
+        while best != before and not self._is_spent():
             before = best
             for transfer, half in moves:
                 for direction in (1, -1):
                     best = self._move_far(transfer, half, direction, best)
         return best
 
-    def _is_busy(self) -> bool:
-        return self._timeline.visited < MOST_HALF_VISITS
+    def _is_spent(self) -> bool:
+        return self._timeline.visited >= MOST_HALF_VISITS
 
     def _move_far(self, transfer: Transfer, half: str, direction: int, best: _Cost) -> _Cost:
         """Move a half in one direction, by strides that double while they help and halve when they do not."""
         stride = self._first_stride(transfer, half, direction)
-        while stride and self._is_busy():
+        while stride and not self._is_spent():
             here = int(getattr(transfer, half))
             low, high = transfer.limits(half)
             there = min(max(here + direction * stride, low), high)
