@@ -152,7 +152,7 @@ def test_wear_is_silent_where_nothing_is_paged_and_modest_where_endurance_is_unk
     alone = rewrite(path, device="a72", activation_budget="95%", paging=False)
     assert Report.of_rewrite(alone, model="m", output=None).wear is None
     paged = Report.of_rewrite(
-        rewrite(path, device="tx2", activation_budget="90%", recompute=False), model="m", output=None
+        rewrite(path, device="tx2", activation_budget="90%", recompute=False, split=False), model="m", output=None
     )
     assert paged.wear is not None
     assert paged.wear.life_seconds is None
