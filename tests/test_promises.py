@@ -21,7 +21,8 @@ def test_every_promise_holds(
     model_path: Callable[..., Path], tmp_path: Path, name: str, share: float, device: str
 ) -> None:
     path = model_path(name)
-    result = rewrite(path, device=device, activation_budget=f"{100 * share}%")
+    # Where gradients in parts need nothing recomputed or paged, and so are the cheapest, whole ones do.
+    result = rewrite(path, device=device, activation_budget=f"{100 * share}%", split=share < 0.5)
     plan = result.plan
     assert plan.certificate.status == "optimal"
     assert plan.certificate.gap <= 0.01
