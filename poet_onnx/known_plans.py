@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.forms import Form
 from poet_onnx.given_plan import form_of, read_plan
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.plan import Plan, Step
+from poet_onnx.plan import Step
 from poet_onnx.problem import ScheduleProblem
+from poet_onnx.request import NamedPlan
 from poet_onnx.simulate import simulate
-
-NamedPlan = tuple[str, Plan | str]
-"""What a plan is called in messages, and the plan or the text of its file."""
 
 
 class KnownPlans:
@@ -28,10 +27,8 @@ class KnownPlans:
         self._device = device
         self._left: dict[tuple[int | None, str | None], list[NamedPlan]] = {}
         for name, plan in given:
-            try:
+            with _naming(name):
                 form = form_of(plan, target)
-            except InputError as error:
-                raise InputError(f"Known plan {name}: {error}") from error
             self._left.setdefault(form, []).append((name, plan))
 
     @property
@@ -47,10 +44,8 @@ class KnownPlans:
         """
         steps = []
         for name, plan in self._left.pop((form.part_bytes, form.expansions), ()):
-            try:
+            with _naming(name):
                 steps.append(read_plan(plan, graph, self._device).steps)
-            except InputError as error:
-                raise InputError(f"Known plan {name}: {error}") from error
         return tuple(steps)
 
     def check_none_is_left(self) -> None:
@@ -64,6 +59,15 @@ class KnownPlans:
                 f"Known plan {plans[0][0]}: with these options, this model is never planned in the form that the plan "
                 "is for; leave it out, or plan again."
             )
+
+
+@contextmanager
+def _naming(plan: str) -> Iterator[None]:
+    """Say of which plan an error is."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"Known plan {plan}: {error}") from error
 
 
 def least_joules(problem: ScheduleProblem, plans: Sequence[tuple[Step, ...]]) -> float:

@@ -78,14 +78,13 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
     end = time.monotonic() + request.time_limit_seconds
     whole: _Whole | None = None
     best: Planned | None = None
-    is_near = False
     failures: list[_Failure] = []
     plans = KnownPlans(request.known_plans, request.device.name, request.target)
     for form in forms(model, request.device, request.target, split=request.split):
         graph = extract(form.model)
         whole = whole or _Whole.of(graph, request)
         known = plans.take(form, graph)
-        if best is not None and not whole.is_worth_a_look(graph, best, known, is_near=is_near):
+        if best is not None and not whole.is_worth_a_look(graph, best, known, end - time.monotonic()):
             continue
         try:
             planned = whole.planned(graph, form, known, best, seconds=max(1.0, end - time.monotonic()))
@@ -97,8 +96,7 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
             failures.append(planned)
         elif best is None or planned.plan.prediction.energy_joules < best.plan.prediction.energy_joules:
             best = planned
-        is_near = best is not None and not whole.could_save(best, end - time.monotonic())
-        if is_near and not plans.are_left:
+        if best is not None and not plans.are_left and not whole.could_save(best, end - time.monotonic()):
             break
     else:
         plans.check_none_is_left()
@@ -165,7 +163,7 @@ class _Whole:
         return joules - min(gap * joules, overhead_gap_of(gap) * (joules - self.ordered.energy_joules))
 
     def is_worth_a_look(
-        self, graph: TrainingGraph, planned: Planned, known: tuple[tuple[Step, ...], ...], *, is_near: bool
+        self, graph: TrainingGraph, planned: Planned, known: tuple[tuple[Step, ...], ...], left_seconds: float
     ) -> bool:
         """Return whether another form's graph has a plan that spends less than the best one so far.
 
@@ -173,12 +171,12 @@ class _Whole:
             graph: of the form.
             planned: the best plan so far.
             known: steps of plans made before for the graph.
-            is_near: nothing but these could spend much less.
+            left_seconds: for anything but these.
         """
         problem, _ = self.limited(self.problem(graph))
         if least_joules(problem, known) < planned.plan.prediction.energy_joules:
             return True
-        return not is_near and self._may_be_cheaper(problem, planned)
+        return self.could_save(planned, left_seconds) and self._may_be_cheaper(problem, planned)
 
     def _may_be_cheaper(self, problem: ScheduleProblem, planned: Planned) -> bool:
         """Return whether the memory of another form, in one order, leaves room for a plan worth looking for."""

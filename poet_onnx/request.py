@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from poet_onnx.scheduling import Progress
 
 BudgetKind: TypeAlias = Literal["ram", "activation"]
+NamedPlan: TypeAlias = tuple[str, Plan | str]
+"""What a plan is called in messages, and the plan or the text of its file."""
 
 METHODS = ("poet",)
 TARGETS = ("training", "stock")
@@ -43,7 +45,7 @@ class Request:
     time_limit_seconds: float
     seed: int
     plan: Plan | str | None
-    known_plans: tuple[tuple[str, Plan | str], ...]
+    known_plans: tuple[NamedPlan, ...]
     progress: Callable[[Progress], None] | None
     dims: Mapping[str, int]
     target: str
@@ -116,8 +118,8 @@ def read_request(
     )
 
 
-def _named(plan: Plan | str | os.PathLike[str], number: int) -> tuple[str, Plan | str]:
-    """Return what a known plan is called in messages, and the plan or the text of its file."""
+def _named(plan: Plan | str | os.PathLike[str], number: int) -> NamedPlan:
+    """Name a known plan, and read its file."""
     return (f"no. {number}", plan) if isinstance(plan, Plan) else (os.fspath(plan), _read_text(Path(plan), "plan"))
 
 

@@ -62,7 +62,7 @@ class NothingFoundError(LimitReachedError):
         self._problem, self._order, self._fastest_seconds = problem, order, fastest_seconds
         self.seconds = 0.0
 
-    def explained(self, terms: Terms | None = None, *, seconds: float = BISECTIONS_SECONDS) -> LimitReachedError:
+    def explained(self, terms: Terms | None = None, *, seconds: float) -> LimitReachedError:
         """Return the error that says what was looked for and what would do, in the terms of who asked."""
         terms = terms or Terms.of(self._problem)
         if self._fastest_seconds == float("inf"):
@@ -86,7 +86,7 @@ class NoneExistsError(InfeasibleError):
         self._problem = instance.problem
         self._order = tuple(node.name for node in instance.nodes)
 
-    def explained(self, terms: Terms | None = None, *, seconds: float = BISECTIONS_SECONDS) -> InfeasibleError:
+    def explained(self, terms: Terms | None = None, *, seconds: float) -> InfeasibleError:
         """Return the error that names the smallest budget that works, in the terms of who asked."""
         problem = self._problem
         terms = terms or Terms.of(problem)

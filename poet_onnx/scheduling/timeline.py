@@ -66,15 +66,12 @@ class _Pace:
         busy: for each half, until when the channel is busy before it; the last is for the end of the step.
         stalled: for each half, how late the step is before it; the last is for the end of the step.
         done: by number, when each transfer is done.
-        first, last: the halves from and up to which that is out of date.
     """
 
     slowness: float
     busy: list[float]
     stalled: list[float]
     done: list[float]
-    first: int
-    last: int
 
 
 @dataclass(frozen=True)
@@ -114,9 +111,10 @@ class Timeline:
         self._keys = sorted(key for transfer in transfers for key in self._keys_of(transfer))
         count = len(self._keys)
         self._paces = [
-            _Pace(slowness, [0.0] * (count + 1), [0.0] * (count + 1), [0.0] * len(transfers), 0, count)
+            _Pace(slowness, [0.0] * (count + 1), [0.0] * (count + 1), [0.0] * len(transfers))
             for slowness in (1.0, SLOW_TRANSFERS)
         ]
+        self._first, self._last = 0, count  # the halves from and up to which the paces are out of date
         self._stretches: list[_Stretch] = []
 
     def halves(self) -> list[tuple[int, bool, Transfer]]:
@@ -140,11 +138,7 @@ class Timeline:
         for key in self._keys_of(transfer):
             insort(keys, key)
             places.append(bisect_left(keys, key))
-        self._touch(min(places), max(places) + 1)
-
-    def _touch(self, first: int, last: int) -> None:
-        for pace in self._paces:
-            pace.first, pace.last = min(pace.first, first), max(pace.last, last)
+        self._first, self._last = min(self._first, *places), max(self._last, max(places) + 1)
 
     def seconds(self, most_ticks: float, tick: float) -> tuple[int, int] | None:
         """Return the time of the step, and that if transfers were slow, in ticks; None if the first is above the most.
@@ -169,26 +163,22 @@ class Timeline:
             pace.stalled[stretch.first : last] = stretch.stalled
             for number, done in stretch.done.items():
                 pace.done[number] = done
-        self._settle()
+        self._first, self._last = len(self._keys), 0
 
     def take_back(self, transfer: Transfer, half: str, boundary: int) -> None:
         """Put a half back to where it was in the order that was kept last."""
         self.put(transfer, half, boundary)
-        self._settle()
-
-    def _settle(self) -> None:
-        for pace in self._paces:
-            pace.first, pace.last = len(self._keys), 0
+        self._first, self._last = len(self._keys), 0
 
     def _look_along(self, pace: _Pace, most_ticks: float, tick: float) -> float | None:
         """Return the time of the step, None if it is above the most, and note what changes on the way."""
         clock, transfers, keys, end = self._clock, self.transfers, self._keys, self._clock[-1]
-        here = first = min(pace.first, len(keys))
+        here = first = min(self._first, len(keys))
         channel, stalled = pace.busy[here], pace.stalled[here]
         busy, late, done = [channel], [stalled], dict[int, float]()
         differing: set[int] = set()
         while here < len(keys):
-            if here >= pace.last and not differing and channel == pace.busy[here] and stalled == pace.stalled[here]:
+            if here >= self._last and not differing and channel == pace.busy[here] and stalled == pace.stalled[here]:
                 break
             boundary, _, start, last, number, is_end = keys[here]
             now = clock[boundary] + stalled
