@@ -164,7 +164,7 @@ def rewrite(
         method: how to plan; "poet".
         recompute: whether the plan may run nodes again.
         paging: whether the plan may move values to storage and back.
-        split: whether large weight gradients may be computed in parts where no plan fits with whole ones.
+        split: whether large weight gradients may be computed in parts, where whole ones do not fit or cost more.
         gap: how close to the least energy the plan must be proven to be.
         time_limit_seconds: for the solver; the best plan found by then is used.
         seed: of the solver.
