@@ -10,7 +10,7 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Certificate, Plan, Prediction, gaps
 from poet_onnx.plan_figures import check_figures, same
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.planner import ALL_PLANS
+from poet_onnx.scheduling.certified import ALL_PLANS
 from poet_onnx.simulate import simulate
 
 _FIXED = ("resident_bytes", "page_out_bytes", "page_in_bytes", "recomputed_nodes")

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
-from poet_onnx.plan import Action, Certificate, Plan, Prediction, Step, gaps
+from poet_onnx.plan import Action, Plan, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import attempt
+from poet_onnx.scheduling.certified import ALL_PLANS, ANY_IN_ORDER, ROUNDING, certified
 from poet_onnx.scheduling.deadlines import solve_within_deadline
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.formulation import Formulation
@@ -40,15 +41,6 @@ ORDER_SHARE = 1 / 3
 
 BESIDES_ITERATIONS = 20_000
 """Of the simplex, some 15 s: after that nothing more is begun once there is a plan."""
-
-ROUNDING = 1e-9
-"""Energies that differ by no more than this part of them are the same."""
-
-ANY_IN_ORDER = "plans of any kind in this order"
-"""What a bound covers that comes from the memory of the order alone."""
-
-ALL_PLANS = "all plans"
-"""What a bound covers that needs no model: nothing is recomputed or paged, or nothing is proven but the base energy."""
 
 
 def ordered_steps(order: Sequence[str]) -> tuple[Step, ...]:
@@ -353,36 +345,5 @@ class _Run:
 
     def _plan(self, steps: tuple[Step, ...], bound_joules: float, covers: str, *, is_needed: bool = True) -> Plan:
         """Return a plan with its certificate; none is needed where everything fits as it is."""
-        problem, limits = self.problem, self.limits
-        prediction = simulate(problem, steps)
-        energy, solver = prediction.energy_joules, "none"
-        bound = min(energy, bound_joules)
-        gap, overhead_gap = gaps(energy, bound, problem.base_joules)
-        status = "not_needed"
-        if is_needed:
-            from poet_onnx.scheduling.solver import solver_name
-
-            solver = solver_name()
-            # Here and not before, for placing the transfers may have saved energy.
-            status = "optimal" if energy - bound <= (limits.gap + ROUNDING) * energy else self.ending
-        certificate = Certificate(
-            status=status,
-            objective_joules=energy,
-            bound_joules=bound,
-            gap=gap,
-            overhead_gap=overhead_gap,
-            covers=covers,
-            solver=solver,
-            seed=limits.seed,
-            threads=1,
-            solve_seconds=time.monotonic() - self.begin,
-        )
-        return Plan(
-            fingerprint=problem.graph.fingerprint,
-            device=problem.costs.device,
-            budget_bytes=problem.budget_bytes,
-            deadline_seconds=problem.deadline_seconds,
-            steps=steps,
-            prediction=prediction,
-            certificate=certificate,
-        )
+        ending = self.ending if is_needed else "not_needed"
+        return certified(self.problem, steps, bound_joules, covers, limits=self.limits, ending=ending, begin=self.begin)
