@@ -132,7 +132,7 @@ def inspect(
     problem = ScheduleProblem(graph, costs)
     order = memory_aware_order(problem)
     recompute_only = smallest_budget(replace(problem, paging=False), order)
-    aside = set_aside_bytes(problem, target)
+    aside = set_aside_bytes(problem, order, target)
     without_paging = _floor(recompute_only, aside)
     with_paging = None if device.storage is None else _floor(smallest_budget(problem, order), aside)
     first_bytes = min(floor.budget_bytes for floor in (without_paging, with_paging) if floor is not None)
@@ -161,7 +161,8 @@ def _floor_of_others(others: Sequence[Form], device: DeviceProfile, target: str,
     for form in others:
         graph = extract(form.model)
         problem = ScheduleProblem(graph, cost_table(graph, device))
-        found.append(_floor(smallest_budget(problem), set_aside_bytes(problem, target)))
+        order = memory_aware_order(problem)
+        found.append(_floor(smallest_budget(problem, order), set_aside_bytes(problem, order, target)))
     best = min(found, key=lambda floor: floor.budget_bytes, default=None)
     return best if best is not None and best.budget_bytes < first_bytes else None
 

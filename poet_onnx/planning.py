@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 
 import onnx_ir as ir
@@ -83,11 +83,11 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
     for form in forms(model, request.device, request.target, split=request.split):
         graph = extract(form.model)
         whole = whole or _Whole.of(graph, request)
-        known = plans.take(form, graph)
-        if best is not None and not whole.is_worth_a_look(graph, best, known, end - time.monotonic()):
+        variant = _Variant(form, whole.problem(graph), request.target, plans.take(form, graph))
+        if best is not None and not whole.is_worth_a_look(variant, best, end - time.monotonic()):
             continue
         try:
-            planned = whole.planned(graph, form, known, best, seconds=max(1.0, end - time.monotonic()))
+            planned = whole.planned(variant, best, end)
         except KeyboardInterrupt:
             if best is None:
                 raise
@@ -116,8 +116,44 @@ def _carry_given(model: ir.Model, request: Request, given: Plan | str) -> Planne
     plan = read_plan(given, graph, request.device.name)
     problem = whole.problem(graph)
     check_page_file(problem, plan, "; plan again for that storage.")
-    plan = replayed(problem, plan, aside_bytes=set_aside_bytes(problem, request.target))
+    aside = set_aside_bytes(problem, memory_aware_order(problem), request.target)
+    plan = replayed(problem, plan, aside_bytes=aside)
     return Planned(graph, problem.costs, plan, whole.original, whole.ordered, plan.prediction, whole.bound_bytes)
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A form of the model as the scheduler gets it.
+
+    Attributes:
+        form: how the model was changed.
+        problem: for the form's graph, within the budget that was asked for, without what is resident.
+        target: runtime that will run the graph.
+        known: steps of plans made before for the graph.
+    """
+
+    form: Form
+    problem: ScheduleProblem
+    target: str
+    known: tuple[tuple[Step, ...], ...]
+
+    @cached_property
+    def rule(self) -> tuple[str, ...]:
+        """Return the memory-aware order."""
+        return memory_aware_order(self.problem)
+
+    @cached_property
+    def aside_bytes(self) -> int:
+        """Return what is set aside of the budget."""
+        return 0 if self.problem.budget_bytes is None else set_aside_bytes(self.problem, self.rule, self.target)
+
+    @property
+    def limited(self) -> ScheduleProblem:
+        """Return the problem with what is set aside taken off its budget."""
+        if self.problem.budget_bytes is None:
+            return self.problem
+        # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
+        return replace(self.problem, budget_bytes=max(1, self.problem.budget_bytes - self.aside_bytes))
 
 
 @dataclass(frozen=True)
@@ -135,10 +171,12 @@ class _Whole:
     def of(cls, graph: TrainingGraph, request: Request) -> _Whole:
         """Simulate the graph in the file's order and in a better one."""
         free = ScheduleProblem(graph, cost_table(graph, request.device, request.measured))
+        rule = memory_aware_order(free)
         original = simulate(free, ordered_steps([node.name for node in graph.nodes if not node.view]))
-        ordered = simulate(free, ordered_steps(memory_aware_order(free)))
+        ordered = simulate(free, ordered_steps(rule))
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
-        return cls(request, graph, original, ordered, _budget_bytes(request, free, ordered), deadline)
+        aside = set_aside_bytes(free, rule, request.target)
+        return cls(request, graph, original, ordered, _budget_bytes(request, ordered, aside), deadline)
 
     def problem(self, graph: TrainingGraph) -> ScheduleProblem:
         """Return the problem for the graph of any of the model's forms."""
@@ -162,67 +200,54 @@ class _Whole:
         joules, gap = planned.plan.prediction.energy_joules, self.request.gap
         return joules - min(gap * joules, overhead_gap_of(gap) * (joules - self.ordered.energy_joules))
 
-    def is_worth_a_look(
-        self, graph: TrainingGraph, planned: Planned, known: tuple[tuple[Step, ...], ...], left_seconds: float
-    ) -> bool:
-        """Return whether another form's graph has a plan that spends less than the best one so far.
+    def is_worth_a_look(self, variant: _Variant, planned: Planned, left_seconds: float) -> bool:
+        """Return whether another form has a plan that spends less than the best one so far.
 
         Args:
-            graph: of the form.
+            variant: the form.
             planned: the best plan so far.
-            known: steps of plans made before for the graph.
-            left_seconds: for anything but these.
+            left_seconds: for anything but plans made before for the form.
         """
-        problem, _ = self.limited(self.problem(graph))
-        if least_joules(problem, known) < planned.plan.prediction.energy_joules:
+        if variant.known and least_joules(variant.limited, variant.known) < planned.plan.prediction.energy_joules:
             return True
-        return self.could_save(planned, left_seconds) and self._may_be_cheaper(problem, planned)
+        return self.could_save(planned, left_seconds) and self._may_be_cheaper(variant, planned)
 
-    def _may_be_cheaper(self, problem: ScheduleProblem, planned: Planned) -> bool:
+    def _may_be_cheaper(self, variant: _Variant, planned: Planned) -> bool:
         """Return whether the memory of another form, in one order, leaves room for a plan worth looking for."""
+        problem = variant.limited
         worth_joules = self._worth_joules(planned) - problem.base_joules
         if worth_joules <= 0:
             return False
         lives = Lifetimes(problem)
-        profile = lives.profile(lives.order_of(memory_aware_order(problem)))
+        profile = lives.profile(lives.order_of(variant.rule))
         prices, budget_bytes = Prices.at_least(lives), problem.budget_bytes or 0
         return least_overhead(lives, prices, profile, budget_bytes, seconds=RELAXATION_SECONDS) < worth_joules
 
-    def limited(self, problem: ScheduleProblem) -> tuple[ScheduleProblem, int]:
-        """Return a problem with what is set aside taken off its budget, and how much that is."""
-        if problem.budget_bytes is None:
-            return problem, 0
-        aside = set_aside_bytes(problem, self.request.target)
-        # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
-        return replace(problem, budget_bytes=max(1, problem.budget_bytes - aside)), aside
-
-    def planned(
-        self,
-        graph: TrainingGraph,
-        form: Form,
-        known: tuple[tuple[Step, ...], ...],
-        best: Planned | None,
-        *,
-        seconds: float,
-    ) -> Planned | _Failure:
-        """Schedule the graph of a form in some time.
+    def planned(self, variant: _Variant, best: Planned | None, end: float) -> Planned | _Failure:
+        """Schedule the graph of a form in what is left until a moment of `time.monotonic`.
 
         Known steps that keep the limits are the dearest answer; the search ends where none is worth it beside the best
         plan of another form.
         """
-        problem = self.problem(graph)
-        limited, aside = self.limited(problem)
+        form, problem = variant.form, variant.problem
+        graph = problem.graph
+        ask = partial(self._schedule, variant, variant.rule, best)  # making the order takes of the time
         try:
-            plan = schedule_in_capacity(limited, partial(self._schedule, known, best), seconds=seconds)
+            plan = schedule_in_capacity(variant.limited, ask, seconds=max(1.0, end - time.monotonic()))
         except (InfeasibleError, NothingFoundError) as error:
             if graph is self.graph and not isinstance(error, (NoneExistsError, NothingFoundError, PageFileError)):
                 raise  # the computations alone take too long, and in other forms they take no less
-            return _Failure(error, problem, aside)
+            return _Failure(error, variant)
         plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
 
     def _schedule(
-        self, known: tuple[tuple[Step, ...], ...], best: Planned | None, problem: ScheduleProblem, seconds: float
+        self,
+        variant: _Variant,
+        rule: tuple[str, ...],
+        best: Planned | None,
+        problem: ScheduleProblem,
+        seconds: float,
     ) -> Plan:
         request = self.request
         return schedule(
@@ -231,13 +256,14 @@ class _Whole:
             time_limit_seconds=seconds,
             seed=request.seed,
             progress=request.progress,
-            known=known,
+            rule=rule,
+            known=variant.known,
             worth_joules=self._worth_joules(best),
             explains=False,
         )
 
 
-def _budget_bytes(request: Request, problem: ScheduleProblem, ordered: Prediction) -> int | None:
+def _budget_bytes(request: Request, ordered: Prediction, aside_bytes: int) -> int | None:
     """Return the bound as it was asked for; a plan that was given has its own.
 
     A share is one of all that the ordered step needs, so that it keeps to 100 %: also of what is set aside.
@@ -245,18 +271,16 @@ def _budget_bytes(request: Request, problem: ScheduleProblem, ordered: Predictio
     budget = request.budget
     if budget is None:
         return None if request.plan is not None else request.device.ram_bytes
-    aside = 0 if budget.share is None else set_aside_bytes(problem, request.target)
-    return budget.in_bytes(ordered.transient_peak_bytes + aside)
+    return budget.in_bytes(ordered.transient_peak_bytes + aside_bytes)
 
 
-def set_aside_bytes(problem: ScheduleProblem, target: str) -> int:
-    """Return the bytes that a budget keeps for what the stock runtime adds to its blocks.
+def set_aside_bytes(problem: ScheduleProblem, order: Sequence[str], target: str) -> int:
+    """Return the bytes that a budget keeps for what the stock runtime adds to the blocks that an order holds.
 
     On aarch64 onnxruntime makes every block MLAS_SYMM_QGEMM_BUF_OVERRUN bytes larger (allocator.cc), whatever is in it.
     """
     if target != "stock":
         return 0
-    order = memory_aware_order(problem)
     instance = build_instance(problem, order)
     change = [0] * (len(order) + 1)
     for value in range(len(instance.values)):
@@ -271,13 +295,11 @@ class _Failure:
 
     Attributes:
         error: what the scheduler raised.
-        problem: as it was asked.
-        aside_bytes: what was set aside of its budget.
+        variant: what it was asked.
     """
 
     error: InfeasibleError | NothingFoundError
-    problem: ScheduleProblem
-    aside_bytes: int
+    variant: _Variant
 
 
 def _refusal(failures: Sequence[_Failure], request: Request, seconds: float) -> PoetError:
@@ -301,13 +323,13 @@ def _infeasible(failure: _Failure, request: Request, seconds: float) -> Infeasib
         assert isinstance(failure.error, InfeasibleError)
         return failure.error
     error = failure.error.explained(_terms(failure, request), seconds=seconds)
-    return InfeasibleError(str(error), (error.smallest_budget_bytes or 0) + failure.aside_bytes)
+    return InfeasibleError(str(error), (error.smallest_budget_bytes or 0) + failure.variant.aside_bytes)
 
 
 def _terms(failure: _Failure, request: Request) -> Terms:
     """Return what was asked for, and what of that the scheduler was not given."""
-    aside, ram = failure.aside_bytes, request.budget_kind == "ram"
-    resident = failure.problem.graph.resident_bytes if ram else 0
+    problem, aside, ram = failure.variant.problem, failure.variant.aside_bytes, request.budget_kind == "ram"
+    resident = problem.graph.resident_bytes if ram else 0
     parts = []
     if ram:
         parts.append(f"{resident:,} for parameters, gradient buffers and inputs")
@@ -315,7 +337,7 @@ def _terms(failure: _Failure, request: Request) -> Terms:
         parts.append(f"{aside:,} set aside for what onnxruntime adds to its blocks on aarch64")
     return Terms(
         "RAM budget" if ram else "transient budget",
-        asked_bytes=(failure.problem.budget_bytes or 0) + resident,
+        asked_bytes=(problem.budget_bytes or 0) + resident,
         besides_bytes=aside + resident,
         note=f" (with {' and '.join(parts)})" if parts else "",
     )

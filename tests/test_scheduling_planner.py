@@ -110,3 +110,16 @@ def test_recompute_alone_is_tried_where_tokens_do_not_fit() -> None:
         plan = schedule(replace(problem, budget_bytes=alone), order=order)
         assert plan.prediction.transient_peak_bytes <= alone
     assert tried >= 3
+
+
+def test_the_memory_aware_order_is_not_made_again_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(problem: ScheduleProblem) -> tuple[str, ...]:
+        pytest.fail(f"an order was made for {problem.budget_bytes} B")
+
+    graph, costs = random_dag(5, 20)
+    problem = _between(ScheduleProblem(graph, costs), 0.3)
+    rule, alone = memory_aware_order(problem), schedule(problem)
+    for module in ("planner", "reorder"):
+        monkeypatch.setattr(f"poet_onnx.scheduling.{module}.memory_aware_order", fail)
+    assert schedule(problem, rule=rule).steps == alone.steps
+    assert schedule(replace(problem, budget_bytes=None), rule=rule).steps == ordered_steps(rule)

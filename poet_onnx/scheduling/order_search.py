@@ -22,7 +22,7 @@ from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.instance import file_order
 from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
 from poet_onnx.scheduling.moves import Mover
-from poet_onnx.scheduling.order import Dependencies, memory_aware_order
+from poet_onnx.scheduling.order import Dependencies
 
 MOST_WORK = 5_000_000
 """Waits and nodes that a search may look at: one or two seconds, and the same on any machine."""
@@ -93,12 +93,12 @@ class Network:
     rule: Profile
 
     @classmethod
-    def of(cls, problem: ScheduleProblem) -> Network:
-        """Return the network of a problem."""
+    def of(cls, problem: ScheduleProblem, rule: Sequence[str]) -> Network:
+        """Return the network of a problem, with its memory-aware order."""
         lives, dependencies = Lifetimes(problem), Dependencies(problem.graph)
         mover = Mover(lives, dependencies.before)
-        rule = lives.profile(lives.order_of(memory_aware_order(problem)))
-        return cls(problem, dependencies, lives, Prices.of(lives), mover, _kinds(lives, mover), rule)
+        prices, profile = Prices.of(lives), lives.profile(lives.order_of(rule))
+        return cls(problem, dependencies, lives, prices, mover, _kinds(lives, mover), profile)
 
     @cached_property
     def by_rule(self) -> tuple[tuple[str, Profile], ...]:

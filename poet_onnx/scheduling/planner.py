@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Plan, Prediction, Step
@@ -56,6 +57,7 @@ def schedule(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     order: Sequence[str] | None = None,
+    rule: Sequence[str] | None = None,
     known: Sequence[tuple[Step, ...]] = (),
     worth_joules: float = math.inf,
     explains: bool = True,
@@ -69,6 +71,7 @@ def schedule(
         seed: of the solver.
         progress: called with a `Progress` while the solver works.
         order: of the nodes; if not given, the best one found for the budget.
+        rule: the memory-aware order of the nodes, if it was made before.
         known: steps of plans found before, for other limits; no plan is returned that spends more than one of them
             which keeps these limits. With an order given, plans in other orders are not looked at.
         worth_joules: the search ends where no plan spends less; what it has found by then, if anything, is the answer.
@@ -80,14 +83,14 @@ def schedule(
         LimitReachedError: if the time limit came before any plan was found.
     """
     limits = Limits(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
-    run = _Run(problem, limits, progress)
+    run = _Run(problem, limits, progress, rule)
     for steps in known:
         run.take(steps)
     try:
         if order is not None:
             return run.in_order(tuple(order))
         if problem.budget_bytes is None:
-            return run.in_order(memory_aware_order(problem))
+            return run.in_order(run.rule)
         return run.in_best_order(problem.budget_bytes)
     except (NoneExistsError, NothingFoundError) as failure:
         if isinstance(failure, NothingFoundError):
@@ -119,6 +122,7 @@ class _Run:
         problem: what to plan.
         limits: when to stop.
         progress: told how far the search is.
+        known_rule: the memory-aware order, if it was made before.
         begin: when the search began.
         end: when it is to end, in one order where several are looked at.
         known: plans found before that keep the limits.
@@ -128,6 +132,7 @@ class _Run:
     problem: ScheduleProblem
     limits: Limits
     progress: Callable[[Progress], None] | None
+    known_rule: Sequence[str] | None
     begin: float = field(default_factory=time.monotonic)
     end: float = field(init=False)
     known: list[_Known] = field(default_factory=list)
@@ -136,11 +141,18 @@ class _Run:
     def __post_init__(self) -> None:
         self.end = self.begin + self.limits.time_limit_seconds
 
+    @cached_property
+    def rule(self) -> tuple[str, ...]:
+        """Return the memory-aware order."""
+        return tuple(self.known_rule or memory_aware_order(self.problem))
+
     def in_best_order(self, budget_bytes: int) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
         try:
             seconds = ORDER_SHARE * self.limits.time_limit_seconds
-            choice = order_for(self.problem, budget_bytes, seconds=seconds, seed=self.limits.seed, found=self.take)
+            choice = order_for(
+                self.problem, budget_bytes, seconds=seconds, seed=self.limits.seed, rule=self.rule, found=self.take
+            )
         except KeyboardInterrupt:
             return self._interrupted()
         # The cheaper quick plan first: what comes of it may spare much of the other search.
@@ -152,11 +164,10 @@ class _Run:
         if self.ending == "interrupted":
             raise KeyboardInterrupt
         # What would do is said of the order that the peak is known of.
-        rule = memory_aware_order(self.problem)
-        if rule in failures:
-            raise failures[rule]
+        if self.rule in failures:
+            raise failures[self.rule]
         self.end = max(self.end, time.monotonic() + LEAST_SECONDS)
-        return self.in_order(rule)
+        return self.in_order(self.rule)
 
     def _in_orders(
         self, orders: Sequence[tuple[str, ...]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from poet_onnx.plan import Step
@@ -19,6 +19,7 @@ from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lifetimes import Profile
+from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import RULE, Candidate, Network, OrderSearch, ranked
 from poet_onnx.scheduling.outcome import WORTHWHILE
 from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
@@ -64,6 +65,7 @@ def order_for(
     *,
     seconds: float = 20.0,
     seed: int = 0,
+    rule: Sequence[str] | None = None,
     found: Callable[[tuple[Step, ...]], None] | None = None,
 ) -> OrderChoice:
     """Return the order in which the cheapest plan within a budget was found if it beats all of the memory-aware order.
@@ -74,17 +76,18 @@ def order_for(
         seconds: of the processor, half of them for the search; a guard against large graphs on slow machines only, and
             the answer depends on the rest alone where it is not reached.
         seed: of the random moves.
+        rule: the memory-aware order, if it is known.
         found: called with the steps of each plan that the simulator accepts, in whatever order.
     """
     begin = time.thread_time()
-    judge = _Judge(Network.of(problem), budget_bytes, begin + seconds / 2)
-    rule = judge.network.rule
-    base = judge.quick_plan(rule)
+    judge = _Judge(Network.of(problem, rule or memory_aware_order(problem)), budget_bytes, begin + seconds / 2)
+    by_rule = judge.network.rule
+    base = judge.quick_plan(by_rule)
     if base is not None and found is not None:
         found(base.steps)
-    if rule.peak_bytes <= budget_bytes or judge.largest_node_bytes > budget_bytes:
-        return judge.choice(RULE, rule, base, base)
-    best, name, plan = rule, RULE, base
+    if by_rule.peak_bytes <= budget_bytes or judge.largest_node_bytes > budget_bytes:
+        return judge.choice(RULE, by_rule, base, base)
+    best, name, plan = by_rule, RULE, base
     for candidate in judge.candidates(seed)[:CHOSEN]:
         if time.thread_time() > begin + seconds:
             break
@@ -93,13 +96,13 @@ def order_for(
             best, name, plan = candidate.profile, candidate.rule, quick
     if plan is not None and plan is not base and found is not None:
         found(plan.steps)
-    if best is rule or plan is None:
-        return judge.choice(RULE, rule, base, base)
-    bound = judge.bound(rule)
+    if best is by_rule or plan is None:
+        return judge.choice(RULE, by_rule, base, base)
+    bound = judge.bound(by_rule)
     late, joules = plan.rank(problem)
     if not late and joules < bound:
         return judge.choice(name, best, plan, base, bound)
-    return replace(judge.choice(RULE, rule, base, base, bound), rival=judge.network.lives.names_of(best.order))
+    return replace(judge.choice(RULE, by_rule, base, base, bound), rival=judge.network.lives.names_of(best.order))
 
 
 @dataclass(frozen=True)
