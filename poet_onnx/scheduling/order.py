@@ -259,6 +259,10 @@ def _bound(lives: Lifetimes, mover: Mover) -> int:
     A value must be alive if its maker is the node or must run before it, and it is an output of the graph, or the node
     or one that must run behind it reads it.
     """
+
+    def nodes_of(bits: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        return np.unpackbits(bits, count=count).view(np.bool_)
+
     count = len(lives.names)
     earlier = _closure(range(count), mover.before)
     later = _closure(range(count)[::-1], mover.behind)
@@ -266,27 +270,27 @@ def _bound(lives: Lifetimes, mover: Mover) -> int:
     for node, reads in enumerate(lives.reads):
         for value in reads:
             readers[value].append(node)
-    alive: NDArray[np.bool_] = np.take(earlier, lives.maker, axis=1)
+    levels = np.array(lives.workspace, dtype=np.int64)
     for value, nodes in enumerate(readers):
+        maker = int(lives.maker[value])
+        alive = later[maker]
         if not lives.kept[value]:
-            needed: NDArray[np.bool_] = np.any(later[:, nodes], axis=1)
-            needed[lives.maker[value]] = True
-            alive[:, value] &= needed
+            alive = alive & np.bitwise_or.reduce(earlier[[maker, *nodes]])
+        levels[nodes_of(alive)] += lives.sizes[value]
     most = 0
-    for node in range(count):
-        level = int(lives.sizes[alive[node]].sum()) + int(lives.workspace[node])
-        behind = later[node].copy()
+    for node, level in enumerate(levels.tolist()):
+        behind = nodes_of(later[node])
         behind[node] = False
         given = (pair for pair in lives.shares(node) if not lives.kept[pair[0]] and not behind[readers[pair[0]]].any())
         most = max(most, level - sum(int(lives.sizes[heir]) for heir in {heir for _, heir in given}))
     return most
 
 
-def _closure(order: Sequence[int], ties: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """Return, as rows, each node with all that it is tied to; ties lead to nodes that come first in the order."""
-    closure = np.zeros((len(order), len(order)), dtype=np.bool_)
+def _closure(order: Sequence[int], ties: Sequence[Sequence[int]]) -> NDArray[np.uint8]:
+    """Return, in rows of bits, each node with all it is tied to; ties lead to nodes that come first in the order."""
+    closure = np.zeros((len(order), -(-len(order) // 8)), dtype=np.uint8)
     for node in order:
-        closure[node, node] = True
+        closure[node, node >> 3] = 0x80 >> (node & 7)
         for other in ties[node]:
             closure[node] |= closure[other]
     return closure
