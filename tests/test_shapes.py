@@ -112,6 +112,39 @@ def test_shapes_that_the_graph_computes_are_followed() -> None:
     assert found.values["target"].tolist() == [4, 60]
 
 
+def test_nodes_that_differ_in_one_thing_alone_have_shapes_of_their_own() -> None:
+    graph = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 15]> g (float[4, 1, 6] x, float[6] v) => (float y, float z)
+        <int64[3] twice = {1, 2, 1}, int64[3] thrice = {1, 3, 1}> {
+            a = Transpose<perm = [0, 2, 1]>(x)  b = Transpose<perm = [2, 1, 0]>(x)  c = Transpose(x)
+            d = Tile(x, twice)  e = Tile(x, thrice)  f = Tile(x, twice)
+            g = MatMul(x, v)  h, i = Split<axis = 0>(x)  j, k = Split<axis = 2>(x)
+            y = Identity(a)  z = Identity(e)
+        }"""
+    )
+    types = infer(ir.from_proto(graph)).types
+    shapes = {"a": (4, 6, 1), "b": (6, 1, 4), "c": (6, 1, 4), "d": (4, 2, 6), "e": (4, 3, 6), "f": (4, 2, 6)}
+    shapes |= {
+        "g": (4, 1),
+        "h": (2, 1, 6),
+        "i": (2, 1, 6),
+        "j": (4, 1, 3),
+        "k": (4, 1, 3),
+        "y": (4, 6, 1),
+        "z": (4, 3, 6),
+    }
+    assert {name: types[name].shape for name in shapes} == shapes
+
+
+def test_an_attribute_that_is_a_type_is_no_obstacle() -> None:
+    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2])
+    nodes = [onnx.helper.make_node("Optional", [], [name], name=name, type=kind) for name in ("first", "second")]
+    graph = onnx.helper.make_graph(nodes, "g", [], [])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 15)])
+    with pytest.raises(InputError, match=r"'first', made by node 'first' .* is a optional"):
+        infer(ir.from_proto(model))
+
+
 def test_shapes_that_go_through_the_concatenation_of_training_graphs_are_followed() -> None:
     graph = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]> g (float[batch, 6, 10] x) => (float y)

@@ -19,6 +19,9 @@ from poet_onnx.shapes.values import LARGEST_VALUE, evaluate
 
 ONNX_DOMAINS = ("", "ai.onnx")
 
+PLAIN = {getattr(ir.AttributeType, kind + more) for kind in ("INT", "FLOAT", "STRING") for more in ("", "S")}
+"""Attributes that are the same where their values are."""
+
 
 @dataclass
 class Inferred:
@@ -109,6 +112,7 @@ class _Inference:
         self.found = Inferred()
         self.written = _written(model.graph)
         self.opsets = dict(model.opset_imports)
+        self.known: dict[tuple[object, ...], list[TensorType | None]] = {}
         self.imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
 
     def run(self) -> Inferred:
@@ -209,7 +213,7 @@ class _Inference:
             if rule is not None:
                 types = rule(site)
             elif schema is not None:
-                types = self._onnx(node, site, schema)
+                types = self._like_others(node, site, schema)
             else:
                 types = site.declared
         except (RuleError, IndexError) as problem:
@@ -242,6 +246,19 @@ class _Inference:
                 return None
         where = f"domain '{node.domain}'" if domain else f"ONNX opset {version}"
         raise InputError(f"The operator of {describe(node)} is unknown in {where}.")
+
+    def _like_others(self, node: ir.Node, site: Site, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
+        """Return what ONNX infers for a node, asked once for all that look the same: large graphs repeat a few."""
+        values = [None if array is None else (array.dtype.str, array.shape, array.tobytes()) for array in site.values]
+        attributes = sorted(
+            (name, attribute.type, attribute.value if attribute.type in PLAIN else id(attribute))
+            for name, attribute in node.attributes.items()
+        )
+        named = [bool(value.name) for value in node.outputs]
+        key = node.domain, node.op_type, *map(tuple, (attributes, site.types, values, named))
+        if key not in self.known:
+            self.known[key] = self._onnx(node, site, schema)
+        return self.known[key]
 
     def _onnx(self, node: ir.Node, site: Site, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
         names = [value.name if value is not None and value.name else "" for value in node.inputs]
