@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 AttributeValue: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]"
@@ -129,6 +130,15 @@ class TrainingGraph:
         types = [(self.tensors[name].dtype, self.tensors[name].shape) for name in names if name]
         return (node.op_type, node.domain, node.attributes, node.inputs, node.outputs, types)
 
+    @cached_property
+    def _known_storages(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        """What was found before: every replay of a plan asks for all of them."""
+        return {}
+
     def _storages(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        storages = (self.tensors[name].storage for name in names if name)
-        return tuple(dict.fromkeys(s for s in storages if not self.tensors[s].resident))
+        found = self._known_storages.get(names)
+        if found is None:
+            storages = (self.tensors[name].storage for name in names if name)
+            found = tuple(dict.fromkeys(s for s in storages if not self.tensors[s].resident))
+            self._known_storages[names] = found
+        return found

@@ -267,9 +267,7 @@ def _memory(
         born.setdefault(version.born, []).append(version)
         dying.setdefault(version.dies, []).append(version)
     tokens = _token_bytes(lives.tokens, len(steps))
-    alive: dict[int, Version] = {}
-    level, peak, step_bytes = 0, -1, []
-    at_peak: tuple[Version, ...] = ()
+    level, step_bytes = 0, []
     for index, step in enumerate(steps):
         made = born.get(index, [])
         workspace = 0
@@ -279,17 +277,14 @@ def _memory(
             workspace += problem.graph.scratch_bytes(node) if step.copy else 0
             _inherit(problem, node, made, dying.get(index, []))
         level += sum(version.size_bytes for version in made if version.inherits is None)
-        alive.update((id(version), version) for version in made)
         step_bytes.append(level + workspace + tokens[index])
-        if step_bytes[-1] > peak:
-            peak, at_peak = step_bytes[-1], tuple(alive.values())
         heirs = {id(version.inherits) for version in made if version.inherits is not None}
         for version in dying.get(index, []):
-            del alive[id(version)]
             if id(version) not in heirs:
                 level -= version.size_bytes
-    largest = sorted(((version.value, version.size_bytes) for version in at_peak), key=lambda item: -item[1])
-    return step_bytes, tuple(largest)
+    peak = max(range(len(steps)), key=step_bytes.__getitem__, default=0)
+    at_peak = ((live.value, live.size_bytes) for live in lives.versions if live.born <= peak <= live.dies)
+    return step_bytes, tuple(sorted(at_peak, key=lambda item: -item[1]))
 
 
 def _token_bytes(tokens: Sequence[Version], count: int) -> list[int]:
