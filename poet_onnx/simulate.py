@@ -79,8 +79,9 @@ def replay(problem: ScheduleProblem, steps: Sequence[Step]) -> Replay:
     """
     lives = _follow(problem, steps)
     _check_runs(problem, lives.runs)
-    step_bytes, live_at_peak = _memory(problem, steps, lives)
+    step_bytes = _memory(problem, steps, lives)
     peak_step = max(range(len(steps)), key=step_bytes.__getitem__, default=0)
+    at_peak = ((live.value, live.size_bytes) for live in lives.versions if live.born <= peak_step <= live.dies)
     seconds, compute_seconds, joules = _time_and_energy(problem, steps)
     graph = problem.graph
     moved = {
@@ -99,7 +100,7 @@ def replay(problem: ScheduleProblem, steps: Sequence[Step]) -> Replay:
         recomputed_nodes=sum(1 for step in steps if step.action is Action.COMPUTE and step.copy),
     )
     _check_limits(problem, prediction, steps[peak_step] if steps else None)
-    return Replay(prediction, tuple(step_bytes), peak_step, live_at_peak)
+    return Replay(prediction, tuple(step_bytes), peak_step, tuple(sorted(at_peak, key=lambda item: -item[1])))
 
 
 def _check_limits(problem: ScheduleProblem, prediction: Prediction, peak: Step | None) -> None:
@@ -256,10 +257,8 @@ def _check_runs(problem: ScheduleProblem, runs: dict[str, list[int]]) -> None:
                     )
 
 
-def _memory(
-    problem: ScheduleProblem, steps: Sequence[Step], lives: _Lives
-) -> tuple[list[int], tuple[tuple[str, int], ...]]:
-    """Return the bytes alive during each step, and what they are at the peak."""
+def _memory(problem: ScheduleProblem, steps: Sequence[Step], lives: _Lives) -> list[int]:
+    """Return the bytes alive during each step."""
     nodes = {node.name: node for node in problem.graph.nodes}
     born: dict[int, list[Version]] = {}
     dying: dict[int, list[Version]] = {}
@@ -267,7 +266,7 @@ def _memory(
         born.setdefault(version.born, []).append(version)
         dying.setdefault(version.dies, []).append(version)
     tokens = _token_bytes(lives.tokens, len(steps))
-    level, step_bytes = 0, []
+    level, step_bytes = 0, list[int]()
     for index, step in enumerate(steps):
         made = born.get(index, [])
         workspace = 0
@@ -282,9 +281,7 @@ def _memory(
         for version in dying.get(index, []):
             if id(version) not in heirs:
                 level -= version.size_bytes
-    peak = max(range(len(steps)), key=step_bytes.__getitem__, default=0)
-    at_peak = ((live.value, live.size_bytes) for live in lives.versions if live.born <= peak <= live.dies)
-    return step_bytes, tuple(sorted(at_peak, key=lambda item: -item[1]))
+    return step_bytes
 
 
 def _token_bytes(tokens: Sequence[Version], count: int) -> list[int]:
