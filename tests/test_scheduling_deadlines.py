@@ -147,13 +147,8 @@ def test_a_refusal_names_no_bound_below_the_budget_that_it_refuses() -> None:
     assert refused > 0
 
 
-def test_rows_of_time_that_contradict_each_other_are_seen_before_the_solver_looks_for_plans(
-    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = real_problem(model_path("resnet18"), "tx2")
-    order = memory_aware_order(problem)
-    seconds = simulate(problem, ordered_steps(order)).compute_seconds
-    budget = smallest_budget(problem, order).budget_bytes
+def _answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return a list to which the solver's answers are added from now on."""
     answers: list[object] = []
     for name, call in (("is_infeasible", solver.is_infeasible), ("solve", solver.solve)):
 
@@ -162,6 +157,17 @@ def test_rows_of_time_that_contradict_each_other_are_seen_before_the_solver_look
             return answers[-1]
 
         monkeypatch.setattr(solver, name, listen)
+    return answers
+
+
+def test_rows_of_time_that_contradict_each_other_are_seen_before_the_solver_looks_for_plans(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = real_problem(model_path("resnet18"), "tx2")
+    order = memory_aware_order(problem)
+    seconds = simulate(problem, ordered_steps(order)).compute_seconds
+    budget = smallest_budget(problem, order).budget_bytes
+    answers = _answers(monkeypatch)
     with pytest.raises(InfeasibleError, match=r"No plan within .* keeps to a transient budget"):
         schedule(replace(problem, budget_bytes=budget, deadline_seconds=seconds), order=order)
     assert answers[0] is True
@@ -173,6 +179,19 @@ def test_a_proof_that_no_plan_is_in_time_comes_within_the_time_limit(model_path:
     budget, deadline = alone.transient_peak_bytes // 4, 1.3 * alone.compute_seconds
     with pytest.raises(NoneExistsError):
         schedule(replace(problem, budget_bytes=budget, deadline_seconds=deadline), explains=False)
+
+
+def test_where_a_bottleneck_leaves_no_time_to_fetch_what_is_read_behind_it_no_plan_is_looked_for(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = real_problem(model_path("mobilenet", batch=8), "tx2")
+    alone = simulate(problem, ordered_steps(memory_aware_order(problem)))
+    budget, deadline = alone.transient_peak_bytes // 4, 1.3 * alone.compute_seconds
+    limited = replace(problem, budget_bytes=budget, deadline_seconds=deadline)
+    answers = _answers(monkeypatch)
+    with pytest.raises(NoneExistsError):
+        schedule(limited, order=memory_aware_order(problem), explains=False)
+    assert all(answer is True for answer in answers)
 
 
 def test_a_view_without_plans_rules_out_only_those_that_leave_out_all_that_it_does() -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from poet_onnx.scheduling.attempt import attempt
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance
-from poet_onnx.scheduling.lateness import late_transfers, rows_between_peaks
+from poet_onnx.scheduling.lateness import late_transfers, rows_beside_bottlenecks, rows_between_peaks
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.timing import Timing, crowded_windows, relaxed_timing
@@ -31,7 +32,10 @@ VIEW_SHARE = 0.75
 
 PATIENCE, PATIENCE_SHARE = 6_000, 0.1
 """Iterations of the simplex, 4 s or so, and share of those that are allowed, for a model whose assignments so far make
-no plan in time, and for a look whether the rows of time alone say that there is none."""
+no plan in time."""
+
+HOPELESS_PATIENCE, HOPELESS_SHARE = 3, 0.4
+"""Times that patience, and, as a guard, share of the time that is left, for a look whether there is any plan."""
 
 STRICTER = ((0.5, 1.0), (0.0, 1.0), (0.0, 1.5), (0.0, 2.5), (0.0, 4.0))
 """(share of the spare time that the step may wait, stretch of transfers) of the stricter models, tried in turn."""
@@ -45,9 +49,6 @@ def solve_within_deadline(
     Returns:
         How it ended, "infeasible" if a model that leaves no plan out has no solution; and the last such model.
     """
-    # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
-    from poet_onnx.scheduling.solver import is_infeasible
-
     end = time.monotonic() + limits.time_limit_seconds
     exact = relaxed_timing(instance, deadline_seconds)
     proving: Formulation | None = None
@@ -57,13 +58,6 @@ def solve_within_deadline(
     refuted: list[Timing] = []
     has_peaks = False
     patience = min(PATIENCE, PATIENCE_SHARE * limits.most_iterations)
-
-    def is_hopeless(model: Formulation, start: list[float] | None) -> bool:
-        """Return whether the exact model, which is slow to solve, is soon seen to have no solution."""
-        # Synchronous transfers are where their readers are: there are no rows to be missing.
-        rows = known if start is None or exact.charged else known.with_rows_of(_missed(model, start, known))
-        check = replace(limits.until(end), most_iterations=patience)
-        return is_infeasible(formulate(instance, budget_bytes, rows), check)
 
     share = VIEW_SHARE if instance.problem.costs.asynchronous else 1.0
     for timing in _views(instance, budget_bytes, exact, narrow):
@@ -80,6 +74,9 @@ def solve_within_deadline(
                 left = replace(left, patience_iterations=patience)
             rows = known.with_rows_of(peaks) if has_peaks else known
             view = timing.with_rows_of(rows) if timing.limits_transfers else timing
+            seconds = HOPELESS_SHARE * limits.until(end).time_limit_seconds
+            check = replace(limits, time_limit_seconds=seconds, most_iterations=HOPELESS_PATIENCE * patience)
+            is_hopeless = partial(_is_hopeless, instance, budget_bytes, known, limits=check)
             outcome, model = attempt(incumbent, instance, budget_bytes, view, left, is_hopeless=is_hopeless)
             proving = model if model.proves else proving
             if outcome.status == "infeasible" and model.proves:
@@ -95,6 +92,27 @@ def solve_within_deadline(
         if outcome.status == "infeasible":
             refuted.append(timing)
     return "time_limit", proving
+
+
+def _is_hopeless(
+    instance: Instance,
+    budget_bytes: int,
+    known: Timing,
+    model: Formulation,
+    start: list[float] | None,
+    *,
+    limits: Limits,
+) -> bool:
+    """Return whether the model that leaves no plan out, which is slow to solve, is soon seen to have no solution."""
+    # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
+    from poet_onnx.scheduling.solver import is_infeasible
+
+    if known.charged:
+        # Synchronous transfers are where their readers are: there are no rows to be missing.
+        return is_infeasible(formulate(instance, budget_bytes, known), limits, branches=False)
+    missed = known if start is None else known.with_rows_of(_missed(model, start, known))
+    rows = rows_beside_bottlenecks(instance, budget_bytes, missed)
+    return is_infeasible(formulate(instance, budget_bytes, rows), limits, branches=rows != missed)
 
 
 def _missed(model: Formulation, x: Sequence[float], timing: Timing) -> Timing:

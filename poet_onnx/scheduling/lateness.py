@@ -13,6 +13,12 @@ from poet_onnx.scheduling.timing import Timing
 MOST_PEAKS = 12
 """Nodes between which transfers are placed before any plan has shown where they are late."""
 
+MOST_BOTTLENECKS, BOTTLENECK_SHARE = 8, 0.75
+"""Nodes that leave hardly any RAM for other values, and how much of the budget such a node needs by itself."""
+
+MOST_BESIDE = 4
+"""Nodes next to a bottleneck whose transfers are to fit between them and it, on either side."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Move:
@@ -62,6 +68,64 @@ def rows_between_peaks(instance: Instance, budget_bytes: int, timing: Timing) ->
     begins, ends = (0, *(stage + 1 for stage in highest if stage < last)), (*highest, last)
     rows = replace(timing, begins=begins, ends=ends, departures=tuple(highest), arrivals=tuple(highest))
     return timing.with_rows_of(rows)
+
+
+def rows_beside_bottlenecks(instance: Instance, budget_bytes: int, timing: Timing) -> Timing:
+    """Return a view of the deadline with rows next to the nodes that need most of the budget by themselves.
+
+    While such a node runs hardly anything else is in RAM: what is read soon behind it is fetched in between, and what
+    was made shortly before it and is read behind is stored in between; or it is made again.
+    """
+    made, read = _pageable_spans(instance)
+    bottlenecks = _bottlenecks(instance, budget_bytes)
+    begins, ends, departures, arrivals = set[int](), set[int](), set[int](), set[int]()
+    for before, stage, behind in zip(
+        (0, *bottlenecks), bottlenecks, (*bottlenecks[1:], len(instance.nodes) - 1), strict=False
+    ):
+        reads = [other for other in range(stage + 1, behind + 1) if made.get(other, stage) < stage][:MOST_BESIDE]
+        if reads:
+            begins.add(stage + 1)
+            ends.update(reads)
+            arrivals.add(stage)
+        makes = [other for other in range(stage - 1, before - 1, -1) if read.get(other, stage) > stage][:MOST_BESIDE]
+        if makes:
+            begins.update(other + 1 for other in makes)
+            ends.add(stage)
+            departures.add(stage)
+    rows = replace(
+        timing,
+        begins=tuple(sorted(begins)),
+        ends=tuple(sorted(ends)),
+        departures=tuple(sorted(departures)),
+        arrivals=tuple(sorted(arrivals)),
+    )
+    return timing.with_rows_of(rows)
+
+
+def _bottlenecks(instance: Instance, budget_bytes: int) -> tuple[int, ...]:
+    """Return the stages of the nodes that need most by themselves, where not all that is alive fits."""
+    needs = [instance.smallest_node_bytes(stage) for stage in range(len(instance.nodes))]
+    levels = instance.step_bytes()
+    least = BOTTLENECK_SHARE * budget_bytes
+    narrow = [stage for stage, need in enumerate(needs) if need > least and levels[stage] > budget_bytes]
+    return tuple(sorted(sorted(narrow, key=lambda stage: -needs[stage])[:MOST_BOTTLENECKS]))
+
+
+def _pageable_spans(instance: Instance) -> tuple[dict[int, int], dict[int, int]]:
+    """Return where the earliest value that a stage reads was made, and where the last one that it makes is read.
+
+    Of stages that read or make values that can be paged, and of these only.
+    """
+    made: dict[int, int] = {}
+    read: dict[int, int] = {}
+    problem = instance.problem
+    pageable = [problem.paging and name in problem.costs.page_in for name in instance.values]
+    for stage, values in enumerate(instance.reads):
+        for value in filter(pageable.__getitem__, values):
+            maker = instance.producer[value]
+            made[stage] = min(maker, made.get(stage, maker))
+            read[maker] = stage
+    return made, read
 
 
 def late_transfers(model: Formulation, steps: Sequence[Step], timing: Timing, *, most: int = 6) -> Timing:

@@ -38,7 +38,52 @@ def iterations_of(scip: Model) -> int:
     return int(scip.getNLPIterations()) if scip.getStage() in (PY_SCIP_STAGE.SOLVING, PY_SCIP_STAGE.SOLVED) else 0
 
 
-class Watcher(Eventhdlr):
+class Patience(Eventhdlr):
+    """Stops SCIP after so many iterations of the simplex, or at an interrupt that Python hears of while SCIP calls it.
+
+    Attributes:
+        ending: why SCIP was stopped, None if it was not.
+    """
+
+    def __init__(self, most_iterations: float) -> None:
+        self.most_iterations = most_iterations
+        self.ending: str | None = None
+
+    def eventinit(self) -> None:
+        """Ask for the events."""
+        for event in _EVENTS:
+            self.model.catchEvent(event, self)
+
+    def eventexit(self) -> None:
+        """Ask for them no more."""
+        for event in _EVENTS:
+            self.model.dropEvent(event, self)
+
+    def eventexec(self, event: Event) -> None:
+        """Look at what SCIP has; an interrupt that Python hears of here would be lost in the solver's code."""
+        try:
+            if self.ending is not None:
+                self.stop(self.ending)
+            self._look(event)
+        except KeyboardInterrupt:
+            self.stop("userinterrupt")
+
+    def stop(self, ending: str) -> None:
+        """Make SCIP stop, at the next event if it cannot yet, and note why."""
+        self.ending = ending
+        if self.model.getStage() != PY_SCIP_STAGE.INITSOLVE:
+            self.model.interruptSolve()
+
+    def stop_if_spent(self) -> None:
+        """Stop SCIP after all its iterations."""
+        if iterations_of(self.model) >= self.most_iterations:
+            self.stop("timelimit")
+
+    def _look(self, event: Event) -> None:
+        self.stop_if_spent()
+
+
+class Watcher(Patience):
     """Hands every better assignment and bound on as SCIP finds them, and stops it a while after the asked gaps.
 
     SCIP is never stopped at a gap and resumed: doing that lost the optimum of a model, and with it the bound.
@@ -64,6 +109,7 @@ class Watcher(Eventhdlr):
             limits: when to stop.
             starts: assignments that SCIP was given.
         """
+        super().__init__(limits.most_iterations - incumbent.iterations)
         self.formulation = formulation
         self.variables = variables
         self.scale = scale
@@ -72,34 +118,8 @@ class Watcher(Eventhdlr):
         self.starts = starts
         self.best_found = 0
         self.last_node: int | None = None
-        self.ending: str | None = None
-
-    def eventinit(self) -> None:
-        """Ask for the events."""
-        for event in _EVENTS:
-            self.model.catchEvent(event, self)
-
-    def eventexit(self) -> None:
-        """Ask for them no more."""
-        for event in _EVENTS:
-            self.model.dropEvent(event, self)
-
-    def eventexec(self, event: Event) -> None:
-        """Look at what SCIP has; an interrupt that Python hears of here would be lost in the solver's code."""
-        try:
-            self._look(event)
-        except KeyboardInterrupt:
-            self.stop("userinterrupt")
-
-    def stop(self, ending: str) -> None:
-        """Make SCIP stop, at the next event if it cannot yet, and note why."""
-        self.ending = ending
-        if self.model.getStage() != PY_SCIP_STAGE.INITSOLVE:
-            self.model.interruptSolve()
 
     def _look(self, event: Event) -> None:
-        if self.ending is not None:
-            self.stop(self.ending)
         dual = self.model.getDualbound()
         if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
             self.incumbent.lift(dual / self.scale)
@@ -120,9 +140,8 @@ class Watcher(Eventhdlr):
 
     def stop_if_spent(self) -> None:
         """Stop SCIP after all its iterations, or after those of its patience with assignments that make no plan."""
+        super().stop_if_spent()
         iterations, patience = iterations_of(self.model), self.limits.patience_iterations
-        if self.incumbent.iterations + iterations >= self.limits.most_iterations:
-            self.stop("timelimit")
         if self.incumbent.steps is not None or iterations <= patience or not self.model.getNSols():
             return
         if self.best_found > self.starts or iterations > LAST_PATIENCE * patience:
