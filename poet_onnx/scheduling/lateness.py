@@ -1,4 +1,8 @@
-"""Where the step of a placed plan waits for its channel, and the rows of time that it shows to be missing."""
+"""Rows of time that are likely to matter.
+
+Those that a placed plan shows to be missing, by where its step waits for the channel; and, before there is a plan, those
+between and beside the nodes that need most RAM.
+"""
 
 from __future__ import annotations
 

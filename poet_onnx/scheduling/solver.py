@@ -66,7 +66,7 @@ REFUTING_PARAMETERS: dict[str, int | float] = {
 """SCIP's settings for branching where a model is only to be refuted: less effort to compare candidates.
 
 With the rows beside bottlenecks, and neither cuts nor heuristics, MobileNet, batch 8, 25 % on tx2 within 1.3x is
-refuted in 60 to 180 nodes, 11 to 18 s, for each of six seeds. With cuts, or with SCIP's own effort, it takes 30 to 80 s.
+refuted in 60 to 180 nodes, 11 to 18 s, for each of six seeds. With cuts, or with SCIP's own effort, it takes 30 to 80.
 """
 
 PLACING_PARAMETERS: dict[str, bool | int] = {
