@@ -1,7 +1,7 @@
 """Rows of time that are likely to matter.
 
-Those that a placed plan shows to be missing, by where its step waits for the channel; and, before there is a plan, those
-between and beside the nodes that need most RAM.
+Those that a placed plan shows to be missing, by where its step waits for the channel; and, before there is a plan,
+those between and beside the nodes that need most RAM.
 """
 
 from __future__ import annotations
