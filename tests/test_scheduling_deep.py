@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from onnx import helper
@@ -75,6 +78,34 @@ def test_however_often_waits_are_cut_there_is_room_for_them(
     for percent in range(20, 100, 5):
         evict(lives, Prices.of(lives), profile, percent * profile.peak_bytes // 100)
     assert most > 2 * len(profile.order), "no eviction cut more waits than there is room for at first"
+
+
+def test_an_interrupt_is_never_lost_while_waits_are_chosen(problem: ScheduleProblem) -> None:
+    """NumPy drops what is raised while it asks an operand for attributes."""
+    lives, profile = profile_of(problem)
+    prices = Prices.of(lives)
+    calls = 0
+
+    def run(interrupted_call: int | None) -> None:
+        nonlocal calls
+        calls = 0
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+            if calls == interrupted_call and event == "call":
+                raise KeyboardInterrupt
+
+        sys.setprofile(count)
+        try:
+            evict(lives, prices, profile, profile.peak_bytes // 2)
+        finally:
+            sys.setprofile(None)
+
+    run(None)
+    for interrupted_call in random.Random(0).sample(range(1, calls), 40):
+        with pytest.raises(KeyboardInterrupt):
+            run(interrupted_call)
 
 
 def test_a_plan_is_proven_by_memory_alone_where_the_solver_has_no_time(problem: ScheduleProblem) -> None:

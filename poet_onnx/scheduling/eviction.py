@@ -44,7 +44,9 @@ class Home(IntEnum):
     NOWHERE = 2
 
 
-RAM, STORAGE, NOWHERE = Home
+RAM, STORAGE, NOWHERE = (int(home) for home in Home)
+"""The same as plain numbers, for arrays: NumPy asks the members of an enumeration whether they are arrays, which is
+slow, and drops an interrupt that comes while they answer."""
 
 
 @dataclass(frozen=True)
@@ -210,12 +212,12 @@ class Eviction:
             wait = int(chosen[best])
             self.send(wait, STORAGE if page[best] <= self.rerun[wait] else NOWHERE)
 
-    def send(self, wait: int, home: Home) -> None:
+    def send(self, wait: int, home: int) -> None:
         """Let a value be elsewhere during a wait."""
         value = int(self.value[wait])
         self.excess[self.first[wait] + 1 : self.last[wait]] -= self.lives.sizes[value]
         self.home[wait] = home
-        if home is STORAGE:
+        if home == STORAGE:
             self.paged[value] += 1
         else:
             self._require(value, int(self.last[wait]), wait)
@@ -299,14 +301,14 @@ class Eviction:
                 now = self.home[wait].item()
                 if now in (RAM, home):
                     continue
-                if home is NOWHERE and self.rerun[wait] >= self._page_price(self.value[wait]):
+                if home == NOWHERE and self.rerun[wait] >= self._page_price(self.value[wait]):
                     continue
-                if home is STORAGE and self.prices.page_in[self.value[wait]] >= self.rerun[wait]:
+                if home == STORAGE and self.prices.page_in[self.value[wait]] >= self.rerun[wait]:
                     continue
                 saved = self._save()
                 self.visits += self.count
                 self.bring_back(wait)
-                if home is not RAM:
+                if home != RAM:
                     self.send(wait, home)
                 fits = self.fill(at_peak=at_peak, barred=wait)
                 if fits:
