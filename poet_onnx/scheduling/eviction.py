@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,17 +35,12 @@ MOST_RESTARTS = 12
 """Times that recomputes which leave no way out are forbidden before paging alone is tried."""
 
 
-class Home(IntEnum):
-    """Where a value is during a wait, and how it comes back."""
+RAM, STORAGE, NOWHERE = range(3)
+"""Where a value is during a wait, and so how it comes back.
 
-    RAM = 0
-    STORAGE = 1
-    NOWHERE = 2
-
-
-RAM, STORAGE, NOWHERE = (int(home) for home in Home)
-"""The same as plain numbers, for arrays: NumPy asks the members of an enumeration whether they are arrays, which is
-slow, and drops an interrupt that comes while they answer."""
+Plain numbers, for they are kept in arrays: NumPy asks the members of an enumeration whether they are arrays, which is
+slow, and drops an interrupt that comes while they answer.
+"""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.eviction import Eviction, Home, Prices, evict
+from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction, Prices, evict
 from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
 from poet_onnx.scheduling.segments import evict_in_segments
 from poet_onnx.scheduling.transfers import overlap, spread_out
@@ -94,13 +94,13 @@ class _Writer:
         self.last_use = eviction.profile.last_use
         self.order = eviction.profile.order
         self.leaving: set[int] = set()
-        self.arriving: dict[int, dict[int, Home]] = {}
+        self.arriving: dict[int, dict[int, int]] = {}
         for wait in range(eviction.count):
-            home = Home(int(eviction.home[wait]))
+            home = int(eviction.home[wait])
             value = int(eviction.value[wait])
-            if home is not Home.RAM:
+            if home != RAM:
                 self.arriving.setdefault(int(eviction.last[wait]), {})[value] = home
-            if home is Home.STORAGE:
+            if home == STORAGE:
                 self.leaving.add(value)
         self.copies = [0] * len(self.order)
 
@@ -117,12 +117,12 @@ class _Writer:
                     yield Step(Action.PAGE_OUT_START, name)
                     yield Step(Action.PAGE_OUT_END, name)
 
-    def _supply(self, value: int, place: int, pending: dict[int, Home], there: set[int]) -> Iterator[Step]:
+    def _supply(self, value: int, place: int, pending: dict[int, int], there: set[int]) -> Iterator[Step]:
         """Bring a value back before a place, behind all that its node reads if it is made again."""
         if value in there:
             return
         there.add(value)
-        if pending.get(value) is Home.STORAGE:
+        if pending.get(value) == STORAGE:
             yield Step(Action.PAGE_IN_START, self.lives.values[value])
             yield Step(Action.PAGE_IN_END, self.lives.values[value])
             return
