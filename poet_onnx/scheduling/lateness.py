@@ -70,8 +70,7 @@ def rows_between_peaks(instance: Instance, budget_bytes: int, timing: Timing) ->
     ]
     highest = sorted(sorted(peaks, key=lambda stage: -levels[stage])[:MOST_PEAKS])
     begins, ends = (0, *(stage + 1 for stage in highest if stage < last)), (*highest, last)
-    rows = replace(timing, begins=begins, ends=ends, departures=tuple(highest), arrivals=tuple(highest))
-    return timing.with_rows_of(rows)
+    return timing.with_rows(begins, ends, highest, highest)
 
 
 def rows_beside_bottlenecks(instance: Instance, budget_bytes: int, timing: Timing) -> Timing:
@@ -96,14 +95,7 @@ def rows_beside_bottlenecks(instance: Instance, budget_bytes: int, timing: Timin
             begins.update(other + 1 for other in makes)
             ends.add(stage)
             departures.add(stage)
-    rows = replace(
-        timing,
-        begins=tuple(sorted(begins)),
-        ends=tuple(sorted(ends)),
-        departures=tuple(sorted(departures)),
-        arrivals=tuple(sorted(arrivals)),
-    )
-    return timing.with_rows_of(rows)
+    return timing.with_rows(begins, ends, departures, arrivals)
 
 
 def _bottlenecks(instance: Instance, budget_bytes: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ in it, and a transfer that takes longer than the step may wait is in RAM while t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -50,15 +50,21 @@ class Timing:
     arrivals: tuple[int, ...] = ()
     is_narrow: bool = False
 
-    def with_rows_of(self, other: Timing) -> Timing:
-        """Return this view with the rows of another one too, and those of windows between the stages of both."""
+    def with_rows(
+        self, begins: Iterable[int], ends: Iterable[int], departures: Iterable[int], arrivals: Iterable[int]
+    ) -> Timing:
+        """Return this view with these rows too, and those of windows between its stages and these."""
         return replace(
             self,
-            begins=tuple(sorted({*self.begins, *other.begins})),
-            ends=tuple(sorted({*self.ends, *other.ends})),
-            departures=tuple(sorted({*self.departures, *other.departures})),
-            arrivals=tuple(sorted({*self.arrivals, *other.arrivals})),
+            begins=tuple(sorted({*self.begins, *begins})),
+            ends=tuple(sorted({*self.ends, *ends})),
+            departures=tuple(sorted({*self.departures, *departures})),
+            arrivals=tuple(sorted({*self.arrivals, *arrivals})),
         )
+
+    def with_rows_of(self, other: Timing) -> Timing:
+        """Return this view with the rows of another one too, and those of windows between the stages of both."""
+        return self.with_rows(other.begins, other.ends, other.departures, other.arrivals)
 
     def is_within(self, other: Timing) -> bool:
         """Return whether no plan that this view admits is left out by another one with the same rows."""
