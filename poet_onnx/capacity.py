@@ -54,15 +54,13 @@ def schedule_in_capacity(
     """
     end = time.monotonic() + seconds
     plan = schedule(problem, seconds)
-    advice = ", and without paging no plan was found; give a larger budget, or storage with more room."
+    recompute = "" if problem.recompute else ", or allow recompute, which may help"
+    advice = f", and without paging no plan was found; give a larger budget, or storage with more room{recompute}."
     try:
         check_page_file(problem, plan, advice)
     except PageFileError as too_large:
         try:
-            plan = schedule(replace(problem, paging=False), max(1.0, end - time.monotonic()))
+            return schedule(replace(problem, paging=False), max(1.0, end - time.monotonic()))
         except (NoneExistsError, NothingFoundError):
             raise too_large from None
-        why = "plans that page nothing, for the best plan's page file has no room on the storage"
-        covers = f"{why}; {plan.certificate.covers}"
-        return replace(plan, certificate=replace(plan.certificate, covers=covers))
     return plan

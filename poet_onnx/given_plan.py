@@ -7,10 +7,9 @@ from dataclasses import replace
 from poet_onnx import plan_json
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.plan import Certificate, Plan, Prediction, gaps
+from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction, gaps
 from poet_onnx.plan_figures import check_figures, same
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.certified import ALL_PLANS
 from poet_onnx.simulate import simulate
 
 _FIXED = ("resident_bytes", "page_out_bytes", "page_in_bytes", "recomputed_nodes")
@@ -98,16 +97,12 @@ def replayed(problem: ScheduleProblem, plan: Plan, *, aside_bytes: int) -> Plan:
 
 
 def _certificate(problem: ScheduleProblem, plan: Plan, here: Prediction) -> Certificate:
-    """Return what is known of the plan with the problem's costs."""
+    """Return what is known of the plan with the problem's costs, and what only the plan says."""
     certificate, energy, base = plan.certificate, here.energy_joules, problem.base_joules
-    overhead = max(0.0, energy - base)
     if same(energy, certificate.objective_joules) and same(here.seconds, plan.prediction.seconds):
-        expected = (energy - certificate.bound_joules) / overhead if overhead > _VISIBLE_OVERHEAD * energy else None
-        if expected is not None and abs(certificate.overhead_gap - expected) > _VISIBLE_OVERHEAD * (1 + expected):
-            raise InputError(
-                f"The plan is damaged: its gap over the overhead is {certificate.overhead_gap:.6g} where its energy "
-                f"and bound make it {expected:.6g}; make it again with --plan-out."
-            )
+        wrong = _wrong_bound(certificate, energy, base)
+        if wrong is not None:
+            raise InputError(f"The plan is damaged: {wrong}; make it again with --plan-out.")
         return certificate
     bound = min(energy, base)
     gap, overhead_gap = gaps(energy, bound, base)
@@ -119,4 +114,21 @@ def _certificate(problem: ScheduleProblem, plan: Plan, here: Prediction) -> Cert
         gap=gap,
         overhead_gap=overhead_gap,
         covers=ALL_PLANS,
+        wide_bound_joules=bound,
     )
+
+
+def _wrong_bound(certificate: Certificate, energy: float, base: float) -> str | None:
+    """Return what of a certificate's bound is wrong for a step that takes some energy, if anything is."""
+    bound, least = certificate.bound_joules, min(energy, base)
+    near = _VISIBLE_OVERHEAD * energy
+    if certificate.wide_bound_joules < least - near or (certificate.covers == ALL_PLANS and bound > least + near):
+        return f"its bound is {bound:.6g} J where computing once alone takes {base:.6g} J"
+    overhead = max(0.0, energy - base)
+    expected = (energy - bound) / overhead if overhead > near else None
+    if expected is not None and abs(certificate.overhead_gap - expected) > _VISIBLE_OVERHEAD * (1 + expected):
+        return (
+            f"its gap over the overhead is {certificate.overhead_gap:.6g} where its energy and bound make it "
+            f"{expected:.6g}"
+        )
+    return None

@@ -171,7 +171,7 @@ def _floor(found: SmallestBudget, aside_bytes: int) -> Floor:
     return Floor(
         budget_bytes=found.budget_bytes + aside_bytes,
         bound_bytes=found.bound_bytes + aside_bytes,
-        covers=found.covers,
+        covers=str(found.covers),
     )
 
 

@@ -35,6 +35,65 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanClass:
+    """The plans of one graph variant, within the budget and the deadline, that a bound or a refusal speaks of.
+
+    A variant is the graph in one form: gradients whole or in parts, operators lowered in one way. A bound says nothing
+    of plans for others.
+
+    With `hops`, only what the solver's model expresses: what is recomputed before the same node keeps the order, too;
+    it is recomputed right before a reader, or where an input is in RAM anyway, in chains of units whose inner values
+    are not stored; values are stored when they are made first, and fetched right before a reader; buffers are taken
+    over only where that is certain; transfers are hidden as far as time allows.
+
+    Attributes:
+        recompute: plans that recompute belong to it.
+        paging: plans that page do.
+        in_order: all run the nodes first in one order, that of the certified plan.
+        hops: the most units that are recomputed one for the other; None if the class is not the solver's.
+        stays: small or short-lived values that never leave RAM in the solver's class; None if it is not that.
+    """
+
+    recompute: bool = True
+    paging: bool = True
+    in_order: bool = True
+    hops: int | None = None
+    stays: int | None = None
+
+    def __str__(self) -> str:
+        """Return the class in words that fit a line."""
+        if not self.in_order:
+            return "all plans of this graph variant"
+        may = {
+            (True, True): "may recompute and page",
+            (True, False): "may recompute and do not page",
+            (False, True): "may page and do not recompute",
+            (False, False): "neither recompute nor page",
+        }[self.recompute, self.paging]
+        plans = f"plans of this graph variant in this order that {may}"
+        if self.hops is None:
+            return plans
+        chains = f"chains of at most {self.hops} recomputes, " if self.recompute else ""
+        stays = f"{self.stays} value{'' if self.stays == 1 else 's'} always in RAM"
+        return f"{plans}, as the solver forms them ({chains}{stays})"
+
+    def is_proper(self) -> bool:
+        """Return whether a certificate may name the class."""
+        if not self.in_order:
+            return self == ALL_PLANS
+        return (self.hops is None) == (self.stays is None) and min(self.hops or 0, self.stays or 0) >= 0
+
+    def permits(self, prediction: Prediction) -> bool:
+        """Return whether a plan with some figures does only what these plans may do."""
+        pages = prediction.page_out_bytes or prediction.page_in_bytes
+        return (self.recompute or not prediction.recomputed_nodes) and (self.paging or not pages)
+
+
+ALL_PLANS = PlanClass(in_order=False)
+"""What a bound covers that needs no model: nothing is recomputed or paged, or nothing is proven but the base energy."""
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """What was proven about a plan's energy, and by whom.
 
@@ -44,10 +103,12 @@ class Certificate:
             "other_costs" (carried out with other costs than it was planned with; the bound is the energy of computing
             once).
         objective_joules: energy of the plan for one step, as simulated.
-        bound_joules: no plan of the class named in `covers` spends less.
+        bound_joules: no plan of the class `covers` spends less.
         gap: (objective - bound) / objective.
         overhead_gap: the same gap over the energy above the compute-only energy.
-        covers: the class of plans the bound is a bound of, in words.
+        covers: the class of plans the bound is a bound of.
+        wide_bound_joules: no plan spends less that keeps to what `covers` says of recompute, paging and order, formed
+            by the solver or not.
         solver: name and version.
         seed, threads: what makes the solve repeatable.
         solve_seconds: wall time of ordering and solving.
@@ -58,7 +119,8 @@ class Certificate:
     bound_joules: float
     gap: float
     overhead_gap: float
-    covers: str
+    covers: PlanClass
+    wide_bound_joules: float
     solver: str
     seed: int
     threads: int

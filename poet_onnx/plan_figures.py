@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import TYPE_CHECKING
 
 from poet_onnx.errors import InputError
-from poet_onnx.plan import STATUSES, Certificate, Plan, Prediction, gaps
+from poet_onnx.plan import ALL_PLANS, STATUSES, Certificate, Plan, Prediction, gaps
 
 if TYPE_CHECKING:
     from poet_onnx.plan_json import PlanFile
@@ -27,13 +28,22 @@ def same(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=_SAME, abs_tol=1e-15)
 
 
+_SOLVER = re.compile(r"SCIP [0-9.]{1,20} \(PySCIPOpt [0-9a-z.]{1,30}\)", re.ASCII)
+"""What a certificate may name beside "none"; whatever else is shown with it, this release words itself."""
+
+
 def check_figures(plan: Plan | PlanFile) -> None:
-    """Refuse figures that cannot be right, whatever graph and device they are of.
+    """Refuse figures and names that cannot be right, whatever graph and device they are of.
 
     Raises:
         InputError: naming the first one.
     """
-    wrong = _out_of_range(plan) or _broken_limit(plan) or _contradiction(plan.prediction, plan.certificate)
+    wrong = (
+        _out_of_range(plan)
+        or _broken_limit(plan)
+        or _contradiction(plan.prediction, plan.certificate)
+        or _false_claim(plan.prediction, plan.certificate)
+    )
     if wrong is not None:
         raise InputError(f"The plan is damaged: {wrong}; make it again with --plan-out.")
 
@@ -77,7 +87,27 @@ def _contradiction(prediction: Prediction, certificate: Certificate) -> str | No
     gap, _ = gaps(energy, bound, 0.0)
     if abs(certificate.gap - gap) > _SAME or certificate.overhead_gap < certificate.gap - _SAME:
         return f"its gaps {certificate.gap:.6g} and {certificate.overhead_gap:.6g} are not those of energy and bound"
+    wide = certificate.wide_bound_joules
+    if wide > bound * (1 + _SAME):
+        return f"its bound of {wide:.6g} J for more plans is above that of {bound:.6g} J for fewer"
     stalled = prediction.seconds - prediction.compute_seconds
     if abs(prediction.stall_seconds - stalled) > _SAME * prediction.seconds:
         return f"its step of {prediction.seconds:.6g} s is not what computing and waiting take"
+    return None
+
+
+def _false_claim(prediction: Prediction, certificate: Certificate) -> str | None:
+    """Return what of a certificate no release writes, if there is any."""
+    covers, is_base = certificate.covers, certificate.status in ("not_needed", "other_costs")
+    if not covers.is_proper() or (is_base and covers != ALL_PLANS):
+        return "certificate.covers is no class of plans that a bound is proven for"
+    if _SOLVER.fullmatch(certificate.solver) is None and not (is_base and certificate.solver == "none"):
+        return "certificate.solver is no solver of this release"
+    if certificate.threads != 1:
+        return f"it was solved with {certificate.threads} threads, which is always 1"
+    spends = prediction.recomputed_nodes or prediction.page_out_bytes or prediction.page_in_bytes
+    if certificate.status == "not_needed" and (spends or not same(certificate.gap, 0.0)):
+        return "it says that nothing was needed, and recomputes, pages or leaves a gap"
+    if not covers.permits(prediction):
+        return f"it does what {covers} do not"
     return None

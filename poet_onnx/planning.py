@@ -235,8 +235,9 @@ class _Whole:
         try:
             plan = schedule_in_capacity(variant.limited, ask, seconds=max(1.0, end - time.monotonic()))
         except (InfeasibleError, NothingFoundError) as error:
-            if graph is self.graph and not isinstance(error, (NoneExistsError, NothingFoundError, PageFileError)):
-                raise  # the computations alone take too long, and in other forms they take no less
+            is_slow = not isinstance(error, (NoneExistsError, NothingFoundError, PageFileError))
+            if is_slow and graph is self.graph and self.request.measured is None:
+                raise  # the computations alone take too long, and in other forms they are not modelled to take less
             return _Failure(error, variant)
         plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions, budget_bytes=problem.budget_bytes)
         return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
@@ -340,4 +341,5 @@ def _terms(failure: _Failure, request: Request) -> Terms:
         asked_bytes=(problem.budget_bytes or 0) + resident,
         besides_bytes=aside + resident,
         note=f" (with {' and '.join(parts)})" if parts else "",
+        forbidden=() if request.split else ("gradients in parts",),
     )

@@ -125,8 +125,9 @@ class Report(Figures):
         budget_bytes: the budget as bytes of what `budget_kind` names: "ram" bounds the step peak, "activation" the
             transient peak.
         deadline_seconds: the bound on predicted step time, or None.
-        status, objective_joules, bound_joules, gap, overhead_gap, covers, solver, seed, solve_seconds: the plan's
-            certificate, see `poet_onnx.plan.Certificate`.
+        certificate_origin: whether what is certified was "proven" here, or is "stated" by a plan that was given.
+        status, objective_joules, bound_joules, wide_bound_joules, gap, overhead_gap, covers, solver, seed,
+            solve_seconds: the plan's certificate, see `poet_onnx.plan.Certificate`.
         gradient_buffer_bytes: the part of the resident bytes that a `TrainingSession` does without where it updates
             parameters within the step; the optimizer's moments, which are no part of the graph, come on top in any use.
         part_bytes: weight gradients larger than this are computed in parts; None where all are whole.
@@ -146,9 +147,11 @@ class Report(Figures):
     budget_bytes: int | None = pydantic.Field(ge=0)
     budget_kind: Literal["ram", "activation"]
     deadline_seconds: float | None = pydantic.Field(gt=0)
+    certificate_origin: Literal["proven", "stated"]
     status: str
     objective_joules: float = pydantic.Field(ge=0)
     bound_joules: float = pydantic.Field(ge=0)
+    wide_bound_joules: float = pydantic.Field(ge=0)
     gap: float = pydantic.Field(ge=0)
     overhead_gap: float = pydantic.Field(ge=0)
     covers: str
@@ -189,12 +192,14 @@ class Report(Figures):
             budget_bytes=budget_bytes,
             budget_kind=budget_kind,
             deadline_seconds=plan.deadline_seconds,
+            certificate_origin="stated" if result.is_given and certificate.covers.in_order else "proven",
             status=certificate.status,
             objective_joules=certificate.objective_joules,
             bound_joules=certificate.bound_joules,
+            wide_bound_joules=certificate.wide_bound_joules,
             gap=certificate.gap,
             overhead_gap=certificate.overhead_gap,
-            covers=certificate.covers,
+            covers=str(certificate.covers),
             solver=certificate.solver,
             seed=certificate.seed,
             solve_seconds=certificate.solve_seconds,

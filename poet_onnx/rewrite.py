@@ -51,6 +51,7 @@ class RewriteResult:
         budget_bytes: the bound on what `budget_kind` names: "ram" bounds resident plus transient bytes, "activation"
             transient bytes alone.
         method: how the plan was made.
+        is_given: the plan was made before; its certificate says what was proven then.
     """
 
     model: ir.Model
@@ -64,6 +65,7 @@ class RewriteResult:
     budget_bytes: int | None
     budget_kind: BudgetKind
     method: str
+    is_given: bool
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, whole or not at all; what is external data stays external.
@@ -220,6 +222,7 @@ def rewrite(
         budget_bytes=planned.budget_bytes,
         budget_kind=request.budget_kind,
         method=method,
+        is_given=request.plan is not None,
     )
 
 

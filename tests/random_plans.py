@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from poet_onnx.graph import Node, TrainingGraph
-from poet_onnx.plan import Action, Certificate, Plan, Step, gaps
+from poet_onnx.plan import ALL_PLANS, Action, Certificate, Plan, Step, gaps
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.simulate import simulate
 
@@ -18,7 +18,7 @@ def plan_of(problem: ScheduleProblem, steps: list[Step]) -> Plan:
     energy = prediction.energy_joules
     bound = min(energy, problem.base_joules)
     gap, overhead_gap = gaps(energy, bound, problem.base_joules)
-    certificate = Certificate("feasible", energy, bound, gap, overhead_gap, "all plans", "none", 0, 1, 0.0)
+    certificate = Certificate("other_costs", energy, bound, gap, overhead_gap, ALL_PLANS, bound, "none", 0, 1, 0.0)
     return Plan(graph.fingerprint, problem.costs.device, None, None, tuple(steps), prediction, certificate)
 
 

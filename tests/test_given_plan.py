@@ -157,3 +157,48 @@ def test_a_plan_carried_out_with_other_costs_claims_nothing_of_them(
     )
     assert again["prediction"]["transient_peak_bytes"] == made.rewritten.transient_peak_bytes
     assert poet_onnx.verify(path, out, feeds=1).passed
+
+
+def test_what_a_given_plan_says_is_proven_is_shown_as_its_word(
+    cli: Cli, path: Path, made: RewriteResult, tmp_path: Path
+) -> None:
+    """Only a solver could tell whether a bound holds; whatever it says, it is not shown as proven here."""
+    file = as_file(made)
+    file["certificate"] |= {
+        "status": "optimal",
+        "bound_joules": file["certificate"]["objective_joules"],
+        "gap": 0.0,
+        "overhead_gap": 0.0,
+    }
+    shown = cli("rewrite", path, tmp_path / "out.onnx", "--device", "host", "--plan", written(file, tmp_path))
+    assert shown.code == 0, shown
+    assert "stated by the plan that was given, not proven here:" in shown.out
+    assert "proven bound" not in shown.out
+    report = cli("rewrite", path, tmp_path / "two.onnx", "--device", "host", "--plan", tmp_path / "plan.json", "--json")
+    assert json.loads(report.out)["certificate_origin"] == "stated"
+
+
+def test_a_bound_on_all_plans_is_the_energy_of_computing_once(path: Path, made: RewriteResult, tmp_path: Path) -> None:
+    base = ScheduleProblem(made.graph, made.costs).base_joules
+    energy = made.rewritten.energy_joules
+    everything = {"recompute": True, "paging": True, "in_order": False, "hops": None, "stays": None}
+    for bound in (0.5 * base, energy):
+        file = as_file(made)
+        gap, overhead = (energy - bound) / energy, (energy - bound) / (energy - base)
+        file["certificate"] |= {
+            "bound_joules": bound,
+            "wide_bound_joules": bound,
+            "gap": gap,
+            "overhead_gap": overhead,
+            "covers": everything,
+        }
+        with pytest.raises(InputError, match="where computing once alone takes"):
+            poet_onnx.rewrite(path, device="host", plan=written(file, tmp_path))
+
+
+def test_a_plan_that_needed_nothing_is_proven_where_it_is_replayed(cli: Cli, path: Path, tmp_path: Path) -> None:
+    for extra in (["--plan-out", tmp_path / "plan.json"], ["--plan", tmp_path / "plan.json", "--force"]):
+        shown = cli("rewrite", path, tmp_path / "out.onnx", "--device", "host", "--json", *extra)
+        report = json.loads(shown.out)
+        assert (report["status"], report["certificate_origin"]) == ("not_needed", "proven")
+        assert report["covers"] == "all plans of this graph variant"

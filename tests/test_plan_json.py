@@ -72,6 +72,9 @@ def test_broken_plans_are_refused(change: dict[str, object], message: str) -> No
         from_json(json.dumps({**json.loads(to_json(plan, graph)), **change}), graph)
 
 
+CLASS = {"recompute": True, "paging": True, "in_order": True, "hops": None, "stays": None}
+
+
 @pytest.mark.parametrize(
     ("part", "change", "message"),
     [
@@ -88,6 +91,20 @@ def test_broken_plans_are_refused(change: dict[str, object], message: str) -> No
         ("certificate", {"bound_joules": 0.0}, "are not those of energy and bound"),
         ("certificate", {"objective_joules": 1e9}, r"1e\+09 J in another"),
         ("certificate", {"seed": int("9" * 300)}, "seed is out of range"),
+        ("certificate", {"covers": "all plans"}, "covers"),
+        ("certificate", {"covers": {**CLASS, "in_order": False, "paging": False}}, "no class of plans"),
+        ("certificate", {"covers": {**CLASS, "hops": 3}}, "no class of plans"),
+        ("certificate", {"covers": {**CLASS, "hops": -1, "stays": 3}}, "no class of plans"),
+        ("certificate", {"covers": {**CLASS, "paging": False}}, "does what plans of .* do not page do not"),
+        ("certificate", {"covers": {**CLASS, "and": "all others"}}, "and"),
+        ("certificate", {"status": "not_needed"}, "no class of plans"),
+        ("certificate", {"status": "not_needed", "covers": {**CLASS, "in_order": False}}, "nothing was needed"),
+        ("certificate", {"wide_bound_joules": 1e9}, "for more plans is above"),
+        ("certificate", {"solver": "proven by hand"}, "no solver of this release"),
+        ("certificate", {"solver": "SCIP 9.0 (PySCIPOpt 5.0) and proven by hand"}, "no solver of this release"),
+        ("certificate", {"solver": "none"}, "no solver of this release"),
+        ("certificate", {"threads": 7}, "7 threads"),
+        ("certificate", {"proof": "proven by hand"}, "proof"),
     ],
 )
 def test_plans_that_contradict_themselves_are_refused(part: str, change: dict[str, object], message: str) -> None:

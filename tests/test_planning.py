@@ -71,6 +71,7 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, option: str, settled: bool
 ) -> None:
     """The scheduler is given what is left of a budget; where it lacks one byte, so does the budget that was asked."""
+    from poet_onnx.plan import PlanClass
     from poet_onnx.problem import ScheduleProblem
     from poet_onnx.scheduling.instance import build_instance, file_order
     from poet_onnx.scheduling.planner import _Run
@@ -79,7 +80,7 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
     def find_nothing(run: _Run, _: int) -> poet_onnx.Plan:
         order = file_order(run.problem.graph)
         if settled:
-            raise NoneExistsError(build_instance(run.problem, order))
+            raise NoneExistsError(build_instance(run.problem, order), PlanClass())
         raise NothingFoundError(run.problem, order, 1.0)
 
     def one_byte_more(problem: ScheduleProblem, *_: object, **__: object) -> SimpleNamespace:

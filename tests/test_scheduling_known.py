@@ -10,7 +10,7 @@ from brute_force import least_energy
 from poet_onnx.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
-from poet_onnx.plan import Action, Plan, Step
+from poet_onnx.plan import Action, Plan, PlanClass, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule
 from poet_onnx.scheduling.incumbent import Incumbent
@@ -120,7 +120,7 @@ def test_a_bound_that_reaches_a_known_plan_settles_an_order() -> None:
     problem, _ = _problem()
     incumbent = Incumbent(problem, problem.base_joules, None, 0.0)
     limits = Limits(0.0, 0.0, 1.0, known_joules=problem.base_joules + 1.0)
-    incumbent.lift(0.9)
+    incumbent.lift(0.9, PlanClass())
     assert not incumbent.settles(limits)
-    incumbent.lift(1.0)
+    incumbent.lift(1.0, PlanClass())
     assert incumbent.settles(limits)

@@ -134,14 +134,25 @@ def report_lines(report: Report) -> list[str]:
             f"takes {scaled_text(report.bound_joules, 'J')}, and how near the least energy this is, is not known"
         )
     else:
-        lines.append(
-            f"{report.status}: energy {scaled_text(report.objective_joules, 'J')}, "
-            f"proven bound {scaled_text(report.bound_joules, 'J')}, gap {percent_text(report.gap)} "
-            f"({percent_text(report.overhead_gap)} of what is spent above computing once)"
-        )
-        lines.append(f"the bound covers: {report.covers}")
-        lines.append(f"solved by {report.solver} in {report.solve_seconds:.1f} s, seed {report.seed}")
+        lines += _certificate_lines(report)
     return lines
+
+
+def _certificate_lines(report: Report) -> Iterator[str]:
+    """Yield what was proven of a plan that needed a solver, and whether that was here."""
+    is_proven = report.certificate_origin == "proven"
+    if not is_proven:
+        yield "stated by the plan that was given, not proven here:"
+    yield (
+        f"{report.status}: energy {scaled_text(report.objective_joules, 'J')}, "
+        f"{'proven ' if is_proven else ''}bound {scaled_text(report.bound_joules, 'J')}, "
+        f"gap {percent_text(report.gap)} "
+        f"({percent_text(report.overhead_gap)} of what is spent above computing once)"
+    )
+    yield f"the bound covers: {report.covers}"
+    if report.wide_bound_joules < report.bound_joules:
+        yield (f"of these, however they are formed, none spends less than {scaled_text(report.wide_bound_joules, 'J')}")
+    yield f"solved by {report.solver} in {report.solve_seconds:.1f} s, seed {report.seed}"
 
 
 def _wear_text(wear: Wear) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.classes import solver_class
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance
@@ -69,7 +70,7 @@ def attempt(
         else:
             outcome = solve(model, incumbent, limits.until(end), start=start)
         if model.proves and outcome.status != "infeasible":
-            incumbent.lift(outcome.bound_joules)
+            incumbent.lift(outcome.bound_joules, solver_class(model.candidates))
         bound = bound or outcome.bound_joules
         status = without if outcome.status == "infeasible" else outcome.status
         outcome = replace(outcome, status=status, bound_joules=bound)

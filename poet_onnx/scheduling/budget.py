@@ -7,8 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from poet_onnx.plan import ALL_PLANS, PlanClass
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.building import formulate
+from poet_onnx.scheduling.classes import solver_class
 from poet_onnx.scheduling.deadlines import solve_within_deadline
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
@@ -42,14 +44,14 @@ class SmallestBudget:
     Attributes:
         budget_bytes: the smallest budget for which a plan was found.
         bound_bytes: no plan of those that `covers` names fits in less; others, in other orders above all, may.
-        covers: the plans that were looked at, in words.
+        covers: the plans that were looked at.
         node: name of the node that needs the most by itself.
         node_bytes: its inputs, outputs and workspace.
     """
 
     budget_bytes: int
     bound_bytes: int
-    covers: str
+    covers: PlanClass
     node: str
     node_bytes: int
 
@@ -73,46 +75,58 @@ def smallest_budget(
     needs = [instance.smallest_node_bytes(position) for position in range(len(instance.nodes))]
     worst = max(range(len(needs)), key=needs.__getitem__)
     peak = max(instance.step_bytes())
+    alone = _Floor(min(needs[worst], peak), ALL_PLANS)
     low = min(max(needs[worst], too_small_bytes + 1), peak)
     if problem.deadline_seconds is None:
-        found, bound = _search(instance, low, peak)
+        found, floor = _search(instance, low, peak, alone)
         found = _without_paging(instance, low, found)
-        bound = min(bound, found)
     else:
-        found, bound = _within_deadline(instance, problem.deadline_seconds, low, peak, seconds=seconds)
+        found, floor = _within_deadline(instance, problem.deadline_seconds, low, peak, alone, seconds=seconds)
     node = instance.nodes[worst].name
-    return SmallestBudget(min(found, peak), min(bound, peak), _covers(problem), node, needs[worst])
+    return SmallestBudget(min(found, peak), min(floor.size_bytes, found, peak), floor.covers, node, needs[worst])
 
 
-def _covers(problem: ScheduleProblem) -> str:
-    """Say of which plans the bound is one: those of one order, and of `_model`."""
-    if problem.deadline_seconds is not None:
-        return "plans in this order of the nodes that the solver can form"
-    if problem.paging and problem.costs.page_out:
-        return "plans in this order of the nodes that page and do not recompute"
-    return f"plans in this order of the nodes{' that recompute and do not page' if problem.recompute else ''}"
+@dataclass(frozen=True, slots=True)
+class _Floor:
+    """Bytes that all plans of a class need."""
+
+    size_bytes: int
+    covers: PlanClass
+
+    def lifted(self, size_bytes: int, model: Formulation) -> _Floor:
+        """Return the floor, or a higher one that a model's plans have."""
+        return _Floor(size_bytes, solver_class(model.candidates)) if size_bytes > self.size_bytes else self
 
 
-def _search(instance: Instance, low_bytes: int, peak_bytes: int, *, seconds: float = SEARCH_SECONDS) -> tuple[int, int]:
-    """Return a budget that works, `peak_bytes` if no smaller one is found, and a lower bound on all that do."""
+def _search(
+    instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor, *, seconds: float = SEARCH_SECONDS
+) -> tuple[int, _Floor]:
+    """Return a budget that works, `peak_bytes` if no smaller one is found, and what all plans that are looked at need.
+
+    Args:
+        instance: the problem; its own budget is not looked at.
+        low_bytes: the smallest budget to look at.
+        peak_bytes: a budget that works.
+        floor: that is known.
+        seconds: for each model.
+    """
     from poet_onnx.scheduling.solver import least_budget
 
-    budget, bound = low_bytes, low_bytes
+    budget = low_bytes
     while budget < peak_bytes:
         model = _model(instance, budget)
-        bound = max(bound, model.memory.fixed_bytes)
+        floor = floor.lifted(model.memory.fixed_bytes, model)
         if model.memory.fixed_bytes > budget:
             budget = model.memory.fixed_bytes
             continue
         if greedy_start(model) is not None:
-            found_bytes = _tightened(instance, model)
-            return found_bytes, min(bound, found_bytes)
+            return _tightened(instance, model), floor
         found, proven, _ = least_budget(model, time_limit_seconds=seconds)
-        bound = max(bound, int(min(proven, found)))
+        floor = floor.lifted(int(min(proven, found)), model)
         if found <= budget:
-            return budget, bound
+            return budget, floor
         budget = max(budget + 1, math.ceil(min(found, peak_bytes) - 0.5))
-    return peak_bytes, bound
+    return peak_bytes, floor
 
 
 def _without_paging(instance: Instance, low_bytes: int, found_bytes: int) -> int:
@@ -121,15 +135,16 @@ def _without_paging(instance: Instance, low_bytes: int, found_bytes: int) -> int
     if not (problem.paging and problem.recompute) or found_bytes - low_bytes < LEAST_GAIN * found_bytes:
         return found_bytes
     alone = replace(instance, problem=replace(problem, paging=False))
+    floor = _Floor(low_bytes, ALL_PLANS)
     # Mostly one model says that it has none; from the bottom up there would be many.
-    if _search(alone, max(low_bytes, found_bytes - 1), found_bytes, seconds=ALONE_SECONDS)[0] == found_bytes:
+    if _search(alone, max(low_bytes, found_bytes - 1), found_bytes, floor, seconds=ALONE_SECONDS)[0] == found_bytes:
         return found_bytes
-    return _search(alone, low_bytes, found_bytes, seconds=ALONE_SECONDS)[0]
+    return _search(alone, low_bytes, found_bytes, floor, seconds=ALONE_SECONDS)[0]
 
 
 def _within_deadline(
-    instance: Instance, deadline_seconds: float, low_bytes: int, peak_bytes: int, *, seconds: float
-) -> tuple[int, int]:
+    instance: Instance, deadline_seconds: float, low_bytes: int, peak_bytes: int, floor: _Floor, *, seconds: float
+) -> tuple[int, _Floor]:
     """Return the smallest budget, as near as time allows, for which a plan is found that is in time.
 
     Args:
@@ -137,27 +152,29 @@ def _within_deadline(
         deadline_seconds: for the whole step.
         low_bytes: no plan fits in less.
         peak_bytes: a budget that works.
+        floor: that is known.
         seconds: to look in.
 
     Returns:
-        That budget, and a lower bound: one byte more than the largest budget that was proven to be too small.
+        That budget, and what plans need: one byte more than the largest budget that was proven to be too small.
     """
     works = peak_bytes
-    budget = bound = low_bytes
+    budget = low_bytes
     limits = Limits(math.inf, math.inf, seconds, most_iterations=BISECTION_ITERATIONS)
     end = time.monotonic() + seconds
     while works - low_bytes > PRECISION * works and time.monotonic() < end:
         problem = replace(instance.problem, budget_bytes=budget)
         incumbent = Incumbent(problem, instance.base_joules, None)
         limited = replace(instance, problem=problem)
-        status, _ = solve_within_deadline(incumbent, limited, budget, deadline_seconds, limits.until(end))
+        status, model = solve_within_deadline(incumbent, limited, budget, deadline_seconds, limits.until(end))
         if incumbent.steps is None:
-            bound = max(bound, budget + 1) if status == "infeasible" else bound
+            if status == "infeasible" and model is not None:
+                floor = floor.lifted(budget + 1, model)
             low_bytes = budget
         else:
             works = budget
         budget = (low_bytes + works) // 2
-    return works, bound
+    return works, floor
 
 
 def _tightened(instance: Instance, model: Formulation) -> int:

@@ -6,24 +6,17 @@ import time
 
 from poet_onnx.plan import Certificate, Plan, Step, gaps
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.scheduling.outcome import Limits
+from poet_onnx.scheduling.outcome import Bound, Limits
 from poet_onnx.simulate import simulate
 
 ROUNDING = 1e-9
 """Energies that differ by no more than this part of them are the same."""
 
-ANY_IN_ORDER = "plans of any kind in this order"
-"""What a bound covers that comes from the memory of the order alone."""
-
-ALL_PLANS = "all plans"
-"""What a bound covers that needs no model: nothing is recomputed or paged, or nothing is proven but the base energy."""
-
 
 def certified(
     problem: ScheduleProblem,
     steps: tuple[Step, ...],
-    bound_joules: float,
-    covers: str,
+    bound: Bound,
     *,
     limits: Limits,
     ending: str,
@@ -34,8 +27,7 @@ def certified(
     Args:
         problem: what was planned.
         steps: of the plan.
-        bound_joules: no plan that is covered spends less.
-        covers: which plans that are.
+        bound: what is proven.
         limits: of the search: its gap, and its seed.
         ending: status where the gap was not reached; "not_needed" where everything fits as it is.
         begin: when the search began.
@@ -45,21 +37,22 @@ def certified(
     """
     prediction = simulate(problem, steps)
     energy, solver, status = prediction.energy_joules, "none", ending
-    bound = min(energy, bound_joules)
-    gap, overhead_gap = gaps(energy, bound, problem.base_joules)
+    bound_joules = min(energy, bound.joules)
+    gap, overhead_gap = gaps(energy, bound_joules, problem.base_joules)
     if ending != "not_needed":
         from poet_onnx.scheduling.solver import solver_name
 
         solver = solver_name()
         # Here and not before, for placing the transfers may have saved energy.
-        status = "optimal" if energy - bound <= (limits.gap + ROUNDING) * energy else ending
+        status = "optimal" if energy - bound_joules <= (limits.gap + ROUNDING) * energy else ending
     certificate = Certificate(
         status=status,
         objective_joules=energy,
-        bound_joules=bound,
+        bound_joules=bound_joules,
         gap=gap,
         overhead_gap=overhead_gap,
-        covers=covers,
+        covers=bound.covers,
+        wide_bound_joules=min(energy, bound.wide_joules),
         solver=solver,
         seed=limits.seed,
         threads=1,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.plan import Prediction, Step
+from poet_onnx.plan import PlanClass, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.lowering import to_steps
-from poet_onnx.scheduling.outcome import Limits, Progress
+from poet_onnx.scheduling.outcome import Bound, Limits, Progress
 from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import simulate
 
@@ -26,7 +26,7 @@ class Incumbent:
         steps: of that plan, or None.
         prediction: of that plan, or None.
         joules: its energy as simulated, infinite without a plan.
-        bound_joules: no plan of the class spends less.
+        bound: what is proven.
         fastest_seconds: of all plans offered, those included that miss the deadline.
         iterations: of the simplex, spent on it so far.
         refused: why the simulator refused plans, those aside that miss the deadline.
@@ -42,7 +42,8 @@ class Incumbent:
         self.steps: tuple[Step, ...] | None = None
         self.prediction: Prediction | None = None
         self.joules = self.fastest_seconds = float("inf")
-        self.bound_joules = self.base_joules = base_joules
+        self.base_joules = base_joules
+        self.bound = Bound.base(base_joules)
         self.iterations = 0
         self.refused: list[str] = []
         self._problem = problem
@@ -88,12 +89,11 @@ class Incumbent:
             prediction = simulate(self._timeless, steps)
         return steps, prediction
 
-    def lift(self, overhead_joules: float) -> None:
-        """Take note of a bound on the energy above the base."""
-        if self.base_joules + overhead_joules > self.bound_joules:
-            self.bound_joules = self.base_joules + overhead_joules
-            if time.monotonic() - self._reported > 0.25:
-                self.report()
+    def lift(self, overhead_joules: float, covers: PlanClass) -> None:
+        """Take note of a bound on the energy above the base of all plans of a class."""
+        before, self.bound = self.bound, self.bound.lifted(self.base_joules + overhead_joules, covers)
+        if self.bound is not before and time.monotonic() - self._reported > 0.25:
+            self.report()
 
     def report(self) -> None:
         """Tell how far things are."""
@@ -101,8 +101,8 @@ class Incumbent:
             return
         self._reported = time.monotonic()
         found = self.joules < float("inf")
-        gap = max(0.0, self.joules - self.bound_joules) / self.joules if found else float("inf")
-        self._progress(Progress(self.joules, self.bound_joules, gap, self._reported - self._begin))
+        gap = max(0.0, self.joules - self.bound.joules) / self.joules if found else float("inf")
+        self._progress(Progress(self.joules, self.bound.joules, gap, self._reported - self._begin))
 
     def is_over(self, limits: Limits, end: float) -> bool:
         """Return whether all iterations are spent, or a moment of `time.monotonic` has come."""
@@ -110,9 +110,9 @@ class Incumbent:
 
     def settles(self, limits: Limits) -> bool:
         """Return whether the plan is as close to the bound as was asked for, or none can be as cheap as a known one."""
-        if self.bound_joules >= limits.known_joules:
+        if self.bound.joules >= limits.known_joules:
             return True
         if self.steps is None:
             return False
-        gap, overhead = self.joules - self.bound_joules, self.joules - self.base_joules
+        gap, overhead = self.joules - self.bound.joules, self.joules - self.base_joules
         return gap <= limits.gap * self.joules * (1 + 1e-9) and gap <= limits.overhead_gap * overhead * (1 + 1e-6)

@@ -6,6 +6,8 @@ import math
 import time
 from dataclasses import dataclass, replace
 
+from poet_onnx.plan import ALL_PLANS, PlanClass
+
 OVERHEAD_GAP = 0.1
 """Besides the asked gap, the solver closes the gap over the overhead to this, as long as time lasts."""
 
@@ -61,6 +63,32 @@ class Limits:
     def until(self, end: float) -> Limits:
         """Return the limits with the time that is left up to a moment of `time.monotonic`."""
         return replace(self, time_limit_seconds=seconds_until(end))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What is proven so far: no plan of a class spends less; nor does any in its order with its permissions.
+
+    Attributes:
+        joules: of the step.
+        covers: the class.
+        wide_joules: of the step, for plans that the solver does not form, too.
+    """
+
+    joules: float
+    covers: PlanClass
+    wide_joules: float
+
+    @classmethod
+    def base(cls, joules: float) -> Bound:
+        """Return the bound that computing once is."""
+        return cls(joules, ALL_PLANS, joules)
+
+    def lifted(self, joules: float, covers: PlanClass) -> Bound:
+        """Return the bound, or another one of the class if it is higher."""
+        if joules <= self.joules:
+            return self
+        return Bound(joules, covers, self.wide_joules if covers.hops is not None else joules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedErro
 from poet_onnx.plan import Action, Plan, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import attempt
-from poet_onnx.scheduling.certified import ALL_PLANS, ANY_IN_ORDER, ROUNDING, certified
+from poet_onnx.scheduling.certified import ROUNDING, certified
+from poet_onnx.scheduling.classes import class_in_order, solver_class
 from poet_onnx.scheduling.deadlines import solve_within_deadline
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.formulation import Formulation
@@ -20,13 +21,12 @@ from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.outcome import LEAST_SECONDS, WORTHWHILE, Limits, Progress, overhead_gap_of
+from poet_onnx.scheduling.outcome import LEAST_SECONDS, WORTHWHILE, Bound, Limits, Progress, overhead_gap_of
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import (
     NoneExistsError,
     NothingFoundError,
     check_large_nodes,
-    covers_of,
     seconds_to_explain,
 )
 from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
@@ -214,7 +214,7 @@ class _Run:
 
     def _plan_of(self, known: _Known) -> Plan:
         """Return a plan, bounded by what no plan of any kind and any order stays below."""
-        return self._plan(overlap(self.problem, known.steps), self.problem.base_joules, ALL_PLANS)
+        return self._plan(overlap(self.problem, known.steps), Bound.base(self.problem.base_joules))
 
     def take(self, steps: tuple[Step, ...]) -> None:
         """Take a plan that was found before or on the way to an order, if it keeps the limits."""
@@ -246,17 +246,17 @@ class _Run:
                 "give at least that."
             )
         if problem.budget_bytes is None or unlimited.transient_peak_bytes <= problem.budget_bytes:
-            return self._plan(steps, unlimited.energy_joules, ALL_PLANS, is_needed=False)
+            return self._plan(steps, Bound.base(unlimited.energy_joules), is_needed=False)
         incumbent = self._incumbent(order)
-        covers = self._bounded(incumbent, instance)
+        self._bounded(incumbent, instance)
         if incumbent.steps is None and self.ending == "interrupted":
             raise KeyboardInterrupt
         if incumbent.steps is None:
             raise NothingFoundError(problem, order, incumbent.fastest_seconds)
-        return self._plan(overlap(problem, incumbent.steps), incumbent.bound_joules, covers)
+        return self._plan(overlap(problem, incumbent.steps), incumbent.bound)
 
-    def _bounded(self, incumbent: Incumbent, instance: Instance) -> str:
-        """Bound plans of any kind in an order; solve where that does not settle it; return what the bound covers."""
+    def _bounded(self, incumbent: Incumbent, instance: Instance) -> None:
+        """Bound all that is allowed in an order, and solve where that does not settle it."""
         lives = Lifetimes(self.problem)
         profile = lives.profile(lives.order_of([node.name for node in instance.nodes]))
         budget = self.problem.budget_bytes or 0
@@ -267,12 +267,12 @@ class _Run:
             least = least_overhead(lives, Prices.at_least(lives), profile, budget, seconds=RELAXATION_SECONDS)
         except KeyboardInterrupt:
             self.ending = "interrupted"
-            return ALL_PLANS
+            return
+        wide = class_in_order(self.problem)
         if math.isinf(least):
-            raise NoneExistsError(instance)
-        incumbent.lift(least)
-        bound = incumbent.bound_joules
-        covers = ANY_IN_ORDER
+            raise NoneExistsError(instance, wide)
+        incumbent.lift(least, wide)
+        bound = incumbent.bound
         # The solver goes on when the asked gaps are reached, and so mostly ends below them; so must what replaces it.
         limits = self.limits
         near = replace(limits, gap=NEAR * limits.gap, overhead_gap=NEAR * limits.overhead_gap)
@@ -280,12 +280,9 @@ class _Run:
         if not is_settled and incumbent.steps is not None and time.monotonic() > self.end:
             self.ending = "time_limit"
         elif not is_settled:
-            covers, is_narrow = self._solve(incumbent, instance)
-            if is_narrow and self._is_worthwhile(bound, incumbent):
-                covers = self._widened(incumbent, instance, bound, covers)
-        if incumbent.bound_joules <= bound:
-            return ANY_IN_ORDER if least > 0 else ALL_PLANS
-        return f"{covers}; no plan of any kind in this order spends less than {bound:.6g} J"
+            is_narrow = self._solve(incumbent, instance)
+            if is_narrow and self._is_worthwhile(bound.joules, incumbent):
+                self._widen(incumbent, instance, bound)
 
     def _is_worthwhile(self, bound_joules: float, incumbent: Incumbent) -> bool:
         """Return whether there is time to look for what a bound permits, and that is much less than what was found."""
@@ -293,33 +290,31 @@ class _Run:
         is_early = incumbent.iterations <= BESIDES_ITERATIONS and time.monotonic() < self.end
         return self.ending == "feasible" and is_early and bound_joules < (1 - WORTHWHILE) * joules < math.inf
 
-    def _widened(self, incumbent: Incumbent, instance: Instance, bound_joules: float, covers: str) -> str:
-        """Solve once more with nothing set aside, after a narrow model; return what the bound covers then."""
-        joules, proven = incumbent.joules, incumbent.bound_joules
-        if self.problem.deadline_seconds is not None or self.problem.budget_bytes is None:
-            return covers
-        incumbent.bound_joules = bound_joules
-        budget = self.problem.budget_bytes
-        try:
-            outcome, model = attempt(
-                incumbent, instance, budget, None, self.limits.until(self.end), must_count_all=True
-            )
-        except KeyboardInterrupt:
-            self.ending = "interrupted"
-            return ANY_IN_ORDER
-        if outcome.status in ("time_limit", "interrupted"):
-            self.ending = outcome.status
-        if incumbent.joules < joules or incumbent.settles(self.limits):
-            return covers_of(model.candidates)
-        incumbent.bound_joules = proven
-        return covers
+    def _widen(self, incumbent: Incumbent, instance: Instance, bound: Bound) -> None:
+        """Solve once more with nothing set aside, after a narrow model; keep its bound where that led to something.
 
-    def _solve(self, incumbent: Incumbent, instance: Instance) -> tuple[str, bool]:
-        """Offer plans to the incumbent until one settles it.
-
-        Returns:
-            What the bound covers, and whether the model was narrow.
+        Args:
+            incumbent: what the narrow model left.
+            instance: what to solve.
+            bound: what was proven before the narrow model.
         """
+        joules, proven = incumbent.joules, incumbent.bound
+        if self.problem.deadline_seconds is not None or self.problem.budget_bytes is None:
+            return
+        incumbent.bound = bound
+        budget, limits = self.problem.budget_bytes, self.limits.until(self.end)
+        try:
+            outcome, _ = attempt(incumbent, instance, budget, None, limits, must_count_all=True)
+            status = outcome.status
+        except KeyboardInterrupt:
+            status = "interrupted"
+        if status in ("time_limit", "interrupted"):
+            self.ending = status
+        if incumbent.joules >= joules and not incumbent.settles(self.limits):
+            incumbent.bound = proven
+
+    def _solve(self, incumbent: Incumbent, instance: Instance) -> bool:
+        """Offer plans to the incumbent until one settles it; return whether the model was narrow."""
         budget, deadline = self.problem.budget_bytes, self.problem.deadline_seconds
         if budget is None:
             raise CheckFailedError("A schedule without a budget needs no solver.")
@@ -335,26 +330,24 @@ class _Run:
                 )
         except KeyboardInterrupt:
             status, model = "interrupted", None
-        if status == "infeasible" and incumbent.steps is None:
-            return self._without_paging(incumbent, instance)
+        if status == "infeasible" and model is not None and incumbent.steps is None:
+            self._solve_without_paging(incumbent, instance, model)
+            return False
         if status in ("time_limit", "interrupted"):
             self.ending = status
-        if model is None:
-            return ALL_PLANS, False
-        return covers_of(model.candidates), model.is_narrow
+        return model is not None and model.is_narrow
 
-    def _without_paging(self, incumbent: Incumbent, instance: Instance) -> tuple[str, bool]:
+    def _solve_without_paging(self, incumbent: Incumbent, instance: Instance, refuted: Formulation) -> None:
         """Solve with recompute alone, which needs no tokens: where these are what does not fit, there may be a plan."""
-        problem = instance.problem
+        problem, none_exists = instance.problem, NoneExistsError(instance, solver_class(refuted.candidates))
         if not (problem.paging and problem.recompute):
-            raise NoneExistsError(instance)
+            raise none_exists
         try:
-            covers, _ = self._solve(incumbent, replace(instance, problem=replace(problem, paging=False)))
+            self._solve(incumbent, replace(instance, problem=replace(problem, paging=False)))
         except NoneExistsError:
-            raise NoneExistsError(instance) from None
-        return f"plans that page nothing; {covers}", False
+            raise none_exists from None
 
-    def _plan(self, steps: tuple[Step, ...], bound_joules: float, covers: str, *, is_needed: bool = True) -> Plan:
+    def _plan(self, steps: tuple[Step, ...], bound: Bound, *, is_needed: bool = True) -> Plan:
         """Return a plan with its certificate; none is needed where everything fits as it is."""
         ending = self.ending if is_needed else "not_needed"
-        return certified(self.problem, steps, bound_joules, covers, limits=self.limits, ending=ending, begin=self.begin)
+        return certified(self.problem, steps, bound, limits=self.limits, ending=ending, begin=self.begin)

@@ -8,6 +8,7 @@ from pyscipopt import Eventhdlr, Heur, Model, Sepa, Variable
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, PY_SCIP_STAGE, Event
 
 from poet_onnx.scheduling.ancestry import Ancestry
+from poet_onnx.scheduling.classes import solver_class
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.outcome import Limits
@@ -111,6 +112,7 @@ class Watcher(Patience):
         """
         super().__init__(limits.most_iterations - incumbent.iterations)
         self.formulation = formulation
+        self.covers = solver_class(formulation.candidates)
         self.variables = variables
         self.scale = scale
         self.incumbent = incumbent
@@ -122,8 +124,8 @@ class Watcher(Patience):
     def _look(self, event: Event) -> None:
         dual = self.model.getDualbound()
         if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
-            self.incumbent.lift(dual / self.scale)
-        if self.incumbent.bound_joules >= self.limits.known_joules:
+            self.incumbent.lift(dual / self.scale, self.covers)
+        if self.incumbent.bound.joules >= self.limits.known_joules:
             self.stop("gaplimit")
         if event.getType() == PY_SCIP_EVENTTYPE.BESTSOLFOUND:
             best = self.model.getBestSol()

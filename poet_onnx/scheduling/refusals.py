@@ -1,14 +1,14 @@
-"""What is said where there is no plan, and of which plans a bound holds."""
+"""What is said where there is no plan."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.plan import ALL_PLANS, PlanClass
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.budget import BISECTIONS_SECONDS, smallest_budget
-from poet_onnx.scheduling.candidates import Candidates
 from poet_onnx.scheduling.instance import Instance
 
 LEAST_EXPLANATION_SECONDS = 10.0
@@ -29,12 +29,14 @@ class Terms:
         asked_bytes: the whole budget.
         besides_bytes: what is in it besides the scheduler's own.
         note: what that is, in words that follow the figure asked for; empty where there is nothing.
+        forbidden: what was forbidden besides recompute and paging, and could be allowed.
     """
 
     kind: str
     asked_bytes: int
     besides_bytes: int = 0
     note: str = ""
+    forbidden: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, problem: ScheduleProblem) -> Terms:
@@ -67,23 +69,23 @@ class NothingFoundError(LimitReachedError):
         terms = terms or Terms.of(self._problem)
         if self._fastest_seconds == float("inf"):
             return LimitReachedError(
-                f"No plan for {terms} was found in {self.seconds:.0f} s; give a larger --time-limit, budget or "
-                "deadline."
+                f"No plan for {terms} was found in {self.seconds:.0f} s; give a larger --time-limit or budget"
+                f"{_or_allow(self._problem, terms)}."
             )
         works = smallest_budget(self._problem, self._order, seconds=seconds).budget_bytes
         return LimitReachedError(
             f"No plan for {terms} was found that meets the deadline of {self._problem.deadline_seconds:.6g} s, "
             f"transfers included: the fastest found takes {self._fastest_seconds:.6g} s; give at least that, or a "
-            f"budget of {terms.whole(works)} bytes."
+            f"budget of {terms.whole(works)} bytes{_or_allow(replace(self._problem, deadline_seconds=None), terms)}."
         )
 
 
 class NoneExistsError(InfeasibleError):
-    """No plan exists in an order; what would do is told when all orders have failed."""
+    """No plan of a class exists; what would do is told when all orders have failed."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, covers: PlanClass) -> None:
         super().__init__("no plan exists")
-        self._problem = instance.problem
+        self._problem, self._covers = instance.problem, covers
         self._order = tuple(node.name for node in instance.nodes)
 
     def explained(self, terms: Terms | None = None, *, seconds: float) -> InfeasibleError:
@@ -95,26 +97,29 @@ class NoneExistsError(InfeasibleError):
         within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
         works = terms.whole(smallest.budget_bytes)
         return InfeasibleError(
-            f"No plan{within} keeps to {terms}: the smallest found that works is {works} bytes "
-            f"({smallest.covers} need at least {terms.whole(smallest.bound_bytes)}), and node '{smallest.node}' alone "
-            f"needs {smallest.node_bytes:,}; give at least {works} bytes or allow recompute, paging or time.",
+            f"No plan{within} keeps to {terms} among {self._covers}: the smallest found that works is {works} bytes, "
+            f"and node '{smallest.node}' alone needs {smallest.node_bytes:,}; give at least {works} bytes"
+            f"{_or_allow(problem, terms, alone_bytes=smallest.node_bytes)}.",
             smallest.budget_bytes,
         )
 
 
-def covers_of(candidates: Candidates) -> str:
-    """Say in words which plans the bound holds for."""
-    hops = "any number of" if candidates.hops >= len(candidates.units) else f"at most {candidates.hops}"
-    stays = sum(1 for value in candidates.last_alive if value not in candidates.instance.kept)
-    recompute = (
-        "plans in this order, which recomputes before the same node keep as well; recompute right before a reader, or "
-        f"where an input is in RAM anyway, in chains of {hops} fused units whose inner values are not stored"
-    )
-    return (
-        f"{recompute if candidates.units else 'plans in this order that recompute nothing'}; values stored when they "
-        f"are made first, fetched right before a reader; {stays} small or short-lived values stay in RAM; buffers are "
-        "taken over only where that is certain; transfers hidden as far as time allows"
-    )
+def _or_allow(problem: ScheduleProblem, terms: Terms, *, alone_bytes: int = 0) -> str:
+    """Say what was forbidden, or limited besides the budget, that may help; what is allowed is no advice.
+
+    Args:
+        problem: that has no plan.
+        terms: of who asked.
+        alone_bytes: what one node needs: where the budget is less, only another form of the graph helps.
+    """
+    means = list(terms.forbidden)
+    if alone_bytes <= (problem.budget_bytes or 0):
+        means += [] if problem.recompute else ["recompute"]
+        means += [] if problem.paging or not problem.costs.page_out else ["paging"]
+        means += [] if problem.deadline_seconds is None else ["more time"]
+    *others, last = means or [""]
+    listed = f"{', '.join(others)} or {last}" if others else last
+    return f", or allow {listed}, which may help" if listed else ""
 
 
 def check_large_nodes(instance: Instance, budget: int) -> None:
@@ -124,4 +129,4 @@ def check_large_nodes(instance: Instance, budget: int) -> None:
         NoneExistsError: if one does not.
     """
     if any(instance.smallest_node_bytes(position) > budget for position in range(len(instance.nodes))):
-        raise NoneExistsError(instance)
+        raise NoneExistsError(instance, ALL_PLANS)

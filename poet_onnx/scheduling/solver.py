@@ -95,8 +95,7 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
     Returns:
         The outcome; its status is "optimal", "time_limit", "interrupted" or "infeasible".
     """
-    base_joules = incumbent.base_joules
-    scale = OBJECTIVE_SCALE / base_joules
+    scale = _scale(model, incumbent.base_joules)
     scip, variables = _build(model, [cost * scale for cost in model.cost], limits)
     if start is not None:
         _add_start(scip, variables, start)
@@ -139,7 +138,7 @@ def is_infeasible(model: Formulation, limits: Limits, *, branches: bool) -> bool
     Raises:
         KeyboardInterrupt: if the solver was interrupted.
     """
-    scale = OBJECTIVE_SCALE / model.candidates.instance.base_joules
+    scale = _scale(model, model.candidates.instance.base_joules)
     scip, _ = _build(model, [cost * scale for cost in model.cost], limits)
     scip.setHeuristics(PY_SCIP_PARAMSETTING.OFF)
     scip.setSeparating(PY_SCIP_PARAMSETTING.OFF)
@@ -178,6 +177,11 @@ def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[floa
     found = scip.getNSols() > 0
     x = tuple(float(round(scip.getVal(variable))) for variable in variables) if found else None
     return (scip.getPrimalbound() * unit if found else float("inf")), scip.getDualbound() * unit, x
+
+
+def _scale(model: Formulation, base_joules: float) -> float:
+    """Return what a joule is in the units that SCIP sees; a measured step may take none that anyone could meter."""
+    return OBJECTIVE_SCALE / (base_joules or sum(model.cost) or 1.0)
 
 
 def _build(

@@ -20,7 +20,7 @@ from poet_onnx.errors import PoetError
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
-from poet_onnx.plan import Certificate, Plan, Prediction
+from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction
 
 Cell = str | int | float | None
 
@@ -134,7 +134,7 @@ def _carry_out(prepared: Prepared, verdict: Verdict) -> tuple[float | None, str]
 def _plan(prepared: Prepared, verdict: Verdict, prediction: Prediction) -> Plan:
     problem = prepared.problem
     energy = prediction.energy_joules
-    certificate = Certificate("time_limit", energy, 0.0, 1.0, 1.0, "nothing is claimed here", "benchmark", 0, 1, 0.0)
+    certificate = Certificate("time_limit", energy, 0.0, 1.0, 1.0, ALL_PLANS, 0.0, "benchmark", 0, 1, 0.0)
     return Plan(
         fingerprint=problem.graph.fingerprint,
         device=problem.costs.device,
