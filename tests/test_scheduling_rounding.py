@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from pyscipopt.scip import PY_SCIP_HEURTIMING, PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
 from poet_onnx.scheduling.incumbent import Incumbent
+from poet_onnx.scheduling.interrupts import Interrupts
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.plugins import Rounding, Watcher
@@ -47,7 +49,7 @@ def test_scip_takes_what_is_rounded_at_its_root() -> None:
         scip, variables = _build(model, [cost * 1e4 / base_joules for cost in model.cost], limits)
         scip.setHeuristics(PY_SCIP_PARAMSETTING.OFF)
         incumbent = Incumbent(problem, base_joules, None)
-        watcher = Watcher(model, variables, 1e4 / base_joules, incumbent, limits)
+        watcher = Watcher(model, variables, 1e4 / base_joules, incumbent, limits, interrupts=Interrupts())
         scip.includeEventhdlr(watcher, "watcher", "")
         rounding = Rounding(watcher)
         scip.includeHeur(rounding, "rounding by gaps", "", "P", timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE)
@@ -65,8 +67,9 @@ def test_scip_takes_what_is_rounded_at_its_root() -> None:
 def test_an_interrupt_while_rounding_or_looking_for_rows_ends_the_search(
     busy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupted(*_: object) -> tuple[()]:
+        signal.raise_signal(signal.SIGINT)
+        return ()
 
     problem, model = tight_model(3, 14, 0.2)
     monkeypatch.setattr(f"poet_onnx.scheduling.{busy}", interrupted)
@@ -105,7 +108,7 @@ def test_a_number_of_iterations_ends_the_search_in_the_same_place() -> None:
         assert outcome.status == "time_limit"
         assert incumbent.is_over(limits, float("inf"))
         assert incumbent.iterations < 4_000
-        ends.append((outcome, incumbent.iterations, incumbent.joules, incumbent.bound_joules))
+        ends.append((outcome, incumbent.iterations, incumbent.joules, incumbent.bound))
     assert ends[0] == ends[1]
 
 
@@ -120,7 +123,9 @@ def test_scip_can_be_stopped_before_its_search() -> None:
     limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
     scip, variables = _build(model, [cost * 1e4 / problem.base_joules for cost in model.cost], limits)
     scip.setPresolve(PY_SCIP_PARAMSETTING.OFF)
-    watcher = _Hasty(model, variables, 1e4 / problem.base_joules, Incumbent(problem, problem.base_joules, None), limits)
+    base = problem.base_joules
+    incumbent = Incumbent(problem, base, None)
+    watcher = _Hasty(model, variables, 1e4 / base, incumbent, limits, interrupts=Interrupts())
     scip.includeEventhdlr(watcher, "watcher", "")
     scip.optimize()
     assert (scip.getStatus(), watcher.ending) == ("userinterrupt", "timelimit")

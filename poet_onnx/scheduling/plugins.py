@@ -11,6 +11,7 @@ from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.classes import solver_class
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
+from poet_onnx.scheduling.interrupts import Interrupts
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.search import MOST_CHANGES
 from poet_onnx.scheduling.starts import rounded_start
@@ -40,7 +41,7 @@ def iterations_of(scip: Model) -> int:
 
 
 class Patience(Eventhdlr):
-    """Stops SCIP after so many iterations of the simplex, or at an interrupt that Python hears of while SCIP calls it.
+    """Stops SCIP after so many iterations of the simplex.
 
     Attributes:
         ending: why SCIP was stopped, None if it was not.
@@ -61,13 +62,10 @@ class Patience(Eventhdlr):
             self.model.dropEvent(event, self)
 
     def eventexec(self, event: Event) -> None:
-        """Look at what SCIP has; an interrupt that Python hears of here would be lost in the solver's code."""
-        try:
-            if self.ending is not None:
-                self.stop(self.ending)
-            self._look(event)
-        except KeyboardInterrupt:
-            self.stop("userinterrupt")
+        """Look at what SCIP has."""
+        if self.ending is not None:
+            self.stop(self.ending)
+        self._look(event)
 
     def stop(self, ending: str) -> None:
         """Make SCIP stop, at the next event if it cannot yet, and note why."""
@@ -98,6 +96,7 @@ class Watcher(Patience):
         incumbent: Incumbent,
         limits: Limits,
         *,
+        interrupts: Interrupts,
         starts: int = 0,
     ) -> None:
         """Note what to watch.
@@ -108,6 +107,7 @@ class Watcher(Patience):
             scale: what a joule is in SCIP's objective.
             incumbent: takes what is found.
             limits: when to stop.
+            interrupts: to heed while something takes its time.
             starts: assignments that SCIP was given.
         """
         super().__init__(limits.most_iterations - incumbent.iterations)
@@ -117,11 +117,19 @@ class Watcher(Patience):
         self.scale = scale
         self.incumbent = incumbent
         self.limits = limits
+        self.interrupts = interrupts
         self.starts = starts
         self.best_found = 0
         self.last_node: int | None = None
 
     def _look(self, event: Event) -> None:
+        try:
+            with self.interrupts:
+                self._hand_on(event)
+        except KeyboardInterrupt:
+            self.stop("userinterrupt")
+
+    def _hand_on(self, event: Event) -> None:
         dual = self.model.getDualbound()
         if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
             self.incumbent.lift(dual / self.scale, self.covers)
@@ -169,20 +177,22 @@ class Rounding(Heur):
         self.next_node = 1
 
     def heurexec(self, heurtiming: int, nodeinfeasible: bool) -> dict[str, int]:
-        """Round the solution of the node's LP; an interrupt that Python hears of here stops the solver."""
+        """Round the solution of the node's LP."""
         nodes = int(self.model.getNTotalNodes())
         if nodeinfeasible or nodes < self.next_node or self.watcher.is_close():
             return {"result": PY_SCIP_RESULT.DIDNOTRUN}
         most_changes = FIRST_CHANGES if self.next_node == 1 else NEXT_CHANGES
         self.next_node = NEXT_ROUNDING * max(1, nodes)
         try:
-            found = self._round(most_changes)
+            with self.watcher.interrupts:
+                x = self._round(most_changes)
         except KeyboardInterrupt:
             self.watcher.stop("userinterrupt")
-            found = False
+            x = None
+        found = x is not None and self._try(x)
         return {"result": PY_SCIP_RESULT.FOUNDSOL if found else PY_SCIP_RESULT.DIDNOTFIND}
 
-    def _round(self, most_changes: int) -> bool:
+    def _round(self, most_changes: int) -> list[float] | None:
         formulation, variables = self.watcher.formulation, self.watcher.variables
         x = rounded_start(formulation, [self.model.getSolVal(None, variable) for variable in variables])
         if x is not None:
@@ -194,11 +204,12 @@ class Rounding(Heur):
                 time_limit_seconds=ROUNDING_SHARE * left,
                 most_changes=most_changes,
             )
-        if x is None:
-            return False
+        return x
+
+    def _try(self, x: list[float]) -> bool:
         # SCIP may have fixed or merged its own variables; those of the model can be given any value.
         solution = self.model.createOrigSol(self)
-        for variable, level in zip(variables, x, strict=True):
+        for variable, level in zip(self.watcher.variables, x, strict=True):
             self.model.setSolVal(solution, variable, level)
         return bool(self.model.trySol(solution))
 
@@ -211,12 +222,8 @@ class Separator(Sepa):
         self.ancestry = Ancestry(watcher.formulation)
 
     def sepaexeclp(self) -> dict[str, int]:
-        """Look for rows; an interrupt that Python hears of here stops the solver."""
-        try:
-            return {"result": self._separate()}
-        except KeyboardInterrupt:
-            self.watcher.stop("userinterrupt")
-            return {"result": PY_SCIP_RESULT.DIDNOTRUN}
+        """Look for rows."""
+        return {"result": self._separate()}
 
     def _separate(self) -> int:
         self.watcher.stop_if_spent()  # at the root, no other event may come for long

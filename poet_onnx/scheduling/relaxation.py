@@ -48,6 +48,8 @@ def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_by
     # Imported here, so that an order can be inspected where no solver is installed.
     from pyscipopt import Model, quicksum
 
+    from poet_onnx.scheduling.interrupts import optimize
+
     rows = _Rows(lives, prices, profile, budget_bytes)
     needs = rows.needs()
     prices_of = {wait: rows.prices_of(wait) for _, terms in needs for wait in terms}
@@ -82,9 +84,7 @@ def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_by
             scip.addCoefLinear(row, variable, factor)
     scip.setParam("limits/nodes", MOST_NODES)
     scip.setParam("limits/time", seconds)
-    scip.optimize()
-    if scip.getStatus() == "userinterrupt":
-        # SCIP takes Ctrl-C for itself: whoever asks for a bound on the way to something else has to hear of it.
+    if optimize(scip):
         raise KeyboardInterrupt
     if scip.getStatus() == "infeasible":
         return math.inf

@@ -11,6 +11,7 @@ from pyscipopt.scip import PY_SCIP_HEURTIMING, PY_SCIP_PARAMSETTING
 
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
+from poet_onnx.scheduling.interrupts import Interrupts, optimize
 from poet_onnx.scheduling.memory import Row
 from poet_onnx.scheduling.outcome import Limits, Outcome
 from poet_onnx.scheduling.plugins import Patience, Rounding, Separator, Watcher, iterations_of
@@ -102,7 +103,8 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
         scip.setParams(PROOF_PARAMETERS)
     else:
         scip.setParams(SEARCH_PARAMETERS)
-    watcher = Watcher(model, variables, scale, incumbent, limits, starts=int(start is not None))
+    interrupts = Interrupts()
+    watcher = Watcher(model, variables, scale, incumbent, limits, interrupts=interrupts, starts=int(start is not None))
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
     scip.includeSepa(
         Separator(watcher),
@@ -121,9 +123,9 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
             timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE,
         )
     scip.setParam("limits/time", limits.time_limit_seconds)
-    scip.optimize()
+    is_interrupted = optimize(scip, interrupts)
     incumbent.iterations += iterations_of(scip)
-    status = watcher.ending or str(scip.getStatus())
+    status = "userinterrupt" if is_interrupted else watcher.ending or str(scip.getStatus())
     return _outcome(scip, variables, scale, status)
 
 
@@ -148,11 +150,9 @@ def is_infeasible(model: Formulation, limits: Limits, *, branches: bool) -> bool
         scip.setParam("lp/rootiterlim", int(limits.most_iterations))
     patience = Patience(limits.most_iterations)
     scip.includeEventhdlr(patience, "patience", "stops after all iterations that are allowed")
-    scip.optimize()
-    status = patience.ending or str(scip.getStatus())
-    if status == "userinterrupt":
+    if optimize(scip):
         raise KeyboardInterrupt
-    return status == "infeasible"
+    return (patience.ending or str(scip.getStatus())) == "infeasible"
 
 
 def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[float, float, tuple[float, ...] | None]:
@@ -171,8 +171,7 @@ def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[floa
         scip.addCons(terms + fixed / unit <= budget)
     scip.setParam("limits/gap", 0.001)
     scip.setParam("limits/time", time_limit_seconds)
-    scip.optimize()
-    if scip.getStatus() == "userinterrupt":
+    if optimize(scip):
         raise KeyboardInterrupt
     found = scip.getNSols() > 0
     x = tuple(float(round(scip.getVal(variable))) for variable in variables) if found else None
