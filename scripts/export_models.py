@@ -17,8 +17,13 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from models import RECIPES, Recipe
+
+if TYPE_CHECKING:
+    import onnx
+    from torch import Tensor, nn
 
 OPSET = 15
 """At 17 LayerNormalization comes without the saved outputs that ONNX Runtime's gradient builder needs."""
@@ -54,6 +59,54 @@ def quiet() -> Iterator[None]:
                 os.close(source)
 
 
+def export_forward(module: nn.Module, example: dict[str, Tensor], *, dynamic: bool = False) -> onnx.ModelProto:
+    """Return the forward model of a module in the mode that it is in, as an input of `generate_artifacts`.
+
+    The exporter runs the module once, which moves running statistics, and writes what it finds afterwards: here the
+    model gets, and the module keeps, the values that the module has now.
+
+    Args:
+        module: whose first output is exported.
+        example: its inputs by name, in its order.
+        dynamic: leave the batch size open, as a dimension named "batch".
+    """
+    import onnx
+    import torch
+
+    buffers = _buffers(module)
+    values = {name: value.detach().clone() for name, value in buffers.items()}
+    file = io.BytesIO()
+    try:
+        torch.onnx.export(
+            module,
+            tuple(example.values()),
+            file,
+            dynamo=False,
+            training=torch.onnx.TrainingMode.PRESERVE,
+            do_constant_folding=False,
+            opset_version=OPSET,
+            input_names=list(example),
+            output_names=["output"],
+            dynamic_axes={name: {0: "batch"} for name in (*example, "output")} if dynamic else None,
+        )
+    finally:
+        moved = {name for name, buffer in _buffers(module).items() if not torch.equal(buffer, values[name])}
+        for name in moved:
+            owner, _, attribute = name.rpartition(".")
+            setattr(module.get_submodule(owner), attribute, buffers[name].detach().copy_(values[name]))
+    model = onnx.load_model_from_string(file.getvalue())
+    for initializer in model.graph.initializer:
+        if initializer.name in moved:
+            array = values[initializer.name].numpy(force=True)
+            initializer.CopyFrom(onnx.numpy_helper.from_array(array, initializer.name))
+    return model
+
+
+def _buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's running statistics and other buffers by all of their names."""
+    return dict(module.named_buffers(remove_duplicate=False))
+
+
 def export(
     recipe: Recipe,
     directory: Path,
@@ -78,23 +131,9 @@ def export(
     from onnxruntime.training import artifacts
 
     torch.manual_seed(seed)
-    module = recipe.build().train()
-    example = recipe.inputs(batch)
-    buffer = io.BytesIO()
-    torch.onnx.export(
-        module,
-        tuple(example.values()),
-        buffer,
-        dynamo=False,
-        training=torch.onnx.TrainingMode.TRAINING,
-        do_constant_folding=False,
-        opset_version=OPSET,
-        input_names=list(example),
-        output_names=["output"],
-        dynamic_axes={name: {0: "batch"} for name in (*example, "output")} if dynamic else None,
-    )
+    module = recipe.build()
     artifacts.generate_artifacts(
-        onnx.load_model_from_string(buffer.getvalue()),
+        export_forward(module, recipe.inputs(batch), dynamic=dynamic),
         requires_grad=[name for name, parameter in module.named_parameters() if parameter.requires_grad],
         frozen_params=[name for name, parameter in module.named_parameters() if not parameter.requires_grad],
         loss=artifacts.LossType[loss or recipe.loss],

@@ -17,7 +17,7 @@ class Recipe:
     """How to build and export a model.
 
     Attributes:
-        build: makes the module.
+        build: makes the module, in the mode that it is trained in.
         inputs: example inputs by name, for a batch size.
         loss: the name of an `onnxruntime.training.artifacts.LossType`.
     """
