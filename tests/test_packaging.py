@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from poet_onnx.ops import library_path
 
@@ -96,6 +97,17 @@ def wheel_folder(wheel: zipfile.ZipFile) -> str:
     """Return the name of the wheel's metadata folder."""
     (folder,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}
     return folder
+
+
+def test_training_extra_takes_the_torch_of_the_scripts_and_those_that_torchvision_needs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (needs,) = (need for need in map(Requirement, extras["training"]) if need.name == "torch")
+    (installed,) = re.findall(r"torch==([0-9.]+)", (ROOT / "scripts/environment.sh").read_text())
+    (torchvision,) = (need for need in map(Requirement, extras["architectures"]) if need.name == "torchvision")
+    assert all(needs.specifier.contains(version) for version in ("2.5.0", installed, f"{installed}+cpu", "2.14.1"))
+    assert not needs.specifier.contains("2.4.1"), "its exporter has no `dynamo=False`"
+    # torchvision 0.N is built for torch 2.(N - 15).
+    assert torchvision.specifier.contains(f"0.{int(installed.split('.')[1]) + 15}.0")
 
 
 def test_library_stays_loaded() -> None:
