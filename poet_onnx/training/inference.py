@@ -11,6 +11,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass,
 
 from poet_onnx.errors import InputError
 from poet_onnx.operators import ONNX_DOMAINS
+from poet_onnx.training.outputs import model_outputs
+from poet_onnx.training.roles import is_accumulator
 
 Array = npt.NDArray[np.generic]
 
@@ -23,17 +25,19 @@ def make_inference_model(
     Args:
         model: with parameters as inputs or initializers.
         values: parameters and running statistics by name.
-        outputs: names of what is to be computed; default the model's outputs, or those in front of the loss.
-        cut_loss: whether the model ends in a loss of its last data input.
+        outputs: names of what is to be computed; default the model's outputs.
+        cut_loss: whether a loss stands behind the model's outputs.
 
     Raises:
-        InputError: if an output is not there, or nothing is trained that the model reads.
+        InputError: if an output is not there or not known, or nothing is trained that the model reads.
     """
     graph = model.graph
+    if any(map(is_accumulator, graph)):
+        raise InputError("The model accumulates gradients: give the forward model, not the training graph.")
     if outputs is not None:
         _set_outputs(graph, outputs)
     elif cut_loss:
-        _set_outputs(graph, _before_loss(graph, values))
+        _set_outputs(graph, model_outputs(model))
     infer_only(model)
     _fill(graph, values)
     RemoveUnusedNodesPass()(model)
@@ -58,29 +62,12 @@ def infer_only(model: ir.Model) -> None:
 
 def _set_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
     made = {value.name: value for node in graph for value in node.outputs if value.name}
+    if isinstance(names, str) or not names or len(set(names)) < len(names):
+        raise InputError(f"The outputs to export are {names!r}: give a list of one name or more, each once.")
     for name in names:
         if name not in made:
             raise InputError(f"No node of the model makes an output '{name}'.")
     graph.outputs[:] = [made[name] for name in names]
-
-
-def _before_loss(graph: ir.Graph, values: Mapping[str, Array]) -> list[str]:
-    """Return what the nodes that depend on the labels read of the others."""
-    data = [value for value in graph.inputs if value.name not in values]
-    if len(data) < 2:
-        raise InputError("The model has fewer than two data inputs, so none holds labels: name the outputs to keep.")
-    behind: set[ir.Node] = set()
-    pending = [data[-1]]
-    while pending:
-        for node, _ in pending.pop().uses():
-            if node not in behind:
-                behind.add(node)
-                pending.extend(node.outputs)
-    read = [value for node in graph if node in behind for value in node.inputs if value is not None]
-    found = [value.name or "" for value in read if (maker := value.producer()) is not None and maker not in behind]
-    if not found:
-        raise InputError(f"The loss of '{data[-1].name}' reads nothing that the model computes: name the outputs.")
-    return list(dict.fromkeys(found))
 
 
 def _use_running_statistics(graph: ir.Graph, node: ir.Node) -> None:

@@ -258,12 +258,12 @@ class TrainingSession:
 
         Args:
             path: of the file.
-            model: the forward model that was trained; default the evaluation graph without its loss, which is what
-                depends on its last data input.
-            outputs: names of what is to be computed, if not all outputs or all that the loss reads.
+            model: the forward model that was trained; default the evaluation graph without its loss.
+            outputs: names of what is to be computed, in their order; default the model's own outputs.
 
         Raises:
-            InputError: if there is no forward model, or it has none of the parameters, or the file cannot be written.
+            InputError: if there is no forward model, or it does not tell its outputs, or it has none of the parameters,
+                or the file cannot be written.
         """
         source = self._eval_model if model is None else as_model(model)
         if source is None:

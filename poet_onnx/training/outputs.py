@@ -1,0 +1,104 @@
+"""Which values of an evaluation graph are outputs of the model itself, and which belong to the loss behind them.
+
+onnxruntime.training.onnxblock (v1.19.2) puts a loss behind a model's outputs, infers the types of all values, of which
+a graph's outputs need none, and then lets the loss take the place of the outputs. From that follow the rules:
+
+    O1. What a block makes is named "onnx::<what>::<number>"; what such a node reads of other values is an output.
+    O2. A value without a type was an output if its type can be inferred, or was known: what a node makes of it has a
+        type, or nobody reads it. This finds outputs that the loss does not read, and those in front of a loss that was
+        written without blocks. It says nothing of a graph whose types were removed.
+    O3. What the graph returns besides its loss, and no block made, is an output.
+    O4. Their order is known if there is one, or if the graph still returns all of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from poet_onnx.errors import InputError
+
+_MADE_BY_BLOCK = re.compile(r"onnx::.+::[0-9]+")
+_SHOWN_NAMES = 8
+
+
+def model_outputs(model: ir.Model) -> list[str]:
+    """Return the names of the model's own outputs in an evaluation graph, in their order.
+
+    Raises:
+        InputError: if the graph does not tell.
+    """
+    graph = model.graph
+    returned = [value for value in graph.outputs[1:] if not _by_block(value)]
+    found = dict.fromkeys([*returned, *_read_by_blocks(graph), *_without_type(model)])
+    found.pop(graph.outputs[0], None)
+    if len(found) == 1 or (found and len(found) == len(returned)):
+        return [value.name or "" for value in found]
+    if found:
+        raise InputError(
+            f"The evaluation graph does not tell the order of the model's outputs {_list(found)}: name those to export "
+            "in outputs=[...], or give the forward model as model=."
+        )
+    raise InputError(
+        f"The evaluation graph returns '{graph.outputs[0].name}' alone, which the model computes itself, and does not "
+        f"tell which of the values before it, such as {_list(_before_labels(graph))}, are outputs: name those to "
+        "export in outputs=[...], or give the forward model as model=."
+    )
+
+
+def _by_block(value: ir.Value) -> bool:
+    return _MADE_BY_BLOCK.fullmatch(value.name or "") is not None
+
+
+def _read_by_blocks(graph: ir.Graph) -> list[ir.Value]:
+    """Return what O1 finds."""
+    blocks = [node for node in graph if any(map(_by_block, node.outputs))]
+    read = [value for node in blocks for value in node.inputs if value is not None]
+    return [value for value in read if value.producer() is not None and not _by_block(value)]
+
+
+def _without_type(model: ir.Model) -> list[ir.Value]:
+    """Return what O2 finds."""
+    inner = [value for value in _made(model.graph) if not value.is_graph_output()]
+    if all(value.type is None for value in inner):
+        return []
+    typed = model.clone()
+    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(typed)
+    inferable = {value.name for value in _made(typed.graph) if value.type is not None}
+    return [value for value in inner if value.type is None and (value.name in inferable or _was_known(value))]
+
+
+def _made(graph: ir.Graph) -> list[ir.Value]:
+    return [value for node in graph for value in node.outputs if value.name]
+
+
+def _was_known(value: ir.Value) -> bool:
+    if not value.uses():
+        return value.index() == 0
+    return any(made.type is not None for node in value.consumers() for made in node.outputs)
+
+
+def _before_labels(graph: ir.Graph) -> list[ir.Value]:
+    """Return what is read of other values by the nodes behind the labels: the input that the fewest nodes depend on."""
+    behind = min((nodes for value in graph.inputs if (nodes := _dependants(value))), key=len, default=set())
+    read = dict.fromkeys(value for node in graph if node in behind for value in node.inputs if value is not None)
+    return [value for value in read if (maker := value.producer()) is not None and maker not in behind]
+
+
+def _dependants(value: ir.Value) -> set[ir.Node]:
+    found: set[ir.Node] = set()
+    pending = [value]
+    while pending:
+        for node in pending.pop().consumers():
+            if node not in found:
+                found.add(node)
+                pending.extend(node.outputs)
+    return found
+
+
+def _list(values: dict[ir.Value, None] | list[ir.Value]) -> str:
+    names = [f"'{value.name}'" for value in values]
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(names[:_SHOWN_NAMES]) + more

@@ -1,0 +1,62 @@
+"""Training artifacts of torch modules made in a test."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+from export_models import OPSET, quiet
+
+
+def make_artifacts(
+    folder: Path,
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    outputs: Sequence[str],
+    *,
+    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
+    **options: Any,
+) -> Path:
+    """Export a module, write its artifacts into a folder and return the path of the training graph.
+
+    Args:
+        folder: where they go; made if it is not there.
+        module: whose parameters are trained where they require gradients.
+        inputs: examples by name.
+        outputs: names of what the module returns.
+        dynamic_axes: as torch.onnx.export takes them.
+        options: of generate_artifacts.
+    """
+    from onnxruntime.training import artifacts
+
+    folder.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    parameters = dict(module.named_parameters())
+    with quiet():
+        torch.onnx.export(
+            module.train(),
+            tuple(inputs.values()),
+            buffer,
+            dynamo=False,
+            training=torch.onnx.TrainingMode.TRAINING,
+            do_constant_folding=False,
+            opset_version=OPSET,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_axes=dynamic_axes,
+        )
+        artifacts.generate_artifacts(
+            onnx.load_model_from_string(buffer.getvalue()),
+            requires_grad=[name for name, parameter in parameters.items() if parameter.requires_grad],
+            frozen_params=[name for name, parameter in parameters.items() if not parameter.requires_grad],
+            artifact_directory=str(folder),
+            **options,
+        )
+    return folder / "training_model.onnx"
