@@ -10,12 +10,14 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import CheckFailedError
+from poet_onnx.extract.ranges import find_ranges, ranges_to_json
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Plan
 from poet_onnx.plan_json import from_json, to_json
 
 VERSION_KEY, PLAN_KEY, DEVICE_KEY, TARGET_KEY = "poet.version", "poet.plan", "poet.device", "poet.target"
 FINGERPRINT_KEY, CERTIFICATE_KEY, DIMS_KEY = "poet.source_fingerprint", "poet.certificate", "poet.dims"
+RANGES_KEY = "poet.input_ranges"
 FIGURES = ("resident_bytes", "transient_peak_bytes", "step_peak_bytes", "energy_joules", "seconds")
 """Predicted figures that are written one by one, each as `poet.<figure>`."""
 
@@ -72,3 +74,17 @@ class WriteMetadata(InPlacePass):
         """Check that the plan reads back."""
         if from_json(model.metadata_props[PLAN_KEY], self._graph) != self._plan:
             raise CheckFailedError("The plan that was written into the model does not read back as it was.")
+
+
+class WriteInputRanges(InPlacePass):
+    """Write what the inputs may hold as labels and indices into `metadata_props`, before the graph is lowered.
+
+    Requires a normalized model; the key is `poet.input_ranges`.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Write it."""
+        text = ranges_to_json(find_ranges(model.graph))
+        modified = model.metadata_props.get(RANGES_KEY) != text
+        model.metadata_props[RANGES_KEY] = text
+        return PassResult(model, modified)

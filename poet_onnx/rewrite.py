@@ -21,7 +21,7 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.layout import DOMAIN
 from poet_onnx.passes.lowering import normalize_for
-from poet_onnx.passes.metadata import VERSION_KEY, WriteMetadata
+from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
@@ -278,6 +278,7 @@ def _passes(request: Request, progress: _Progress) -> Sequential:
     return Sequential(
         RefuseRewritten(progress),
         normalize_for(request.target, request.dims or None),
+        WriteInputRanges(),
         PlanStep(request, progress),
         with_plan(lambda planned: AnnotateCosts(planned.costs)),
         with_plan(lambda planned: OrderNodes(planned.graph, planned.plan)),

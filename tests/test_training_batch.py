@@ -30,15 +30,15 @@ IMAGE, MASK, LABEL = np.ones((4, 3, 2), np.float32), np.ones(5, np.bool_), np.ze
     ],
 )
 def test_arrays_come_by_name_or_in_order(inputs: Arrays, labels: Arrays) -> None:
-    found = read_batch(WANTED, inputs, labels)
+    found = read_batch(WANTED, inputs, labels, {})
     assert list(found) == ["image", "mask", "label"]
     assert [found[name] is array for name, array in (("image", IMAGE), ("mask", MASK), ("label", LABEL))] == [True] * 3
 
 
 def test_arrays_become_contiguous() -> None:
-    found = read_batch(WANTED[:1], np.ones((4, 2, 3), np.float32).transpose(0, 2, 1), None)
+    found = read_batch(WANTED[:1], np.ones((4, 2, 3), np.float32).transpose(0, 2, 1), None, {})
     assert found["image"].flags.c_contiguous
-    scalar = read_batch([Wanted("x", np.dtype(np.float32), ())], np.array(2, np.float32), None)
+    scalar = read_batch([Wanted("x", np.dtype(np.float32), ())], np.array(2, np.float32), None, {})
     assert scalar["x"].shape == ()
 
 
@@ -59,4 +59,4 @@ def test_arrays_become_contiguous() -> None:
 )
 def test_batches_that_do_not_fit_are_refused(inputs: Arrays, labels: Arrays, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_batch(WANTED, inputs, labels)
+        read_batch(WANTED, inputs, labels, {})

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
+from poet_onnx.extract.ranges import Ranges
+from poet_onnx.training.indices import check_indices
 
 Array = npt.NDArray[np.generic]
 Arrays = Array | Sequence[Array] | Mapping[str, Array] | None
@@ -35,13 +37,20 @@ class Wanted(NamedTuple):
         return self.dtype.itemsize * math.prod(size for size in self.shape if isinstance(size, int))
 
 
-def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays) -> dict[str, Array]:
+def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays, ranges: Ranges) -> dict[str, Array]:
     """Return the arrays of a batch by the names of the inputs they fill.
 
     Arrays without a name fill the inputs that none was named for, in order, labels after inputs.
 
+    Args:
+        wanted: what the graph takes.
+        inputs: what was given.
+        labels: what was given besides.
+        ranges: what labels and indices may be.
+
     Raises:
-        InputError: if one is missing, left over, of another type or of another shape.
+        InputError: if one is missing, left over, of another type, of another shape, or holds a label or an index that
+            the graph cannot take.
     """
     names = [want.name for want in wanted]
     found: dict[str, Array] = {}
@@ -66,7 +75,11 @@ def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays) -> dict
         )
     found.update(zip(free, unnamed, strict=True))
     sizes: dict[str, tuple[int, str]] = {}
-    return {want.name: _checked(want, found[want.name], sizes) for want in wanted}
+    batch = {want.name: _checked(want, found[want.name], sizes) for want in wanted}
+    for name, array in batch.items():
+        for allowed in ranges.get(name, ()):
+            check_indices(name, array, allowed)
+    return batch
 
 
 def _checked(want: Wanted, array: object, sizes: dict[str, tuple[int, str]]) -> Array:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from onnx import TensorProto, helper
 
 from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.extract.ranges import Ranges
 from poet_onnx.runtime import installed_runtime, session_options
 from poet_onnx.runtime.installed import runtime_errors
 from poet_onnx.training.batch import Wanted
@@ -40,6 +41,7 @@ class Runner:
         held: Mapping[str, Array],
         *,
         role: str,
+        ranges: Ranges | None = None,
         threads: int = 1,
         page_dir: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -49,6 +51,7 @@ class Runner:
             payload: the model; every output has a static shape.
             held: arrays of inputs and outputs that stay bound; more than the model has may be given.
             role: what to call the model in errors.
+            ranges: what is known of the numbers that its inputs may hold.
             threads: inside an operator.
             page_dir: as in `session_options`.
 
@@ -57,6 +60,8 @@ class Runner:
         """
         self._runtime: Any = importlib.import_module("onnxruntime")
         self._role = role
+        self.ranges: Ranges = ranges or {}
+        """What the labels and indices among the inputs may be."""
         options = session_options(threads=threads, page_dir=page_dir)
         options.log_severity_level = 4
         self._errors = runtime_errors()
@@ -101,7 +106,9 @@ class Runner:
         try:
             self._session.run_with_iobinding(self._binding)
         except self._errors as error:
-            raise CheckFailedError(f"ONNX Runtime cannot run the {self._role}: {_one_line(error)}") from error
+            raise CheckFailedError(
+                f"ONNX Runtime cannot run the {self._role}: {_one_line(error)}{self._unchecked()}"
+            ) from error
 
     def number(self, output: str) -> float:
         """Return an output of one element.
@@ -113,6 +120,12 @@ class Runner:
         if array.size != 1:
             raise InputError(f"Output '{output}' of the {self._role} has shape {list(array.shape)}, not one number.")
         return float(array.reshape(())[()])
+
+    def _unchecked(self) -> str:
+        """Return the end of a sentence: the integers that nothing is known of."""
+        names = [put.name for put in self.wanted if put.dtype.kind in "iu" and put.name not in self.ranges]
+        listed = ", ".join(f"'{name}'" for name in names)
+        return f" (the graph does not tell what numbers {listed} may hold, so they were not checked)" if names else ""
 
     def _bind(self, bind: Callable[[str, Any], None], name: str, array: Array) -> None:
         value = self._runtime.OrtValue.ortvalue_from_numpy(array, "cpu")

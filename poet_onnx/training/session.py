@@ -20,6 +20,7 @@ from poet_onnx.saving import save_model
 from poet_onnx.training import randomness
 from poet_onnx.training.batch import Array, Arrays, Wanted, read_batch
 from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
+from poet_onnx.training.indices import known_ranges
 from poet_onnx.training.inference import infer_only, make_inference_model
 from poet_onnx.training.memory import Memory
 from poet_onnx.training.optimizers import AdamW, Optimizer
@@ -88,6 +89,7 @@ class TrainingSession:
 
         values = read_parameters(parameters)
         self._model = as_model(training_model)
+        self._ranges = known_ranges(self._model)
         PinSeeds()(self._model)
         self._progress = Progress(self._optimizer, accumulation_steps, clip_norm, randomness.seeds(self._model))
         self._roles = find_roles(self._model, values)
@@ -184,11 +186,11 @@ class TrainingSession:
         """
         if not self._training:
             assert self._evaluation is not None
-            self._evaluation.run(read_batch(self._evaluation.wanted, inputs, labels))
+            self._evaluation.run(read_batch(self._evaluation.wanted, inputs, labels, self._evaluation.ranges))
             return self._evaluation.number(next(iter(self._evaluation.outputs)))
         if self._failed:
             raise InputError("An earlier step failed half-way: load a checkpoint before the next step.")
-        feeds = read_batch(self._step.wanted, inputs, labels)
+        feeds = read_batch(self._step.wanted, inputs, labels, self._step.ranges)
         done = self._progress
         updating = done.batches + 1 == done.accumulation_steps
         if updating:
@@ -293,7 +295,8 @@ class TrainingSession:
         if self._progress.seeds and self._progress.runs:
             model = model.clone()
             randomness.advance(model, self._progress.runs)
-        return Runner(_payload(model), self._memory.arrays, role="training model", **self._options)
+        arrays, ranges = self._memory.arrays, self._ranges
+        return Runner(_payload(model), arrays, role="training model", ranges=ranges, **self._options)
 
     def _make_after(self, deferred: Sequence[str]) -> dict[str, Runner]:
         """Make the sessions of what is done after the step."""
@@ -313,7 +316,8 @@ class TrainingSession:
         shared = [name for name in model.graph.initializers if name in self._memory.values()]
         free_state(model, shared)
         infer_only(model)
-        runner = Runner(_payload(model), self._memory.arrays, role="evaluation model", **self._options)
+        arrays, ranges = self._memory.arrays, known_ranges(eval_model)
+        runner = Runner(_payload(model), arrays, role="evaluation model", ranges=ranges, **self._options)
         runner.number(next(iter(runner.outputs)))
         return runner
 

@@ -1,0 +1,51 @@
+"""Labels and indices of a batch, held against what the graph can take before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from poet_onnx.errors import InputError
+from poet_onnx.extract.ranges import Range, Ranges, find_ranges, ranges_from_json
+from poet_onnx.passes.metadata import RANGES_KEY
+
+Array = npt.NDArray[np.generic]
+
+
+def known_ranges(model: ir.Model) -> Ranges:
+    """Return what is known of a model's inputs: from the graph, and from its metadata if it was rewritten.
+
+    Raises:
+        InputError: if the metadata cannot be read.
+    """
+    said = model.metadata_props.get(RANGES_KEY)
+    if said is None:
+        model = model.clone()
+        ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    found, written = find_ranges(model.graph), {} if said is None else ranges_from_json(said)
+    return {name: (*written.get(name, ()), *found.get(name, ())) for name in {**written, **found}}
+
+
+def check_indices(name: str, array: Array, allowed: Range) -> None:
+    """Check the numbers of an input; where it holds no integers, what is left of them without their fractions.
+
+    Raises:
+        InputError: if one of them is none that the graph can take.
+    """
+    numbers: npt.NDArray[Any] = array if array.dtype.kind in "iub" else np.trunc(array.astype(np.float64))
+    fits = (numbers >= allowed.lowest) & (numbers <= allowed.highest)
+    if allowed.ignored is not None:
+        fits |= numbers == allowed.ignored
+    if fits.all():
+        return
+    place = np.unravel_index(np.argmin(fits), fits.shape)
+    where = f" at {[int(index) for index in place]}" if place else ""
+    besides = "" if allowed.ignored is None else f", or {allowed.ignored} to be ignored"
+    raise InputError(
+        f"Input '{name}' holds {array[place]}{where}, but the graph takes {allowed.lowest} to {allowed.highest}"
+        f"{besides}: correct the batch."
+    )
