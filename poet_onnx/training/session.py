@@ -20,6 +20,7 @@ from poet_onnx.saving import save_model
 from poet_onnx.training import randomness
 from poet_onnx.training.batch import Array, Arrays, Wanted, read_batch
 from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
+from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.indices import known_ranges
 from poet_onnx.training.inference import infer_only, make_inference_model
 from poet_onnx.training.memory import Memory
@@ -84,6 +85,7 @@ class TrainingSession:
         self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir}
         self._rate = self._optimizer.learning_rate
         self._norm: float | None = None
+        self._turn = Turn()
         self._failed = False
         self._training = True
 
@@ -171,6 +173,7 @@ class TrainingSession:
             raise InputError("There is no evaluation graph: give TrainingSession its eval_model.")
         self._training = False
 
+    @exclusive
     def step(self, inputs: Arrays, labels: Arrays = None) -> float:
         """Train on a batch, or evaluate it, and return its loss.
 
@@ -181,7 +184,7 @@ class TrainingSession:
             labels: the same; it may be left out where `inputs` has them all.
 
         Raises:
-            InputError: if the batch does not fit the graph; nothing has changed then.
+            InputError: if the batch does not fit the graph, or another thread is at work; nothing has changed then.
             CheckFailedError: if ONNX Runtime fails; then a checkpoint must be loaded before the next step.
         """
         if not self._training:
@@ -189,7 +192,7 @@ class TrainingSession:
             self._evaluation.run(read_batch(self._evaluation.wanted, inputs, labels, self._evaluation.ranges))
             return self._evaluation.number(next(iter(self._evaluation.outputs)))
         if self._failed:
-            raise InputError("An earlier step failed half-way: load a checkpoint before the next step.")
+            raise InputError("An earlier call failed or was interrupted half-way: load a checkpoint first.")
         feeds = read_batch(self._step.wanted, inputs, labels, self._step.ranges)
         done = self._progress
         updating = done.batches + 1 == done.accumulation_steps
@@ -197,6 +200,8 @@ class TrainingSession:
             rate = self._optimizer.learning_rate if self._schedule is None else float(self._schedule(done.updates))
             if not 0 <= rate < math.inf:
                 raise InputError(f"After {done.updates} updates the schedule gives {rate}: give a rate of 0 or more.")
+            if self._progress is not done:
+                raise InputError("The schedule has trained, or loaded a checkpoint, itself: let it only return a rate.")
             self._rate = rate
         with self._all_or_failed():
             self._memory.fresh[...] = done.batches == 0
@@ -213,6 +218,7 @@ class TrainingSession:
             )
         return self._step.number(self._roles.loss)
 
+    @exclusive
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write all that training needs to go on to the same bits, as one safetensors file.
 
@@ -223,11 +229,12 @@ class TrainingSession:
             InputError: if it cannot be written, or a step failed, or the graph draws numbers that cannot be resumed.
         """
         if self._failed:
-            raise InputError("A step failed half-way: there is nothing whole to save.")
+            raise InputError("An earlier call failed or was interrupted half-way: there is nothing whole to save.")
         randomness.check_resumable(self._model)
         tensors = self._memory.lasting(gradients=self._progress.batches > 0)
         write_checkpoint(path, tensors, self._progress.to_values())
 
+    @exclusive
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint; the session must have the same graph and settings as the one that wrote it.
 
@@ -249,6 +256,7 @@ class TrainingSession:
                 if progress.seeds:
                     self._step = self._make_step()
 
+    @exclusive
     def export_inference_model(
         self,
         path: str | os.PathLike[str],

@@ -1,0 +1,149 @@
+"""Threads and interrupts: who comes too early is told so, and what was cut short is not taken for whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from training_batches import batch, digest, session_of, train
+
+from poet_onnx import SGD, TrainingSession
+from poet_onnx.errors import InputError
+
+WAIT_SECONDS = 30
+
+
+def test_a_second_thread_is_told_what_the_first_one_does(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path, entered, leave = model_path("mlp-mse"), threading.Event(), threading.Event()
+    evaluation = path.with_name("eval_model.onnx")
+    plain = session_of(path, optimizer=SGD(0.1), eval_model=evaluation)
+    plain.save_checkpoint(tmp_path / "first.safetensors")
+
+    def schedule(_: int) -> float:
+        entered.set()
+        assert leave.wait(WAIT_SECONDS)
+        return 0.1
+
+    session = session_of(path, optimizer=SGD(0.1), eval_model=evaluation, schedule=schedule)
+    losses: list[float] = []
+    first = threading.Thread(target=lambda: losses.extend(train(session, 1)))
+    first.start()
+    assert entered.wait(WAIT_SECONDS)
+    for name, call in (
+        ("step", lambda: train(session, 1)),
+        ("save_checkpoint", lambda: session.save_checkpoint(tmp_path / "x.safetensors")),
+        ("load_checkpoint", lambda: session.load_checkpoint(tmp_path / "first.safetensors")),
+        ("export_inference_model", lambda: session.export_inference_model(tmp_path / "x.onnx")),
+    ):
+        with pytest.raises(InputError, match=f"Another thread is in 'step' of this session: call '{name}' when it is"):
+            call()
+    assert [file.name for file in tmp_path.iterdir()] == ["first.safetensors"]
+    leave.set()
+    first.join(WAIT_SECONDS)
+    assert losses + train(session, 2, first=1) == train(plain, 3)
+    assert digest(session) == digest(plain)
+    session.load_checkpoint(tmp_path / "first.safetensors")
+
+
+def test_threads_that_step_as_they_can_lose_no_update(model_path: Callable[..., Path]) -> None:
+    session = session_of(model_path("mlp-mse"), optimizer=SGD(1e-3))
+    reference = session_of(model_path("mlp-mse"), optimizer=SGD(1e-3))
+    feeds, refused, done = batch(session, 0, 0), [], []
+
+    def work() -> None:
+        for _ in range(100):
+            try:
+                done.append(session.step(feeds))
+            except InputError as refusal:
+                refused.append(str(refusal))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+    assert len(done) + len(refused) == 400
+    assert all(text.startswith("Another thread is in 'step'") for text in refused)
+    assert session.updates == len(done)
+    assert done
+    assert sorted(done, reverse=True) == [reference.step(feeds) for _ in done]
+    assert digest(session) == digest(reference)
+
+
+def test_the_schedule_may_save_and_evaluate_but_not_train(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path = model_path("mlp-mse")
+    saved = tmp_path / "saved.safetensors"
+    trains = False
+
+    def schedule(updates: int) -> float:
+        session.save_checkpoint(saved)
+        session.eval()
+        session.step(batch(session, 0, updates))
+        session.train()
+        if trains and updates == 1:
+            session.load_checkpoint(saved)
+        return 0.1
+
+    session = session_of(path, optimizer=SGD(0.1), eval_model=path.with_name("eval_model.onnx"), schedule=schedule)
+    plain = session_of(path, optimizer=SGD(0.1))
+    assert train(session, 1) == train(plain, 1)
+    trains = True
+    with pytest.raises(InputError, match="schedule has trained, or loaded a checkpoint, itself"):
+        train(session, 1, first=1)
+
+
+def test_failures_leave_the_turn_to_others(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    session = session_of(model_path("mlp-mse"))
+    for call in (lambda: session.step([]), lambda: session.load_checkpoint(tmp_path / "nothing.safetensors")):
+        with pytest.raises(InputError, match=r"arrays were given|cannot be read"):
+            call()
+    losses: list[float] = []
+    thread = threading.Thread(target=lambda: losses.extend(train(session, 1)))
+    thread.start()
+    thread.join(WAIT_SECONDS)
+    assert len(losses) == 1
+
+
+def interrupt(after_seconds: float) -> None:
+    """Send the process what Ctrl-C sends."""
+    time.sleep(after_seconds)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def steps_until_interrupted(session: TrainingSession, after_seconds: float) -> None:
+    """Train until the interrupt comes."""
+    thread = threading.Thread(target=interrupt, args=(after_seconds,))
+    with contextlib.suppress(KeyboardInterrupt):
+        thread.start()
+        while True:
+            train(session, 1, first=session.updates)
+    thread.join(WAIT_SECONDS)
+
+
+def test_an_interrupted_step_is_whole_or_says_that_it_is_not(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path = model_path("mobilenet")
+    reference, session = session_of(path, optimizer=SGD(0.1)), session_of(path, optimizer=SGD(0.1))
+    digests = [digest(reference)]
+    session.save_checkpoint(tmp_path / "saved.safetensors")
+    cut = 0
+    for number in range(12):
+        steps_until_interrupted(session, 0.02 + 0.003 * number)
+        while len(digests) <= session.updates:
+            train(reference, 1, first=reference.updates)
+            digests.append(digest(reference))
+        try:
+            session.save_checkpoint(tmp_path / "again.safetensors")
+        except InputError as refusal:
+            assert "interrupted half-way" in str(refusal)
+            with pytest.raises(InputError, match="interrupted half-way: load a checkpoint"):
+                train(session, 1)
+            cut += 1
+            session.load_checkpoint(tmp_path / "saved.safetensors")
+        assert digest(session) == digests[session.updates]
+    assert cut
