@@ -43,6 +43,24 @@ def test_a_forward_only_model(cli: Cli, model: Path, model_path: Callable[..., P
     refuse(cli, model, 2, ("artifacts",), "--device", "a72")
 
 
+@pytest.mark.parametrize("name", ["eval_model.onnx", "optimizer_model.onnx"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("rewrite", "--device", "a72"),
+        ("rewrite", "--device", "a72", "--target", "stock"),
+        ("inspect",),
+        ("profile", "--device", "host", "-o", "costs.json"),
+    ],
+)
+def test_the_other_artifacts_are_told_from_a_training_graph(
+    cli: Cli, model_path: Callable[..., Path], name: str, command: tuple[str, ...]
+) -> None:
+    """One holds what shape inference refuses, the other one sequences: neither is what is wrong with them."""
+    result = cli(command[0], model_path("mobilenet").with_name(name), *command[1:])
+    assert_one_sentence(result, 2, "computes no gradients", "generate_artifacts", "training_model.onnx")
+
+
 def dynamic(path: Path) -> None:
     """Give the batch a name instead of a size."""
     proto = onnx.load(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet_onnx.extract.build import extract, plain_attributes
+from poet_onnx.extract.build import check_training, extract, plain_attributes
 from poet_onnx.extract.load import check_structure, load_model
 
-__all__ = ["check_structure", "extract", "load_model", "plain_attributes"]
+__all__ = ["check_structure", "check_training", "extract", "load_model", "plain_attributes"]

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -16,7 +17,10 @@ from poet_onnx.operators import Traits, traits
 from poet_onnx.shapes import Inferred, infer
 from poet_onnx.shapes.inference import has_rule
 
-MAKE_TRAINING = "make a training graph of it with onnxruntime.training.artifacts.generate_artifacts(model, ...)"
+MAKE_TRAINING = (
+    "make a training graph of it with onnxruntime.training.artifacts.generate_artifacts(model, loss=..., "
+    "requires_grad=[...]), and give the training_model.onnx that this writes"
+)
 
 
 def extract(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> TrainingGraph:
@@ -40,7 +44,7 @@ def check_training(model: ir.Model) -> None:
     Raises:
         InputError: it has a forward pass only.
     """
-    for node in model.graph:
+    for node in chain(model.graph, *model.functions.values()):
         if "Grad" in node.op_type or traits(node.domain, node.op_type, {}).update:
             return
         if any("grad" in (value.name or "").lower() for value in node.outputs):
