@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -307,6 +308,40 @@ def test_every_kind_of_error_has_its_exit_code(
     assert result.err.strip().startswith("error: ")
     assert len(result.err.strip().splitlines()) == 1
     assert part in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind"),
+    [
+        (["rewrite", "MODEL", "--device", "commodore64", "--json"], 2, "bad_input"),
+        (["rewrite", "MODEL", "--json"], 2, "bad_input"),
+        (["rewrite", "MODEL", "--device", "a72", "--activation-budget", "75", "--json"], 3, "infeasible"),
+        (["inspect", "absent.onnx", "--json"], 2, "bad_input"),
+        (["verify", "MODEL", "MODEL", "--json"], 2, "bad_input"),
+        (["profile", "MODEL", "--device", "m4", "-o", "costs.json", "--json"], 2, "bad_input"),
+        (["devices", "toaster", "--json"], 2, "bad_input"),
+        (["devices", "--json", "--what"], 2, "bad_input"),
+    ],
+)
+def test_errors_are_json_where_results_would_be(
+    cli: Cli, model: Path, arguments: list[str], code: int, kind: str
+) -> None:
+    result = cli(*(model if argument == "MODEL" else argument for argument in arguments))
+    assert_one_sentence(result, code)
+    error = json.loads(result.out)["error"]
+    assert result.err.splitlines()[-1] == f"error: {error['message']}"
+    assert (error["exit_code"], error["kind"]) == (code, kind)
+    assert ("smallest_budget_bytes" in error) == (code == 3)
+    assert error.get("smallest_budget_bytes", 1) > 0
+
+
+def test_an_error_that_nobody_reads_as_json_keeps_its_exit_code() -> None:
+    program = [Path(sys.executable).with_name("poet-onnx"), "devices", "toaster", "--json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Unknown device 'toaster'")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_debug_shows_the_traceback(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

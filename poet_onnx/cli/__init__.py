@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
@@ -17,12 +18,15 @@ import click
 
 from poet_onnx.cli.examining import devices, inspect, profile, verify
 from poet_onnx.cli.rewriting import rewrite
-from poet_onnx.cli.tables import show
-from poet_onnx.errors import PoetError
+from poet_onnx.cli.tables import show, show_json
+from poet_onnx.errors import InfeasibleError, PoetError
 
 _DEBUG = "POET_ONNX_DEBUG"
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+
+_KINDS = {1: "failure", 2: "bad_input", 3: "infeasible", 4: "limit_reached", _INTERRUPTED: "interrupted"}
+"""What an exit code is called in JSON."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -44,16 +48,15 @@ for command in (rewrite, inspect, verify, profile, devices):
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     _open_closed_streams()
+    given = None if arguments is None else list(arguments)
     try:
-        given = None if arguments is None else list(arguments)
         status = command_line.main(args=given, prog_name="poet-onnx", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone: nothing is left to say, and Python must not try at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()  # whoever read our output has gone: nothing is left to say
         sys.exit(_BROKEN_PIPE)
     except BaseException as error:  # noqa: BLE001 - the last stop: whatever it is, the user gets a sentence
-        status = _explain(error)
+        status = _explain(error, as_json="--json" in (sys.argv[1:] if given is None else given))
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -65,14 +68,28 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8"))
 
 
-def _explain(error: BaseException) -> int:
-    """Print one sentence about an error and return the exit code."""
+def _drop_stdout() -> None:
+    """Let what is left to print vanish, so that Python does not try at exit what has failed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _explain(error: BaseException, *, as_json: bool) -> int:
+    """Print one sentence about an error, and for programs an object on stdout; return the exit code."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     if os.environ.get(_DEBUG, "") not in ("", "0"):
         traceback.print_exception(error, file=sys.stderr)
     message, exit_code = _sentence(error)
     show(f"error: {message}", stderr=True)
+    if as_json:
+        said: dict[str, object] = {"kind": _KINDS[exit_code], "message": message, "exit_code": exit_code}
+        if isinstance(error, InfeasibleError):
+            said["smallest_budget_bytes"] = error.smallest_budget_bytes
+        try:
+            show_json(json.dumps({"error": said}, indent=2))
+            sys.stdout.flush()
+        except OSError:
+            _drop_stdout()  # the sentence is on stderr
     return exit_code
 
 
