@@ -23,7 +23,7 @@ class InfeasibleError(PoetError):
     """No plan exists for the given budget and deadline.
 
     Attributes:
-        smallest_budget_bytes: the smallest transient budget found to work, or None where no budget does.
+        smallest_budget_bytes: the smallest budget found to work, of the kind that was asked for; None where none does.
     """
 
     exit_code = 3

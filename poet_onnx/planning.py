@@ -323,8 +323,12 @@ def _infeasible(failure: _Failure, request: Request, seconds: float) -> Infeasib
     if not isinstance(failure.error, NoneExistsError):
         assert isinstance(failure.error, InfeasibleError)
         return failure.error
-    error = failure.error.explained(_terms(failure, request), seconds=seconds)
-    return InfeasibleError(str(error), (error.smallest_budget_bytes or 0) + failure.variant.aside_bytes)
+    terms = _terms(failure, request)
+    error = failure.error.explained(terms, seconds=seconds)
+    message, doubt = str(error), "" if request.budget is None else request.budget.doubt
+    if doubt:
+        message = f"The {doubt}: {message[0].lower()}{message[1:]}"
+    return InfeasibleError(message, (error.smallest_budget_bytes or 0) + terms.besides_bytes)
 
 
 def _terms(failure: _Failure, request: Request) -> Terms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import SupportsIndex
 
 from poet_onnx.errors import InputError
@@ -18,6 +18,9 @@ _BYTE_UNITS = {"": 1, "b": 1} | {
 }
 _TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
 _MOST_BYTES = 2**50
+_SMALL_BYTES = 2**20
+"""A budget of fewer bytes may have been meant in another unit."""
+
 _MOST_SECONDS = 1e7
 _MOST_SHARE = 10.0
 _MOST_FACTOR = 1e6
@@ -25,10 +28,15 @@ _MOST_FACTOR = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A bound on memory: so many bytes, or a share of a peak that is known later; one of the two is None."""
+    """A bound on memory: so many bytes, or a share of a peak that is known later; one of the two is None.
+
+    Attributes:
+        doubt: what a small number without a unit was read as and may have meant; empty where there is no doubt.
+    """
 
     size_bytes: int | None = None
     share: float | None = None
+    doubt: str = field(default="", compare=False)
 
     def in_bytes(self, whole_bytes: int) -> int:
         """Return the bound in bytes, where `whole_bytes` is what a share is a share of."""
@@ -59,7 +67,8 @@ def parse_budget(value: SupportsIndex | str, *, name: str, share_of: str | None 
         InputError: if it is no such number, not positive, or beyond all machines.
     """
     if not isinstance(value, str):
-        return Budget(_whole_bytes(value, name))
+        size_bytes = _whole_bytes(value, name)
+        return Budget(size_bytes, doubt=_doubt(size_bytes, name, share_of))
     number, unit = _split(value, name, "bytes such as 256MiB" + (" or a percentage such as 75%" if share_of else ""))
     if unit == "%":
         if share_of is None:
@@ -69,8 +78,17 @@ def parse_budget(value: SupportsIndex | str, *, name: str, share_of: str | None 
     factor = _BYTE_UNITS.get(unit.lower())
     if factor is None:
         raise InputError(f"{name} {value!r} has the unknown unit {unit!r}; use B, kB, MB, GB, KiB, MiB or GiB.")
-    _check_range(number * factor, _MOST_BYTES, f"{name} {value!r}", "at least 1 byte and at most 1 PiB", least=1)
-    return Budget(int(number * factor))
+    wanted = "at least 1 byte and at most 1 PiB" + (", or a percentage such as 75%" if share_of else "")
+    _check_range(number * factor, _MOST_BYTES, f"{name} {value!r}", wanted, least=1)
+    return Budget(int(number * factor), doubt="" if unit else _doubt(int(number), name, share_of))
+
+
+def _doubt(number: int, name: str, share_of: str | None) -> str:
+    """Say what a number without a unit may have meant, if it is too small to mean bytes."""
+    if number >= _SMALL_BYTES:
+        return ""
+    meant = f"{number}% or {number}MiB" if share_of is not None and number <= 100 else f"{number}MiB"
+    return f"{name} {number} without a unit means bytes, not {meant}"
 
 
 def parse_deadline(value: float | str, *, name: str) -> Deadline:

@@ -34,6 +34,29 @@ def test_bytes_are_read(value: Any, expected_bytes: int) -> None:
     assert parse_budget(value, name="--ram-budget").in_bytes(10) == expected_bytes
 
 
+@pytest.mark.parametrize(
+    ("value", "share_of", "doubt"),
+    [
+        (75, "a peak", "not 75% or 75MiB"),
+        ("75", "a peak", "not 75% or 75MiB"),
+        ("256", "a peak", "not 256MiB"),
+        ("75", None, "not 75MiB"),
+        ("75B", "a peak", ""),
+        ("75MiB", "a peak", ""),
+        (2**20, "a peak", ""),
+    ],
+)
+def test_a_small_number_without_a_unit_is_doubted(value: int | str, share_of: str | None, doubt: str) -> None:
+    found = parse_budget(value, name="budget", share_of=share_of).doubt
+    assert found.endswith(doubt)
+    assert bool(found) == bool(doubt)
+
+
+def test_a_share_without_a_percent_sign_is_told_how_to_write_one() -> None:
+    with pytest.raises(InputError, match=r"budget '0\.75' is out of range: .* or a percentage such as 75%"):
+        parse_budget("0.75", name="budget", share_of="a peak")
+
+
 def test_a_percentage_is_a_share_of_a_peak_known_later() -> None:
     budget = parse_budget("75%", name="--activation-budget", share_of="the ordered transient peak")
     assert budget == Budget(share=0.75)
