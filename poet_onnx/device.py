@@ -41,7 +41,10 @@ class _Sourced(BaseModel):
         if not isinstance(data, Mapping):
             return data
         fields: dict[str, Any] = {}
-        sources: dict[str, Any] = dict(data.get("sources", {}))
+        given = data.get("sources", {})
+        if not isinstance(given, Mapping):
+            raise ValueError("`sources` must be a table of texts by the name of the number")
+        sources: dict[str, Any] = dict(given)
         for key, entry in data.items():
             if isinstance(entry, Mapping) and key != "sources" and "value" in entry:
                 if set(entry) != {"value", "source"}:
@@ -180,7 +183,9 @@ def _parse(data: bytes, file: str) -> DeviceProfile:
         document = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"Device profile {file} is not UTF-8 text: byte {error.start} is wrong.") from error
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise InputError(f"Device profile {file} is not usable TOML: its values are nested too deep.") from error
+    except ValueError as error:  # of a whole number with thousands of digits, too
         raise InputError(f"Device profile {file} is not valid TOML: {error}.") from error
     try:
         return DeviceProfile.model_validate(document)

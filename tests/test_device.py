@@ -151,3 +151,18 @@ def test_unknown_names_and_unreadable_files(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not UTF-8"):
         load_device(str(binary))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sources = 7", "`sources` must be a table"),
+        ("a = " + "[" * 100_000, "nested too deep"),
+        ("a = " + "{a = " * 50_000, "nested too deep"),
+        ("a = " + "1" * 5000, "is not valid TOML"),
+    ],
+    ids=["sources", "arrays", "tables", "digits"],
+)
+def test_strange_documents_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_text(tmp_path, text)
