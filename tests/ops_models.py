@@ -12,11 +12,12 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def poet_node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: object) -> onnx.NodeProto:
-    """Make a node of domain `poet`; an empty `shape` becomes an empty list of integers."""
-    shape = attributes.pop("shape", None)
-    node = helper.make_node(op_type, inputs, outputs, name=f"{op_type}:{outputs[0]}", domain="poet", **attributes)
-    if shape is not None:
-        node.attribute.append(helper.make_attribute("shape", list(shape), attr_type=onnx.AttributeProto.INTS))
+    """Make a node of domain `poet`; a sequence becomes a list of integers, an empty one too."""
+    lists = {name: value for name, value in attributes.items() if isinstance(value, (list, tuple))}
+    numbers = {name: value for name, value in attributes.items() if name not in lists}
+    node = helper.make_node(op_type, inputs, outputs, name=f"{op_type}:{outputs[0]}", domain="poet", **numbers)
+    for name, values in lists.items():
+        node.attribute.append(helper.make_attribute(name, list(values), attr_type=onnx.AttributeProto.INTS))
     return node
 
 

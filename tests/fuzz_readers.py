@@ -1,0 +1,182 @@
+"""Fuzz targets of the files that may come from a stranger: each is read, or refused with a `PoetError`.
+
+python tests/fuzz_readers.py READER FOLDER [libFuzzer's options]
+FOLDER/corpus gets seeds, and the inputs that libFuzzer finds to run new code; an input that breaks the rule is kept in
+FOLDER as crash-<hash>.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from typing import NamedTuple
+
+import atheris
+
+
+class PlainSources:
+    """Finds modules of an editable install as plain source files: the install's own loader hides them from atheris."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return what the other finders find, with a plain loader."""
+        if name.partition(".")[0] != "poet_onnx":
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None and spec.origin is not None:
+                spec.loader = SourceFileLoader(name, spec.origin)
+                return spec
+        return None
+
+
+sys.meta_path.insert(0, PlainSources())
+with atheris.instrument_imports(include=["poet_onnx"]):
+    from poet_onnx import SGD, TrainingSession, rewrite
+    from poet_onnx.device import load_device
+    from poet_onnx.errors import PoetError
+    from poet_onnx.extract import extract, load_model
+    from poet_onnx.passes.lowering import prepare
+    from poet_onnx.plan_json import to_json
+    from poet_onnx.profiler import measure
+    from poet_onnx.training.parameters import read_parameters
+
+from onnx import helper  # noqa: E402 - as above
+from small_models import export_small  # noqa: E402
+
+WIDTH, LAYERS = 8, 4
+
+
+def make_model(folder: Path) -> Path:
+    """Make the artifacts of a small perceptron, which is quick to plan and to load."""
+    nodes, last = [], "x"
+    for layer in range(LAYERS):
+        nodes.append(helper.make_node("Gemm", [last, f"weight{layer}", f"bias{layer}"], [f"sum{layer}"]))
+        last = "scores" if layer == LAYERS - 1 else f"relu{layer}"
+        nodes.append(helper.make_node("Relu", [f"sum{layer}"], [last]))
+    shapes = {f"weight{layer}": (WIDTH, WIDTH) for layer in range(LAYERS)}
+    shapes |= {f"bias{layer}": (WIDTH,) for layer in range(LAYERS)}
+    return export_small(folder, nodes, shapes, x=(64, WIDTH), classes=WIDTH)
+
+
+class Reader(NamedTuple):
+    """What reads one kind of file.
+
+    Attributes:
+        suffix: of the file's name.
+        seeds: valid files.
+        read: reads one, and does with it what the product does.
+    """
+
+    suffix: str
+    seeds: list[bytes]
+    read: Callable[[Path], object]
+
+
+def plan_reader(model: Path) -> Reader:
+    """Plans: `rewrite --plan` replays them."""
+    small = rewrite(model, device="tx2", activation_budget="80%", gap=0.5)
+    usual = rewrite(model, device="tx2", activation_budget="100%")
+    assert small.plan.prediction.page_out_bytes or small.plan.prediction.recomputed_nodes
+    seeds = [to_json(result.plan, result.graph).encode() for result in (small, usual)]
+    return Reader(".json", seeds, lambda path: rewrite(model, device="tx2", plan=path))
+
+
+def costs_reader(model: Path) -> Reader:
+    """Measured costs: `rewrite --costs` plans with them."""
+    device = load_device("host")
+    seed = model.with_name("costs.json")
+    measure(model, device, repetitions=1, warmup=0).save(seed)
+    return Reader(
+        ".json", [seed.read_bytes()], lambda path: rewrite(model, device=device, activation_budget="100%", costs=path)
+    )
+
+
+def device_reader(model: Path) -> Reader:
+    """Device profiles."""
+    del model
+    folder = Path(__file__).resolve().parents[1] / "poet_onnx" / "devices"
+    return Reader(".toml", [path.read_bytes() for path in sorted(folder.glob("*.toml"))], load_device)
+
+
+def checkpoint_reader(model: Path) -> Reader:
+    """Checkpoints of a training session, which goes on after one that it refuses."""
+    session = TrainingSession(model, model.with_name("checkpoint"), optimizer=SGD(0.1))
+    seed = model.with_name("seed.safetensors")
+    session.save_checkpoint(seed)
+
+    def read(path: Path) -> None:
+        before = {name: array.tobytes() for name, array in session.parameters.items()}
+        try:
+            session.load_checkpoint(path)
+        except PoetError:
+            assert before == {name: array.tobytes() for name, array in session.parameters.items()}
+            raise
+
+    return Reader(".safetensors", [seed.read_bytes()], read)
+
+
+def parameters_reader(model: Path) -> Reader:
+    """Checkpoints of onnxruntime-training, of which a session starts."""
+    return Reader(".ckpt", [model.with_name("checkpoint").read_bytes()], read_parameters)
+
+
+def model_reader(model: Path) -> Reader:
+    """Training models, up to what is planned."""
+
+    def read(path: Path) -> None:
+        loaded = load_model(path)
+        prepare(target="stock")(loaded)
+        extract(loaded)
+
+    return Reader(".onnx", [model.read_bytes()], read)
+
+
+READERS = {
+    "checkpoint": checkpoint_reader,
+    "costs": costs_reader,
+    "device": device_reader,
+    "model": model_reader,
+    "parameters": parameters_reader,
+    "plan": plan_reader,
+}
+
+
+class Check:
+    """The rule, for one input after the other."""
+
+    def set(self, reader: Reader, scratch: Path) -> None:
+        """Choose what reads, and where."""
+        self._read, self._path = reader.read, scratch / f"input{reader.suffix}"
+
+    def __call__(self, data: bytes) -> None:
+        """Read a file of these bytes."""
+        self._path.write_bytes(data)
+        try:
+            self._read(self._path)
+        except PoetError as error:
+            message = str(error)
+            assert message.endswith("."), message
+            assert message.isprintable(), repr(message)
+
+
+def main() -> None:
+    """Fuzz a reader until libFuzzer's options end it."""
+    name, folder, *options = sys.argv[1:]
+    corpus = Path(folder, "corpus")
+    corpus.mkdir(parents=True, exist_ok=True)
+    check = Check()
+    # First of all: what runs before is not counted as covered.
+    atheris.Setup([sys.argv[0], f"-artifact_prefix={folder}/", *options, str(corpus)], check)
+    with tempfile.TemporaryDirectory() as scratch:
+        reader = READERS[name](make_model(Path(scratch)))
+        for number, seed in enumerate(reader.seeds):
+            (corpus / f"seed{number}").write_bytes(seed)
+        check.set(reader, Path(scratch))
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Short runs of the fuzz targets beside this file; POET_FUZZ_SECONDS makes each of them longer."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_ops_sanitizers import OPS, tool
+
+TARGETS = Path(__file__).parent
+SECONDS = int(os.environ.get("POET_FUZZ_SECONDS", "15"))
+READERS = ["checkpoint", "costs", "device", "model", "parameters", "plan"]
+LEAST_INPUTS = {"costs": 100, "plan": 100}
+"""What must have been tried; these readers replay or plan a step each time, on a busy machine slowly."""
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_readers_withstand_any_file(tmp_path: Path, reader: str) -> None:
+    command = [sys.executable, str(TARGETS / "fuzz_readers.py"), reader, str(tmp_path), f"-max_total_time={SECONDS}"]
+    command += ["-seed=1", "-timeout=60", "-rss_limit_mb=4096", "-print_final_stats=1"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=SECONDS + 240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    executed = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+    assert executed is not None
+    assert int(executed[1]) > LEAST_INPUTS.get(reader, 1000)
+    assert "no interesting inputs" not in done.stderr  # the readers' code was not watched
+
+
+@pytest.fixture(scope="module")
+def sanitized_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the operator library with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    build = tmp_path_factory.mktemp("sanitized")
+    configure = [tool("cmake"), "-S", str(OPS), "-B", str(build), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None"]
+    configure += [f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}", "-DPOET_SANITIZE=address,undefined"]
+    subprocess.run(configure, check=True, capture_output=True, timeout=120)
+    subprocess.run([tool("cmake"), "--build", str(build)], check=True, capture_output=True, timeout=600)
+    return build / "libpoet_ops.so"
+
+
+def runtime_library(name: str) -> str:
+    """Return the path of one of the compiler's own libraries."""
+    done = subprocess.run([tool("g++"), f"-print-file-name={name}"], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("python", ["training", "stock"])
+def test_kernels_withstand_any_model(tmp_path: Path, sanitized_library: Path, python: str) -> None:
+    interpreter = sys.executable if python == "training" else os.environ.get("POET_STOCK_PYTHON")
+    if interpreter is None:
+        pytest.skip("POET_STOCK_PYTHON names no interpreter with the stock onnxruntime; scripts/test sets it")
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1"}
+    # Libraries that throw come before the interpreter, which does not: the sanitizer looks for them when it starts.
+    environment["LD_PRELOAD"] = f"{runtime_library('libasan.so')} {runtime_library('libstdc++.so')}"
+    command = [interpreter, "-W", "ignore", str(TARGETS / "fuzz_kernels.py"), str(sanitized_library), str(tmp_path)]
+    done = subprocess.run(
+        [*command, str(SECONDS)], env=environment, capture_output=True, text=True, timeout=SECONDS + 240, check=False
+    )
+    seed = Path(tmp_path, "seed").read_text(encoding="utf-8").strip()
+    assert done.returncode == 0, f"seed {seed}: {done.stderr[:4000]}"
+    counts = re.search(r"models: (\d+), ran: (\d+)", done.stdout)
+    assert counts is not None
+    models, ran = int(counts[1]), int(counts[2])
+    assert models > 50
+    assert models / 10 < ran < models
