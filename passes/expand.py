@@ -5,7 +5,8 @@ ONNX Runtime would inline them while it loads the model, and run the new nodes o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -13,14 +14,22 @@ from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
 from onnx_ir.passes.common import InlinePass
 
 from poet_onnx.extract import check_structure
+from poet_onnx.operators import ONNX_DOMAINS
 from poet_onnx.shapes import Inferred, TensorType, infer
 from poet_onnx.shapes.runtime_rules import broadcast_gradient_axes
 
 MICROSOFT_DOMAIN = "com.microsoft"
+BODIES = "poet.bodies"
+"""Domain of the functions while they are inlined."""
 
 
-WITHOUT_KERNEL = ("HardSwish", "Mish")
-"""Operators of ONNX that ONNX Runtime 1.19.2 inlines on the CPU and that have one function body for all types."""
+WITHOUT_KERNEL = frozenset(
+    (
+        *("Bernoulli", "CastLike", "CenterCropPad", "GroupNormalization", "HardSwish", "Mish"),
+        *("NegativeLogLikelihoodLoss", "SwiGLU", "Swish"),
+    )
+)
+"""Operators of ONNX that both ONNX Runtimes inline on the CPU."""
 
 
 class ExpandFunctions(InPlacePass):
@@ -28,24 +37,53 @@ class ExpandFunctions(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         """Expand every such operator where it stands."""
-        names = {node.op_type for node in model.graph if _is_function(node)}
-        for name in sorted(names):
-            version = model.opset_imports[""]
-            function = ir.serde.deserialize_function(onnx.defs.get_schema(name, version, "").function_body)
-            function.opset_imports[""] = version
+        nodes = [node for node in model.graph if _is_function(node)]
+        if not nodes:
+            return PassResult(model, modified=False)
+        check_structure(model)
+        types = infer(model).types
+        for number, node in enumerate(nodes):
+            function = _body(node, types, model.opset_imports.get("", 1))
+            if function is None:
+                continue
+            function.domain, function.name = BODIES, f"{node.op_type}_{number}"
+            node.domain, node.op_type = function.domain, function.name
             model.functions[function.identifier()] = function
-        if names:
-            InlinePass()(model)
-        return PassResult(model, modified=bool(names))
-
-    def ensures(self, model: ir.Model) -> None:
-        """None of them is left."""
-        if any(_is_function(node) for node in model.graph):
-            raise PostconditionError("an operator without a kernel is left")
+        InlinePass()(model)
+        model.opset_imports.pop(BODIES, None)
+        return PassResult(model, modified=True)
 
 
 def _is_function(node: ir.Node) -> bool:
-    return node.domain == "" and node.op_type in WITHOUT_KERNEL
+    return node.domain in ONNX_DOMAINS and node.op_type in WITHOUT_KERNEL
+
+
+def _body(node: ir.Node, types: Mapping[str, TensorType], version: int) -> ir.Function | None:
+    """Return the nodes that stand for a node, as a function; None where this version of the operator has none."""
+    if not onnx.defs.has(node.op_type, version, ""):
+        return None
+    schema: Any = onnx.defs.get_schema(node.op_type, version, "")  # the stubs lack what it says of functions
+    if schema.has_context_dependent_function:
+        names = [value.name if value is not None else None for value in node.inputs]
+        kinds = [
+            onnx.helper.make_tensor_type_proto(int(types[name].dtype), types[name].shape).SerializeToString()
+            if name
+            else onnx.TypeProto().SerializeToString()
+            for name in names
+        ]
+        versions = [known for known in schema.context_dependent_function_opset_versions if known <= version]
+        if not versions:
+            return None
+        written = schema.get_context_dependent_function_with_opset_version(
+            max(versions), ir.to_proto(node).SerializeToString(), kinds
+        )
+        body = ir.serde.deserialize_function(onnx.FunctionProto.FromString(written))
+    elif schema.has_function:
+        body = ir.serde.deserialize_function(schema.function_body)
+    else:
+        return None
+    body.opset_imports[""] = version
+    return body
 
 
 class ExpandDivGrad(InPlacePass):

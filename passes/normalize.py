@@ -285,11 +285,11 @@ def normalize(*, dims: Mapping[str, int] | None = None) -> Normalization:
     return Normalization(
         InlineFunctions(),
         *fix,
+        PinSeeds(),  # before functions are expanded: what draws in their place takes over the seed
         ExpandFunctions(),
         FoldConstants(),
         ExpandDivGrad(),
         FoldShapes(),
-        PinSeeds(),
         NameNodes(),
         WriteShapes(),
     )

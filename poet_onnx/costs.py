@@ -9,7 +9,7 @@ from poet_onnx.device import DeviceProfile, StorageProfile
 from poet_onnx.flops import count_work
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.measured import MeasuredCosts, NodeMeasurement
-from poet_onnx.workspace import workspace_bytes
+from poet_onnx.workspace import has_workspace_rule, workspace_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def cost_table(
             these are modelled, in proportion to what the first form took.
 
     Raises:
-        InputError: `measured` is of another graph, or an operator's workspace is known to neither of them.
+        InputError: `measured` is of another graph.
     """
     if measured is None:
         nodes = {node.name: _modelled_cost(graph, node, device) for node in graph.nodes}
@@ -168,7 +168,8 @@ def _measured_cost(
         return NodeCost(0.0, 0.0, 0, measured=True)
     seconds = found.seconds + measured.node_overhead_seconds
     joules = seconds * (measured.active_watts or device.compute.active_watts)
-    return NodeCost(seconds, joules, 0 if node.view else found.workspace_bytes, measured=True)
+    workspace = 0 if node.view else found.workspace_bytes
+    return NodeCost(seconds, joules, workspace, measured=not found.workspace_estimated)
 
 
 def _costs_in_proportion(
@@ -193,3 +194,10 @@ def _costs_in_proportion(
         cost = _modelled_cost(graph, node, device)
         costs[node.name] = NodeCost(cost.seconds * share, cost.seconds * share * watts, cost.workspace_bytes)
     return costs
+
+
+def estimated_workspace_nodes(graph: TrainingGraph, costs: CostTable) -> tuple[str, ...]:
+    """Return the nodes whose workspace neither a rule nor a profile gives: budgets rest on an estimate there."""
+    return tuple(
+        node.name for node in graph.nodes if not costs.nodes[node.name].measured and not has_workspace_rule(node)
+    )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from poet_onnx.graph import Node, Tensor, TrainingGraph
+from poet_onnx.operators import KNOWN_DOMAINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,9 @@ def count_work(graph: TrainingGraph, node: Node) -> Work:
         return Work(0, 0, 0)
     inputs = [graph.tensors[name] if name else None for name in node.inputs]
     outputs = [graph.tensors[name] if name else None for name in node.outputs]
+    if node.domain not in KNOWN_DOMAINS:
+        moved_bytes = sum(tensor.size_bytes for tensor in (*inputs, *outputs) if tensor)
+        return Work(0, max((elements(tensor) for tensor in outputs), default=0), moved_bytes)
     rule = _MATMUL_RULES.get(node.op_type)
     matmul_flops = rule(node, inputs, outputs) if rule else 0
     return Work(matmul_flops, _elementwise_flops(node, inputs, outputs), _moved_bytes(node, inputs, outputs))

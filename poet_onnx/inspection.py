@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pydantic
 
-from poet_onnx.costs import CostTable, cost_table
+from poet_onnx.costs import CostTable, cost_table, estimated_workspace_nodes
 from poet_onnx.device import DeviceProfile
 from poet_onnx.extract import extract, load_model
 from poet_onnx.forms import Form, forms
@@ -86,6 +86,7 @@ class Inspection(_Value):
         largest_node, largest_node_bytes: the node that needs the most by itself, in any plan with whole gradients.
         set_aside_bytes: what a budget for the stock runtime keeps for what onnxruntime adds to its blocks on aarch64;
             it is in every floor, and in what a percentage is one of.
+        estimated_workspace_nodes: nodes whose kernels' own memory is an estimate, in all of the figures.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -103,6 +104,7 @@ class Inspection(_Value):
     largest_node: str
     largest_node_bytes: int
     set_aside_bytes: int = 0
+    estimated_workspace_nodes: tuple[str, ...] = ()
 
 
 def inspect(
@@ -152,6 +154,7 @@ def inspect(
         largest_node=recompute_only.node,
         largest_node_bytes=recompute_only.node_bytes,
         set_aside_bytes=aside,
+        estimated_workspace_nodes=estimated_workspace_nodes(graph, costs),
     )
 
 

@@ -34,11 +34,13 @@ class NodeMeasurement(_Value):
         seconds: median time of its kernel, scaled so that all nodes together take the whole step.
         workspace_bytes: bytes that the kernel allocated beside its outputs, counted exactly.
         output_bytes: bytes of its outputs, as the runtime reported them.
+        workspace_estimated: the node cannot run alone and no rule knows it, so that nothing was counted.
     """
 
     seconds: _Seconds
     workspace_bytes: _Bytes
     output_bytes: _Bytes
+    workspace_estimated: bool = False
 
 
 class StorageMeasurement(_Value):

@@ -17,6 +17,8 @@ from poet_onnx.graph import AttributeValue
 
 ONNX_DOMAINS = ("", "ai.onnx")
 MICROSOFT_DOMAIN = "com.microsoft"
+KNOWN_DOMAINS = (*ONNX_DOMAINS, MICROSOFT_DOMAIN, "poet")
+"""Domains in which an operator's name says what it does; elsewhere it may do anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,6 @@ def traits(domain: str, op_type: str, attributes: Mapping[str, AttributeValue], 
             return ONNX[op_type]
     if domain == "poet" and op_type in POET:
         return POET[op_type]
-    if op_type in MICROSOFT:
+    if op_type in MICROSOFT and domain in (*ONNX_DOMAINS, MICROSOFT_DOMAIN):
         return MICROSOFT[op_type]
     return NEW_BUFFERS if described else UNKNOWN

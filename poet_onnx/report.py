@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import pydantic
 
+from poet_onnx.costs import estimated_workspace_nodes
 from poet_onnx.device import StorageProfile, describe_first_error
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
@@ -131,6 +132,7 @@ class Report(Figures):
         gradient_buffer_bytes: the part of the resident bytes that a `TrainingSession` does without where it updates
             parameters within the step; the optimizer's moments, which are no part of the graph, come on top in any use.
         part_bytes: weight gradients larger than this are computed in parts; None where all are whole.
+        estimated_workspace_nodes: of the graph that was planned, those whose kernels' own memory is an estimate.
         wear: what paging does to the storage; None where nothing is paged.
         original: the graph as given.
         ordered: the graph after memory-aware ordering alone.
@@ -160,6 +162,7 @@ class Report(Figures):
     solve_seconds: float = pydantic.Field(ge=0)
     gradient_buffer_bytes: int = pydantic.Field(default=0, ge=0)
     part_bytes: int | None = pydantic.Field(default=None, ge=1)
+    estimated_workspace_nodes: tuple[str, ...] = ()
     wear: Wear | None = None
     original: Figures
     ordered: Figures
@@ -205,6 +208,7 @@ class Report(Figures):
             solve_seconds=certificate.solve_seconds,
             gradient_buffer_bytes=result.graph.gradient_buffer_bytes,
             part_bytes=plan.part_bytes,
+            estimated_workspace_nodes=estimated_workspace_nodes(result.graph, result.costs),
             wear=Wear.of_plan(plan, result.graph, result.costs.storage),
             original=Figures.of(result.original, result.original_nodes),
             ordered=Figures.of(result.ordered, result.original_nodes),

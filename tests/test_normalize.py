@@ -16,7 +16,7 @@ from onnx_ir.passes import PassBase, Sequential
 
 from poet_onnx.errors import InputError
 from poet_onnx.extract import extract, load_model
-from poet_onnx.passes.expand import ExpandDivGrad, ExpandFunctions
+from poet_onnx.passes.expand import WITHOUT_KERNEL, ExpandDivGrad, ExpandFunctions
 from poet_onnx.passes.normalize import (
     FixDims,
     FoldConstants,
@@ -258,6 +258,30 @@ def test_operators_without_a_kernel_are_expanded_to_the_same_bits() -> None:
     NameNodes()(expanded)
     assert [node.op_type for node in expanded.graph] == ["HardSigmoid", "Mul", "Neg", "HardSigmoid", "Mul", "Exp"]
     assert step(original, feeds(expanded)) == step(expanded, feeds(expanded))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[4, 5] x) => (float[4, 5] y) { y = Bernoulli <seed = 3.0> (x) }",
+        "g (float[4, 5] x) => (bool[4, 5] y) { y = Bernoulli <dtype = 9> (x) }",
+        "g (float[4, 5] x, int64[1] k) => (int64[4, 5] y) { y = CastLike(x, k) }",
+        "g (float[4, 9] x) => (float[4, 4] y) <int64[2] s = {4, 4}> { y = CenterCropPad(x, s) }",
+        "g (float[4, 6, 3] x, float[6] a, float[6] b) => (float[4, 6, 3] y) {"
+        " y = GroupNormalization <num_groups = 3> (x, a, b) }",
+        "g (float[4, 6, 3] x, int64[4, 3] a) => (float y) { y = NegativeLogLikelihoodLoss <ignore_index = 1> (x, a) }",
+        "g (float[4, 6] x, int64[4] a, float[6] w) => (float[4] y) {"
+        ' y = NegativeLogLikelihoodLoss <reduction = "none"> (x, a, w) }',
+    ],
+)
+def test_functions_that_depend_on_types_and_attributes_are_expanded_to_the_same_bits(text: str) -> None:
+    head = '<ir_version: 8, opset_import: ["" : 21]>'
+    original, expanded = (ir.from_proto(onnx.parser.parse_model(head + text)) for _ in range(2))
+    PinSeeds()(original)
+    normalize()(expanded)
+    assert not {node.op_type for node in expanded.graph} & WITHOUT_KERNEL
+    assert len({node.name for node in expanded.graph}) == len(expanded.graph)
+    assert step(original, feeds(original)) == step(expanded, feeds(original))
 
 
 def test_errors_come_through_sequences_as_they_are() -> None:

@@ -32,9 +32,21 @@ OLDEST_OPSET, OPSET = 13, 17
 """The oldest version of ONNX's operators whose nodes mean the same in version 17, and the one that is written."""
 
 STOCK_KERNELS = frozenset(
-    ("BiasGelu", "FastGelu", "FusedMatMul", "Gelu", "QuickGelu", "Inverse", "SkipLayerNormalization", "Trilu")
+    word
+    for line in (
+        "Attention BiasGelu BifurcationDetector CDist ConvTransposeWithDynamicPads CropAndResize",
+        "DecoderMaskedMultiHeadAttention DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul",
+        "EmbedLayerNormalization ExpandDims FastGelu FusedConv FusedGemm FusedMatMul GatherBlockQuantized Gelu",
+        "GridSample GroupQueryAttention Inverse MatMulBnb4 MatMulFpQ4 MatMulInteger16 MatMulIntegerToFloat",
+        "MatMulNBits MaxpoolWithMask MoE MultiHeadAttention MurmurHash3 NGramRepeatBlock QAttention",
+        "QEmbedLayerNormalization QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearConv",
+        "QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere QMoE",
+        "QuantizeLinear QuickGelu RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization",
+        "SparseAttention SparseToDenseMatMul TransposeMatMul Trilu UnfoldTensor Unique WordConvEmbedding",
+    )
+    for word in line.split()
 )
-"""Operators of ONNX Runtime's own domain that the stock wheel runs on the CPU and training graphs hold."""
+"""Operators of ONNX Runtime's own domain that the stock wheel runs on the CPU."""
 
 TRAINING_ONLY = frozenset(("ConvGrad", "MaxPoolGrad", "AveragePoolGrad", "SinGrad", "SoftmaxCrossEntropyLoss"))
 """Operators that ONNX Runtime's training wheel adds to ONNX's domain, or that the stock wheel has no kernel for."""

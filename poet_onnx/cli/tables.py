@@ -26,6 +26,7 @@ _PLAIN_WIDTH = 120
 """Columns of what is printed into a file or a pipe."""
 _PLAIN_PROGRESS_SECONDS = 10.0
 """A file or a pipe gets a progress line this often."""
+_SHOWN_NODES = 3
 _PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
@@ -122,6 +123,7 @@ def report_lines(report: Report) -> list[str]:
             f"deadline: {scaled_text(report.deadline_seconds, 's')}; predicted: {scaled_text(report.seconds, 's')}"
             + (" with these costs, so it is missed" if late else "")
         )
+    lines += _estimate_lines(report.estimated_workspace_nodes)
     if report.part_bytes is not None:
         lines.append(f"weight gradients of more than {bytes_text(report.part_bytes)} are computed in parts")
     if report.wear is not None:
@@ -153,6 +155,17 @@ def _certificate_lines(report: Report) -> Iterator[str]:
     if report.wide_bound_joules < report.bound_joules:
         yield (f"of these, however they are formed, none spends less than {scaled_text(report.wide_bound_joules, 'J')}")
     yield f"solved by {report.solver} in {report.solve_seconds:.1f} s, seed {report.seed}"
+
+
+def _estimate_lines(nodes: Sequence[str]) -> Iterator[str]:
+    """Say that budgets rest on an estimate, and how to settle it."""
+    if nodes:
+        shown = ", ".join(f"'{name}'" for name in nodes[:_SHOWN_NODES])
+        more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
+        yield (
+            f"estimated: what {len(nodes)} kernels allocate for themselves ({shown}{more}); measure them with "
+            "`poet-onnx profile` and give --costs, or compare the peak with `rewrite --check 1`"
+        )
 
 
 def _wear_text(wear: Wear) -> str:
@@ -293,6 +306,7 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
         rows,
         title=f"on {inspection.device} ({bytes_text(inspection.ram_bytes)} of RAM)",
     )
+    yield from _estimate_lines(inspection.estimated_workspace_nodes)
     for what, floor in floors:
         yield f"{what}: {floor.covers} need at least {floor.bound_bytes:,} B; others may need less"
     yield (

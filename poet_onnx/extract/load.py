@@ -9,7 +9,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from poet_onnx.errors import InputError
-from poet_onnx.shapes.inference import check_kind, describe
+from poet_onnx.shapes.declared import check_kind, describe
 
 
 def load_model(path: str | os.PathLike[str]) -> ir.Model:

@@ -19,7 +19,7 @@ from poet_onnx.measured import NodeMeasurement
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.timing import time_steps
-from poet_onnx.profiler.workspace import count_workspace
+from poet_onnx.profiler.workspace import CountedWorkspace, count_workspace
 
 _FORM_SHARE = 0.5
 """Of the repetitions, for a form: only some of its nodes are new."""
@@ -138,13 +138,14 @@ def _kernel_times(path: Path, runs: Runs, repetitions: int) -> KernelTimes:
 
 
 def _measurements(
-    nodes: Iterable[Node], times: KernelTimes, scale: float, workspace: Mapping[str, int]
+    nodes: Iterable[Node], times: KernelTimes, scale: float, workspace: Mapping[str, CountedWorkspace]
 ) -> dict[str, NodeMeasurement]:
     return {
         node.name: NodeMeasurement(
             seconds=times.kernel_seconds[node.name] * scale,
-            workspace_bytes=workspace[node.name],
+            workspace_bytes=workspace[node.name].size_bytes,
             output_bytes=times.output_bytes[node.name],
+            workspace_estimated=workspace[node.name].estimated,
         )
         for node in nodes
     }

@@ -14,7 +14,7 @@ from onnx import helper
 
 from poet_onnx.graph import Node, Tensor, TrainingGraph
 from poet_onnx.runtime import count_allocations, session_options
-from poet_onnx.workspace import workspace_bytes
+from poet_onnx.workspace import has_workspace_rule, workspace_bytes
 
 _CONSTANT_BYTES = 64 << 10
 """Initializers up to this size keep their values when a node runs alone: axes, shapes, ratios."""
@@ -22,8 +22,8 @@ _CONSTANT_BYTES = 64 << 10
 
 def count_workspace(
     model: ir.Model, graph: TrainingGraph, nodes: Iterable[Node], *, threads: int = 1
-) -> dict[str, int]:
-    """Return the workspace of nodes, in bytes, by name; 0 for views.
+) -> dict[str, CountedWorkspace]:
+    """Return the workspace of nodes by name; 0 for views.
 
     Nodes of the same operator, attributes, types and shapes are run once. A node that cannot run alone, because its
     inputs' values matter and are not constant, gets the rule of `workspace_bytes`.
@@ -33,9 +33,6 @@ def count_workspace(
         graph: extracted from it.
         nodes: of the graph.
         threads: threads inside an operator.
-
-    Raises:
-        InputError: a node cannot run alone, and its operator has no rule.
     """
     sources = {node.name: node for node in model.graph}
     constants = {
@@ -44,20 +41,27 @@ def count_workspace(
         if value.const_value is not None and value.const_value.nbytes <= _CONSTANT_BYTES
     }
     opsets = [helper.make_opsetid(domain, version or 1) for domain, version in model.opset_imports.items()]
-    found: dict[bytes, int] = {}
-    result: dict[str, int] = {}
+    found: dict[bytes, CountedWorkspace] = {}
+    result: dict[str, CountedWorkspace] = {}
     for node in nodes:
         if node.view:
-            result[node.name] = 0
+            result[node.name] = CountedWorkspace(0)
             continue
         proto = ir.serde.serialize_node(sources[node.name])
         single = _Single(graph, node, proto, constants, opsets, model.ir_version or 8)
         key = single.key()
         if key not in found:
-            counted = single.count(threads)
-            found[key] = workspace_bytes(graph, node, threads=threads) if counted is None else counted
+            found[key] = single.counted_or_known(threads)
         result[node.name] = found[key]
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class CountedWorkspace:
+    """The workspace of a node; estimated if it could not be counted and no rule gives it."""
+
+    size_bytes: int
+    estimated: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,14 @@ class _Single:
             if name in self.constants and name in self.node.inputs:
                 digest.update(self.constants[name].tobytes())
         return digest.digest()
+
+    def counted_or_known(self, threads: int) -> CountedWorkspace:
+        """Return what was counted, otherwise what a rule or an estimate says."""
+        counted = self.count(threads)
+        if counted is not None:
+            return CountedWorkspace(counted)
+        known_bytes = workspace_bytes(self.graph, self.node, threads=threads)
+        return CountedWorkspace(known_bytes, estimated=not has_workspace_rule(self.node))
 
     def count(self, threads: int) -> int | None:
         """Run the node alone and return its workspace; None if it fails or makes outputs of other sizes."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from poet_onnx.shapes.inference import Inferred, fixed_dims, infer
+from poet_onnx.shapes.declared import fixed_dims
+from poet_onnx.shapes.inference import Inferred, infer
 from poet_onnx.shapes.types import Array, TensorType
 
 __all__ = ["Array", "Inferred", "TensorType", "fixed_dims", "infer"]

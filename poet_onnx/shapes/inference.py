@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.operators import traits
+from poet_onnx.shapes.declared import check_kind, declared_type, describe, fixed_dims
+from poet_onnx.shapes.fitting import check_fit
 from poet_onnx.shapes.runtime_rules import MICROSOFT, ONNX, POET
 from poet_onnx.shapes.types import Array, Rule, RuleError, Site, TensorType
 from poet_onnx.shapes.values import LARGEST_VALUE, evaluate
@@ -21,6 +24,9 @@ ONNX_DOMAINS = ("", "ai.onnx")
 
 PLAIN = {getattr(ir.AttributeType, kind + more) for kind in ("INT", "FLOAT", "STRING") for more in ("", "S")}
 """Attributes that are the same where their values are."""
+
+ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What Python and numpy raise where a node's inputs or attributes are none that its operator can have."""
 
 
 @dataclass
@@ -34,41 +40,6 @@ class Inferred:
 
     types: dict[str, TensorType] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
-
-
-def describe(node: ir.Node) -> str:
-    """Return a node as errors name it."""
-    return f"node '{node.name or (node.outputs[0].name if node.outputs else '')}' (operator {node.op_type})"
-
-
-def fixed_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
-    """Check that the named dimensions exist in the graph's inputs and that their sizes make sense.
-
-    Raises:
-        InputError: a name that no input has, or a size below 1.
-    """
-    known = {
-        dim.value
-        for value in model.graph.inputs
-        for dim in value.shape or ()
-        if isinstance(dim, ir.SymbolicDim) and dim.value is not None
-    }
-    for name, size in dims.items():
-        if size < 1:
-            raise InputError(f"Dimension '{name}' cannot be {size}: give a size of at least 1.")
-        if name not in known:
-            names = ", ".join(sorted(known)) or "none: all of its inputs have fixed sizes"
-            raise InputError(f"The model has no dimension named '{name}'; its named dimensions are {names}.")
-
-
-def declared_type(value: ir.Value, dims: Mapping[str, int]) -> TensorType | None:
-    """Return the type that the model declares for a value, or None where it is not complete."""
-    if value.dtype is None or value.shape is None or not isinstance(value.type, ir.TensorType):
-        return None
-    shape = [dim if isinstance(dim, int) else dims.get(dim.value or "") for dim in value.shape]
-    if any(size is None for size in shape):
-        return None
-    return TensorType(value.dtype, tuple(int(size) for size in shape if size is not None))
 
 
 def infer(model: ir.Model, dims: Mapping[str, int] | None = None) -> Inferred:
@@ -86,7 +57,9 @@ def infer(model: ir.Model, dims: Mapping[str, int] | None = None) -> Inferred:
 
 def has_rule(node: ir.Node) -> bool:
     """Return whether ONNX or a rule of ours describes a node's operator, not just the model's own value_info."""
-    return node.domain != "com.microsoft" or node.op_type in MICROSOFT
+    if node.domain in ONNX_DOMAINS:
+        return onnx.defs.has(node.op_type) or node.op_type in MICROSOFT
+    return node.op_type in {"com.microsoft": MICROSOFT, "poet": POET}.get(node.domain, {})
 
 
 def _written(graph: ir.Graph) -> set[str]:
@@ -152,6 +125,7 @@ class _Inference:
             raise InputError(f"The initializer '{name}' holds strings: only tensors of numbers can be scheduled.")
         shape = tuple(int(size) for size in tensor.shape if isinstance(size, int))
         self.found.types[name] = TensorType(tensor.dtype, shape)
+        self._check_declared(value, self.found.types[name])
         small = tensor.size <= LARGEST_VALUE
         constant = not value.is_graph_input() and name not in self.written
         if small and constant and not isinstance(tensor, ir.ExternalTensor):
@@ -169,15 +143,38 @@ class _Inference:
                     f"The size of tensor '{value.name}', made by {describe(node)}, is not known before the step runs:"
                     " export the model with static shapes."
                 )
+            self._check_declared(value, kind, f", made by {describe(node)},")
             if kind.dtype == ir.DataType.STRING:
                 raise InputError(
                     f"Tensor '{value.name}', made by {describe(node)}, holds strings:"
                     " only tensors of numbers can be scheduled."
                 )
             self.found.types[value.name] = kind
-        for value, constant in zip(node.outputs, self._values(node, site, types), strict=False):
+        for value, constant in zip(node.outputs, self._constants(node, site, types), strict=False):
             if value.name and constant is not None:
                 self.found.values[value.name] = constant
+
+    def _check_declared(self, value: ir.Value, found: TensorType, where: str = "") -> None:
+        """Check that what the model declares of a tensor is what it is: kernels believe the declaration.
+
+        Raises:
+            InputError: it declares another shape or element type.
+        """
+        declared = None if value.shape is None else [self._size(dim) for dim in value.shape]
+        fits = declared is None or (
+            len(declared) == len(found.shape)
+            and all(size in (None, known) for size, known in zip(declared, found.shape, strict=True))
+        )
+        if fits and value.dtype in (None, found.dtype):
+            return
+        said = [size if size is not None else "?" for size in declared or ()] if not fits else value.dtype
+        raise InputError(
+            f"Tensor '{value.name}'{where} is declared as {said} and is {found.dtype.name} {list(found.shape)}:"
+            " export the model again."
+        )
+
+    def _size(self, dim: int | ir.SymbolicDim) -> int | None:
+        return dim if isinstance(dim, int) else self.dims.get(dim.value or "")
 
     def _site(self, node: ir.Node) -> Site:
         types: list[TensorType | None] = []
@@ -195,6 +192,11 @@ class _Inference:
             inputs = producer.inputs if producer is not None else ()
             return [self.found.types.get(v.name or "") if v is not None else None for v in inputs]
 
+        def source_op(index: int) -> str:
+            value = node.inputs[index]
+            producer = value.producer() if value is not None else None
+            return producer.op_type if producer is not None else ""
+
         return Site(
             op_type=node.op_type,
             attributes={name: attribute.value for name, attribute in node.attributes.items()},
@@ -202,6 +204,7 @@ class _Inference:
             values=[self.found.values.get(v.name or "") if v is not None else None for v in node.inputs],
             declared=[declared_type(value, self.dims) for value in node.outputs],
             source_types=source_types,
+            source_op=source_op,
         )
 
     def _types(self, node: ir.Node, site: Site) -> Sequence[TensorType | None]:
@@ -210,17 +213,23 @@ class _Inference:
             schema = self._schema(node)
         try:
             types: Sequence[TensorType | None]
+            if rule is not None or schema is None:
+                check_fit(site)
             if rule is not None:
                 types = rule(site)
             elif schema is not None:
                 types = self._like_others(node, site, schema)
             else:
                 types = site.declared
-        except (RuleError, IndexError) as problem:
+        except RuleError as problem:
             name = next((value.name for value in node.outputs if value.name), "")
             raise InputError(
                 f"The size of tensor '{name}', made by {describe(node)}, is not known: {problem}."
             ) from None
+        except ODD as problem:
+            raise InputError(f"The {describe(node)} has inputs or attributes that do not fit it: {problem}.") from None
+        if len(types) < len(node.outputs) and any(value.name for value in node.outputs[len(types) :]):
+            raise InputError(f"The {describe(node)} has more than the {len(types)} outputs of its operator.")
         return list(types) + [None] * (len(node.outputs) - len(types))
 
     @staticmethod
@@ -239,13 +248,15 @@ class _Inference:
         version = self.opsets.get(node.domain, self.opsets.get(domain))
         if version is None:
             raise InputError(f"The model imports no version of domain '{node.domain}', which {describe(node)} needs.")
-        try:
+        with contextlib.suppress(onnx.defs.SchemaError):
             return onnx.defs.get_schema(node.op_type, version, domain)
-        except onnx.defs.SchemaError:
-            if node.domain == "com.microsoft" and all(declared_type(v, self.dims) for v in node.outputs if v.name):
-                return None
+        if all(declared_type(value, self.dims) for value in node.outputs if value.name):
+            return None
         where = f"domain '{node.domain}'" if domain else f"ONNX opset {version}"
-        raise InputError(f"The operator of {describe(node)} is unknown in {where}.")
+        raise InputError(
+            f"The operator of {describe(node)} is unknown in {where}, and the model does not declare what it makes:"
+            " export it with the shapes of all values."
+        )
 
     def _like_others(self, node: ir.Node, site: Site, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
         """Return what ONNX infers for a node, asked once for all that look the same: large graphs repeat a few."""
@@ -298,22 +309,16 @@ class _Inference:
             return None
         return TensorType(ir.DataType(tensor.elem_type), tuple(dim.dim_value for dim in tensor.shape.dim))
 
+    def _constants(self, node: ir.Node, site: Site, types: Sequence[TensorType | None]) -> Sequence[Array | None]:
+        try:
+            with np.errstate(all="ignore"):
+                return self._values(node, site, types)
+        except (RuleError, *ODD) as problem:
+            raise InputError(f"What {describe(node)} computes is not defined: {problem}.") from None
+
     def _values(self, node: ir.Node, site: Site, types: Sequence[TensorType | None]) -> Sequence[Array | None]:
         if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
             tensor = ir.convenience.get_const_tensor(node.outputs[0])
             small = tensor is not None and tensor.size <= LARGEST_VALUE
             return [tensor.numpy() if tensor is not None and small else None]
         return evaluate(site, types)
-
-
-def check_kind(value: ir.Value, what: str) -> None:
-    """Check that a value is a tensor of numbers.
-
-    Raises:
-        InputError: it is a sequence, a map, an optional, a sparse tensor or holds strings.
-    """
-    if value.type is not None and not isinstance(value.type, ir.TensorType):
-        kind = type(value.type).__name__.removesuffix("Type").lower()
-        raise InputError(f"{what} '{value.name}' is a {kind}: only tensors of numbers can be scheduled.")
-    if value.dtype == ir.DataType.STRING:
-        raise InputError(f"{what} '{value.name}' holds strings: only tensors of numbers can be scheduled.")

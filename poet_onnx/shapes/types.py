@@ -47,6 +47,7 @@ class Site:
         values: of the inputs, where they are small constants, otherwise None.
         declared: types of the outputs as far as the model itself declares them.
         source_types: for each input, the types of the inputs of the node that makes it.
+        source_op: for each input, the operator of that node; "" for what no node makes.
     """
 
     op_type: str
@@ -55,6 +56,7 @@ class Site:
     values: Sequence[Array | None]
     declared: Sequence[TensorType | None]
     source_types: Callable[[int], Sequence[TensorType | None]]
+    source_op: Callable[[int], str]
 
     def type(self, index: int) -> TensorType:
         """Return the type of an input that the operator needs."""
@@ -77,7 +79,19 @@ class Site:
 
     def integer(self, name: str, default: int) -> int:
         """Return an integer attribute."""
-        return int(self.attributes.get(name, default))
+        value = self.attributes.get(name, default)
+        if not isinstance(value, int):
+            raise RuleError(f"its attribute {name} is not an integer")
+        return int(value)
+
+    def numbers(self, name: str, count: int, default: int | None = 1) -> tuple[int, ...]:
+        """Return an attribute that is a list of so many integers; the default as often, where it is missing."""
+        found = self.attributes.get(name)
+        if not found and found != 0:
+            return () if default is None else (default,) * count
+        if isinstance(found, (int, float, str)) or len(found) != count:
+            raise RuleError(f"its attribute {name} is not a list of {count} integers")
+        return tuple(int(number) for number in found)
 
     def axis(self, default: int, rank: int) -> int:
         """Return the attribute `axis`, counted from the front."""
