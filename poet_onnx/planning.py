@@ -12,7 +12,7 @@ from itertools import accumulate
 import onnx_ir as ir
 
 from poet_onnx.capacity import PageFileError, check_page_file, schedule_in_capacity
-from poet_onnx.costs import CostTable, cost_table
+from poet_onnx.costs import CostTable, cost_table, estimated_workspace_nodes
 from poet_onnx.errors import InfeasibleError, PoetError
 from poet_onnx.extract import extract
 from poet_onnx.forms import Form, forms, take_form
@@ -340,6 +340,9 @@ def _terms(failure: _Failure, request: Request) -> Terms:
         parts.append(f"{resident:,} for parameters, gradient buffers and inputs")
     if aside:
         parts.append(f"{aside:,} set aside for what onnxruntime adds to its blocks on aarch64")
+    estimated = estimated_workspace_nodes(problem.graph, problem.costs)
+    if estimated:
+        parts.append(f"an estimate, settled by `poet-onnx profile`, of what {len(estimated)} kernels allocate")
     return Terms(
         "RAM budget" if ram else "transient budget",
         asked_bytes=(problem.budget_bytes or 0) + resident,
