@@ -1,6 +1,6 @@
 """Energy-optimal training schedules for small machines, as an ONNX graph rewrite."""
 
-from poet_onnx.errors import CheckFailedError, InfeasibleError, InputError, LimitReachedError, PoetError
+from poet_onnx.errors import CheckFailedError, InfeasibleError, InputError, LimitReachedError, PoetError, PoetWarning
 from poet_onnx.ops import library_path
 from poet_onnx.plan import Plan
 from poet_onnx.rewrite import RewriteResult, pipeline, rewrite
@@ -18,6 +18,7 @@ __all__ = [
     "LimitReachedError",
     "Plan",
     "PoetError",
+    "PoetWarning",
     "RewriteResult",
     "TrainingSession",
     "VerificationReport",

@@ -37,3 +37,7 @@ class LimitReachedError(PoetError):
     """A time limit or an interruption came before any plan was found."""
 
     exit_code = 4
+
+
+class PoetWarning(UserWarning):
+    """Something that poet-onnx cannot decide, in one complete sentence."""

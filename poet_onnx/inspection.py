@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pydantic
 
@@ -13,6 +14,8 @@ from poet_onnx.device import DeviceProfile
 from poet_onnx.extract import extract, load_model
 from poet_onnx.forms import Form, forms
 from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
+from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.plan import Step
 from poet_onnx.planning import set_aside_bytes
@@ -87,6 +90,7 @@ class Inspection(_Value):
         set_aside_bytes: what a budget for the stock runtime keeps for what onnxruntime adds to its blocks on aarch64;
             it is in every floor, and in what a percentage is one of.
         estimated_workspace_nodes: nodes whose kernels' own memory is an estimate, in all of the figures.
+        frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -105,6 +109,7 @@ class Inspection(_Value):
     largest_node_bytes: int
     set_aside_bytes: int = 0
     estimated_workspace_nodes: tuple[str, ...] = ()
+    frozen_batch_norms: tuple[str, ...] = ()
 
 
 def inspect(
@@ -113,6 +118,7 @@ def inspect(
     *,
     dims: Mapping[str, int] | None = None,
     target: str = "training",
+    frozen_batch_norm: str = "auto",
 ) -> Inspection:
     """Find what fills the memory of a model's training step and the smallest budget that can work on a device.
 
@@ -121,12 +127,15 @@ def inspect(
         device: whose storage and costs to assume.
         dims: sizes of named dimensions.
         target: runtime that will run the model; for "stock" its lowered form is looked at.
+        frozen_batch_norm: as for `rewrite`.
 
     Raises:
         InputError: if the model cannot be used.
     """
     model = load_model(path)
     nodes = len(model.graph)
+    SettleBatchNorm(frozen_batch_norm, forward=partial(model_beside, path))(model)
+    frozen = frozen_outputs(model)
     normalize_for(target, dims)(model)
     first, *others = forms(model, device, target)
     graph = extract(first.model)
@@ -155,6 +164,7 @@ def inspect(
         largest_node_bytes=recompute_only.node_bytes,
         set_aside_bytes=aside,
         estimated_workspace_nodes=estimated_workspace_nodes(graph, costs),
+        frozen_batch_norms=frozen,
     )
 
 

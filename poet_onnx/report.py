@@ -133,6 +133,8 @@ class Report(Figures):
             parameters within the step; the optimizer's moments, which are no part of the graph, come on top in any use.
         part_bytes: weight gradients larger than this are computed in parts; None where all are whole.
         estimated_workspace_nodes: of the graph that was planned, those whose kernels' own memory is an estimate.
+        frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
+        warnings: what could not be decided, a sentence each.
         wear: what paging does to the storage; None where nothing is paged.
         original: the graph as given.
         ordered: the graph after memory-aware ordering alone.
@@ -163,6 +165,8 @@ class Report(Figures):
     gradient_buffer_bytes: int = pydantic.Field(default=0, ge=0)
     part_bytes: int | None = pydantic.Field(default=None, ge=1)
     estimated_workspace_nodes: tuple[str, ...] = ()
+    frozen_batch_norms: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     wear: Wear | None = None
     original: Figures
     ordered: Figures
@@ -209,6 +213,8 @@ class Report(Figures):
             gradient_buffer_bytes=result.graph.gradient_buffer_bytes,
             part_bytes=plan.part_bytes,
             estimated_workspace_nodes=estimated_workspace_nodes(result.graph, result.costs),
+            frozen_batch_norms=result.frozen_batch_norms,
+            warnings=result.warnings,
             wear=Wear.of_plan(plan, result.graph, result.costs.storage),
             original=Figures.of(result.original, result.original_nodes),
             ordered=Figures.of(result.ordered, result.original_nodes),

@@ -49,6 +49,7 @@ class Request:
     progress: Callable[[Progress], None] | None
     dims: Mapping[str, int]
     target: str
+    frozen_batch_norm: str
 
 
 def read_request(
@@ -70,6 +71,7 @@ def read_request(
     progress: Callable[[Progress], None] | None = None,
     dims: Mapping[str, int] | None = None,
     target: str = "training",
+    frozen_batch_norm: str = "auto",
 ) -> Request:
     """Read and check the arguments of a rewrite.
 
@@ -115,6 +117,7 @@ def read_request(
         progress=progress,
         dims=dict(dims or {}),
         target=target,
+        frozen_batch_norm=frozen_batch_norm,
     )
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -19,6 +20,8 @@ from poet_onnx.errors import InputError, PoetError
 from poet_onnx.extract import load_model
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.annotate import AnnotateCosts
+from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside, warn_user
+from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.layout import DOMAIN
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
@@ -52,6 +55,8 @@ class RewriteResult:
             transient bytes alone.
         method: how the plan was made.
         is_given: the plan was made before; its certificate says what was proven then.
+        frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
+        warnings: what could not be decided, a sentence each.
     """
 
     model: ir.Model
@@ -66,6 +71,8 @@ class RewriteResult:
     budget_kind: BudgetKind
     method: str
     is_given: bool
+    frozen_batch_norms: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, whole or not at all; what is external data stays external.
@@ -82,6 +89,12 @@ class _Progress:
 
     original_nodes: int = 0
     planned: list[Planned] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, sentence: str) -> None:
+        """Warn the user, and keep it for the report."""
+        self.warnings.append(sentence)
+        warn_user(sentence)
 
 
 class RefuseRewritten(InPlacePass):
@@ -98,6 +111,7 @@ class RefuseRewritten(InPlacePass):
             raise InputError("The model was rewritten by poet-onnx already: give the model that it was made from.")
         self._progress.original_nodes = len(model.graph)
         self._progress.planned.clear()
+        self._progress.warnings.clear()
         return PassResult(model, modified=False)
 
 
@@ -149,6 +163,7 @@ def rewrite(
     progress: Callable[[Progress], None] | None = None,
     dims: Mapping[str, int] | None = None,
     target: str = "training",
+    frozen_batch_norm: str = "auto",
 ) -> RewriteResult:
     """Rewrite a training graph so that its step keeps to a budget on a device, for the least energy.
 
@@ -179,6 +194,9 @@ def rewrite(
         dims: sizes of named dynamic dimensions.
         target: runtime that will run the model: "training" is onnxruntime-training, "stock" the plain onnxruntime,
             for which operators that only train are lowered to others.
+        frozen_batch_norm: batch normalizations that use their running statistics and never move them, as torch's in
+            eval mode: "auto" are those of which the model, or the eval_model.onnx beside its file, tells; "all";
+            "none"; or patterns of names of nodes or parameters with commas between them, such as "layer1.*,bn1.*".
 
     Raises:
         InputError: if an argument or the model cannot be used.
@@ -204,11 +222,12 @@ def rewrite(
         progress=progress,
         dims=dims,
         target=target,
+        frozen_batch_norm=frozen_batch_norm,
     )
     model = as_model(model_or_path)
     found = _Progress()
     with own_errors():
-        _passes(request, found)(model)
+        _passes(request, found, partial(model_beside, model_or_path))(model)
     planned = found.planned[-1]
     return RewriteResult(
         model=model,
@@ -223,6 +242,8 @@ def rewrite(
         budget_kind=request.budget_kind,
         method=method,
         is_given=request.plan is not None,
+        frozen_batch_norms=frozen_outputs(model),
+        warnings=tuple(found.warnings),
     )
 
 
@@ -266,7 +287,7 @@ def own_errors() -> Iterator[None]:
         raise
 
 
-def _passes(request: Request, progress: _Progress) -> Sequential:
+def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Model | None] = lambda: None) -> Sequential:
     def with_plan(make: Callable[[Planned], PassBase]) -> WithPlan:
         return WithPlan(make, progress)
 
@@ -277,6 +298,7 @@ def _passes(request: Request, progress: _Progress) -> Sequential:
 
     return Sequential(
         RefuseRewritten(progress),
+        SettleBatchNorm(request.frozen_batch_norm, forward=forward, warn=progress.warn),
         normalize_for(request.target, request.dims or None),
         WriteInputRanges(),
         PlanStep(request, progress),

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
@@ -19,7 +20,7 @@ import click
 from poet_onnx.cli.examining import devices, inspect, profile, verify
 from poet_onnx.cli.rewriting import rewrite
 from poet_onnx.cli.tables import show, show_json
-from poet_onnx.errors import InfeasibleError, PoetError
+from poet_onnx.errors import InfeasibleError, PoetError, PoetWarning
 
 _DEBUG = "POET_ONNX_DEBUG"
 _INTERRUPTED = 130
@@ -50,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _open_closed_streams()
     given = None if arguments is None else list(arguments)
     try:
-        status = command_line.main(args=given, prog_name="poet-onnx", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", PoetWarning)
+            warnings.showwarning = _show_warning
+            status = command_line.main(args=given, prog_name="poet-onnx", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_stdout()  # whoever read our output has gone: nothing is left to say
@@ -71,6 +75,11 @@ def _open_closed_streams() -> None:
 def _drop_stdout() -> None:
     """Let what is left to print vanish, so that Python does not try at exit what has failed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print one sentence about a warning."""
+    show(f"warning: {message}", stderr=True)
 
 
 def _explain(error: BaseException, *, as_json: bool) -> int:

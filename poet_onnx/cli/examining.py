@@ -41,12 +41,17 @@ def devices(name: str | None, as_json: bool) -> None:
     "--device", default="host", show_default=True, metavar="NAME|FILE.toml", help="Whose storage and costs to assume."
 )
 @options.target_option
+@options.frozen_batch_norm_option
 @options.dims_option
 @options.json_option
-def inspect(model: Path, *, device: str, target: str, dims: dict[str, int], as_json: bool) -> None:
+def inspect(
+    model: Path, *, device: str, target: str, frozen_batch_norm: str, dims: dict[str, int], as_json: bool
+) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
     with tables.ProgressLine(f"searching for the smallest budget of {model}"):
-        inspection = inspect_model(model, load_device(device), dims=dims, target=target)
+        inspection = inspect_model(
+            model, load_device(device), dims=dims, target=target, frozen_batch_norm=frozen_batch_norm
+        )
     if as_json:
         tables.show_json(inspection.model_dump_json(indent=2))
         return
@@ -104,6 +109,7 @@ def verify(
     "--page-cache", is_flag=True, help="Time transfers through the page cache, not those of the storage itself."
 )
 @options.target_option
+@options.frozen_batch_norm_option
 @options.dims_option
 @options.page_dir_option
 @click.option("--force", is_flag=True, help="Replace an existing file.")
@@ -117,6 +123,7 @@ def profile(
     threads: int,
     page_cache: bool,
     target: str,
+    frozen_batch_norm: str,
     dims: dict[str, int],
     page_dir: Path | None,
     force: bool,
@@ -139,6 +146,7 @@ def profile(
             page_cache=page_cache,
             dims=dims,
             target=target,
+            frozen_batch_norm=frozen_batch_norm,
             progress=progress.say,
         )
     measured.save(output)

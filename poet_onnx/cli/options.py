@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from poet_onnx.passes.batch_norm_modes import AUTO
 from poet_onnx.request import TARGETS
 from poet_onnx.runtime.options import MOST_THREADS
 
@@ -64,6 +65,17 @@ def dims_option(function: _Function) -> _Function:
         multiple=True,
         callback=_sizes,
         help="Fix a named dynamic dimension; may be repeated.",
+    )(function)
+
+
+def frozen_batch_norm_option(function: _Function) -> _Function:
+    """Add --frozen-batch-norm."""
+    return click.option(
+        "--frozen-batch-norm",
+        metavar="auto|all|none|NAMES",
+        default=AUTO,
+        show_default=True,
+        help="Batch normalizations that keep to their running statistics; NAMES are patterns with commas.",
     )(function)
 
 

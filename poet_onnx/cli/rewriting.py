@@ -68,6 +68,7 @@ _FOR_THE_SOLVER = {
     help="Seconds for the solver.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
+@options.frozen_batch_norm_option
 @options.dims_option
 @click.option("--plan", type=options.FILE, help="Apply a saved plan; no solver runs.")
 @click.option(

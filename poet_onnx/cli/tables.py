@@ -108,6 +108,14 @@ def report_table(report: Report) -> Table:
     return plain_table(["one training step", "original", "ordered", "rewritten"], rows)
 
 
+def frozen_lines(frozen: Sequence[str]) -> list[str]:
+    """Return what is to be said of frozen batch normalizations, if there are any."""
+    if not frozen:
+        return []
+    which = "1 batch normalization is" if len(frozen) == 1 else f"{len(frozen)} batch normalizations are"
+    return [f"{which} frozen: running statistics are used, and stay as they are"]
+
+
 def report_lines(report: Report) -> list[str]:
     """Return what the table cannot say: budget, deadline, and what is proven."""
     lines = []
@@ -115,6 +123,7 @@ def report_lines(report: Report) -> list[str]:
         used = report.transient_peak_bytes if report.budget_kind == "activation" else report.step_peak_bytes
         what = "transient peak" if report.budget_kind == "activation" else "step peak"
         lines.append(f"budget: {bytes_text(report.budget_bytes)} ({what}); used: {bytes_text(used)}")
+    lines += frozen_lines(report.frozen_batch_norms)
     if report.gradient_buffer_bytes:
         lines.append(f"gradient buffers: {bytes_text(report.gradient_buffer_bytes)} of what is resident")
     if report.deadline_seconds is not None:
@@ -307,6 +316,7 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
         title=f"on {inspection.device} ({bytes_text(inspection.ram_bytes)} of RAM)",
     )
     yield from _estimate_lines(inspection.estimated_workspace_nodes)
+    yield from frozen_lines(inspection.frozen_batch_norms)
     for what, floor in floors:
         yield f"{what}: {floor.covers} need at least {floor.bound_bytes:,} B; others may need less"
     yield (

@@ -6,6 +6,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from poet_onnx.device import DeviceProfile
@@ -13,6 +14,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.extract import load_model
 from poet_onnx.forms import forms
 from poet_onnx.measured import MeasuredCosts
+from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.profiler.steps import Runs, measure_form, measure_step
 from poet_onnx.profiler.storage import measure_storage
@@ -34,6 +36,7 @@ def measure(
     page_cache: bool = False,
     dims: Mapping[str, int] | None = None,
     target: str = "training",
+    frozen_batch_norm: str = "auto",
     progress: Callable[[str], None] | None = None,
 ) -> MeasuredCosts:
     """Measure what a training step costs on this machine.
@@ -55,6 +58,7 @@ def measure(
             the storage itself.
         dims: sizes of named dimensions.
         target: as for `rewrite`: with "stock" the model is lowered first, as `rewrite` does for the same device.
+        frozen_batch_norm: as for `rewrite`.
         progress: called with what is being done.
 
     Raises:
@@ -65,6 +69,7 @@ def measure(
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
     report = progress or (lambda text: None)
     model = load_model(model_path)
+    SettleBatchNorm(frozen_batch_norm, forward=partial(model_beside, model_path))(model)
     normalize_for(target, dims)(model)
     first, *others = forms(model, device, target)
     report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError
 from poet_onnx.extract.build import plain_attributes
 from poet_onnx.operators import MICROSOFT_DOMAIN, traits
+from poet_onnx.passes.frozen_batch_norm import frozen_statistics
 
 _POET = "poet"
 _BUFFER_SUFFIX = "_grad.accumulation.buffer"
@@ -30,7 +31,7 @@ class Roles:
         frozen: inputs that are parameters and not trained.
         buffers: input that collects the gradient, by parameter.
         flag: input that says whether gradients start anew; empty if nothing is accumulated.
-        state: what the graph itself updates in place, such as running statistics.
+        state: what the graph itself updates in place, such as running statistics, and those that are frozen.
         loss: output that is minimised.
     """
 
@@ -94,7 +95,7 @@ def find_roles(model: ir.Model, known: Container[str]) -> Roles:
         frozen=frozen,
         buffers={name: buffers[name] for name in inputs if name in buffers},
         flag=next(iter(flags), ""),
-        state=tuple(dict.fromkeys(_written_initializers(graph))),
+        state=tuple(dict.fromkeys((*_written_initializers(graph), *frozen_statistics(model)))),
         loss=losses[0],
     )
 

@@ -14,6 +14,8 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
+from poet_onnx.passes.batch_norm_modes import AUTO, SettleBatchNorm, model_beside
+from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import PinSeeds
 from poet_onnx.rewrite import as_model
 from poet_onnx.saving import save_model
@@ -57,6 +59,7 @@ class TrainingSession:
         keep_gradients: bool = False,
         threads: int = 1,
         page_dir: str | os.PathLike[str] | None = None,
+        frozen_batch_norm: str = AUTO,
     ) -> None:
         """Load everything.
 
@@ -72,6 +75,7 @@ class TrainingSession:
             keep_gradients: let `gradients` show them; costs memory and time.
             threads: inside an operator; results of several threads are not reproducible for every operator.
             page_dir: existing directory for the page file.
+            frozen_batch_norm: as for `rewrite`, whose results know by themselves what is frozen.
 
         Raises:
             InputError: if something cannot be used.
@@ -91,6 +95,13 @@ class TrainingSession:
 
         values = read_parameters(parameters)
         self._model = as_model(training_model)
+        self._eval_model = None if eval_model is None else as_model(eval_model)
+        if VERSION_KEY not in self._model.metadata_props:
+            SettleBatchNorm(frozen_batch_norm, forward=lambda: self._eval_model or model_beside(training_model))(
+                self._model
+            )
+        elif frozen_batch_norm != AUTO:
+            raise InputError("The training model is rewritten: say to `rewrite` what is frozen.")
         self._ranges = known_ranges(self._model)
         PinSeeds()(self._model)
         self._progress = Progress(self._optimizer, accumulation_steps, clip_norm, randomness.seeds(self._model))
@@ -106,7 +117,6 @@ class TrainingSession:
         self._step = self._make_step()
         self._step.number(self._roles.loss)
         self._after = self._make_after(deferred)
-        self._eval_model = None if eval_model is None else as_model(eval_model)
         self._evaluation = None if self._eval_model is None else self._make_evaluation(self._eval_model)
 
     @property
