@@ -18,6 +18,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 
 import onnx_ir as ir
@@ -26,8 +27,9 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.extract import load_model
 from poet_onnx.operators import ONNX_DOMAINS
-from poet_onnx.passes.frozen_batch_norm import FreezeBatchNorm, batch_norms
+from poet_onnx.passes.frozen_batch_norm import FreezeBatchNorm, batch_norms, frozen_outputs
 from poet_onnx.passes.normalize import InlineFunctions
+from poet_onnx.passes.own_statistics import OwnStatistics, own_names, read_names
 
 AUTO, ALL, NONE = "auto", "all", "none"
 
@@ -69,22 +71,21 @@ class SettleBatchNorm(InPlacePass):
         """
         InlineFunctions()(model)
         nodes = list(batch_norms(model))
+        twin = _Twins(model, self._forward).find
+        OwnStatistics(own_names(nodes, twin))(model)
         if self._frozen == AUTO:
-            frozen = self._by_evidence(model, nodes)
+            frozen = self._by_evidence(nodes, twin)
         elif self._frozen in (ALL, NONE):
             frozen = nodes if self._frozen == ALL else []
         else:
             frozen = _by_name(nodes, self._frozen)
         return FreezeBatchNorm(node.outputs[0].name or "" for node in frozen)(model)
 
-    def _by_evidence(self, model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    def _by_evidence(self, nodes: Sequence[ir.Node], twin: Callable[[ir.Node], ir.Node | None]) -> list[ir.Node]:
         modes = {node: _by_generated_names(node) for node in nodes}
-        if None in modes.values():
-            forward = self._forward()
-            if forward is not None and _same_loss(model, forward):
-                known = _by_outputs(forward)
-                for node in (node for node, mode in modes.items() if mode is None):
-                    modes[node] = next((known[value.name] for value in _matched(node) if value.name in known), None)
+        for node, mode in modes.items():
+            if mode is None and (forward := twin(node)) is not None:
+                modes[node] = not any(value.name for value in forward.outputs[1:])
         unsure = [node for node, mode in modes.items() if mode is None]
         if unsure:
             shown = ", ".join(repr(node.name or node.outputs[0].name) for node in unsure[:_SHOWN])
@@ -95,6 +96,37 @@ class SettleBatchNorm(InPlacePass):
                 "--frozen-batch-norm, in Python frozen_batch_norm= (none, all, or patterns of names)."
             )
         return [node for node, mode in modes.items() if mode]
+
+
+def settle_alike(original: ir.Model, rewritten: ir.Model) -> None:
+    """Do to a model what was done to it before it was rewritten; changes the first model.
+
+    Raises:
+        InputError: if the rewritten model was made from another one.
+    """
+    InlineFunctions()(original)
+    OwnStatistics(read_names(rewritten))(original)
+    FreezeBatchNorm(frozen_outputs(rewritten))(original)
+
+
+class _Twins:
+    """The batch normalizations of the evaluation graph that was generated together with a training graph (E2)."""
+
+    def __init__(self, model: ir.Model, forward: Callable[[], ir.Model | None]) -> None:
+        self._loss = [value.name for value in model.graph.outputs[:1]]
+        self._forward = forward
+
+    @cached_property
+    def _nodes(self) -> dict[str, ir.Node]:
+        forward = self._forward()
+        if forward is None or [value.name for value in forward.graph.outputs] != self._loss:
+            return {}
+        nodes = [node for node in forward.graph if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS]
+        return {value.name: node for node in nodes for value in _matched(node) if value.name}
+
+    def find(self, node: ir.Node) -> ir.Node | None:
+        """Return a node's counterpart, if there is one; the evaluation graph is loaded when it is first asked for."""
+        return next((self._nodes[value.name] for value in _matched(node) if value.name in self._nodes), None)
 
 
 def warn_user(sentence: str) -> None:
@@ -127,21 +159,6 @@ def _by_generated_names(node: ir.Node) -> bool | None:
 
 def _reads(node: ir.Node, name: str) -> bool:
     return any(value is not None and value.name == name for value in node.inputs)
-
-
-def _same_loss(model: ir.Model, forward: ir.Model) -> bool:
-    """Return whether an evaluation graph was generated together with a training graph (E2)."""
-    return [value.name for value in forward.graph.outputs] == [value.name for value in model.graph.outputs[:1]]
-
-
-def _by_outputs(forward: ir.Model) -> dict[str, bool]:
-    """Return whether a batch normalization of a forward model is frozen, by its scale and its output."""
-    modes: dict[str, bool] = {}
-    for node in forward.graph:
-        if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS:
-            frozen = not any(value.name for value in node.outputs[1:])
-            modes |= {value.name: frozen for value in _matched(node) if value.name}
-    return modes
 
 
 def _matched(node: ir.Node) -> list[ir.Value]:

@@ -18,7 +18,7 @@ from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.extract import extract
 from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import Phase, TrainingGraph
-from poet_onnx.passes.frozen_batch_norm import FreezeBatchNorm, frozen_outputs
+from poet_onnx.passes.batch_norm_modes import settle_alike
 from poet_onnx.passes.layout import lay_out
 from poet_onnx.passes.lowering import prepare
 from poet_onnx.passes.metadata import DIMS_KEY, PLAN_KEY, TARGET_KEY
@@ -145,7 +145,7 @@ def _subject(original: ir.Model, rewritten: ir.Model, conditions: Conditions, se
         raise InputError("The first model was rewritten by poet-onnx: give the model that it was made from.")
     dims = json.loads(rewritten.metadata_props.get(DIMS_KEY, "null"))
     target = rewritten.metadata_props.get(TARGET_KEY, "training")
-    FreezeBatchNorm(frozen_outputs(rewritten))(original)
+    settle_alike(original, rewritten)
     normalized = original.clone()
     part_bytes, expansions = plan_json.graph_options(text)
     prepare(target=target, dims=dims, expansions=expansions)(normalized)
