@@ -23,6 +23,7 @@ STAGES = [
     {"ops", "feeds", "runtime", "verify", "profiler", "training"},
     {"report", "inspection"},
     {"cli"},
+    {"__main__"},
 ]
 """A module may import its own stage and the stages above its line here, never one below."""
 

@@ -6,6 +6,8 @@ import inspect
 import subprocess
 import sys
 
+import pytest
+
 import poet_onnx
 
 
@@ -24,6 +26,20 @@ def test_functions_stay_functions_when_their_modules_are_imported() -> None:
 
     assert inspect.isfunction(poet_onnx.rewrite)
     assert inspect.isfunction(poet_onnx.verify)
+
+
+def test_importing_the_package_imports_nothing_that_takes_a_while() -> None:
+    program = "import sys, poet_onnx; print({'numpy', 'onnx', 'onnx_ir', 'pydantic', 'click'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_a_name_can_be_given_another_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = poet_onnx.verify
+    with monkeypatch.context() as patched:
+        patched.setattr(poet_onnx, "verify", len)
+        assert poet_onnx.verify([1, 2]) == 2  # type: ignore[arg-type, call-arg]
+    assert poet_onnx.verify is before
 
 
 def test_importing_needs_neither_runtime_nor_solver() -> None:

@@ -23,9 +23,9 @@ from poet_onnx.scheduling.solver import solve
 
 
 @contextmanager
-def interrupted_after(seconds: float) -> Iterator[None]:
-    """Send SIGINT to this process after a while."""
-    timer = threading.Timer(seconds, signal.raise_signal, [signal.SIGINT])
+def interrupted_after(seconds: float, number: int = signal.SIGINT) -> Iterator[None]:
+    """Send a signal to this process after a while."""
+    timer = threading.Timer(seconds, signal.raise_signal, [number])
     timer.start()
     try:
         yield
@@ -131,3 +131,19 @@ def test_outside_the_main_thread_no_handler_is_installed() -> None:
     thread.start()
     thread.join()
     assert told == [False]
+
+
+def test_a_handler_that_ends_the_program_does_so_when_the_solver_has_stopped() -> None:
+    """What it raised while SCIP calls back would be dropped."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        for seconds in (0.0, 0.05, 0.3):
+            with interrupted_after(seconds, signal.SIGTERM), pytest.raises(SystemExit, match="143"):
+                optimize(long_model(5))
+        assert signal.getsignal(signal.SIGTERM) is leave
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""Ctrl-C while SCIP works: noted at once, acted on where neither SCIP nor its wrapper can lose it.
+"""Ctrl-C and other signals while SCIP works: noted at once, acted on where neither SCIP nor its wrapper can lose it.
 
 SCIP's own handler keeps an interrupt from Python, where SCIP calls back for seconds at a time, and forgets it where the
 search ends before SCIP looks; an exception that Python's handler raises in a callback is dropped by the wrapper.
@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
 from pyscipopt import Eventhdlr, Model
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_STAGE, Event
 
+_SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 _EVENTS = (PY_SCIP_EVENTTYPE.PRESOLVEROUND, PY_SCIP_EVENTTYPE.LPSOLVED, PY_SCIP_EVENTTYPE.NODESOLVED)
 
 
 class Interrupts(Eventhdlr):
-    """Notes an interrupt, and stops SCIP at its next event; as a context, raises it at once.
+    """Notes signals, and stops SCIP at its next event; as a context, interrupts what runs in it at once.
 
     Attributes:
-        noted: one came.
+        noted: those that came.
     """
 
     def __init__(self) -> None:
-        self.noted = False
+        self.noted: list[int] = []
         self._may_raise = False
 
     def __enter__(self) -> None:
@@ -41,7 +44,7 @@ class Interrupts(Eventhdlr):
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Take the signal."""
-        self.noted = True
+        self.noted.append(number)
         if self._may_raise:
             self._may_raise = False
             raise KeyboardInterrupt
@@ -63,22 +66,27 @@ class Interrupts(Eventhdlr):
 
 
 def optimize(scip: Model, interrupts: Interrupts | None = None) -> bool:
-    """Let SCIP work until it ends or Ctrl-C comes; return whether that came.
+    """Let SCIP work until it ends or a signal comes for which Python has a handler; return whether Ctrl-C came.
 
-    Outside the main thread, and where the process ignores the signal, it is left alone.
+    Handlers of others than Python's own are called when SCIP has stopped. Outside the main thread, signals are left
+    alone.
     """
     heard = interrupts or Interrupts()
-    scip.includeEventhdlr(heard, "interrupts", "stops at Ctrl-C")
+    scip.includeEventhdlr(heard, "interrupts", "stops at a signal")
     scip.setParam("misc/catchctrlc", False)
-    before = signal.getsignal(signal.SIGINT)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        scip.optimize()
-        return False
-    signal.signal(signal.SIGINT, heard.note)
+    handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
     try:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    handlers[number] = handler
+                    signal.signal(number, heard.note)
         scip.optimize()
     finally:
-        signal.signal(signal.SIGINT, before)
-    if heard.noted and before is not signal.default_int_handler:
-        before(signal.SIGINT, None)
-    return heard.noted
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for number in heard.noted:
+        if handlers[number] is not signal.default_int_handler:
+            handlers[number](number, None)
+    return signal.SIGINT in heard.noted

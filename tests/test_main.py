@@ -1,0 +1,112 @@
+"""The program as it is installed, and signals: none is lost, none gives a traceback or leaves anything behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(sys.executable).with_name("poet-onnx")
+
+SOON_SECONDS = 20.0
+"""For the program to end: it takes one or two, but this machine may be busy; lost, a signal would cost minutes."""
+
+
+def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    """Start the program, and wait until it has settled what signals do."""
+    program = subprocess.Popen(
+        [str(PROGRAM), *(str(argument) for argument in arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    while not _catches(program.pid, signal.SIGHUP) and program.poll() is None:
+        time.sleep(0.002)
+    return program
+
+
+def _catches(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def end(program: subprocess.Popen[str], number: int) -> tuple[int, str]:
+    """Send a signal; return the exit code and what stood on stderr."""
+    begin = time.monotonic()
+    program.send_signal(number)
+    _, shown = program.communicate(timeout=300)
+    assert time.monotonic() - begin < SOON_SECONDS
+    assert "Traceback" not in shown
+    assert "ignored" not in shown
+    return program.returncode, shown
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.7, 1.5, 3.0])
+def test_an_interrupt_ends_a_rewrite_wherever_it_is(
+    model_path: Callable[..., Path], tmp_path: Path, seconds: float
+) -> None:
+    options = ["--activation-budget", "75%", "--gap", "0", "--time-limit", "500"]
+    program = start("rewrite", model_path("resnet18"), tmp_path / "out.onnx", "--device", "a72", *options)
+    time.sleep(seconds)
+    code, shown = end(program, signal.SIGINT)
+    if code == 0:  # there was a plan
+        assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
+        return
+    assert code == 130
+    assert shown.splitlines()[-1] == "error: Interrupted."
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGTERM, 0.5), (signal.SIGHUP, 3.0)])
+def test_a_rewrite_that_is_ended_leaves_nothing(
+    model_path: Callable[..., Path], tmp_path: Path, number: signal.Signals, seconds: float
+) -> None:
+    options = ["--activation-budget", "75%", "--gap", "0", "--time-limit", "500"]
+    program = start("rewrite", model_path("resnet18"), tmp_path / "out.onnx", "--device", "a72", *options)
+    time.sleep(seconds)
+    assert end(program, number)[0] == 128 + number
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_profile_that_is_ended_removes_its_folder(
+    model_path: Callable[..., Path], tmp_path: Path, number: signal.Signals
+) -> None:
+    scratch, out = tmp_path / "scratch", tmp_path / "costs.json"
+    scratch.mkdir()
+    model = model_path("mlp-mse")
+    options = ["--device", "host", "-o", out, "--repetitions", "100000"]
+    program = start("profile", model, *options, TMPDIR=str(scratch))
+    while not list(scratch.glob("poet-profile-*/*")):
+        assert program.poll() is None
+        time.sleep(0.01)
+    assert end(program, number)[0] == 128 + number
+    assert not list(scratch.iterdir())
+    assert not out.exists()
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """As nohup, and a shell that starts a program in the background, have it."""
+    command = ["sh", "-c", f"trap '' INT HUP; exec '{PROGRAM}' devices"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        while not _catches(program.pid, signal.SIGTERM) and program.poll() is None:
+            time.sleep(0.002)
+        program.send_signal(signal.SIGINT)
+        program.send_signal(signal.SIGHUP)
+        out, err = program.communicate(timeout=60)
+    assert (program.returncode, err) == (0, "")
+    assert "a72" in out
+
+
+def test_the_package_is_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "poet_onnx", "--version"], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("poet-onnx")
