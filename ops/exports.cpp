@@ -6,6 +6,7 @@
 
 #include "allocation_tracker.h"
 #include "faults.h"
+#include "page_directory.h"
 #include "page_store.h"
 
 #define POET_EXPORT extern "C" __attribute__((visibility("default")))
@@ -58,6 +59,21 @@ POET_EXPORT int64_t poet_open_stores(uint64_t* out, uint64_t capacity) {
   } catch (const std::exception&) {
     return -1;
   }
+}
+
+// Writes the directory for a page file to `out`: the one that is given, or else the default one. Returns 0, or 1 where
+// no page file may be there: `out` then says why.
+POET_EXPORT int poet_page_directory(const char* given, int allows_ram, char* out, uint64_t capacity) {
+  try {
+    const bool allowed = allows_ram != 0 || poet::environment_allows_ram();
+    const std::string directory = *given != '\0' ? given : poet::default_page_directory(allowed);
+    if (!allowed) poet::require_storage(directory);
+    std::snprintf(out, capacity, "%s", directory.c_str());
+    return 0;
+  } catch (const std::exception& error) {
+    std::snprintf(out, capacity, "%s", error.what());
+  }
+  return 1;
 }
 
 // Reads what a store has moved; number 0: what all stores of the process have, closed ones too. Returns 0, or 1 where

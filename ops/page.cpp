@@ -23,11 +23,11 @@ std::shared_ptr<Page> Page::make(std::shared_ptr<PageStore> store, int64_t slot)
   return page;
 }
 
-std::shared_ptr<Page> Page::find(int64_t token) {
+std::shared_ptr<Page> Page::find(int64_t token, const PageStore& store) {
   auto page = table().find(token);
-  if (page == nullptr)
+  if (page == nullptr || &page->store() != &store)
     throw Error("token " + std::to_string(token) +
-                " names no page: it is not the output of a page-out node of a session that is alive in this process");
+                " names no page of this session: it is not the output of one of its page-out nodes in this process");
   return page;
 }
 
@@ -46,24 +46,21 @@ Page::~Page() {
   if (!store_->is_inherited()) store_->queue().cancel(transfer_);
 }
 
-void Page::reserve(uint64_t bytes, bool is_limit) {
+void Page::reserve(uint64_t bytes) {
+  const std::lock_guard<std::mutex> writer(writer_);
+  store_->queue().cancel(transfer_);
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (is_limited_ && (bytes != capacity_bytes_ || !is_limit))
-    throw Error("slot " + std::to_string(slot_) + " has " + std::to_string(capacity_bytes_) +
-                " bytes by another node's word, but " + std::to_string(bytes) + " by this one's");
   make_room(bytes);
-  is_limited_ = is_limit;
 }
 
-// The caller holds the lock.
+// The caller holds both locks, and nothing is in flight.
 void Page::make_room(uint64_t bytes) {
   if (bytes <= capacity_bytes_) return;
-  if (is_limited_)
-    throw Error("a tensor of " + std::to_string(bytes) + " bytes does not fit into slot " + std::to_string(slot_) +
-                ", which has " + std::to_string(capacity_bytes_) + " bytes by its plan");
+  // What was written is where the slot was: no token may end or read it any more, wherever this ends.
+  token_ = 0;
+  capacity_bytes_ = 0;
   offset_ = store_->take(slot_, bytes);
   capacity_bytes_ = bytes;
-  token_ = 0;  // what was written is where the slot was: no token may end or read it any more
 }
 
 // Ends the last write's token and makes a new one. The caller holds `writer_`.
@@ -129,15 +126,19 @@ void Page::end_write(int64_t token, const void* data) {
 
 void Page::require_current(int64_t token) const {
   const std::lock_guard<std::mutex> lock(mutex_);
+  require_token(token);
+}
+
+// The caller holds the lock.
+void Page::require_token(int64_t token) const {
   if (token != token_)
     throw Error("token " + std::to_string(token) + " is stale: slot " + std::to_string(slot_) +
                 " has been written again since (by a later or concurrent run of its session), or moved");
 }
 
-void Page::prepare_read(int64_t token, int64_t slot, const TensorLayout& layout, Transfer* read) const {
-  store_->require_own();
-  require_current(token);
-  const std::lock_guard<std::mutex> lock(mutex_);
+// The caller holds the lock.
+void Page::require_held(int64_t token, int64_t slot, const TensorLayout& layout) const {
+  require_token(token);
   if (!is_complete_)
     throw Error("slot " + std::to_string(slot_) + " cannot be read: its page-out failed or has not ended");
   if (slot != slot_)
@@ -146,6 +147,18 @@ void Page::prepare_read(int64_t token, int64_t slot, const TensorLayout& layout,
   if (layout.dtype != layout_.dtype || layout.shape != layout_.shape)
     throw Error("slot " + std::to_string(slot_) + " holds " + describe(layout_) + ", but the node declares " +
                 describe(layout));
+}
+
+void Page::require_readable(int64_t token, int64_t slot, const TensorLayout& layout) const {
+  store_->require_own();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  require_held(token, slot, layout);
+}
+
+void Page::prepare_read(int64_t token, int64_t slot, const TensorLayout& layout, Transfer* read) const {
+  store_->require_own();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  require_held(token, slot, layout);
   read->state.store(TransferState::kIdle, std::memory_order_relaxed);
   read->is_write = false;
   read->slot = slot;

@@ -18,8 +18,9 @@ class Page {
  public:
   // A page for a first node; PageStore::page has those of further nodes.
   static std::shared_ptr<Page> make(std::shared_ptr<PageStore> store, int64_t slot);
-  // The page that a token names. Throws Error where there is none (any more).
-  static std::shared_ptr<Page> find(int64_t token);
+  // The page of a store that a token names. Throws Error where the store has none (any more): what another session has
+  // paged out is out of reach, whatever the token.
+  static std::shared_ptr<Page> find(int64_t token, const PageStore& store);
 
   Page(std::shared_ptr<PageStore> store, int64_t slot) : store_(std::move(store)), slot_(slot) {}
   Page(const Page&) = delete;
@@ -28,8 +29,8 @@ class Page {
   bool attach();           // for one more node; false where the last has detached
   void detach() noexcept;  // a node goes away: after the last no token finds the page any more
 
-  // Makes room ahead of the first write. `is_limit`: no tensor of more bytes will be taken. Throws Error.
-  void reserve(uint64_t bytes, bool is_limit);
+  // Makes room ahead of the first write. Throws Error.
+  void reserve(uint64_t bytes);
 
   // Writes now, and returns the token.
   int64_t write(const void* data, TensorLayout layout);
@@ -38,7 +39,9 @@ class Page {
   int64_t start_write(const void* data, TensorLayout layout, bool is_watched);
   void end_write(int64_t token, const void* data);
 
-  // Sets up a read of the tensor of a token; throws Error unless the page still holds it, in this slot and layout.
+  // Throws Error unless the page still holds the tensor of a token, in this slot and layout.
+  void require_readable(int64_t token, int64_t slot, const TensorLayout& layout) const;
+  // Sets up a read of it; throws Error as well.
   void prepare_read(int64_t token, int64_t slot, const TensorLayout& layout, Transfer* read) const;
   // After a read: throws Error where the page was written again meanwhile, so that what was read may be mixed.
   void require_unchanged(int64_t token) const;
@@ -52,6 +55,8 @@ class Page {
   int64_t begin(TensorLayout layout);
   void make_room(uint64_t bytes);
   void require_current(int64_t token) const;
+  void require_token(int64_t token) const;
+  void require_held(int64_t token, int64_t slot, const TensorLayout& layout) const;
 
   const std::shared_ptr<PageStore> store_;
   const int64_t slot_;
@@ -66,7 +71,6 @@ class Page {
   Seal seal_;
   uint64_t offset_ = 0;
   uint64_t capacity_bytes_ = 0;  // 0: no region
-  bool is_limited_ = false;
 
   Transfer transfer_;  // of start_write
 };

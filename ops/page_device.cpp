@@ -43,13 +43,15 @@ std::string in_mib(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"
 }  // namespace
 
 PageDevice::PageDevice(const StoreOptions& options)
-    : options_(options), file_(options.directory), codec_(options.has_checksum, options.cipher) {}
+    : options_(options), file_(options.directory, options.allows_ram), codec_(options.has_checksum, options.cipher) {}
 
-void PageDevice::reserve(uint64_t offset, uint64_t bytes) {
+void PageDevice::reserve(uint64_t offset, uint64_t bytes, uint64_t file_bytes) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!is_settled_) settle_backend(std::max(bytes, file_bytes));
+    is_settled_ = true;
+  }
   file_.reserve(offset, bytes);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!is_settled_) settle_backend(bytes);
-  is_settled_ = true;
 }
 
 void PageDevice::use(BackendKind kind) {
@@ -74,7 +76,13 @@ void PageDevice::settle_backend(uint64_t file_bytes) {
   const uint64_t available = available_bytes();
   reason_ = in_mib(file_bytes) + " of pages, " + in_mib(available) + " of memory available";
   if (file_bytes <= available / kCacheShare) return use(BackendKind::kCached);
-  const Staging probe(std::min(kProbeBytes, file_bytes / kBlockBytes * kBlockBytes));
+  probe_backends(std::min(kProbeBytes, file_bytes / kBlockBytes * kBlockBytes));
+}
+
+// Nothing is in the file yet. What is tried in it has gone again afterwards.
+void PageDevice::probe_backends(uint64_t bytes) {
+  const Staging probe(bytes);
+  file_.reserve(0, bytes);
   std::fill_n(probe.data(), probe.bytes(), static_cast<unsigned char>(0xa5));
   auto fastest = BackendKind::kUncached;
   auto least = Clock::duration::max();
@@ -96,6 +104,7 @@ void PageDevice::settle_backend(uint64_t file_bytes) {
     fastest = kind;
   }
   use(fastest);
+  file_.give_back(0, bytes);
 }
 
 DeviceReport PageDevice::report() {

@@ -28,8 +28,11 @@ class PageDevice {
  public:
   explicit PageDevice(const StoreOptions& options);  // throws Error
 
-  // Reserves room in the file; the first that does so settles the back end. Throws Error.
-  void reserve(uint64_t offset, uint64_t bytes);
+  // Reserves room in the file, which may come to `file_bytes`; the first that does so settles the back end. Throws
+  // Error.
+  void reserve(uint64_t offset, uint64_t bytes, uint64_t file_bytes);
+  // Gives the room back; false where the file system cannot take it.
+  bool give_back(uint64_t offset, uint64_t bytes) noexcept { return file_.give_back(offset, bytes); }
   uint64_t next_generation() { return generation_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
   // Moves the bytes of a transfer and sets its result; returns when an unlimited or throttled storage would have.
@@ -43,6 +46,7 @@ class PageDevice {
 
  private:
   void settle_backend(uint64_t file_bytes);
+  void probe_backends(uint64_t bytes);
   void use(BackendKind kind);
   IoResult move(Transfer& transfer) noexcept;
   void hold_back(const Transfer& transfer, Clock::time_point start);

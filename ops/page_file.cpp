@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 
 #include "error.h"
 #include "faults.h"
+#include "fork.h"
+#include "page_directory.h"
 
 namespace poet {
 namespace {
@@ -41,6 +44,13 @@ int open_and_unlink(const std::string& directory) {
   rmdir(folder.c_str());
   errno = error;
   return fd;
+}
+
+// Bytes that this process may still put on a file system; the largest number where it does not say.
+uint64_t free_bytes(int descriptor) {
+  struct statvfs status{};
+  if (fstatvfs(descriptor, &status) != 0 || status.f_blocks == 0) return std::numeric_limits<uint64_t>::max();
+  return (geteuid() == 0 ? status.f_bfree : status.f_bavail) * uint64_t{status.f_frsize};
 }
 
 bool lacks_tmpfile(int error) { return error == EOPNOTSUPP || error == EISDIR || error == EINVAL; }
@@ -87,22 +97,34 @@ std::string error_text(int error) {
   }
 }
 
-PageFile::PageFile(std::string directory) : directory_(std::move(directory)) {
+PageFile::PageFile(std::string directory, bool allows_ram)
+    : directory_(std::move(directory)), fork_depth_(fork_depth()) {
   do {
     // O_EXCL with O_TMPFILE: the file can never be given a name.
     fd_ = open_file(AT_FDCWD, directory_.c_str(), O_TMPFILE | O_EXCL);
   } while (fd_ < 0 && errno == EINTR);
   if (fd_ < 0 && lacks_tmpfile(errno)) fd_ = open_and_unlink(directory_);
   if (fd_ < 0) throw Error("cannot make a page file in " + directory_ + ": " + error_text(errno));
+  try {
+    if (!allows_ram) require_storage(directory_, fd_);
+  } catch (...) {
+    close(fd_);
+    throw;
+  }
 }
 
 PageFile::~PageFile() { close(fd_); }
 
+bool PageFile::is_inherited() const { return fork_depth_ != fork_depth(); }
+
 void PageFile::reserve(uint64_t offset, uint64_t bytes) {
   constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<off_t>::max());
+  const uint64_t room = free_bytes(fd_);
   int error = 0;
   if (bytes > kMax || offset > kMax - bytes) {
     error = EFBIG;
+  } else if (bytes > room) {
+    error = ENOSPC;  // where the file system cannot reserve, the C library would write until the disk is full
   } else {
     do {
       error =
@@ -111,11 +133,18 @@ void PageFile::reserve(uint64_t offset, uint64_t bytes) {
   }
   if (error != 0)
     throw Error("cannot reserve " + std::to_string(bytes) + " bytes of the page file in " + directory_ + ": " +
-                error_text(error) + " at offset " + std::to_string(offset) +
-                "; free space there or choose another page directory");
+                error_text(error) + " at offset " + std::to_string(offset) + "; " +
+                (room == std::numeric_limits<uint64_t>::max() ? "" : std::to_string(room) + " bytes are free there: ") +
+                "free more or choose another page directory");
+}
+
+bool PageFile::give_back(uint64_t offset, uint64_t bytes) noexcept {
+  return fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                   static_cast<off_t>(bytes)) == 0;
 }
 
 int PageFile::set_direct(bool is_direct) {
+  if (is_inherited()) return 0;
   const int error = faults::status([&] {
     const int flags = fcntl(fd_, F_GETFL);
     if (flags < 0) return errno;
@@ -139,6 +168,7 @@ void PageFile::drop_cache(uint64_t offset, uint64_t bytes) const noexcept {
 }
 
 void PageFile::set_readahead(bool reads_ahead) const noexcept {
+  if (is_inherited()) return;
   posix_fadvise(fd_, 0, 0, reads_ahead ? POSIX_FADV_NORMAL : POSIX_FADV_RANDOM);
 }
 

@@ -22,17 +22,21 @@ struct IoResult {
 
 std::string error_text(int error);  // "No space left on device (errno 28)"
 
-// Reads and writes may be made from several threads at once.
+// Reads and writes may be made from several threads at once. A child of fork() has the same open file as its parent: in
+// it, nothing changes how the file is read and written.
 class PageFile {
  public:
-  // Opens a new unnamed file in `directory`, mode 0600. Throws Error where that fails.
-  explicit PageFile(std::string directory);
+  // Opens a new unnamed file in `directory`, mode 0600. Throws Error where that fails, or where the file is in RAM and
+  // that is not allowed.
+  PageFile(std::string directory, bool allows_ram);
   PageFile(const PageFile&) = delete;
   PageFile& operator=(const PageFile&) = delete;
   ~PageFile();
 
   // Makes sure that the file system has room for these bytes. Throws Error where it has not.
   void reserve(uint64_t offset, uint64_t bytes);
+  // Gives the file system back the room of these bytes; false where it cannot take it back.
+  bool give_back(uint64_t offset, uint64_t bytes) noexcept;
   // Transfers go past the page cache from now on (O_DIRECT), or through it again. Returns 0 or the errno value.
   int set_direct(bool is_direct);
   // Has the page cache begin to write these bytes out; a hint.
@@ -55,7 +59,10 @@ class PageFile {
   int descriptor() const { return fd_; }
 
  private:
+  bool is_inherited() const;
+
   std::string directory_;
+  const uint64_t fork_depth_;
   int fd_ = -1;
   bool is_direct_ = false;
 };

@@ -22,6 +22,13 @@ int64_t require_slot(const NodeInfo& node) {
   return slot;
 }
 
+// The store of the node's session, which no other session's nodes have.
+std::shared_ptr<PageStore> open_store(const NodeInfo& node) {
+  const void* const session = node.session();
+  if (session == nullptr) throw Error("the runtime does not say which session the node belongs to");
+  return PageStore::open(session, node.store_options());
+}
+
 bool is_watched(const Context& context, const OrtValue* value, const void* data, uint64_t bytes) {
   return context.has_own_block(value) && allocations::is_tracked(data, bytes);
 }
@@ -43,20 +50,25 @@ bool read_plan(const NodeInfo& node, PlanSize* plan, uint64_t* slot_bytes) {
   return true;
 }
 
-// The page of a page-out node. Its room is reserved when the session is made, where its size is known, so that a full
-// disk is found then and not in a step.
+// The page of a page-out node. Where the runtime knows the tensor's size, its room is reserved when the session is
+// made, so that a full disk is found then and not in a step. What only the plan says of a size is a limit.
 class OwnPage {
  public:
   explicit OwnPage(const NodeInfo& node) {
     const int64_t slot = require_slot(node);
     PlanSize plan;
-    uint64_t bytes = 0;
-    const bool is_planned = read_plan(node, &plan, &bytes);
-    const auto store = PageStore::open(node.session(), node.store_options());
+    uint64_t slot_bytes = 0, bytes = 0;
+    const bool is_planned = read_plan(node, &plan, &slot_bytes);
+    const bool is_known = node.static_input_bytes(0, &bytes);
+    if (is_planned && is_known && bytes != slot_bytes)
+      throw Error("the tensor has " + std::to_string(bytes) + " bytes, but its slot " + std::to_string(slot) + " has " +
+                  std::to_string(slot_bytes) + " by the plan");
+    const auto store = open_store(node);
     store->declare(plan);
+    if (is_planned) store->declare_slot(slot, slot_bytes);
     page_ = store->page(slot);
     try {
-      if (is_planned || node.static_input_bytes(0, &bytes)) page_->reserve(bytes, is_planned);
+      if (is_known) page_->reserve(bytes);
     } catch (...) {
       page_->detach();
       throw;
@@ -98,65 +110,80 @@ class PageOutStart final : public Kernel {
 
 class PageOutEnd final : public Kernel {
  public:
+  explicit PageOutEnd(const NodeInfo& node) : store_(open_store(node)) {}
   void compute(Context& context) override {
     const int64_t token = context.input_token(0);
-    Page::find(token)->end_write(token, context.input(1).data);
+    Page::find(token, *store_)->end_write(token, context.input(1).data);
     context.output_token(0, token);
   }
+
+ private:
+  const std::shared_ptr<PageStore> store_;
+};
+
+// What a page-in node declares, and its session's store.
+struct PageSource {
+  explicit PageSource(const NodeInfo& node)
+      : store(open_store(node)),
+        slot(require_slot(node)),
+        layout(make_layout(node.require_int("dtype"), node.require_shape("shape"))) {}
+  // Throws Error unless the token's page is what was declared: only then memory of that size is asked for.
+  void require_readable(int64_t token) const { Page::find(token, *store)->require_readable(token, slot, layout); }
+
+  const std::shared_ptr<PageStore> store;
+  const int64_t slot;
+  const TensorLayout layout;
 };
 
 class PageIn final : public Kernel {
  public:
-  explicit PageIn(const NodeInfo& node)
-      : slot_(require_slot(node)), layout_(make_layout(node.require_int("dtype"), node.require_shape("shape"))) {}
+  explicit PageIn(const NodeInfo& node) : source_(node) {}
   void compute(Context& context) override {
-    read_page(context.input_token(0), slot_, layout_, context.output(0, layout_.shape));
+    const int64_t token = context.input_token(0);
+    source_.require_readable(token);
+    read_page(*source_.store, token, source_.slot, source_.layout, context.output(0, source_.layout.shape));
   }
 
  private:
-  const int64_t slot_;
-  const TensorLayout layout_;
+  const PageSource source_;
 };
 
 class PageInStart final : public Kernel {
  public:
-  explicit PageInStart(const NodeInfo& node)
-      : slot_(require_slot(node)),
-        layout_(make_layout(node.require_int("dtype"), node.require_shape("shape"))),
-        read_(PendingRead::make()) {}
+  explicit PageInStart(const NodeInfo& node) : source_(node), read_(PendingRead::make(source_.store)) {}
   ~PageInStart() override { read_->remove(); }
   void compute(Context& context) override {
     const int64_t token = context.input_token(0);
-    const OrtValue* y = context.output_value(0, layout_.shape);
-    void* data = context.output(0, layout_.shape);
-    const bool watched = is_watched(context, y, data, layout_.bytes);
-    context.output_token(1, read_->start(token, slot_, layout_, data, watched));
+    source_.require_readable(token);
+    const TensorLayout& layout = source_.layout;
+    const OrtValue* y = context.output_value(0, layout.shape);
+    void* data = context.output(0, layout.shape);
+    const bool watched = is_watched(context, y, data, layout.bytes);
+    context.output_token(1, read_->start(token, source_.slot, layout, data, watched));
   }
 
  private:
-  const int64_t slot_;
-  const TensorLayout layout_;
+  const PageSource source_;
   const std::shared_ptr<PendingRead> read_;
 };
 
 class PageInEnd final : public Kernel {
  public:
+  explicit PageInEnd(const NodeInfo& node) : store_(open_store(node)) {}
   void compute(Context& context) override {
     const Tensor y = context.input(0);
     const int64_t ticket = context.input_token(1);
-    PendingRead::find(ticket)->end(ticket, y.data);
+    PendingRead::find(ticket, *store_)->end(ticket, y.data);
     context.forward(y);
   }
+
+ private:
+  const std::shared_ptr<PageStore> store_;
 };
 
 template <class Made>
 std::unique_ptr<Kernel> create(const NodeInfo& node) {
   return std::make_unique<Made>(node);
-}
-
-template <class Made>
-std::unique_ptr<Kernel> create_plain(const NodeInfo&) {
-  return std::make_unique<Made>();
 }
 
 void infer_out(const Api& api, const OrtShapeInferContext* context) { infer_token(api, context, 0); }
@@ -171,9 +198,8 @@ void infer_in_start(const Api& api, const OrtShapeInferContext* context) {
 const OpDefinition kPageOut{"PageOut", 1, {kInt64, kUndefined}, false, create<PageOut>, infer_out};
 const OpDefinition kPageIn{"PageIn", 1, {kUndefined, kUndefined}, false, create<PageIn>, infer_from_attributes};
 const OpDefinition kPageOutStart{"PageOutStart", 1, {kInt64, kUndefined}, false, create<PageOutStart>, infer_out};
-const OpDefinition kPageOutEnd{"PageOutEnd", 1, {kInt64, kUndefined}, false, create_plain<PageOutEnd>, infer_out};
+const OpDefinition kPageOutEnd{"PageOutEnd", 1, {kInt64, kUndefined}, false, create<PageOutEnd>, infer_out};
 const OpDefinition kPageInStart{"PageInStart", 2, {kUndefined, kInt64}, false, create<PageInStart>, infer_in_start};
-const OpDefinition kPageInEnd{"PageInEnd",     1, {kUndefined, kUndefined}, true, create_plain<PageInEnd>,
-                              infer_from_input};
+const OpDefinition kPageInEnd{"PageInEnd", 1, {kUndefined, kUndefined}, true, create<PageInEnd>, infer_from_input};
 
 }  // namespace poet

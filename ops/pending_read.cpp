@@ -1,5 +1,7 @@
 #include "pending_read.h"
 
+#include <cstring>
+
 #include "handle_table.h"
 
 namespace poet {
@@ -12,8 +14,8 @@ HandleTable<PendingRead>& table() {
 
 }  // namespace
 
-void read_page(int64_t token, int64_t slot, const TensorLayout& layout, void* data) {
-  const std::shared_ptr<Page> page = Page::find(token);
+void read_page(const PageStore& store, int64_t token, int64_t slot, const TensorLayout& layout, void* data) {
+  const std::shared_ptr<Page> page = Page::find(token, store);
   Transfer transfer;
   page->prepare_read(token, slot, layout, &transfer);
   if (layout.bytes == 0) return;
@@ -23,18 +25,18 @@ void read_page(int64_t token, int64_t slot, const TensorLayout& layout, void* da
   transfer.check(page->store().device());
 }
 
-std::shared_ptr<PendingRead> PendingRead::make() {
-  auto read = std::make_shared<PendingRead>();
+std::shared_ptr<PendingRead> PendingRead::make(std::shared_ptr<PageStore> store) {
+  auto read = std::make_shared<PendingRead>(std::move(store));
   read->index_ = table().add(read);
   return read;
 }
 
-std::shared_ptr<PendingRead> PendingRead::find(int64_t ticket) {
+std::shared_ptr<PendingRead> PendingRead::find(int64_t ticket, const PageStore& store) {
   auto read = table().find(ticket);
-  if (read == nullptr)
-    throw Error(
-        "ticket " + std::to_string(ticket) +
-        " names no page-in: it is not the output of a PageInStart node of a session that is alive in this process");
+  if (read == nullptr || read->store_.get() != &store)
+    throw Error("ticket " + std::to_string(ticket) +
+                " names no page-in of this session: it is not the output of one of its PageInStart nodes in this "
+                "process");
   return read;
 }
 
@@ -43,12 +45,12 @@ void PendingRead::remove() noexcept { table().remove(index_); }
 PendingRead::~PendingRead() { cancel(); }
 
 void PendingRead::cancel() noexcept {
-  if (page_ != nullptr && !page_->store().is_inherited()) page_->store().queue().cancel(transfer_);
+  if (page_ != nullptr && !store_->is_inherited()) store_->queue().cancel(transfer_);
   page_.reset();
 }
 
 int64_t PendingRead::start(int64_t token, int64_t slot, const TensorLayout& layout, void* data, bool is_watched) {
-  std::shared_ptr<Page> page = Page::find(token);
+  std::shared_ptr<Page> page = Page::find(token, *store_);
   const std::lock_guard<std::mutex> user(user_);
   const std::lock_guard<std::mutex> lock(mutex_);
   cancel();  // left over by a run that was aborted
@@ -58,10 +60,12 @@ int64_t PendingRead::start(int64_t token, int64_t slot, const TensorLayout& layo
   ticket_ = table().make_handle(index_);
   page_ = std::move(page);
   if (layout.bytes == 0) return ticket_;
-  if (is_watched)
-    page_->store().queue().submit(transfer_);
-  else
-    page_->store().queue().run(transfer_);
+  if (!is_watched) {
+    store_->queue().run(transfer_);
+    return ticket_;
+  }
+  std::memset(data, 0, layout.bytes);
+  store_->queue().submit(transfer_);
   return ticket_;
 }
 
@@ -76,14 +80,14 @@ std::shared_ptr<Page> PendingRead::page_of(int64_t ticket) const {
 void PendingRead::end(int64_t ticket, const void* data) {
   // Not under a lock: a concurrent run of the session may start the read again, which ends this wait.
   const std::shared_ptr<Page> page = page_of(ticket);
-  page->store().require_own();
-  page->store().queue().wait(transfer_);
+  store_->require_own();
+  store_->queue().wait(transfer_);
   const std::lock_guard<std::mutex> user(user_);
   page_of(ticket);
   if (transfer_.bytes != 0 && transfer_.data != data)
     throw Error("the tensor to end paging in is not the one that was started");
   page->require_unchanged(token_);
-  transfer_.check(page->store().device());
+  transfer_.check(store_->device());
   const std::lock_guard<std::mutex> lock(mutex_);
   page_.reset();
 }

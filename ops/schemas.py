@@ -20,7 +20,7 @@ _PLAN = [
     for name, description in (
         ("bytes", "Bytes of the slot; comes with the two that follow, or not at all."),
         ("plan_slots", "Number of slots of the model's plan."),
-        ("plan_bytes", "Bytes of the page file of the model's plan."),
+        ("plan_bytes", "Bytes of the page file: of all slots of the model's plan, each in whole blocks of 4096."),
     )
 ]
 _DTYPE = _Attribute("dtype", defs.OpSchema.AttrType.INT, "Element type, as onnx.TensorProto.DataType.", required=True)
@@ -33,7 +33,10 @@ _DOCS = {
     "PageIn": "PageIn(token, trigger...) -> Y: reads the tensor of a token from the page file.",
     "PageOutStart": "PageOutStart(X, trigger...) -> token: starts to write X to the page file.",
     "PageOutEnd": "PageOutEnd(token, X, trigger...) -> token: waits until X is written; now the token can be read.",
-    "PageInStart": "PageInStart(token, trigger...) -> (Yraw, ticket): starts to read a token's tensor into Yraw.",
+    "PageInStart": (
+        "PageInStart(token, trigger...) -> (Yraw, ticket): starts to read a token's tensor into Yraw, which holds zeros"
+        " or parts of it until PageInEnd."
+    ),
     "PageInEnd": "PageInEnd(Yraw, ticket, trigger...) -> Y: waits until Yraw is read; Y is Yraw, in the same buffer.",
     "Accumulate": "Accumulate(buffer, part, overwrite, after...) -> updated: adds a part of a gradient to its buffer.",
     "AccumulateRows": (

@@ -1,13 +1,11 @@
 #include "session_config.h"
 
 #include <charconv>
-#include <cstdlib>
+
+#include "page_directory.h"
 
 namespace poet {
 namespace {
-
-constexpr const char* kPageDirectoryKey = "poet.page_dir";
-constexpr const char* kPageDirectoryVariable = "POET_PAGE_DIR";
 
 // The value of an entry, "" where there is none.
 std::string entry_of(const Api& api, const OrtSessionOptions* options, const char* key) {
@@ -19,16 +17,6 @@ std::string entry_of(const Api& api, const OrtSessionOptions* options, const cha
   api.check(api.get_session_config_entry(options, key, value.data(), &size));
   value.resize(value.find('\0') == std::string::npos ? value.size() : value.find('\0'));
   return value;
-}
-
-std::string page_directory_of(const Api& api, const OrtSessionOptions* options) {
-  std::string value = entry_of(api, options, kPageDirectoryKey);
-  if (!value.empty()) return value;
-  for (const char* variable : {kPageDirectoryVariable, "TMPDIR"}) {
-    const char* found = std::getenv(variable);
-    if (found != nullptr && *found != '\0') return found;
-  }
-  return "/tmp";
 }
 
 uint64_t number_of(const Api& api, const OrtSessionOptions* options, const char* key) {
@@ -60,6 +48,7 @@ constexpr std::pair<const char*, BackendKind> kBackends[] = {{"auto", BackendKin
                                                              {"uncached", BackendKind::kUncached},
                                                              {"direct", BackendKind::kDirect},
                                                              {"io_uring", BackendKind::kUring}};
+constexpr const char* kInRamKey = "poet.page_in_ram";
 constexpr std::pair<const char*, bool> kSwitch[] = {{"1", true}, {"0", false}};
 constexpr std::pair<const char*, CipherKind> kCiphers[] = {{"none", CipherKind::kNone},
                                                            {"aes-256-gcm", CipherKind::kAes256Gcm},
@@ -70,13 +59,17 @@ constexpr std::pair<const char*, CipherKind> kCiphers[] = {{"none", CipherKind::
 SessionConfig read_session_config(const Api& api, const OrtSessionOptions* options) {
   SessionConfig config;
   StoreOptions& store = config.store_options;
-  store.directory = page_directory_of(api, options);
+  store.allows_ram = entry_of(api, options, kInRamKey).empty() ? environment_allows_ram()
+                                                               : choice_of(api, options, kInRamKey, kSwitch);
+  store.directory = entry_of(api, options, "poet.page_dir");
+  if (store.directory.empty()) store.directory = default_page_directory(store.allows_ram);
   Throttle& throttle = store.throttle;
   const std::pair<const char*, uint64_t*> numbers[] = {
       {"poet.page_out_bytes_per_second", &throttle.page_out_bytes_per_second},
       {"poet.page_in_bytes_per_second", &throttle.page_in_bytes_per_second},
       {"poet.page_out_latency_nanoseconds", &throttle.page_out_latency_nanoseconds},
       {"poet.page_in_latency_nanoseconds", &throttle.page_in_latency_nanoseconds},
+      {"poet.page_most_bytes", &store.most_bytes},
   };
   for (const auto& [key, number] : numbers) {
     *number = number_of(api, options, key);
@@ -85,8 +78,8 @@ SessionConfig read_session_config(const Api& api, const OrtSessionOptions* optio
   store.backend = choice_of(api, options, "poet.page_backend", kBackends);
   store.has_checksum = choice_of(api, options, "poet.page_checksum", kSwitch);
   store.cipher = choice_of(api, options, "poet.page_cipher", kCiphers);
-  for (const int choice :
-       {static_cast<int>(store.backend), static_cast<int>(store.has_checksum), static_cast<int>(store.cipher)})
+  for (const int choice : {static_cast<int>(store.backend), static_cast<int>(store.has_checksum),
+                           static_cast<int>(store.cipher), static_cast<int>(store.allows_ram)})
     config.text += std::to_string(choice) + " ";
   config.text += store.directory;
   return config;

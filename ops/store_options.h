@@ -23,7 +23,9 @@ struct Throttle {
 };
 
 struct StoreOptions {
-  std::string directory;  // of the page file
+  std::string directory;    // of the page file
+  bool allows_ram = false;  // the directory may be in RAM
+  uint64_t most_bytes = 0;  // of the page file; 0: what the disk has
   Throttle throttle;
   BackendKind backend = BackendKind::kAuto;
   bool has_checksum = true;

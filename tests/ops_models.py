@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
+import onnxruntime
 from onnx import helper
 
-FLOAT = onnx.TensorProto.FLOAT
+FLOAT, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 
 
 def poet_node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: object) -> onnx.NodeProto:
@@ -67,6 +70,59 @@ def round_trip_model(mode: str, shape: Sequence[int]) -> bytes:
         helper.make_node("Neg", ["back"], ["y"]),
     ]
     return make_model(nodes, [("x", FLOAT, shape)], [("y", FLOAT, shape)])
+
+
+def keeping_model(mode: str, shape: Sequence[int], slot: int, declared: Mapping[str, Any]) -> bytes:
+    """Page x out if `writes`, or else page the tensor of `token` in, as what `declared` says of it.
+
+    A token names a page of its own session alone: so one session can write in a run and read in later ones.
+    """
+    same: dict[str, Any] = {"dtype": FLOAT, "shape": shape, "slot": slot}
+    half = 1 if mode == "sync" else 2
+    outs = paging_nodes(mode, "x", "y", **same)[:half]
+    ins = paging_nodes(mode, "x", "y", **{**same, **declared})[half:]
+    dtype = declared.get("dtype", FLOAT)
+    nothing = helper.make_node("Constant", [], ["y"], value=helper.make_tensor("zero", dtype, [1], [0]))
+    ins[0].input[0] = "token"
+    kept = helper.make_node("Identity", ["token"], ["y_token"])
+    results = [helper.make_tensor_value_info(*each) for each in (("y_token", INT64, None), ("y", dtype, None))]
+    write, read = (
+        helper.make_graph(nodes, name, [], results)
+        for name, nodes in (("write", [*outs, nothing]), ("read", [*ins, kept]))
+    )
+    choice = helper.make_node("If", ["writes"], ["new_token", "result"], then_branch=write, else_branch=read)
+    return make_model(
+        [choice],
+        [("writes", onnx.TensorProto.BOOL, ()), ("x", FLOAT, shape), ("token", INT64, (1,))],
+        [("new_token", INT64, None), ("result", dtype, None)],
+    )
+
+
+class Keeper:
+    """A session of `keeping_model`."""
+
+    def __init__(
+        self,
+        options: onnxruntime.SessionOptions,
+        shape: Sequence[int],
+        *,
+        mode: str = "sync",
+        slot: int = 0,
+        declared: Mapping[str, Any] | None = None,
+    ) -> None:
+        model = keeping_model(mode, shape, slot, declared or {})
+        self._session = onnxruntime.InferenceSession(model, options)
+        self._empty = np.zeros(tuple(shape), np.float32)
+
+    def write(self, x: np.ndarray) -> int:
+        """Page a tensor out and return its token."""
+        return int(self._session.run(["new_token"], {"writes": np.array(True), "x": x, "token": np.array([0])})[0][0])
+
+    def read(self, token: int) -> np.ndarray:
+        """Page the tensor of a token in."""
+        feeds = {"writes": np.array(False), "x": self._empty, "token": np.array([token])}
+        result: np.ndarray = self._session.run(["result"], feeds)[0]
+        return result
 
 
 def page_descriptors(directory: Path) -> list[int]:

@@ -14,8 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from onnx import TensorProto
-from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, poet_node, round_trip_model
+from ops_models import Keeper, page_descriptors, round_trip_model
 
 from poet_onnx import rewrite
 from poet_onnx.device import load_device
@@ -69,6 +68,11 @@ def make_step(path: Path, directory: Path, budget: str, asynchronous: bool, spli
     session = onnxruntime.InferenceSession(
         ir.to_proto(result.model).SerializeToString(), session_options(page_dir=directory)
     )
+    (descriptor,) = page_descriptors(directory)
+    plan_bytes = {
+        node.attributes["plan_bytes"].as_int() for node in result.model.graph if "plan_bytes" in node.attributes
+    }
+    assert {os.fstat(descriptor).st_size} == plan_bytes  # reserved, as the runtime knows the size of every tensor
     inputs = {value.name for value in session.get_inputs()}
     updated = frozenset(name for node in result.graph.nodes for name in node.updates if name in inputs)
     feeds = {name: array for name, array in random_feeds(result.graph, 0).items() if name in inputs}
@@ -148,25 +152,14 @@ def test_every_request_of_a_page_in_pieces_may_fail(tmp_path: Path, library, bac
             assert inject(library, step, fault, 100) >= 4
 
 
-def flip_models(mode: str) -> tuple[bytes, bytes]:
-    """Return a model that pages a tensor out and one that pages it in."""
-    shape = (3001,)
-    page_out = make_model(
-        [poet_node("PageOut", ["x"], ["token"], slot=0)], [("x", FLOAT, shape)], [("token", TensorProto.INT64, (1,))]
-    )
-    nodes = paging_nodes(mode, "", "y", dtype=FLOAT, shape=shape)[1 if mode == "sync" else 2 :]
-    return page_out, make_model(nodes, [("y_token", TensorProto.INT64, (1,))], [("y", FLOAT, shape)])
-
-
 @pytest.mark.parametrize("cipher", [None, *CIPHERS])
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 def test_every_flipped_bit_that_is_read_is_noticed(tmp_path: Path, backend: str, cipher: str | None) -> None:
     """100 flips for each of 12 ways to store a page."""
-    page_out, page_in = flip_models("sync")
     options = session_options(page_dir=tmp_path, paging=PagingOptions(backend=backend, cipher=cipher))
-    writer, reader = (onnxruntime.InferenceSession(model, options) for model in (page_out, page_in))
+    session = Keeper(options, (3001,))
     x = np.random.default_rng(1).standard_normal(3001).astype(np.float32)
-    (token,) = writer.run(None, {"x": x})
+    token = session.write(x)
     (descriptor,) = page_descriptors(tmp_path)
     random = np.random.default_rng(2)
     # A descriptor of its own, so that no flag of the store's changes.
@@ -178,9 +171,9 @@ def test_every_flipped_bit_that_is_read_is_noticed(tmp_path: Path, backend: str,
             os.pwrite(file, bytes([before[0] ^ bit]), at)
             os.fdatasync(file)
             with pytest.raises(RuntimeFailure, match=r"cannot read slot 0 .* what was read is not what was written"):
-                reader.run(None, {"y_token": token})
+                session.read(token)
             os.pwrite(file, before, at)
             os.fdatasync(file)
     finally:
         os.close(file)
-    assert reader.run(None, {"y_token": token})[0].tobytes() == x.tobytes()
+    assert session.read(token).tobytes() == x.tobytes()

@@ -8,9 +8,9 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from ops_models import FLOAT, make_model, poet_node
+from ops_models import FLOAT, Keeper, make_model, paging_nodes, poet_node
 
-from poet_onnx.runtime import session_options
+from poet_onnx.runtime import count_allocations, session_options
 
 MODES = ["sync", "async"]
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
@@ -22,23 +22,6 @@ def open_session(directory: Path, model: bytes) -> onnxruntime.InferenceSession:
 
 def sample(shape: tuple[int, ...]) -> np.ndarray:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) - 2
-
-
-def page_out_model(shape: tuple[int, ...], slot: int = 3) -> bytes:
-    nodes = [helper.make_node("Neg", ["x"], ["copy"]), poet_node("PageOut", ["copy"], ["token"], slot=slot)]
-    return make_model(nodes, [("x", FLOAT, shape)], [("token", TensorProto.INT64, [1])])
-
-
-def page_in_model(shape: tuple[int, ...], *, slot: int = 3, dtype: int = FLOAT, mode: str = "sync") -> bytes:
-    declared = {"slot": slot, "dtype": dtype, "shape": shape}
-    if mode == "sync":
-        nodes = [poet_node("PageIn", ["token"], ["y"], **declared)]
-    else:
-        nodes = [
-            poet_node("PageInStart", ["token"], ["raw", "ticket"], **declared),
-            poet_node("PageInEnd", ["raw", "ticket"], ["y"]),
-        ]
-    return make_model(nodes, [("token", TensorProto.INT64, [1])], [("y", dtype, shape)])
 
 
 @pytest.mark.parametrize("op_type", ["Gate", "PageOut", "PageOutStart"])
@@ -62,21 +45,39 @@ def test_types_without_whole_bytes_are_refused(tmp_path: Path, op_type: str, dty
 def test_tokens_name_one_page_of_one_run(tmp_path: Path, mode: str) -> None:
     shape = (6, 4)
     x = sample(shape)
-    writer = open_session(tmp_path, page_out_model(shape))
-    reader = open_session(tmp_path, page_in_model(shape, mode=mode))
-    (token,) = writer.run(None, {"x": x})
+    session = Keeper(session_options(page_dir=tmp_path), shape, mode=mode, slot=3)
+    token = session.write(x)
     for _ in range(2):
-        assert reader.run(None, {"token": token})[0].tobytes() == (-x).tobytes()
-    (newer,) = writer.run(None, {"x": -x})
-    with pytest.raises(RuntimeFailure, match=rf"token {token[0]} is stale: slot 3 has been written again"):
-        reader.run(None, {"token": token})
-    assert reader.run(None, {"token": newer})[0].tobytes() == x.tobytes()
-    for foreign in (0, -1, 1, int(newer[0]) + 1, int(newer[0]) ^ (1 << 45), 2**63 - 1, -(2**63)):
-        with pytest.raises(RuntimeFailure, match=r"names no page|is stale"):
-            reader.run(None, {"token": np.array([foreign])})
-    del writer
-    with pytest.raises(RuntimeFailure, match=rf"token {newer[0]} names no page"):
-        reader.run(None, {"token": newer})
+        assert session.read(token).tobytes() == x.tobytes()
+    newer = session.write(-x)
+    with pytest.raises(RuntimeFailure, match=rf"token {token} is stale: slot 3 has been written again"):
+        session.read(token)
+    assert session.read(newer).tobytes() == (-x).tobytes()
+    for foreign in (0, -1, 1, newer + 1, newer ^ (1 << 45), 2**63 - 1, -(2**63)):
+        with pytest.raises(RuntimeFailure, match=r"names no page of this session|is stale"):
+            session.read(foreign)
+    assert session.read(newer).tobytes() == (-x).tobytes()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tokens_of_another_session_are_refused(tmp_path: Path, mode: str) -> None:
+    """Whatever number a model holds, it reads no page of a session that is not its own."""
+    shape = (6, 4)
+    x = sample(shape)
+    victim, thief = (Keeper(session_options(page_dir=tmp_path), shape, mode=mode) for _ in range(2))
+    token = victim.write(x)
+    own = thief.write(-x)
+    for forged in (token, *range(token - 30, token + 30)):
+        if forged != own:
+            with pytest.raises(RuntimeFailure, match=r"names no page of this session|is stale"):
+                thief.read(forged)
+    with pytest.raises(RuntimeFailure, match=rf"token {token} names no page of this session"):
+        thief.read(token)
+    assert victim.read(token).tobytes() == x.tobytes()
+    assert thief.read(own).tobytes() == (-x).tobytes()
+    del victim
+    with pytest.raises(RuntimeFailure, match=rf"token {token} names no page of this session"):
+        thief.read(token)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -93,10 +94,22 @@ def test_tokens_name_one_page_of_one_run(tmp_path: Path, mode: str) -> None:
     ],
 )
 def test_declared_tensor_must_be_the_page(tmp_path: Path, mode: str, declared: dict, message: str) -> None:
-    writer = open_session(tmp_path, page_out_model((6, 4)))
-    (token,) = writer.run(None, {"x": sample((6, 4))})
+    session = Keeper(session_options(page_dir=tmp_path), (6, 4), mode=mode, slot=3, declared=declared)
+    token = session.write(sample((6, 4)))
     with pytest.raises(RuntimeFailure, match=message):
-        open_session(tmp_path, page_in_model(mode=mode, **declared)).run(None, {"token": token})
+        session.read(token)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_is_asked_for_when_the_page_is_known(tmp_path: Path, mode: str) -> None:
+    """A shape of which there is no page costs nothing."""
+    shape = (1 << 28,)
+    nodes = paging_nodes(mode, "", "y", dtype=FLOAT, shape=shape)[1 if mode == "sync" else 2 :]
+    session = open_session(tmp_path, make_model(nodes, [("y_token", TensorProto.INT64, (1,))], [("y", FLOAT, shape)]))
+    with count_allocations() as memory:
+        with pytest.raises(RuntimeFailure, match="token 5 names no page of this session"):
+            session.run(None, {"y_token": np.array([5])})
+        assert memory.transient_peak_bytes < 1 << 20
 
 
 def test_missing_and_malformed_tokens_are_refused(tmp_path: Path) -> None:

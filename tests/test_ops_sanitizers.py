@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 OPS = Path(__file__).resolve().parent.parent / "ops"
-SCENARIOS = 14  # printed by the driver as "ok: ...", and one more where it forks
+SCENARIOS = 18  # printed by the driver as "ok: ...", and one more where it forks
 
 
 def tool(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -114,9 +115,12 @@ def test_a_page_file_beyond_the_free_memory_stays_out_of_the_page_cache(tmp_path
     text = Path("/proc/meminfo").read_text()
     available = next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("MemAvailable"))
     size = available // 6 // 4096 * 4096
-    model = planned_model("sync", {"bytes": BYTES, "plan_slots": 1, "plan_bytes": size})
+    model = planned_model("sync", {"bytes": size, "plan_slots": 1, "plan_bytes": size}, shape=("n",))
     session = onnxruntime.InferenceSession(model, session_options(page_dir=tmp_path))
+    (descriptor,) = page_descriptors(tmp_path)
+    assert os.fstat(descriptor).st_blocks == 0
     run(session)
+    assert os.fstat(descriptor).st_blocks * 512 == 40_960  # the plan's word reserves nothing
     described = describe_store(newest_store())
     assert described.backend in ("uncached", "direct", "io_uring")
     assert f"{size >> 20} MiB of pages" in described.reason
@@ -141,9 +145,14 @@ def test_staging_memory_is_counted(tmp_path: Path) -> None:
         open_session(tmp_path, "sync", PagingOptions(backend="direct"))
 
 
-def planned_model(mode: str, plan: dict[str, int]) -> bytes:
+def planned_model(mode: str, plan: dict[str, int], shape: Sequence[int | str] = SHAPE) -> bytes:
     """Return a model whose page-out node says what plan it belongs to."""
-    model = onnx.load_from_string(round_trip_model(mode, SHAPE))
+    nodes = [
+        helper.make_node("Neg", ["x"], ["copy"]),
+        *paging_nodes(mode, "copy", "back", dtype=FLOAT, shape=SHAPE),
+        helper.make_node("Neg", ["back"], ["y"]),
+    ]
+    model = onnx.load_from_string(make_model(nodes, [("x", FLOAT, shape)], [("y", FLOAT, SHAPE)]))
     for node in model.graph.node:
         if node.op_type in ("PageOut", "PageOutStart"):
             node.attribute.extend(helper.make_attribute(name, value) for name, value in plan.items())
@@ -152,14 +161,14 @@ def planned_model(mode: str, plan: dict[str, int]) -> bytes:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_file_of_the_plan_is_reserved_when_the_session_is_made(tmp_path: Path, mode: str) -> None:
-    model = planned_model(mode, {"bytes": BYTES, "plan_slots": 3, "plan_bytes": 1 << 20})
+    model = planned_model(mode, {"bytes": BYTES, "plan_slots": 1, "plan_bytes": 40_960})
     session = onnxruntime.InferenceSession(model, session_options(page_dir=tmp_path))
     (descriptor,) = page_descriptors(tmp_path)
     status = os.fstat(descriptor)
-    assert (status.st_size, status.st_blocks * 512) == (1 << 20, 1 << 20)
+    assert (status.st_size, status.st_blocks * 512) == (40_960, 40_960)
     for _ in range(3):
         run(session)
-    assert os.fstat(descriptor).st_size == 1 << 20
+    assert os.fstat(descriptor).st_size == 40_960
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -174,23 +183,68 @@ def test_the_file_of_the_plan_is_reserved_when_the_session_is_made(tmp_path: Pat
         ({"bytes": -1, "plan_slots": 1, "plan_bytes": 40960}, "are -1, 1 and 40960, but must be 0, 1 and 0 or more"),
         ({"bytes": BYTES, "plan_slots": 1}, "belong together, but not all of them are there"),
         (
-            {"bytes": 2**63 - 1, "plan_slots": 1, "plan_bytes": 40960},
-            "slot 0 needs 9223372036854775807 bytes, but 40960",
+            {"bytes": BYTES + 1, "plan_slots": 1, "plan_bytes": 40960},
+            "tensor has 40000 bytes, but its slot 0 has 40001",
         ),
-        ({"bytes": 1, "plan_slots": 1, "plan_bytes": 2**63 - 1}, r"cannot reserve 9223372036854775807 bytes .*errno"),
+        (
+            {"bytes": BYTES - 1, "plan_slots": 1, "plan_bytes": 40960},
+            "tensor has 40000 bytes, but its slot 0 has 39999",
+        ),
+        ({"bytes": 2**62, "plan_slots": 1, "plan_bytes": 2**62}, "tensor has 40000 bytes, but its slot 0 has 46116860"),
+        (
+            {"bytes": BYTES, "plan_slots": 1, "plan_bytes": 20 << 30},
+            "the slots of a plan of 1 slots and 21474836480 bytes need 40960 bytes",
+        ),
+        (
+            {"bytes": BYTES, "plan_slots": 1, "plan_bytes": 2**63 - 1},
+            "1 slots and 9223372036854775807 bytes need 40960",
+        ),
     ],
 )
-def test_models_that_ask_for_more_than_their_plan_are_refused(
-    tmp_path: Path, mode: str, plan: dict, message: str
-) -> None:
+def test_plans_that_their_tensors_do_not_need_are_refused(tmp_path: Path, mode: str, plan: dict, message: str) -> None:
     with pytest.raises(Exception, match=rf"PageOut.* node '.*{message}"):
         onnxruntime.InferenceSession(planned_model(mode, plan), session_options(page_dir=tmp_path))
     assert page_descriptors(tmp_path) == []
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("slots", [1, 2])
+def test_sizes_that_only_the_plan_says_reserve_nothing(tmp_path: Path, mode: str, slots: int) -> None:
+    size = 2**62 // slots
+    model = planned_model(mode, {"bytes": size, "plan_slots": slots, "plan_bytes": slots * size}, shape=("n",))
+    session = onnxruntime.InferenceSession(
+        model, session_options(page_dir=tmp_path, paging=PagingOptions(backend="cached"))
+    )
+    (descriptor,) = page_descriptors(tmp_path)
+    assert os.fstat(descriptor).st_blocks == 0
+    run(session)
+    assert os.fstat(descriptor).st_blocks * 512 == 40_960
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_page_file_is_capped(tmp_path: Path, mode: str) -> None:
+    plan = {"bytes": BYTES, "plan_slots": 1, "plan_bytes": 40_960}
+    for model in (planned_model(mode, plan), round_trip_model(mode, SHAPE)):
+        run(
+            onnxruntime.InferenceSession(
+                model, session_options(page_dir=tmp_path, paging=PagingOptions(most_bytes=40_960))
+            )
+        )
+        with pytest.raises(Exception, match=r"40959 bytes .*PagingOptions\(most_bytes"):
+            onnxruntime.InferenceSession(
+                model, session_options(page_dir=tmp_path, paging=PagingOptions(most_bytes=40_959))
+            )
+    unknown = onnxruntime.InferenceSession(
+        planned_model(mode, {}, shape=("n",)),
+        session_options(page_dir=tmp_path, paging=PagingOptions(most_bytes=40_959)),
+    )
+    with pytest.raises(Exception, match=r"slot 0 needs 40000 bytes beside 0 of other slots, but .* no more than 40959"):
+        run(unknown)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_tensor_larger_than_its_slot_fails_the_step(tmp_path: Path, mode: str) -> None:
-    model = planned_model(mode, {"bytes": 39_999, "plan_slots": 1, "plan_bytes": 40_960})
+    model = planned_model(mode, {"bytes": 39_999, "plan_slots": 1, "plan_bytes": 40_960}, shape=("n",))
     session = onnxruntime.InferenceSession(model, session_options(page_dir=tmp_path))
     with pytest.raises(Exception, match="tensor of 40000 bytes does not fit into slot 0, which has 39999 bytes by its"):
         run(session)
@@ -212,7 +266,7 @@ def test_slots_beyond_the_plan_and_plans_that_differ_are_refused(tmp_path: Path)
             poet_node("PageOut", ["x"], ["second"], **second),
         ]
         tokens = [(name, TensorProto.INT64, (1,)) for name in ("first", "second")]
-        model = make_model(nodes, [("x", FLOAT, (10,))], tokens)
+        model = make_model(nodes, [("x", FLOAT, ("n",))], tokens)
         with pytest.raises(Exception, match=message):
             onnxruntime.InferenceSession(model, session_options(page_dir=tmp_path))
 
@@ -287,6 +341,8 @@ def test_options_are_checked(tmp_path: Path) -> None:
         PagingOptions(cipher="rot13")
     with pytest.raises(InputError, match="No session has page store 999999 open"):
         describe_store(999_999)
+    with pytest.raises(InputError, match="A page file of at most 0 bytes"):
+        PagingOptions(most_bytes=0)
     with pytest.raises(InputError, match=r"paging rate of 0\.5 bytes per second"):
         Throttle(page_in_bytes_per_second=0.5)
     with pytest.raises(InputError, match="paging latency of -1 seconds"):

@@ -90,7 +90,7 @@ def page_dir_option(function: _Function) -> _Function:
         "--page-dir",
         type=FOLDER,
         envvar="POET_PAGE_DIR",
-        help="Folder of the page file (default: POET_PAGE_DIR, else the system's temporary folder).",
+        help="Folder of the page file (default: POET_PAGE_DIR, else a folder for temporary files on storage).",
     )(function)
 
 

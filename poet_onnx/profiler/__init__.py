@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.profiler.steps import Runs, measure_form, measure_step
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
-from poet_onnx.runtime import installed_runtime
+from poet_onnx.runtime import installed_runtime, page_directory
 
 __all__ = ["StepRunner", "StepTime", "measure", "measure_storage"]
 
@@ -48,8 +47,8 @@ def measure(
     Args:
         model_path: a training model, as for `rewrite`.
         device: supplies what is not measured here.
-        page_dir: where tensors would be paged to; default the system's directory for temporary files. Nothing is
-            measured there if the device has no storage.
+        page_dir: where tensors would be paged to, on storage; default as in `session_options`. Nothing is measured
+            there if the device has no storage.
         repetitions: timed steps of each kind.
         warmup: steps before them.
         threads: threads inside an operator.
@@ -62,11 +61,13 @@ def measure(
         progress: called with what is being done.
 
     Raises:
-        InputError: the model cannot be scheduled, the page directory cannot be written, or an argument is out of range.
+        InputError: the model cannot be scheduled, the page directory cannot be written or is in RAM, or an argument is
+            out of range.
         CheckFailedError: the runtime's tensors have other sizes than the graph says.
     """
     if repetitions < 1 or warmup < 0:
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
+    directory = None if device.storage is None else page_directory(page_dir)
     report = progress or (lambda text: None)
     model = load_model(model_path)
     SettleBatchNorm(frozen_batch_norm, forward=partial(model_beside, model_path))(model)
@@ -83,9 +84,7 @@ def measure(
     storage = None
     if device.storage is not None:
         report("timing the page directory")
-        storage = measure_storage(
-            page_dir or tempfile.gettempdir(), page_cache=page_cache, asynchronous=device.storage.asynchronous
-        )
+        storage = measure_storage(directory, page_cache=page_cache, asynchronous=device.storage.asynchronous)
     runtime = installed_runtime()
     return MeasuredCosts(
         fingerprint=step.graph.fingerprint,

@@ -16,7 +16,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.measured import StorageMeasurement
 from poet_onnx.profiler.timing import keep_heap
 from poet_onnx.profiler.transfer_graph import Transfers, transfer_feeds, transfer_graph
-from poet_onnx.runtime import Backend, PagingOptions, Throttle, count_paging, session_options
+from poet_onnx.runtime import Backend, PagingOptions, Throttle, count_paging, page_directory, session_options
 
 SIZES_BYTES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 """Sizes of the transfers that are timed."""
@@ -36,7 +36,7 @@ class _Taken(NamedTuple):
 
 
 def measure_storage(
-    page_dir: str | os.PathLike[str],
+    page_dir: str | os.PathLike[str] | None,
     *,
     page_cache: bool = False,
     asynchronous: bool = True,
@@ -47,7 +47,7 @@ def measure_storage(
     """Measure write and read rate and latency of a directory's storage, as sessions that page there will see them.
 
     Args:
-        page_dir: an existing directory.
+        page_dir: an existing directory; default as in `session_options`.
         page_cache: time transfers between RAM and the page cache, instead of past it to the storage itself.
         asynchronous: transfers are handed over to the I/O thread: what that takes is measured, too.
         repetitions: of every size; the median counts.
@@ -55,11 +55,9 @@ def measure_storage(
         throttle: makes the storage slower.
 
     Raises:
-        InputError: the directory does not exist, cannot be written, or is full.
+        InputError: the directory does not exist, cannot be written, is in RAM, or is full.
     """
-    directory = Path(page_dir)
-    if not directory.is_dir():
-        raise InputError(f"The page directory {directory} does not exist or is no directory: make it, or give another.")
+    directory = page_directory(page_dir)
     taken = []
     for size in sizes_bytes:
         model = transfer_graph(size, 1, Transfers.AWAITED if asynchronous else Transfers.WHOLE)

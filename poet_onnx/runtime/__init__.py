@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from poet_onnx.runtime.allocations import AllocationCounter, count_allocations
+from poet_onnx.runtime.directories import page_directory
 from poet_onnx.runtime.installed import InstalledRuntime, installed_runtime
 from poet_onnx.runtime.options import Backend, PagingOptions, Throttle, session_options, training_module
 from poet_onnx.runtime.statistics import (
@@ -29,6 +30,7 @@ __all__ = [
     "describe_store",
     "installed_runtime",
     "open_stores",
+    "page_directory",
     "paging_statistics",
     "session_options",
     "training_module",

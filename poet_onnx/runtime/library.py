@@ -13,15 +13,27 @@ _COUNTERS = ("poet_current_bytes", "poet_peak_bytes", "poet_allocation_count")
 
 
 @lru_cache(maxsize=1)
+def operator_library() -> ctypes.CDLL:
+    """Load the operator library alone, for what needs no ONNX Runtime.
+
+    Raises:
+        InputError: the library was not built with the package.
+    """
+    library = ctypes.CDLL(str(library_path()))
+    library.poet_page_directory.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64]
+    library.poet_page_directory.restype = ctypes.c_int
+    return library
+
+
+@lru_cache(maxsize=1)
 def tracked_library() -> ctypes.CDLL:
     """Load the operator library and let ONNX Runtime register it, which starts the tracking of its allocations.
 
     Raises:
         InputError: no usable ONNX Runtime or operator library, or a runtime whose allocator cannot be watched.
     """
-    path = str(library_path())
-    import_onnxruntime().SessionOptions().register_custom_ops_library(path)
-    library = ctypes.CDLL(path)
+    import_onnxruntime().SessionOptions().register_custom_ops_library(str(library_path()))
+    library = operator_library()
     library.poet_tracked_imports.argtypes = []
     library.poet_tracked_imports.restype = ctypes.c_uint64
     if library.poet_tracked_imports() == 0:

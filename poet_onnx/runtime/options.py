@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from poet_onnx.errors import InputError
 from poet_onnx.ops import library_path
+from poet_onnx.runtime.directories import page_directory
 from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ MOST_THREADS = 1024
 # Session configuration entries that the operator library reads when it is registered.
 _PAGE_DIR_ENTRY = "poet.page_dir"
 _PAGE_DIR_VARIABLE = "POET_PAGE_DIR"
-_LONGEST_ENTRY_BYTES = 1024  # of a configuration entry's value in ONNX Runtime 1.19
 
 Backend = Literal["auto", "cached", "uncached", "direct", "io_uring"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -70,17 +68,24 @@ class PagingOptions:
         cipher: encrypts pages with a key that is only in memory, and authenticates them: "aes-256-gcm" (fast where the
             processor has instructions for it) or "chacha20-poly1305". Needs OpenSSL's libcrypto 3 or 1.1.
         throttle: makes the storage slower, for tests and to try a plan for another device.
+        allow_ram: the page directory may be in RAM (tmpfs, ramfs, zram), where paging saves nothing; the environment
+            variable POET_PAGE_IN_RAM=1 says the same.
+        most_bytes: a model whose page file would be larger is refused; None: it may fill the storage.
 
     Raises:
-        InputError: an unknown back end or cipher.
+        InputError: an unknown back end or cipher, or a page file of less than 1 byte.
     """
 
     backend: Backend = "auto"
     checksum: bool = True
     cipher: Literal["aes-256-gcm", "chacha20-poly1305"] | None = None
     throttle: Throttle = Throttle()
+    allow_ram: bool = False
+    most_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        if self.most_bytes is not None and not 1 <= self.most_bytes < 2**63:
+            raise InputError(f"A page file of at most {self.most_bytes} bytes cannot be kept: give 1 or more, or None.")
         if self.backend not in BACKENDS:
             raise InputError(f"There is no paging back end {self.backend!r}: give one of {', '.join(BACKENDS)}.")
         if self.cipher is not None and self.cipher not in CIPHERS:
@@ -91,6 +96,10 @@ class PagingOptions:
         yield "poet.page_backend", self.backend
         yield "poet.page_checksum", "1" if self.checksum else "0"
         yield "poet.page_cipher", self.cipher or "none"
+        if self.allow_ram:
+            yield "poet.page_in_ram", "1"
+        if self.most_bytes is not None:
+            yield "poet.page_most_bytes", str(self.most_bytes)
         for field in fields(self.throttle):
             value = getattr(self.throttle, field.name)
             if value and field.name.endswith("_seconds"):
@@ -106,8 +115,8 @@ def session_options(
 
     Args:
         threads: threads inside an operator.
-        page_dir: existing directory for the page file; default the environment variable POET_PAGE_DIR, then the
-            system's directory for temporary files.
+        page_dir: existing directory for the page file, on storage; default the environment variable POET_PAGE_DIR,
+            else the first on storage of the system's directory for temporary files and /var/tmp.
         paging: how pages are moved; default `PagingOptions()`.
 
     Raises:
@@ -133,10 +142,12 @@ def session_options(
     options.enable_mem_reuse = False
     # Prepacking makes second copies of constant weights.
     options.add_session_config_entry("session.disable_prepacking", "1")
+    paging = paging or PagingOptions()
     directory = page_dir or os.environ.get(_PAGE_DIR_VARIABLE)
     if directory:
-        options.add_session_config_entry(_PAGE_DIR_ENTRY, _checked_page_dir(directory))
-    for entry, value in (paging or PagingOptions())._entries():
+        checked = page_directory(directory, allow_ram=paging.allow_ram)
+        options.add_session_config_entry(_PAGE_DIR_ENTRY, str(checked))
+    for entry, value in paging._entries():
         options.add_session_config_entry(entry, value)
     options.register_custom_ops_library(str(library_path()))
     return options
@@ -179,21 +190,3 @@ def training_module(
         ) from error
     evaluation = None if eval_model is None else os.fspath(eval_model)
     return api.Module(os.fspath(training_model), checkpoint, evaluation, device="cpu", session_options=options)
-
-
-def _checked_page_dir(page_dir: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a page directory that exists and can be written."""
-    path = Path(page_dir).absolute()
-    if not path.is_dir():
-        raise InputError(f"The page directory {path} does not exist or is no directory: make it, or give another one.")
-    try:
-        with tempfile.TemporaryFile(dir=path):  # os.access lets root write where there are no files, as in /proc
-            pass
-    except OSError as error:
-        raise InputError(
-            f"The page directory {path} cannot be written ({error.strerror}): change its permissions, or give another "
-            "one."
-        ) from error
-    if len(os.fsencode(path)) > _LONGEST_ENTRY_BYTES:
-        raise InputError(f"The page directory's path has more than {_LONGEST_ENTRY_BYTES} bytes: give a shorter one.")
-    return str(path)

@@ -18,39 +18,6 @@ namespace {
 
 using namespace driver;
 
-void slots_keep_to_their_plan() {
-  const auto store = make_store();
-  store->declare({3, 3 * 4096});
-  store->declare({3, 3 * 4096});
-  REQUIRE(fails([&] { store->declare({2, 3 * 4096}); }, "belongs to a plan of 2 slots and 12288 bytes"));
-  REQUIRE(fails([&] { store->declare({}); }, "belongs to no plan, but other nodes"));
-  REQUIRE(fails([&] { store->page(3); }, "slot 3 does not exist in a plan of 3 slots"));
-  Node first(store, 0), again(store, 0), second(store, 1), third(store, 2);
-  REQUIRE(first.page == again.page);
-  first.page->reserve(1, true);
-  again.page->reserve(1, true);
-  REQUIRE(fails([&] { again.page->reserve(2, true); }, "has 1 bytes by another node's word, but 2 by this one's"));
-  second.page->reserve(4097, true);
-  REQUIRE(fails([&] { third.page->reserve(1, true); }, "slot 2 needs 1 bytes, but 0 are left of a plan of 3 slots"));
-  Block block(2);
-  REQUIRE(fails([&] { out(first, block, false); }, "8 bytes does not fit into slot 0, which has 1 bytes by its plan"));
-  REQUIRE(fails([&] { store->take(2, ~uint64_t{0}); }, "slot 2 needs 18446744073709551615 bytes"));
-  REQUIRE(fails([&] { make_store()->declare({0, 4096}); }, "a plan cannot have 0 slots and 4096 bytes"));
-  // A slot that grows is somewhere else: what it held cannot be read any more.
-  const auto growing = make_store();
-  Node grown(growing, 0), next(growing, 1);
-  const int64_t token = out(grown, block, false);
-  next.page->reserve(1, false);
-  grown.page->reserve(5000, false);
-  REQUIRE(fails([&] { read_page(token, 0, block.layout(), block.data()); }, "is stale: slot 0"));
-  REQUIRE(fails([&] { grown.page->end_write(token, block.data()); }, "is stale: slot 0"));
-  REQUIRE(fails([&] { read_page(token, 0, block.layout(), block.data()); }, "is stale: slot 0"));
-  const auto free = make_store();
-  REQUIRE(free->take(0, 1) == 0 && free->take(0, 4097) == 4096 && free->take(0, 1) == 3 * 4096);
-  REQUIRE(fails([&] { free->take(0, ~uint64_t{0}); }, "of no plan"));
-  REQUIRE(fails([&] { make_store()->declare({1, uint64_t{1} << 62}); }, "cannot reserve 4611686018427387904 bytes"));
-}
-
 // A throttled transfer takes its time, a queue of them the sum, and who waits is told from who does not.
 void throttled_storage_is_as_slow_as_asked() {
   StoreOptions options;
@@ -64,7 +31,7 @@ void throttled_storage_is_as_slow_as_asked() {
   second.page->start_write(source.data(), source.layout(), true);
   first.page->end_write(token, source.data());
   REQUIRE(nanoseconds_since(begun) >= 4000000);
-  read_page(token, 0, target.layout(), target.data());
+  read_page(*store, token, 0, target.layout(), target.data());
   REQUIRE(nanoseconds_since(begun) >= 11000000);
   const StatisticsValues seen = store->device().statistics().values();
   REQUIRE(seen.page_outs == 2 && seen.page_ins == 1 && seen.page_out_bytes == 32000 && seen.page_in_bytes == 16000);
@@ -76,7 +43,7 @@ void throttled_storage_is_as_slow_as_asked() {
 void memory_may_be_released_in_mid_transfer() {
   const auto store = make_store();
   Node writer(store, 0);
-  ReadNode reader;
+  ReadNode reader(store);
   Block ballast(1 << 16);
   ballast.fill(5);
   Node other(store, 1);
@@ -90,14 +57,14 @@ void memory_may_be_released_in_mid_transfer() {
     source.fill(1);
     const int64_t aborted = writer.page->start_write(source.data(), source.layout(), true);
     Block target(1 << 16);
-    const int64_t ticket = reader.read->start(token, 1, target.layout(), target.data(), true);
+    const int64_t ticket = reader.start(token, 1, target);
     source.release();
     target.release();
-    REQUIRE(fails([&] { read_page(aborted, 0, ballast.layout(), ballast.data()); }, "has not ended"));
+    REQUIRE(fails([&] { read_page(*store, aborted, 0, ballast.layout(), ballast.data()); }, "has not ended"));
     if (turn % 5 == 0) {
       float* gone = nullptr;
       try {
-        PendingRead::find(ticket)->end(ticket, gone);
+        reader.end(ticket, gone);
         REQUIRE(false);
       } catch (const Error&) {
       }
@@ -117,16 +84,16 @@ void nodes_may_go_away_in_mid_transfer() {
     source.fill(1);
     auto writer = std::make_unique<Node>(store, 0);
     const int64_t token = out(*writer, source, true);
-    auto reader = std::make_unique<ReadNode>();
-    const int64_t ticket = reader->read->start(token, 0, target.layout(), target.data(), true);
+    auto reader = std::make_unique<ReadNode>(store);
+    const int64_t ticket = reader->start(token, 0, target);
     writer->page->start_write(source.data(), source.layout(), true);
     if (turn % 4 < 2) {
       writer.reset();
-      REQUIRE(fails([&] { Page::find(token); }, "names no page"));
+      REQUIRE(fails([&] { Page::find(token, *store); }, "names no page"));
       reader.reset();
     } else {
       reader.reset();
-      REQUIRE(fails([&] { PendingRead::find(ticket); }, "names no page-in"));
+      REQUIRE(fails([&] { PendingRead::find(ticket, *store); }, "names no page-in"));
       writer.reset();
     }
   }
@@ -140,7 +107,7 @@ void threads_share_a_store() {
   for (int number = 0; number < 4; ++number) {
     threads.emplace_back([&store, number] {
       Node writer(store, number);
-      ReadNode reader;
+      ReadNode reader(store);
       for (int turn = 0; turn < 150; ++turn) {
         Block source(500 + static_cast<size_t>(turn)), target(500 + static_cast<size_t>(turn));
         const auto value = static_cast<float>(number * 1000 + turn);
@@ -159,7 +126,7 @@ void threads_share_a_store() {
 void threads_share_a_node() {
   const auto store = make_store();
   Node writer(store, 0);
-  ReadNode reader;
+  ReadNode reader(store);
   std::vector<std::thread> threads;
   for (int number = 0; number < 4; ++number) {
     threads.emplace_back([&, number] {
@@ -202,31 +169,43 @@ void counters_are_exact_across_threads() {
   REQUIRE(allocations::allocation_count() == count + 2000);
 }
 
+// A child has the parent's open file. It cannot use it, and leaves everything about it as it was, whatever it drops.
 void child_of_a_fork_is_refused() {
-  StoreOptions in_directory;
-  in_directory.directory = directory;
-  const auto store = PageStore::open(nullptr, in_directory);
-  auto writer = std::make_unique<Node>(store, 0);
-  Block source(1 << 12);
-  source.fill(3);
-  const int64_t token = out(*writer, source, true);
-  const pid_t child = fork();
-  if (child == 0) {
-    REQUIRE(fails([&] { out(*writer, source, true); }, "which forked this one"));
-    REQUIRE(fails([&] { read_page(token, 0, source.layout(), source.data()); }, "which forked this one"));
-    writer.reset();
-    Node fresh(PageStore::open(nullptr, in_directory), 0);
-    ReadNode reader;
+  for (StoreOptions options : every_kind_of_store()) {
+    options.directory = directory;
+    options.allows_ram = true;
+    auto store = PageStore::open(nullptr, options);
+    auto writer = std::make_unique<Node>(store, 0);
+    auto reader = std::make_unique<ReadNode>(store);
+    Block source(1 << 12);
+    source.fill(3);
+    const int64_t token = out(*writer, source, true);
+    const int file = store->device().file().descriptor();
+    const int flags = fcntl(file, F_GETFL);
+    const uint64_t held = held_bytes(*store);
+    const pid_t child = fork();
+    if (child == 0) {
+      REQUIRE(fails([&] { out(*writer, source, true); }, "which forked this one"));
+      REQUIRE(fails([&] { read_page(*store, token, 0, source.layout(), source.data()); }, "which forked this one"));
+      writer.reset();
+      reader.reset();
+      store.reset();
+      REQUIRE(fcntl(file, F_GETFL) == -1 && errno == EBADF);
+      const auto own = PageStore::open(nullptr, options);
+      Node fresh(own, 0);
+      ReadNode own_reader(own);
+      Block target(1 << 12);
+      in(own_reader, out(fresh, source, true), 0, target, true);
+      REQUIRE(target.is_all(3));
+      _exit(0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    REQUIRE(fcntl(file, F_GETFL) == flags && held_bytes(*store) == held);
     Block target(1 << 12);
-    in(reader, out(fresh, source, true), 0, target, true);
+    in(*reader, token, 0, target, true);
     REQUIRE(target.is_all(3));
-    _exit(0);
   }
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  Block target(1 << 12);
-  read_page(token, 0, target.layout(), target.data());
-  REQUIRE(target.is_all(3));
 }
 
 void layouts_are_checked() {
@@ -290,6 +269,10 @@ int main(int argc, char** argv) {
       {"layouts are checked", layouts_are_checked},
       {"named files are unlinked", named_files_are_unlinked},
       {"slots keep to their plan", slots_keep_to_their_plan},
+      {"room is taken for tensors alone", room_is_taken_for_tensors_alone},
+      {"tokens are their store's own", tokens_are_their_stores_own},
+      {"memory of a page-in shows nothing else", memory_of_a_page_in_shows_nothing_else},
+      {"transfers may have no end", transfers_may_have_no_end},
       {"throttled storage is as slow as asked", throttled_storage_is_as_slow_as_asked},
       {"checksums are those of the specification", checksums_are_those_of_the_specification},
       {"every call may fail", every_call_may_fail},

@@ -41,6 +41,7 @@ inline std::string directory;
 
 inline std::shared_ptr<PageStore> make_store(StoreOptions options = {}) {
   options.directory = directory;
+  options.allows_ram = true;
   return std::make_shared<PageStore>(options);
 }
 
@@ -102,12 +103,18 @@ struct Node {
   std::shared_ptr<Page> page;
 };
 
+// A page-in node.
 struct ReadNode {
-  ReadNode() : read(PendingRead::make()) {}
+  explicit ReadNode(std::shared_ptr<PageStore> made_of) : store(std::move(made_of)), read(PendingRead::make(store)) {}
   ReadNode(const ReadNode&) = delete;
   ReadNode& operator=(const ReadNode&) = delete;
   ~ReadNode() { read->remove(); }
-  std::shared_ptr<PendingRead> read;
+  int64_t start(int64_t token, int64_t slot, Block& block) {
+    return read->start(token, slot, block.layout(), block.data(), true);
+  }
+  void end(int64_t ticket, const void* data) { PendingRead::find(ticket, *store)->end(ticket, data); }
+  const std::shared_ptr<PageStore> store;
+  const std::shared_ptr<PendingRead> read;
 };
 
 inline bool fails(const std::function<void()>& body, const char* word) {
@@ -123,14 +130,20 @@ inline bool fails(const std::function<void()>& body, const char* word) {
 inline int64_t out(Node& node, Block& block, bool asynchronous) {
   if (!asynchronous) return node.page->write(block.data(), block.layout());
   const int64_t token = node.page->start_write(block.data(), block.layout(), true);
-  Page::find(token)->end_write(token, block.data());
+  Page::find(token, node.page->store())->end_write(token, block.data());
   return token;
 }
 
 inline void in(ReadNode& node, int64_t token, int64_t slot, Block& block, bool asynchronous) {
-  if (!asynchronous) return read_page(token, slot, block.layout(), block.data());
-  const int64_t ticket = node.read->start(token, slot, block.layout(), block.data(), true);
-  PendingRead::find(ticket)->end(ticket, block.data());
+  if (!asynchronous) return read_page(*node.store, token, slot, block.layout(), block.data());
+  node.end(node.start(token, slot, block), block.data());
+}
+
+// What the page file takes on the file system.
+inline uint64_t held_bytes(const PageStore& store) {
+  struct stat status{};
+  REQUIRE(fstat(store.device().file().descriptor(), &status) == 0);
+  return static_cast<uint64_t>(status.st_blocks) * 512;
 }
 
 }  // namespace driver

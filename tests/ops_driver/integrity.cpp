@@ -24,7 +24,7 @@ void named_files_are_unlinked() {
   Node writer(store, 0);
   Block source(100), target(100);
   source.fill(4);
-  read_page(out(writer, source, false), 0, target.layout(), target.data());
+  read_page(*store, out(writer, source, false), 0, target.layout(), target.data());
   REQUIRE(target.is_all(4));
 }
 
@@ -96,7 +96,7 @@ void every_call_may_fail() {
         try {
           store = make_store(options);
           writer = std::make_unique<Node>(store, 2);
-          reader = std::make_unique<ReadNode>();
+          reader = std::make_unique<ReadNode>(store);
           in(*reader, out(*writer, source, asynchronous), 2, target, asynchronous);
           succeeded = true;
         } catch (const Error&) {
@@ -107,7 +107,7 @@ void every_call_may_fail() {
         REQUIRE(succeeded || was_reached);
         if (store == nullptr) store = make_store(options);
         if (writer == nullptr) writer = std::make_unique<Node>(store, 2);
-        if (reader == nullptr) reader = std::make_unique<ReadNode>();
+        if (reader == nullptr) reader = std::make_unique<ReadNode>(store);
         source.fill(-1);
         in(*reader, out(*writer, source, asynchronous), 2, target, asynchronous);
         REQUIRE(target.is_all(-1));
@@ -126,9 +126,9 @@ void harmless_faults_are_completed() {
     for (const faults::Kind kind : {faults::Kind::kInterrupted, faults::Kind::kShort}) {
       const auto store = make_store(options);
       Node writer(store, 0);
-      ReadNode reader;
+      ReadNode reader(store);
       Block source(300000), target(300000);
-      writer.page->reserve(1200000, true);
+      writer.page->reserve(1200000);
       for (uint64_t nth = 0; nth < 12; ++nth) {
         source.fill(static_cast<float>(nth));
         faults::arm(kind, nth);
@@ -165,7 +165,7 @@ void altered_pages_are_noticed() {
       const int bit = static_cast<int>(random() % 8);
       flip(at, bit);
       REQUIRE(fcntl(file, F_SETFL, flags) == 0);
-      REQUIRE(fails([&] { read_page(token, 0, source.layout(), target.data()); }, "not what was written"));
+      REQUIRE(fails([&] { read_page(*store, token, 0, source.layout(), target.data()); }, "not what was written"));
       REQUIRE(fcntl(file, F_SETFL, flags & ~O_DIRECT) == 0);
       flip(at, bit);
     }
@@ -179,7 +179,7 @@ void altered_pages_are_noticed() {
     REQUIRE(fcntl(file, F_SETFL, flags & ~O_DIRECT) == 0);
     REQUIRE(pwrite(file, before.data(), before.size(), 0) == static_cast<ssize_t>(before.size()));
     REQUIRE(fcntl(file, F_SETFL, flags) == 0);
-    REQUIRE(fails([&] { read_page(newer, 0, source.layout(), target.data()); }, "not what was written"));
+    REQUIRE(fails([&] { read_page(*store, newer, 0, source.layout(), target.data()); }, "not what was written"));
   }
 }
 

@@ -1,4 +1,4 @@
-// Scenarios of integrity.cpp, which driver.cpp runs.
+// Scenarios of integrity.cpp and trust.cpp, which driver.cpp runs.
 #pragma once
 
 namespace driver {
@@ -9,5 +9,11 @@ void checksums_are_those_of_the_specification();
 void every_call_may_fail();
 void harmless_faults_are_completed();
 void altered_pages_are_noticed();
+
+void slots_keep_to_their_plan();
+void room_is_taken_for_tensors_alone();
+void tokens_are_their_stores_own();
+void memory_of_a_page_in_shows_nothing_else();
+void transfers_may_have_no_end();
 
 }  // namespace driver
