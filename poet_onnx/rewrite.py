@@ -28,6 +28,7 @@ from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetada
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
+from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.planning import Planned, make_plan
 from poet_onnx.request import BudgetKind, Request, read_request
@@ -306,5 +307,6 @@ def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Mode
         with_plan(lambda planned: OrderNodes(planned.graph, planned.plan)),
         with_plan(lambda planned: InsertRecompute(planned.graph, planned.plan)),
         with_plan(lambda planned: InsertPaging(planned.graph, planned.plan)),
+        RemoveUnread(),
         with_plan(metadata),
     )

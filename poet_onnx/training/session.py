@@ -17,6 +17,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.passes.batch_norm_modes import AUTO, SettleBatchNorm, model_beside
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import PinSeeds
+from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.rewrite import as_model
 from poet_onnx.saving import save_model
 from poet_onnx.training import randomness
@@ -116,6 +117,7 @@ class TrainingSession:
         deferred = [name for name in self._roles.parameters if name not in done]
         if accumulation_steps == 1:
             write_in_step(self._model, self._roles, deferred)
+        RemoveUnread()(self._model)
         self._memory = Memory(self._model, self._roles, self._optimizer, values, frozenset(deferred))
         del values
         free_state(self._model, self._roles.state)
