@@ -5,21 +5,69 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.errors import CheckFailedError
+from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.extract.ranges import find_ranges, ranges_to_json
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Plan
 from poet_onnx.plan_json import from_json, to_json
+from poet_onnx.quantities import MOST_THREADS
 
 VERSION_KEY, PLAN_KEY, DEVICE_KEY, TARGET_KEY = "poet.version", "poet.plan", "poet.device", "poet.target"
-FINGERPRINT_KEY, CERTIFICATE_KEY, DIMS_KEY = "poet.source_fingerprint", "poet.certificate", "poet.dims"
-RANGES_KEY = "poet.input_ranges"
+FINGERPRINT_KEY, CERTIFICATE_KEY = "poet.source_fingerprint", "poet.certificate"
+DIMS_KEY, THREADS_KEY, RANGES_KEY = "poet.dims", "poet.threads", "poet.input_ranges"
 FIGURES = ("resident_bytes", "transient_peak_bytes", "step_peak_bytes", "energy_joules", "seconds")
 """Predicted figures that are written one by one, each as `poet.<figure>`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a rewritten model was made, besides its plan.
+
+    Attributes:
+        target: runtime that it was written for.
+        dims: sizes given to named dynamic dimensions.
+        threads: threads inside an operator that it was planned for.
+    """
+
+    target: str
+    dims: Mapping[str, int]
+    threads: int
+
+
+def read_settings(model: ir.Model) -> Settings:
+    """Read what `WriteMetadata` wrote.
+
+    Raises:
+        InputError: if it was changed to something that cannot be.
+    """
+    metadata = model.metadata_props
+    target, threads = metadata.get(TARGET_KEY, "training"), metadata.get(THREADS_KEY, "1")
+    try:
+        dims = json.loads(metadata.get(DIMS_KEY, "{}"))
+    except (ValueError, RecursionError):
+        dims = None
+    if target not in ("training", "stock"):
+        raise InputError(f"The model's metadata are damaged: {TARGET_KEY} is {target!r}; rewrite the model again.")
+    if not isinstance(dims, dict) or not all(isinstance(size, int) and size >= 1 for size in dims.values()):
+        raise InputError(f"The model's metadata are damaged: {DIMS_KEY} holds no sizes; rewrite the model again.")
+    if not (threads.isascii() and threads.isdigit() and len(threads) <= 4 and 1 <= int(threads) <= MOST_THREADS):
+        raise InputError(f"The model's metadata are damaged: {THREADS_KEY} is {threads!r}; rewrite the model again.")
+    return Settings(target, dims, int(threads))
+
+
+def promises(plan: Plan) -> dict[str, str]:
+    """Return what is written of a plan beside the plan itself, by key."""
+    written = {
+        DEVICE_KEY: plan.device,
+        FINGERPRINT_KEY: plan.fingerprint,
+        CERTIFICATE_KEY: json.dumps(dataclasses.asdict(plan.certificate)),
+    }
+    return written | {f"poet.{figure}": str(getattr(plan.prediction, figure)) for figure in FIGURES}
 
 
 class WriteMetadata(InPlacePass):
@@ -31,7 +79,7 @@ class WriteMetadata(InPlacePass):
             out (0), so that the same input gives the same bytes.
         M3. `poet.version` is the version of poet-onnx that wrote the model: whoever finds it knows that the model is
             rewritten.
-        M4. `poet.target` names the runtime that it was written for.
+        M4. `poet.target` names the runtime that it was written for, `poet.threads` how many threads inside an operator.
 
     Requires nothing; ensures that the plan reads back as it was.
     """
@@ -44,6 +92,7 @@ class WriteMetadata(InPlacePass):
         version: str,
         target: str = "training",
         dims: Mapping[str, int] | None = None,
+        threads: int = 1,
     ) -> None:
         super().__init__()
         self._graph = graph
@@ -51,6 +100,7 @@ class WriteMetadata(InPlacePass):
         self._version = version
         self._target = target
         self._dims = dict(dims or {})
+        self._threads = threads
 
     def call(self, model: ir.Model) -> PassResult:
         """Write all of it."""
@@ -58,12 +108,10 @@ class WriteMetadata(InPlacePass):
         written = {
             VERSION_KEY: self._version,
             PLAN_KEY: to_json(plan, self._graph),
-            DEVICE_KEY: plan.device,
             TARGET_KEY: self._target,
-            FINGERPRINT_KEY: plan.fingerprint,
-            CERTIFICATE_KEY: json.dumps(dataclasses.asdict(plan.certificate)),
+            THREADS_KEY: str(self._threads),
+            **promises(plan),
         }
-        written |= {f"poet.{figure}": str(getattr(plan.prediction, figure)) for figure in FIGURES}
         if self._dims:
             written[DIMS_KEY] = json.dumps(self._dims, sort_keys=True)
         modified = any(model.metadata_props.get(key) != text for key, text in written.items())

@@ -72,6 +72,7 @@ def cost_table(
     measured: MeasuredCosts | None = None,
     *,
     first_graph: TrainingGraph | None = None,
+    threads: int = 1,
 ) -> CostTable:
     """Return what every node and every transfer of a graph costs on a device.
 
@@ -86,12 +87,13 @@ def cost_table(
         first_graph: the model's first form, where `graph` is another one (forms.py): what was measured covers the
             first with all nodes, others with the nodes that the first does not have. In a form that was not measured
             these are modelled, in proportion to what the first form took.
+        threads: threads inside an operator, of which each may need workspace.
 
     Raises:
         InputError: `measured` is of another graph.
     """
     if measured is None:
-        nodes = {node.name: _modelled_cost(graph, node, device) for node in graph.nodes}
+        nodes = {node.name: _modelled_cost(graph, node, device, threads) for node in graph.nodes}
     else:
         measured.check_graph(first_graph or graph)
         nodes = _measured_costs(graph, device, measured, first_graph or graph)
@@ -132,7 +134,7 @@ def _transfer(
     return TransferCost(seconds, seconds * storage.watts)
 
 
-def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile) -> NodeCost:
+def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile, threads: int) -> NodeCost:
     if node.view:
         return NodeCost(0.0, 0.0, 0)
     compute = device.compute
@@ -146,30 +148,39 @@ def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile) -> N
     joules = seconds * compute.active_watts
     if compute.joules_per_flop is not None:
         joules = (work.matmul_flops + work.elementwise_flops) * compute.joules_per_flop
-    return NodeCost(seconds, joules, workspace_bytes(graph, node))
+    return NodeCost(seconds, joules, workspace_bytes(graph, node, threads=threads))
 
 
 def _measured_costs(
     graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCosts, first_graph: TrainingGraph
 ) -> dict[str, NodeCost]:
     new = graph.nodes_beyond(first_graph)
-    found = measured.nodes_of_form(graph.fingerprint, new)
+    found = measured.nodes_of_form(graph, new)
     known = measured.nodes if found is None else {**measured.nodes, **found}
-    costs = {node.name: _measured_cost(node, known.get(node.name), device, measured) for node in graph.nodes}
+    costs = {node.name: _measured_cost(graph, node, known.get(node.name), device, measured) for node in graph.nodes}
     if found is None:
         costs |= _costs_in_proportion(graph, new, device, measured, first_graph)
     return costs
 
 
 def _measured_cost(
-    node: Node, found: NodeMeasurement | None, device: DeviceProfile, measured: MeasuredCosts
+    graph: TrainingGraph, node: Node, found: NodeMeasurement | None, device: DeviceProfile, measured: MeasuredCosts
 ) -> NodeCost:
     if found is None:  # a view, or a new node whose cost comes next: the others were checked
         return NodeCost(0.0, 0.0, 0, measured=True)
     seconds = found.seconds + measured.node_overhead_seconds
     joules = seconds * (measured.active_watts or device.compute.active_watts)
-    workspace = 0 if node.view else found.workspace_bytes
-    return NodeCost(seconds, joules, workspace, measured=not found.workspace_estimated)
+    return NodeCost(
+        seconds, joules, _measured_workspace_bytes(graph, node, found, measured), measured=not found.workspace_estimated
+    )
+
+
+def _measured_workspace_bytes(graph: TrainingGraph, node: Node, found: NodeMeasurement, measured: MeasuredCosts) -> int:
+    """Return what was measured, but no less than the rule says: a budget must hold whatever a file says."""
+    if node.view:
+        return 0
+    exact = workspace_bytes(graph, node, threads=measured.threads) if has_workspace_rule(node) else 0
+    return max(found.workspace_bytes, exact)
 
 
 def _costs_in_proportion(
@@ -180,9 +191,11 @@ def _costs_in_proportion(
     first_graph: TrainingGraph,
 ) -> dict[str, NodeCost]:
     """Return costs of the nodes that were not measured: modelled, and scaled to what the measured graph took."""
-    modelled = {node.name: _modelled_cost(first_graph, node, device).seconds for node in first_graph.nodes}
+    modelled = {
+        node.name: _modelled_cost(first_graph, node, device, measured.threads).seconds for node in first_graph.nodes
+    }
     took = {
-        node.name: _measured_cost(node, measured.nodes.get(node.name), device, measured).seconds
+        node.name: _measured_cost(first_graph, node, measured.nodes.get(node.name), device, measured).seconds
         for node in first_graph.nodes
     }
     whole = sum(took.values()) / sum(modelled.values())
@@ -191,7 +204,7 @@ def _costs_in_proportion(
     for node in new:
         # What is left of a node that lost an output keeps that node's pace; parts of it are new and have none yet.
         share = took[node.name] / modelled[node.name] if modelled.get(node.name) else whole
-        cost = _modelled_cost(graph, node, device)
+        cost = _modelled_cost(graph, node, device, measured.threads)
         costs[node.name] = NodeCost(cost.seconds * share, cost.seconds * share * watts, cost.workspace_bytes)
     return costs
 

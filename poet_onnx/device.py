@@ -17,12 +17,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$")]
+"""Text of a file that is shown to people: without what a terminal obeys."""
+
 # Bounds outside which a number is a mistake, not a device.
 _Bytes = Annotated[int, Field(ge=1024, le=10**16)]
 _FlopsPerSecond = Annotated[float, Field(ge=1e3, le=1e16)]
 _BytesPerSecond = Annotated[float, Field(ge=1e3, le=1e14)]
 _Latency = Annotated[float, Field(ge=0.0, le=10.0)]
 _Watts = Annotated[float, Field(ge=1e-6, le=1e4)]
+
+_SHOWN_LETTERS = 120
 
 _CONSISTENCY = 0.02
 """Largest relative difference between joules per flop and active watts / flop rate that still counts as equal."""
@@ -33,7 +38,7 @@ class _Sourced(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
-    sources: Mapping[str, str] = Field(default_factory=dict, description="where each number comes from, by field")
+    sources: Mapping[str, Text] = Field(default_factory=dict, description="where each number comes from, by field")
 
     @model_validator(mode="before")
     @classmethod
@@ -139,7 +144,7 @@ class DeviceProfile(_Sourced):
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
-    description: Annotated[str, Field(min_length=1, max_length=200)]
+    description: Annotated[Text, Field(min_length=1, max_length=200)]
     planning_only: bool = False
     ram_bytes: _Bytes
     compute: ComputeProfile
@@ -196,9 +201,15 @@ def _parse(data: bytes, file: str) -> DeviceProfile:
 def describe_first_error(error: ValidationError) -> str:
     """Describe the first thing that a validation found wrong, with its key and the value found there, in one line."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"]) or "the file"
+    key = _shortened("".join(f"{part}." for part in first["loc"]).removesuffix("."))[1:-1]
     message = first["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     found = first["input"]
-    shown = f" (found {found!r})" if isinstance(found, (bool, int, float, str)) else ""
-    return f"{key}: {message}{shown}"
+    shown = f" (found {_shortened(found)})" if isinstance(found, (bool, int, float, str)) else ""
+    return f"{key}{': ' if key else ''}{message}{shown}"
+
+
+def _shortened(value: float | str) -> str:
+    """Return how a value is written in Python, without the middle of a long one."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[: _SHOWN_LETTERS // 2]}...{text[-_SHOWN_LETTERS // 2 :]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from poet_onnx import plan_json
@@ -19,25 +20,26 @@ _VISIBLE_OVERHEAD = 1e-6
 """Part of the energy below which the overhead is a difference of rounded numbers."""
 
 
-def form_of(given: Plan | str, target: str) -> tuple[int | None, str | None]:
+def form_of(given: Plan | str, device: str, target: str) -> tuple[int | None, str | None]:
     """Return the `part_bytes` and `expansions` of the graph that a plan is for.
 
     Raises:
-        InputError: if it is no plan, or one for another target.
+        InputError: if it is no plan, or one for another device or target.
     """
-    part_bytes, expansions = plan_json.graph_options(given) if isinstance(given, str) else _options(given)
-    if expansions is not None and target != "stock":
-        raise InputError(f"The plan was made for the stock runtime, not for target '{target}'; give --target stock.")
-    return part_bytes, expansions
-
-
-def _options(plan: Plan) -> tuple[int | None, str | None]:
-    check_figures(plan)
+    if isinstance(given, Plan):
+        check_figures(given)
+    plan = given if isinstance(given, Plan) else plan_json.parse(given)
+    made_for = (plan.device, "training" if plan.expansions is None else "stock")
+    if made_for != (device, target):
+        raise InputError(
+            f"The plan was made for device {plan.device!r} and target {made_for[1]!r}, not for device {device!r} and "
+            f"target {target!r}; give --device {plan.device!r} --target {made_for[1]}, or plan again."
+        )
     return plan.part_bytes, plan.expansions
 
 
-def read_plan(given: Plan | str, graph: TrainingGraph, device: str) -> Plan:
-    """Return the plan, if it is one for a graph and a device.
+def read_plan(given: Plan | str, graph: TrainingGraph) -> Plan:
+    """Return the plan, if it is one for a graph.
 
     Raises:
         InputError: if it is not.
@@ -48,8 +50,6 @@ def read_plan(given: Plan | str, graph: TrainingGraph, device: str) -> Plan:
             f"The plan was made for graph {plan.fingerprint[:12]}, this one is {graph.fingerprint[:12]}; "
             "plan again for this model."
         )
-    if plan.device != device:
-        raise InputError(f"The plan was made for device '{plan.device}', not for '{device}'; give that device.")
     return plan
 
 
@@ -81,12 +81,8 @@ def replayed(problem: ScheduleProblem, plan: Plan, *, aside_bytes: int) -> Plan:
             f"The plan needs {here.transient_peak_bytes:,} bytes{aside if aside_bytes else ''}, but the budget is "
             f"{min(budgets):,} bytes; plan again, or give the --costs that it was made with."
         )
-    for name in _FIXED:
-        if getattr(plan.prediction, name) != getattr(here, name):
-            raise InputError(
-                f"The plan is damaged: it says {getattr(plan.prediction, name):,} {name}, and its steps make "
-                f"{getattr(here, name):,}; make it again with --plan-out."
-            )
+    for false in false_figures(plan, here):
+        raise InputError(f"The plan is damaged: it says {false}; make it again with --plan-out.")
     late = plan.deadline_seconds is not None and here.seconds > plan.deadline_seconds * (1 + 1e-9)
     if late and same(here.compute_seconds, plan.prediction.compute_seconds):
         raise InputError(
@@ -94,6 +90,14 @@ def replayed(problem: ScheduleProblem, plan: Plan, *, aside_bytes: int) -> Plan:
             "give the device and the --costs that it was made with."
         )
     return replace(plan, prediction=here, certificate=_certificate(problem, plan, here))
+
+
+def false_figures(plan: Plan, here: Prediction) -> Iterator[str]:
+    """Yield the figures of a plan that its steps do not make, whatever they cost, with what they do make."""
+    for name in _FIXED:
+        said, made = getattr(plan.prediction, name), getattr(here, name)
+        if said != made:
+            yield f"{said:,} {name}, and its steps make {made:,}"
 
 
 def _certificate(problem: ScheduleProblem, plan: Plan, here: Prediction) -> Certificate:

@@ -22,13 +22,12 @@ class KnownPlans:
         """Sort the plans.
 
         Raises:
-            InputError: if one is no plan, or for another target.
+            InputError: if one is no plan, or for another device or target.
         """
-        self._device = device
         self._left: dict[tuple[int | None, str | None], list[NamedPlan]] = {}
         for name, plan in given:
             with _naming(name):
-                form = form_of(plan, target)
+                form = form_of(plan, device, target)
             self._left.setdefault(form, []).append((name, plan))
 
     @property
@@ -40,12 +39,12 @@ class KnownPlans:
         """Return the steps of the plans for a form, which are no longer left then.
 
         Raises:
-            InputError: if one is for another graph or device.
+            InputError: if one is for another graph.
         """
         steps = []
         for name, plan in self._left.pop((form.part_bytes, form.expansions), ()):
             with _naming(name):
-                steps.append(read_plan(plan, graph, self._device).steps)
+                steps.append(read_plan(plan, graph).steps)
         return tuple(steps)
 
     def check_none_is_left(self) -> None:

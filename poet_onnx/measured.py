@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from poet_onnx.atomic import write_text
-from poet_onnx.device import describe_first_error
+from poet_onnx.device import Text, describe_first_error
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.quantities import MOST_THREADS
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 """Of the JSON form; another version is refused."""
 
+_SAME = 1e-6
+"""Times that differ by no more than this part of them are the same: they were added up and written as text."""
+
+_MOST_STEPS_OF_A_FORM = 100
+"""A form's own nodes take no longer than so many steps: it computes what the measured graph computes."""
+
+_Name = Annotated[Text, Field(max_length=300)]
 _Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
+_Latency = Annotated[float, Field(ge=0.0, le=10.0)]
 _Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Bytes = Annotated[int, Field(ge=0, le=10**16)]
 _BytesPerSecond = Annotated[float, Field(ge=1.0, le=1e15)]
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class NodeMeasurement(_Value):
@@ -56,10 +66,10 @@ class StorageMeasurement(_Value):
 
     page_out_bytes_per_second: _BytesPerSecond
     page_in_bytes_per_second: _BytesPerSecond
-    page_out_latency_seconds: _Seconds
-    page_in_latency_seconds: _Seconds
-    wake_seconds: _Seconds = 0.0
-    hand_over_seconds: _Seconds = 0.0
+    page_out_latency_seconds: _Latency
+    page_in_latency_seconds: _Latency
+    wake_seconds: _Latency = 0.0
+    hand_over_seconds: _Latency = 0.0
     method: Literal["device", "page_cache"]
 
 
@@ -70,6 +80,7 @@ class MeasuredCosts(_Value):
         schema_version: of this form.
         fingerprint: of the TrainingGraph.
         device: name of the device profile that supplies what was not measured.
+        target: runtime that the graph is for, as in `poet_onnx.rewrite`.
         machine: processor and operating system in words.
         runtime: name and version of the ONNX Runtime.
         threads: threads inside an operator.
@@ -83,19 +94,51 @@ class MeasuredCosts(_Value):
         active_watts: power above idle during the steps, from the machine's own meter; None if none is readable.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     fingerprint: _Fingerprint
-    device: str
-    machine: str
-    runtime: str
-    threads: Annotated[int, Field(ge=1, le=1024)]
+    device: _Name
+    target: Annotated[str, Field(pattern="^(training|stock)$")]
+    machine: _Name
+    runtime: _Name
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     repetitions: Annotated[int, Field(ge=1)]
-    step_seconds: _Seconds
+    step_seconds: Annotated[float, Field(gt=0.0, le=1e6)]
     node_overhead_seconds: _Seconds
     nodes: Mapping[str, NodeMeasurement]
     forms: Mapping[_Fingerprint, Mapping[str, NodeMeasurement]] = {}
     storage: StorageMeasurement | None = None
     active_watts: Annotated[float, Field(gt=0.0, le=1e4)] | None = None
+
+    @model_validator(mode="after")
+    def _times_agree(self) -> MeasuredCosts:
+        seconds = sum(node.seconds + self.node_overhead_seconds for node in self.nodes.values())
+        if not math.isclose(seconds, self.step_seconds, rel_tol=_SAME):
+            raise ValueError(
+                f"its {len(self.nodes)} nodes take {seconds:.6g} s, but step_seconds is {self.step_seconds:.6g} s: "
+                "measure again with `poet-onnx profile`"
+            )
+        for fingerprint, nodes in self.forms.items():
+            seconds = sum(node.seconds for node in nodes.values())
+            if seconds > _MOST_STEPS_OF_A_FORM * self.step_seconds:
+                raise ValueError(
+                    f"the nodes of form {fingerprint[:12]} take {seconds:.6g} s, more than {_MOST_STEPS_OF_A_FORM} "
+                    f"times its step_seconds of {self.step_seconds:.6g} s: measure again with `poet-onnx profile`"
+                )
+        return self
+
+    def check_use(self, *, device: str, target: str, threads: int) -> None:
+        """Check that these costs were measured for what is to be planned.
+
+        Raises:
+            InputError: they were measured for another device, target or number of threads.
+        """
+        found, wanted = (self.device, self.target, self.threads), (device, target, threads)
+        if found != wanted:
+            raise InputError(
+                f"The costs were measured for {_use(*found)} (with {self.runtime}), not for {_use(*wanted)}; measure "
+                f"again with `poet-onnx profile --device {device} --target {target} --threads {threads}`, or plan for "
+                "what they were measured for."
+            )
 
     def check_graph(self, graph: TrainingGraph) -> None:
         """Check that these costs were measured for a graph.
@@ -108,23 +151,23 @@ class MeasuredCosts(_Value):
                 f"The measured costs are of another graph: they have fingerprint {self.fingerprint[:12]}, it has "
                 f"{graph.fingerprint[:12]}; run `poet-onnx profile` on this model."
             )
-        _check_complete(graph.nodes, self.nodes)
+        _check_nodes(graph, graph.nodes, self.nodes)
 
-    def nodes_of_form(self, fingerprint: str, new: Sequence[Node]) -> Mapping[str, NodeMeasurement] | None:
+    def nodes_of_form(self, graph: TrainingGraph, new: Sequence[Node]) -> Mapping[str, NodeMeasurement] | None:
         """Return what was measured of a form's new nodes; None if the form was not measured.
 
         Args:
-            fingerprint: of the form's graph.
+            graph: the form's.
             new: its nodes that the measured graph does not have.
 
         Raises:
-            InputError: one of them is missing.
+            InputError: they are not the nodes that were measured.
         """
         if not new:
             return {}
-        found = self.forms.get(fingerprint)
+        found = self.forms.get(graph.fingerprint)
         if found is not None:
-            _check_complete(new, found)
+            _check_nodes(graph, new, found)
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -136,10 +179,27 @@ class MeasuredCosts(_Value):
         write_text(Path(path), self.model_dump_json(indent=1) + "\n")
 
 
-def _check_complete(nodes: Sequence[Node], found: Mapping[str, NodeMeasurement]) -> None:
+def _use(device: str, target: str, threads: int) -> str:
+    return f"device '{device}', target '{target}' and {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _check_nodes(graph: TrainingGraph, nodes: Sequence[Node], found: Mapping[str, NodeMeasurement]) -> None:
+    """Check that measurements are of some nodes of a graph, and that these made what the graph says."""
     missing = [node.name for node in nodes if not node.view and node.name not in found]
     if missing:
         raise InputError(f"The measured costs lack {len(missing)} nodes of the model, the first is {missing[0]!r}.")
+    foreign = sorted(found.keys() - {node.name for node in nodes})
+    if foreign:
+        raise InputError(
+            f"The measured costs have {len(foreign)} nodes that the model does not have, the first is {foreign[0]!r}."
+        )
+    for node in nodes:
+        expected = sum(graph.tensors[name].size_bytes for name in node.outputs if name)
+        if node.name in found and found[node.name].output_bytes != expected:
+            raise InputError(
+                f"The measured costs say that node {node.name!r} makes {found[node.name].output_bytes:,} bytes, and "
+                f"in the model it makes {expected:,}; run `poet-onnx profile` on this model."
+            )
 
 
 def load_measured(path: str | os.PathLike[str]) -> MeasuredCosts:

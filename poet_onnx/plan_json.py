@@ -64,7 +64,7 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
     Raises:
         InputError: if the text is no plan, or one of another schema or another graph, or contradicts itself.
     """
-    file = _parse(text)
+    file = parse(text)
     if file.fingerprint != graph.fingerprint:
         raise InputError(
             f"The plan was made for graph {file.fingerprint[:12]}, this one is {graph.fingerprint[:12]}; "
@@ -83,17 +83,12 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
     )
 
 
-def graph_options(text: str) -> tuple[int | None, str | None]:
-    """Return a plan's `part_bytes` and `expansions`, which say how to make the graph that the plan is for.
+def parse(text: str) -> PlanFile:
+    """Read a plan's file; what its steps mean, only the graph can tell.
 
     Raises:
-        InputError: if the text is no plan, or one of another schema.
+        InputError: if the text is no plan, or one of another schema, or contradicts itself.
     """
-    file = _parse(text)
-    return file.part_bytes, file.expansions
-
-
-def _parse(text: str) -> PlanFile:
     try:
         file = PlanFile.model_validate_json(text)
     except ValidationError as error:

@@ -108,12 +108,12 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
 
 def _carry_given(model: ir.Model, request: Request, given: Plan | str) -> Planned:
     """Replay a plan that was made before on the model, lowered and split as it asks."""
-    options = form_of(given, request.target)
+    options = form_of(given, request.device.name, request.target)
     first = next(forms(model, request.device, request.target))
     whole = _Whole.of(extract(first.model), request)
     take_form(model, request.target, *options)
     graph = extract(model)
-    plan = read_plan(given, graph, request.device.name)
+    plan = read_plan(given, graph)
     problem = whole.problem(graph)
     check_page_file(problem, plan, "; plan again for that storage.")
     aside = set_aside_bytes(problem, memory_aware_order(problem), request.target)
@@ -170,7 +170,7 @@ class _Whole:
     @classmethod
     def of(cls, graph: TrainingGraph, request: Request) -> _Whole:
         """Simulate the graph in the file's order and in a better one."""
-        free = ScheduleProblem(graph, cost_table(graph, request.device, request.measured))
+        free = ScheduleProblem(graph, cost_table(graph, request.device, request.measured, threads=request.threads))
         rule = memory_aware_order(free)
         original = simulate(free, ordered_steps([node.name for node in graph.nodes if not node.view]))
         ordered = simulate(free, ordered_steps(rule))
@@ -181,7 +181,7 @@ class _Whole:
     def problem(self, graph: TrainingGraph) -> ScheduleProblem:
         """Return the problem for the graph of any of the model's forms."""
         request = self.request
-        costs = cost_table(graph, request.device, request.measured, first_graph=self.graph)
+        costs = cost_table(graph, request.device, request.measured, first_graph=self.graph, threads=request.threads)
         transient = self.bound_bytes
         if transient is not None and request.budget_kind == "ram":
             transient -= graph.resident_bytes

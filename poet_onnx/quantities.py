@@ -17,6 +17,9 @@ _BYTE_UNITS = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", start=1)
 }
 _TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
+MOST_THREADS = 1024
+"""Inside an operator; more would not start in any reasonable time."""
+
 _MOST_BYTES = 2**50
 _SMALL_BYTES = 2**20
 """A budget of fewer bytes may have been meant in another unit."""

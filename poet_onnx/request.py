@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 from poet_onnx.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Plan
-from poet_onnx.quantities import Budget, Deadline, parse_budget, parse_deadline
+from poet_onnx.quantities import MOST_THREADS, Budget, Deadline, parse_budget, parse_deadline
 
 if TYPE_CHECKING:
     from poet_onnx.measured import MeasuredCosts
@@ -24,7 +24,7 @@ NamedPlan: TypeAlias = tuple[str, Plan | str]
 METHODS = ("poet",)
 TARGETS = ("training", "stock")
 
-_MOST_SECONDS = 1e9
+_MOST_SECONDS = 10**9
 """For the solver; SCIP takes no more than 1e20."""
 
 
@@ -50,6 +50,7 @@ class Request:
     dims: Mapping[str, int]
     target: str
     frozen_batch_norm: str
+    threads: int
 
 
 def read_request(
@@ -72,6 +73,7 @@ def read_request(
     dims: Mapping[str, int] | None = None,
     target: str = "training",
     frozen_batch_norm: str = "auto",
+    threads: int = 1,
 ) -> Request:
     """Read and check the arguments of a rewrite.
 
@@ -85,11 +87,14 @@ def read_request(
         raise InputError("Give a RAM budget or an activation budget, not both.")
     if plan is not None and known_plans:
         raise InputError("Give a plan to carry out, or known plans to spend no more than, not both.")
-    for name, number, low, high in (("gap", gap, 0.0, 1.0), ("time limit", time_limit_seconds, 0.0, _MOST_SECONDS)):
+    for name, number, low, high in (
+        ("gap", gap, 0, 1),
+        ("time limit", time_limit_seconds, 0, _MOST_SECONDS),
+        ("seed", seed, 0, 2**31),
+        ("number of threads", threads, 1, MOST_THREADS + 1),
+    ):
         if not low <= number < high:
-            raise InputError(f"A {name} of {number} is out of range: it must be at least {low:g} and below {high:g}.")
-    if not 0 <= seed < 2**31:
-        raise InputError(f"Seed {seed} is out of range: it must be at least 0 and below 2147483648.")
+            raise InputError(f"A {name} of {number} is out of range: it must be at least {low} and below {high}.")
     for name, size in (dims or {}).items():
         if size < 1:
             raise InputError(f"Dimension {name}={size} is out of range: it must be at least 1.")
@@ -99,12 +104,16 @@ def read_request(
     elif activation_budget is not None:
         share_of = "the transient peak after ordering"
         budget = parse_budget(activation_budget, name="activation budget", share_of=share_of)
+    profile = device if isinstance(device, DeviceProfile) else load_device(os.fspath(device))
+    measured = _measured(costs)
+    if measured is not None:
+        measured.check_use(device=profile.name, target=target, threads=threads)
     return Request(
-        device=device if isinstance(device, DeviceProfile) else load_device(os.fspath(device)),
+        device=profile,
         budget=budget,
         budget_kind="ram" if activation_budget is None else "activation",
         deadline=None if deadline is None else parse_deadline(deadline, name="deadline"),
-        measured=_measured(costs),
+        measured=measured,
         method=method,
         recompute=recompute,
         paging=paging,
@@ -118,6 +127,7 @@ def read_request(
         dims=dict(dims or {}),
         target=target,
         frozen_batch_norm=frozen_batch_norm,
+        threads=threads,
     )
 
 

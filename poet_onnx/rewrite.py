@@ -165,6 +165,7 @@ def rewrite(
     dims: Mapping[str, int] | None = None,
     target: str = "training",
     frozen_batch_norm: str = "auto",
+    threads: int = 1,
 ) -> RewriteResult:
     """Rewrite a training graph so that its step keeps to a budget on a device, for the least energy.
 
@@ -198,6 +199,7 @@ def rewrite(
         frozen_batch_norm: batch normalizations that use their running statistics and never move them, as torch's in
             eval mode: "auto" are those of which the model, or the eval_model.onnx beside its file, tells; "all";
             "none"; or patterns of names of nodes or parameters with commas between them, such as "layer1.*,bn1.*".
+        threads: threads inside an operator that the model will run with; each may need workspace of its own.
 
     Raises:
         InputError: if an argument or the model cannot be used.
@@ -224,6 +226,7 @@ def rewrite(
         dims=dims,
         target=target,
         frozen_batch_norm=frozen_batch_norm,
+        threads=threads,
     )
     model = as_model(model_or_path)
     found = _Progress()
@@ -294,7 +297,12 @@ def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Mode
 
     def metadata(planned: Planned) -> PassBase:
         return WriteMetadata(
-            planned.graph, planned.plan, version=version("poet-onnx"), target=request.target, dims=request.dims
+            planned.graph,
+            planned.plan,
+            version=version("poet-onnx"),
+            target=request.target,
+            dims=request.dims,
+            threads=request.threads,
         )
 
     return Sequential(

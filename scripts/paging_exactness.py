@@ -125,6 +125,7 @@ def _rows(case: Mapping[str, object]) -> Iterator[dict[str, object]]:
                     gap=GAP,
                     time_limit_seconds=SOLVER_SECONDS,
                     target=target,
+                    threads=threads,
                 )
             except PoetError as error:
                 yield row | {"exact": NOT_RUN, "note": str(error).partition(":")[0]}
@@ -135,7 +136,7 @@ def _rows(case: Mapping[str, object]) -> Iterator[dict[str, object]]:
 
 def _smallest_budget(path: Path, target: str, device: DeviceProfile, measured: MeasuredCosts) -> int:
     try:
-        rewrite(path, device=device, costs=measured, activation_budget=1024, target=target)
+        rewrite(path, device=device, costs=measured, activation_budget=1024, target=target, threads=measured.threads)
     except InfeasibleError as error:
         return error.smallest_budget_bytes or 1024
     return 1024

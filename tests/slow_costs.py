@@ -8,17 +8,24 @@ from poet_onnx.rewrite import RewriteResult
 
 def costs_in_proportion(result: RewriteResult, device: str, times: float) -> MeasuredCosts:
     """Return measured costs of a rewrite's graph on a device: the modelled ones, so many times as slow."""
+    tensors = result.graph.tensors
+    nodes = {
+        node.name: NodeMeasurement(
+            seconds=times * result.costs.nodes[node.name].seconds,
+            workspace_bytes=result.costs.nodes[node.name].workspace_bytes,
+            output_bytes=sum(tensors[name].size_bytes for name in node.outputs if name),
+        )
+        for node in result.graph.nodes
+    }
     return MeasuredCosts(
         fingerprint=result.graph.fingerprint,
         device=device,
+        target="training",
         machine="another pace than the model's",
         runtime="onnxruntime-training 1.19.2",
         threads=1,
         repetitions=1,
-        step_seconds=1.0,
+        step_seconds=sum(node.seconds for node in nodes.values()),
         node_overhead_seconds=0.0,
-        nodes={
-            name: NodeMeasurement(seconds=times * cost.seconds, workspace_bytes=cost.workspace_bytes, output_bytes=0)
-            for name, cost in result.costs.nodes.items()
-        },
+        nodes=nodes,
     )

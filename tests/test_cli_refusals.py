@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
 from cli_runs import Cli, assert_one_sentence
+from slow_costs import costs_in_proportion
 
+import poet_onnx
 from poet_onnx.errors import CheckFailedError, LimitReachedError
+from poet_onnx.plan_json import to_json
 
 
 def refuse(cli: Cli, model: Path, code: int, parts: tuple[str, ...], *arguments: object) -> None:
@@ -257,6 +262,34 @@ def test_known_plans_that_are_of_no_use(cli: Cli, model: Path, model_path: Calla
         refuse(cli, model, 2, (known.name,), "--device", "a72", "--known-plan", plan, "--known-plan", known)
     refuse(cli, model, 2, ("plan.json", "device"), "--device", "tx2", "--known-plan", plan)
     refuse(cli, model, 2, ("--known-plan", "--plan"), "--device", "a72", "--plan", plan, "--known-plan", plan)
+
+
+def test_costs_and_plans_for_something_else(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """Whatever differs, the same sentence names what was asked for and what the file is for."""
+    costs, plan = tmp_path / "costs.json", tmp_path / "plan.json"
+    made = poet_onnx.rewrite(model, device="host")
+    costs_in_proportion(made, "host", 2).save(costs)
+    plan.write_text(to_json(made.plan, made.graph))
+    for asked in (("a72", "training", 1), ("host", "stock", 1), ("host", "training", 2)):
+        options = ["--device", asked[0], "--target", asked[1], "--threads", asked[2]]
+        words = f"not for device '{asked[0]}', target '{asked[1]}' and {asked[2]} thread"
+        refuse(cli, model, 2, ("device 'host', target 'training' and 1 thread", words), *options, "--costs", costs)
+        if asked[2] > 1:
+            continue
+        words = f"not for device '{asked[0]}' and target '{asked[1]}'"
+        for option in ("--plan", "--known-plan"):
+            refuse(cli, model, 2, ("device 'host' and target 'training'", words), *options, option, plan)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "part"),
+    [
+        ("--activation-budget", "75", "The activation budget 75 without a unit means bytes, not 75% or 75MiB: no plan"),
+        ("--ram-budget", "256", "The RAM budget 256 without a unit means bytes, not 256MiB: no plan"),
+    ],
+)
+def test_a_budget_without_a_unit(cli: Cli, model: Path, option: str, value: str, part: str) -> None:
+    refuse(cli, model, 3, (part, "the smallest found that works is"), "--device", "a72", option, value)
 
 
 def test_a_plan_and_options_of_the_solver(cli: Cli, model: Path, tmp_path: Path) -> None:

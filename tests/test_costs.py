@@ -104,19 +104,25 @@ def test_a_device_without_storage_pages_nothing(graph: TrainingGraph) -> None:
 
 
 def measured_costs(graph: TrainingGraph, active_watts: float | None = None) -> MeasuredCosts:
+    nodes = {
+        node.name: NodeMeasurement(
+            seconds=index * 1e-6,
+            workspace_bytes=index,
+            output_bytes=sum(graph.tensors[name].size_bytes for name in node.outputs if name),
+        )
+        for index, node in enumerate(graph.nodes)
+    }
     return MeasuredCosts(
         fingerprint=graph.fingerprint,
         device="host",
+        target="training",
         machine="x86_64",
         runtime="onnxruntime-training 1.19.2",
         threads=1,
         repetitions=1,
-        step_seconds=1.0,
+        step_seconds=sum(node.seconds + 1e-6 for node in nodes.values()),
         node_overhead_seconds=1e-6,
-        nodes={
-            node.name: NodeMeasurement(seconds=index * 1e-6, workspace_bytes=index, output_bytes=4)
-            for index, node in enumerate(graph.nodes)
-        },
+        nodes=nodes,
         storage=StorageMeasurement(
             page_out_bytes_per_second=1e6,
             page_in_bytes_per_second=2e6,
@@ -140,7 +146,7 @@ def test_measured_costs_replace_modelled_ones(graph: TrainingGraph, active_watts
         assert cost.measured
         assert cost.seconds == pytest.approx(index * 1e-6 + 1e-6)
         assert cost.joules == pytest.approx(cost.seconds * watts)
-        assert cost.workspace_bytes == (0 if node.view else index)
+        assert cost.workspace_bytes == (0 if node.view else max(index, workspace_bytes(graph, node)))
     assert costs.energy_measured == (active_watts is not None)
     assert (costs.wake_seconds, costs.hand_over_seconds) == (0.3, 0.4)
     name, cost_out = next(iter(costs.page_out.items()))
@@ -148,6 +154,26 @@ def test_measured_costs_replace_modelled_ones(graph: TrainingGraph, active_watts
     assert cost_out.seconds == pytest.approx(0.1 + size / 1e6)
     assert costs.page_in[name].seconds == pytest.approx(0.2 + size / 2e6)
     assert costs.page_in[name].joules == pytest.approx(costs.page_in[name].seconds * storage_of(device)[4])
+
+
+def test_a_workspace_below_the_rule_is_not_believed(graph: TrainingGraph) -> None:
+    """A file that says 0 would make plans that exceed their budgets."""
+    measured = measured_costs(graph)
+    none = {name: node.model_copy(update={"workspace_bytes": 0}) for name, node in measured.nodes.items()}
+    for threads in (1, 4):
+        costs = cost_table(graph, load_device("host"), measured.model_copy(update={"nodes": none, "threads": threads}))
+        ruled = {node.name: workspace_bytes(graph, node, threads=threads) for node in graph.nodes}
+        assert {name: cost.workspace_bytes for name, cost in costs.nodes.items()} == ruled
+    assert sum(ruled.values())
+
+
+def test_every_thread_may_need_workspace(model_path: Callable[..., Path]) -> None:
+    model = load_model(model_path("mobilenet"))
+    normalize()(model)
+    graph = extract(model)
+    one, four = (cost_table(graph, load_device("host"), threads=threads).nodes for threads in (1, 4))
+    assert all(four[name].workspace_bytes >= cost.workspace_bytes for name, cost in one.items())
+    assert any(four[name].workspace_bytes > cost.workspace_bytes for name, cost in one.items())
 
 
 def test_measured_costs_of_another_graph_are_refused(graph: TrainingGraph) -> None:

@@ -130,6 +130,24 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, message: str) ->
         load_text(tmp_path, GOOD.replace(old, new))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace("1_048_576", "9" * 5000), r"is not valid TOML: .*5000 digits"),
+        ("a = " + "[" * 100_000, r"is not valid TOML: .*recursion"),
+        (GOOD.replace('description = "', 'description = "\\u001b[31m'), r"description: .*\(found '\\x1b\[31m"),
+        (
+            GOOD.replace('description = "', 'description = "' + "x" * 1000),
+            r"description: .{,80}\(found 'x{40,60}\.\.\.",
+        ),
+    ],
+)
+def test_text_that_no_person_has_written(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=rf"board\.toml:? {message}") as caught:
+        load_text(tmp_path, text)
+    assert str(caught.value).isprintable()
+
+
 def test_energy_that_contradicts_power_must_say_so(tmp_path: Path) -> None:
     per_flop = 'joules_per_flop = { value = 3.0e-9, source = "another measurement" }\n'
     with pytest.raises(InputError, match=r"is 3 W, but `active_watts` is 2 W: joules must be watts x seconds"):

@@ -88,8 +88,8 @@ def test_no_changed_plan_breaks_a_promise(path: Path, made: RewriteResult, tmp_p
         file = mutated(as_file(made), rng)
         text = json.dumps(file)
         try:
-            form_of(text, "training")
-            plan = replayed(problem, read_plan(text, made.graph, "host"), aside_bytes=0)
+            form_of(text, "host", "training")
+            plan = replayed(problem, read_plan(text, made.graph), aside_bytes=0)
         except InputError:
             continue
         assert plan.prediction == simulate(problem, plan.steps)

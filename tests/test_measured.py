@@ -19,11 +19,12 @@ def measured(**changes: Any) -> MeasuredCosts:
     values: dict[str, Any] = {
         "fingerprint": FINGERPRINT,
         "device": "host",
+        "target": "training",
         "machine": "x86_64",
         "runtime": "onnxruntime-training 1.19.2",
         "threads": 1,
         "repetitions": 20,
-        "step_seconds": 0.25,
+        "step_seconds": 1.001e-3,
         "node_overhead_seconds": 1e-6,
         "nodes": {"relu": NodeMeasurement(seconds=1e-3, workspace_bytes=16, output_bytes=64)},
         "storage": StorageMeasurement(
@@ -52,7 +53,7 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     assert load_measured(path) == measured()
     assert [entry.name for entry in tmp_path.iterdir()] == ["costs.json"]
     document = json.loads(path.read_text())
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert document["nodes"]["relu"] == {"seconds": 1e-3, "workspace_bytes": 16, "output_bytes": 64}
 
 
@@ -60,11 +61,46 @@ def test_a_form_is_covered_whole_or_not_at_all() -> None:
     graph = one_node_graph("1" * 64, name="relu/part_0")
     found = {"relu/part_0": NodeMeasurement(seconds=1e-3, workspace_bytes=0, output_bytes=64)}
     costs = measured(forms={graph.fingerprint: found})
-    assert costs.nodes_of_form(graph.fingerprint, graph.nodes) == found
-    assert costs.nodes_of_form("2" * 64, graph.nodes) is None
-    assert costs.nodes_of_form("2" * 64, ()) == {}
+    other = one_node_graph("2" * 64, name="relu/part_0")
+    assert costs.nodes_of_form(graph, graph.nodes) == found
+    assert costs.nodes_of_form(other, other.nodes) is None
+    assert costs.nodes_of_form(other, ()) == {}
     with pytest.raises(InputError, match=r"lack 1 nodes.*'relu'"):
-        costs.nodes_of_form(graph.fingerprint, one_node_graph().nodes)
+        costs.nodes_of_form(one_node_graph("1" * 64), one_node_graph().nodes)
+
+
+def test_costs_are_for_one_device_target_and_number_of_threads() -> None:
+    measured().check_use(device="host", target="training", threads=1)
+    for asked, words in (
+        ({"device": "a72"}, "not for device 'a72', target 'training' and 1 thread; .*--device a72 "),
+        ({"target": "stock"}, "not for device 'host', target 'stock' and 1 thread; .*--target stock "),
+        ({"threads": 4}, "not for device 'host', target 'training' and 4 threads; .*--threads 4"),
+    ):
+        use: dict[str, Any] = {"device": "host", "target": "training", "threads": 1, **asked}
+        with pytest.raises(InputError, match=f"for device 'host', target 'training' and 1 thread .*{words}"):
+            measured().check_use(**use)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ({"relu": 65}, r"'relu' makes 65 bytes, and in the model it makes 64"),
+        ({"relu": 64, "extra": 64}, r"have 1 nodes that the model does not have.*'extra'"),
+        ({}, r"lack 1 nodes.*'relu'"),
+    ],
+)
+def test_nodes_that_contradict_the_graph_are_refused(nodes: dict[str, int], message: str) -> None:
+    found = {
+        name: NodeMeasurement(seconds=1e-3, workspace_bytes=0, output_bytes=size_bytes)
+        for name, size_bytes in nodes.items()
+    }
+    costs = measured().model_copy(update={"nodes": found})
+    with pytest.raises(InputError, match=message):
+        costs.check_graph(one_node_graph())
+    if nodes:
+        form = measured(forms={"1" * 64: found})
+        with pytest.raises(InputError, match=message):
+            form.nodes_of_form(one_node_graph("1" * 64), one_node_graph().nodes)
 
 
 def test_costs_of_another_graph_are_refused() -> None:
@@ -78,8 +114,26 @@ def test_costs_of_another_graph_are_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("schema_version", 2, r"schema_version: .*1.*\(found 2\)"),
-        ("step_seconds", -1.0, r"step_seconds: .*greater than or equal to 0.*\(found -1.0\)"),
+        ("schema_version", 1, r"schema_version: .*2.*\(found 1\)"),
+        ("target", "gpu", r"target: .*\(found 'gpu'\)"),
+        ("step_seconds", 0.25, r"its 1 nodes take 0\.001001 s, but step_seconds is 0\.25 s"),
+        ("step_seconds", "0.001001", r"step_seconds: .*\(found '0\.001001'\)"),
+        ("step_seconds", float("nan"), r"step_seconds: "),
+        ("threads", True, r"threads: .*\(found True\)"),
+        ("node_overhead_seconds", 1.0, r"its 1 nodes take 1\.001 s, but step_seconds is 0\.001001 s"),
+        ("nodes", {}, r"its 0 nodes take 0 s, but step_seconds is 0\.001001 s"),
+        (
+            "nodes",
+            {"relu": {"seconds": 1e6, "workspace_bytes": 0, "output_bytes": 64}},
+            r"its 1 nodes take 1e\+06 s, but step_seconds is 0\.001001 s",
+        ),
+        (
+            "forms",
+            {"1" * 64: {"relu": {"seconds": 1.0, "workspace_bytes": 0, "output_bytes": 64}}},
+            r"the nodes of form 111111111111 take 1 s, more than 100 times its step_seconds of 0\.001001 s",
+        ),
+        ("device", "a\x1b[31m", r"device: "),
+        ("step_seconds", -1.0, r"step_seconds: .*greater than 0.*\(found -1.0\)"),
         ("threads", 0, r"threads: .*\(found 0\)"),
         ("fingerprint", "abc", r"fingerprint: .*\(found 'abc'\)"),
         (

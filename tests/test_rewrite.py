@@ -156,7 +156,7 @@ def test_a_plan_must_keep_to_a_budget_given_with_it(path: Path, result: RewriteR
 def test_a_plan_for_something_else_is_refused(
     path: Path, result: RewriteResult, model_path: Callable[..., Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="made for device 'a72', not for 'tx2'"):
+    with pytest.raises(InputError, match="made for device 'a72' and target 'training', not for device 'tx2'"):
         poet_onnx.rewrite(path, device="tx2", plan=result.plan)
     with pytest.raises(InputError, match="made for graph"):
         poet_onnx.rewrite(model_path("mlp-mse"), device="a72", plan=result.plan)
@@ -254,7 +254,8 @@ def test_external_weights_stay_external(path: Path, tmp_path: Path) -> None:
         ({"gap": -0.1}, "gap of -0.1 is out of range"),
         ({"gap": float("nan")}, "gap of nan is out of range"),
         ({"time_limit_seconds": float("inf")}, "time limit of inf"),
-        ({"seed": -1}, "Seed -1 is out of range"),
+        ({"seed": -1}, "seed of -1 is out of range"),
+        ({"threads": 0}, "number of threads of 0 is out of range"),
         ({"dims": {"batch": 0}}, "Dimension batch=0"),
         ({"device": "toaster"}, "Unknown device 'toaster'"),
         ({"activation_budget": "0%"}, "activation budget '0%' is out of range"),

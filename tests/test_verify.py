@@ -16,10 +16,12 @@ from small_models import export_small
 
 import poet_onnx
 from poet_onnx.errors import InputError
+from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.plan import Action
-from poet_onnx.plan_json import to_json
+from poet_onnx.plan_json import from_json
 from poet_onnx.rewrite import RewriteResult
 from poet_onnx.verify import VerificationReport
+from poet_onnx.verify.claims import false_claims
 from poet_onnx.verify.compare import difference
 
 
@@ -120,11 +122,78 @@ def test_a_wrong_prediction_is_found(path: Path, result: RewriteResult) -> None:
     model = result.model.clone()
     low = result.rewritten.transient_peak_bytes * 99 // 100
     plan = replace(result.plan, prediction=replace(result.rewritten, transient_peak_bytes=low))
-    model.metadata_props["poet.plan"] = to_json(plan, result.graph)
+    WriteMetadata(result.graph, plan, version="0")(model)
     report = poet_onnx.verify(path, model, feeds=1)
     assert len(report.problems) == 1
     assert "+1.01%" in report.problems[0]
     assert f"{low:,}" in report.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("poet.resident_bytes", "1"),
+        ("poet.transient_peak_bytes", "1000"),
+        ("poet.step_peak_bytes", "1001"),
+        ("poet.energy_joules", "1e-9"),
+        ("poet.seconds", "1e-9"),
+        ("poet.device", "tx3"),
+        ("poet.source_fingerprint", "0" * 64),
+        ("poet.certificate", '{"status": "optimal", "gap": 0.0}'),
+        ("poet.seconds", None),
+    ],
+)
+def test_forged_metadata_are_found(result: RewriteResult, key: str, text: str | None) -> None:
+    model = result.model.clone()
+    plan = from_json(model.metadata_props["poet.plan"], result.graph)
+    assert list(false_claims(model, result.graph, plan)) == []
+    del model.metadata_props[key]
+    if text is not None:
+        model.metadata_props[key] = text
+    (problem,) = false_claims(model, result.graph, plan)
+    assert problem.startswith("The file says " + ("nothing" if text is None else repr(text)))
+    assert f"for {key}, but its plan says " in problem
+
+
+@pytest.mark.parametrize("figure", ["resident_bytes", "page_in_bytes", "recomputed_nodes"])
+def test_figures_that_the_steps_do_not_make_are_found(path: Path, result: RewriteResult, figure: str) -> None:
+    """Metadata and plan agree on a forged figure; the steps tell."""
+    model = result.model.clone()
+    made = getattr(result.rewritten, figure)
+    plan = replace(result.plan, prediction=replace(result.rewritten, **{figure: made + 1}))
+    WriteMetadata(result.graph, plan, version="0")(model)
+    report = poet_onnx.verify(path, model, feeds=1)
+    assert not report.passed
+    assert not report.metadata_true
+    assert report.problems == (f"The plan in the file says {made + 1:,} {figure}, and its steps make {made:,}.",)
+
+
+def test_settings_that_cannot_be_are_refused(path: Path, result: RewriteResult) -> None:
+    for key, text in (
+        ("poet.target", "gpu"),
+        ("poet.threads", "0"),
+        ("poet.threads", "many"),
+        ("poet.threads", "9" * 5000),
+        ("poet.dims", "{"),
+        ("poet.dims", "[1]"),
+        ("poet.dims", '{"batch": -1}'),
+        ("poet.dims", "[" * 100_000),
+    ):
+        model = result.model.clone()
+        model.metadata_props[key] = text
+        with pytest.raises(InputError, match=rf"metadata are damaged: {key} "):
+            poet_onnx.verify(path, model, feeds=1)
+
+
+def test_a_model_is_verified_with_the_threads_that_it_was_planned_for(model_path: Callable[..., Path]) -> None:
+    path = model_path("mobilenet")
+    one, two = (poet_onnx.rewrite(path, device="host", threads=threads) for threads in (1, 2))
+    workspace = [sum(cost.workspace_bytes for cost in made.costs.nodes.values()) for made in (one, two)]
+    assert workspace[0] < workspace[1]
+    report = poet_onnx.verify(path, two.model, feeds=2)
+    assert report.passed, report.problems
+    assert report.threads == 2
+    assert report.measured_transient_peak_bytes == two.rewritten.transient_peak_bytes
 
 
 def test_a_smaller_budget_is_found_exceeded(path: Path, result: RewriteResult) -> None:

@@ -65,7 +65,7 @@ def inspect(
 @click.option(
     "--feeds", type=click.IntRange(min=1), default=3, show_default=True, help="Random feeds, one training step each."
 )
-@options.threads_option
+@options.threads_option(default=None, text="Inside an operator (default: those that REWRITTEN was planned for).")
 @click.option("--optimized", is_flag=True, help="Also run both under all of the runtime's optimizations.")
 @options.page_dir_option
 @options.json_option
@@ -77,7 +77,7 @@ def verify(
     rewritten: Path,
     *,
     feeds: int,
-    threads: int,
+    threads: int | None,
     optimized: bool,
     page_dir: Path | None,
     as_json: bool,
@@ -104,7 +104,7 @@ def verify(
 @options.device_option
 @click.option("-o", "--output", type=options.FILE, required=True, help="Where the measured costs go, as JSON.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=20, show_default=True, help="Steps that are timed.")
-@options.threads_option
+@options.threads_option()
 @click.option(
     "--page-cache", is_flag=True, help="Time transfers through the page cache, not those of the storage itself."
 )

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from poet_onnx.passes.batch_norm_modes import AUTO
+from poet_onnx.quantities import MOST_THREADS
 from poet_onnx.request import TARGETS
-from poet_onnx.runtime.options import MOST_THREADS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -94,15 +94,10 @@ def page_dir_option(function: _Function) -> _Function:
     )(function)
 
 
-def threads_option(function: _Function) -> _Function:
-    """Add --threads."""
-    return click.option(
-        "--threads",
-        type=click.IntRange(1, MOST_THREADS),
-        default=1,
-        show_default=True,
-        help="Inside an operator.",
-    )(function)
+def threads_option(*, default: int | None = 1, text: str = "Inside an operator.") -> Callable[[_Function], _Function]:
+    """Return a decorator that adds --threads."""
+    kind = click.IntRange(1, MOST_THREADS)
+    return click.option("--threads", type=kind, default=default, show_default=default is not None, help=text)
 
 
 def target_option(function: _Function) -> _Function:

@@ -49,6 +49,7 @@ _FOR_THE_SOLVER = {
 @click.option("--costs", type=options.FILE, help="Costs that `poet-onnx profile` measured, instead of modelled ones.")
 @click.option("--method", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How to plan.")
 @options.target_option
+@options.threads_option()
 @click.option("--no-recompute", "recompute", flag_value=False, default=True, help="Page only.")
 @click.option("--no-paging", "paging", flag_value=False, default=True, help="Recompute only.")
 @click.option("--no-split", "split", flag_value=False, default=True, help="Never compute a weight gradient in parts.")

@@ -336,6 +336,7 @@ def verification_parts(report: VerificationReport) -> Iterator[str | Table]:
         ["same bits", _verdict(report.bits_equal), compared],
         ["order as in the file", _verdict(report.order_exact), f"{report.executed_nodes} nodes executed"],
         ["plan carried out", _verdict(report.plan_carried_out), f"{report.recomputed_nodes} nodes recomputed"],
+        ["metadata as the plan", _verdict(report.metadata_true), "energy, time and bound are the plan's own words"],
         [
             "transient peak",
             "",

@@ -89,6 +89,7 @@ def measure(
     return MeasuredCosts(
         fingerprint=step.graph.fingerprint,
         device=device.name,
+        target=target,
         machine=describe_machine(),
         runtime=f"{runtime.distribution} {runtime.version}",
         threads=threads,

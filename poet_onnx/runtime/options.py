@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from poet_onnx.errors import InputError
 from poet_onnx.ops import library_path
+from poet_onnx.quantities import MOST_THREADS
 from poet_onnx.runtime.directories import page_directory
 from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
     from onnxruntime.training.api import Module
-
-MOST_THREADS = 1024
-"""More would not start in any reasonable time."""
 
 # Session configuration entries that the operator library reads when it is registered.
 _PAGE_DIR_ENTRY = "poet.page_dir"

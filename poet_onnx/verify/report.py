@@ -68,7 +68,7 @@ class VerificationReport(_Value):
         passed: nothing is wrong.
         problems: what is wrong, a sentence each.
         runtime: distribution and version of the ONNX Runtime that ran both models.
-        device: device profile that the plan was made for.
+        device: device profile that the plan says it was made for.
         fingerprint: of the training graph.
         steps: consecutive training steps that were compared.
         threads: inside an operator.
@@ -80,6 +80,8 @@ class VerificationReport(_Value):
         differences: the first differing element of each differing tensor, in the first step that has any.
         executed_nodes: nodes that the runtime ran in a step of the rewritten model.
         order_exact: it ran them exactly in the order of the file.
+        metadata_true: the file's metadata say what its plan says, and the plan what its steps make; its energy, time,
+            bound and gap are only held against one another.
         plan_carried_out: the file's nodes are those that the plan in it asks for.
         recomputed_nodes: nodes that run again.
         predicted_transient_peak_bytes: by the plan's simulation.
@@ -105,6 +107,7 @@ class VerificationReport(_Value):
     differences: tuple[Difference, ...]
     executed_nodes: int
     order_exact: bool
+    metadata_true: bool
     plan_carried_out: bool
     recomputed_nodes: int
     predicted_transient_peak_bytes: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,13 +20,14 @@ from poet_onnx.graph import Phase, TrainingGraph
 from poet_onnx.passes.batch_norm_modes import settle_alike
 from poet_onnx.passes.layout import lay_out
 from poet_onnx.passes.lowering import prepare
-from poet_onnx.passes.metadata import DIMS_KEY, PLAN_KEY, TARGET_KEY
+from poet_onnx.passes.metadata import PLAN_KEY, read_settings
 from poet_onnx.passes.normalize import InlineFunctions, PinSeeds
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.weave import check_woven
 from poet_onnx.plan import Action, Plan
 from poet_onnx.rewrite import as_model
 from poet_onnx.runtime import count_allocations, installed_runtime
+from poet_onnx.verify.claims import false_claims
 from poet_onnx.verify.compare import difference
 from poet_onnx.verify.optimized import fused_copies
 from poet_onnx.verify.report import Difference, OptimizedRun, VerificationReport
@@ -70,7 +70,7 @@ def verify(
     rewritten: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
     *,
     feeds: int = 3,
-    threads: int = 1,
+    threads: int | None = None,
     page_dir: str | os.PathLike[str] | None = None,
     budget_bytes: int | None = None,
     optimized: bool = False,
@@ -79,14 +79,16 @@ def verify(
     """Run both models on the same random feeds and check that the rewritten one keeps every promise.
 
     Compared bit for bit: every output and every buffer that is updated in place, over consecutive training steps that
-    start from the same random contents. Checked besides: the file carries out the plan in it, ONNX Runtime executes
-    exactly the file's order, the allocator's transient peak is the predicted one and within the budget.
+    start from the same random contents. Checked besides: the file carries out the plan in it, its metadata say what
+    the plan says and the plan what its steps make, ONNX Runtime executes exactly the file's order, the allocator's
+    transient peak is the predicted one and within the budget. Energy, time and what is proven of them are not measured.
 
     Args:
         original: the model before the rewrite.
         rewritten: the model that poet-onnx made of it.
         feeds: how many random feeds, one training step each.
-        threads: inside an operator; results of several threads are not reproducible for every operator.
+        threads: inside an operator; default those that the model was planned for. Results of several threads are not
+            reproducible for every operator.
         page_dir: existing directory for the page file.
         budget_bytes: bound on the transient peak; default the plan's.
         optimized: also run both under all of the runtime's optimizations, in its own order.
@@ -97,9 +99,10 @@ def verify(
     """
     if feeds < 1:
         raise InputError(f"{feeds} feeds verify nothing: give 1 or more.")
-    conditions = Conditions(threads=threads, page_dir=None if page_dir is None else os.fspath(page_dir))
-    subject = _subject(as_model(original), as_model(rewritten), conditions, seed)
+    subject = _subject(as_model(original), as_model(rewritten), threads, page_dir, seed)
     bound = subject.plan.budget_bytes if budget_bytes is None else budget_bytes
+    subject.problems += false_claims(subject.rewritten, subject.graph, subject.plan)
+    metadata_true = not subject.problems
     carried_out = _check_plan(subject)
     executed, order_exact, optimized_run = 0, False, None
     try:
@@ -118,7 +121,7 @@ def verify(
         device=plan.device,
         fingerprint=plan.fingerprint,
         steps=feeds,
-        threads=threads,
+        threads=subject.conditions.threads,
         seeds_pinned=subject.seeds_pinned,
         outputs_compared=len(subject.graph.outputs),
         buffers_compared=len(subject.state),
@@ -127,6 +130,7 @@ def verify(
         differences=tuple(subject.differences[:SHOWN_DIFFERENCES]),
         executed_nodes=executed,
         order_exact=order_exact,
+        metadata_true=metadata_true,
         plan_carried_out=carried_out,
         recomputed_nodes=plan.prediction.recomputed_nodes,
         predicted_transient_peak_bytes=plan.prediction.transient_peak_bytes,
@@ -137,22 +141,27 @@ def verify(
     )
 
 
-def _subject(original: ir.Model, rewritten: ir.Model, conditions: Conditions, seed: int) -> _Subject:
+def _subject(
+    original: ir.Model,
+    rewritten: ir.Model,
+    threads: int | None,
+    page_dir: str | os.PathLike[str] | None,
+    seed: int,
+) -> _Subject:
     text = rewritten.metadata_props.get(PLAN_KEY)
     if text is None:
         raise InputError("The second model holds no plan: give the original and the model that poet-onnx made of it.")
     if PLAN_KEY in original.metadata_props:
         raise InputError("The first model was rewritten by poet-onnx: give the model that it was made from.")
-    dims = json.loads(rewritten.metadata_props.get(DIMS_KEY, "null"))
-    target = rewritten.metadata_props.get(TARGET_KEY, "training")
     settle_alike(original, rewritten)
+    settings = read_settings(rewritten)
     normalized = original.clone()
-    part_bytes, expansions = plan_json.graph_options(text)
-    prepare(target=target, dims=dims, expansions=expansions)(normalized)
-    if target != "training":
+    file = plan_json.parse(text)
+    prepare(target=settings.target, dims=settings.dims or None, expansions=file.expansions)(normalized)
+    if settings.target != "training":
         original = normalized.clone()
-    if part_bytes is not None:
-        SplitWeightGradients(part_bytes)(normalized)
+    if file.part_bytes is not None:
+        SplitWeightGradients(file.part_bytes)(normalized)
     graph = extract(normalized)
     InlineFunctions()(original)
     seeds_pinned = PinSeeds()(original).modified
@@ -164,7 +173,7 @@ def _subject(original: ir.Model, rewritten: ir.Model, conditions: Conditions, se
         plan=plan_json.from_json(text, graph),
         state=tuple(state),
         seeds_pinned=seeds_pinned,
-        conditions=conditions,
+        conditions=Conditions(threads or settings.threads, None if page_dir is None else os.fspath(page_dir)),
         seed=seed,
     )
 

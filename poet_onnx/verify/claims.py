@@ -1,0 +1,52 @@
+"""What a rewritten file says of itself, held against its plan, and the plan's figures against what its steps make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+import onnx_ir as ir
+
+from poet_onnx.costs import cost_table
+from poet_onnx.device import load_device
+from poet_onnx.errors import CheckFailedError
+from poet_onnx.given_plan import false_figures
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.metadata import promises
+from poet_onnx.plan import Plan
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.simulate import simulate
+
+_ANY_DEVICE = "host"
+"""With storage: what steps move and keep does not depend on what they cost."""
+
+_SHOWN_LETTERS = 64
+
+
+def false_claims(rewritten: ir.Model, graph: TrainingGraph, plan: Plan) -> Iterator[str]:
+    """Yield a sentence for whatever a file's metadata say otherwise than its plan, or the plan than its steps.
+
+    The peak is not among them, as it is measured; nor are energy and time, which depend on costs that are not at hand.
+    """
+    metadata = rewritten.metadata_props
+    for key, text in promises(plan).items():
+        if metadata.get(key) != text:
+            found = metadata.get(key)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found or "", text, strict=False)))
+            said = "nothing" if found is None else _part(found, same)
+            yield f"The file says {said} for {key}, but its plan says {_part(text, same)}."
+    try:
+        made = simulate(ScheduleProblem(graph, cost_table(graph, load_device(_ANY_DEVICE))), plan.steps)
+    except CheckFailedError as error:
+        yield f"The plan in the file cannot be carried out: {error}"
+        return
+    for false in false_figures(plan, made):
+        yield f"The plan in the file says {false}."
+
+
+def _part(text: str, same: int) -> str:
+    """Return what is shown of a text of which so many letters are another's."""
+    if len(text) <= _SHOWN_LETTERS:
+        return repr(text)
+    first = max(0, same - _SHOWN_LETTERS // 2)
+    return repr(f"{'...' if first else ''}{text[first : first + _SHOWN_LETTERS]}...")
