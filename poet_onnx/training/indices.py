@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from poet_onnx.errors import InputError
 from poet_onnx.extract.ranges import Range, Ranges, find_ranges, ranges_from_json
 from poet_onnx.passes.metadata import RANGES_KEY
+from poet_onnx.training.soundness import infer_types
 
 Array = npt.NDArray[np.generic]
 
@@ -25,7 +25,7 @@ def known_ranges(model: ir.Model) -> Ranges:
     said = model.metadata_props.get(RANGES_KEY)
     if said is None:
         model = model.clone()
-        ShapeInferencePass(check_type=False, strict_mode=False)(model)
+        infer_types(model)
     found, written = find_ranges(model.graph), {} if said is None else ranges_from_json(said)
     return {name: (*written.get(name, ()), *found.get(name, ())) for name in {**written, **found}}
 

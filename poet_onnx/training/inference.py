@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass, ShapeInferencePass
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from poet_onnx.errors import InputError
 from poet_onnx.operators import ONNX_DOMAINS
 from poet_onnx.training.outputs import model_outputs
 from poet_onnx.training.roles import is_accumulator
+from poet_onnx.training.soundness import infer_types
 
 Array = npt.NDArray[np.generic]
 
@@ -44,7 +45,7 @@ def make_inference_model(
     for value in [value for value in graph.inputs if not value.uses() and not value.is_graph_output()]:
         graph.inputs.remove(value)
     RemoveUnusedOpsetsPass()(model)
-    ShapeInferencePass()(model)  # what was inside of the model may have had no type, and an output must have one
+    infer_types(model)  # what was inside of the model may have had no type, and an output must have one
 
 
 def infer_only(model: ir.Model) -> None:

@@ -12,6 +12,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.training.optimizers import Optimizer
 from poet_onnx.training.roles import Roles
 from poet_onnx.training.runner import aligned
+from poet_onnx.training.soundness import constant_array
 from poet_onnx.training.updates import RATES, TOTAL, slot_name
 
 Array = npt.NDArray[np.generic]
@@ -51,10 +52,8 @@ class Memory:
                     f"Parameter '{name}' has elements of type {self.arrays[name].dtype}: only float32 can be trained."
                 )
         for name in roles.state:
-            tensor = model.graph.initializers[name].const_value
-            assert tensor is not None
-            first = values.get(name, tensor.numpy())
-            self.arrays[name] = _copied(name, first, tuple(tensor.shape.numpy()), tensor.dtype.numpy())
+            own = constant_array(name, model.graph.initializers[name].const_value)
+            self.arrays[name] = _copied(name, values.get(name, own), own.shape, own.dtype)
         for name in roles.parameters:
             shape = self.arrays[name].shape
             for slot in optimizer.slots:
@@ -105,9 +104,10 @@ def _shape(value: ir.Value) -> tuple[int, ...]:
 
 
 def _dtype(value: ir.Value) -> np.dtype[np.generic]:
-    if value.dtype is None:
-        raise InputError(f"Parameter '{value.name}' has no element type in the model.")
-    return value.dtype.numpy()
+    try:
+        return (value.dtype or ir.DataType.UNDEFINED).numpy()
+    except TypeError as error:
+        raise InputError(f"Parameter '{value.name}' has no element type in the model.") from error
 
 
 def _copied(name: str, value: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:

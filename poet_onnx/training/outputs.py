@@ -16,9 +16,9 @@ from __future__ import annotations
 import re
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from poet_onnx.errors import InputError
+from poet_onnx.training.soundness import infer_types
 
 _MADE_BY_BLOCK = re.compile(r"onnx::.+::[0-9]+")
 _SHOWN_NAMES = 8
@@ -65,7 +65,7 @@ def _without_type(model: ir.Model) -> list[ir.Value]:
     if all(value.type is None for value in inner):
         return []
     typed = model.clone()
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(typed)
+    infer_types(typed)
     inferable = {value.name for value in _made(typed.graph) if value.type is not None}
     return [value for value in inner if value.type is None and (value.name in inferable or _was_known(value))]
 

@@ -13,6 +13,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.extract import load_model
 from poet_onnx.training.checkpoint import read_all
 from poet_onnx.training.ort_checkpoint import is_ort_checkpoint, read_ort_checkpoint
+from poet_onnx.training.soundness import constant_array
 
 Array = npt.NDArray[np.generic]
 Source = str | os.PathLike[str] | Mapping[str, Array]
@@ -42,5 +43,4 @@ def read_parameters(source: Source) -> dict[str, Array]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
     model = load_model(path)
-    tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
-    return {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
+    return {name: constant_array(name, value.const_value) for name, value in model.graph.initializers.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -46,7 +46,7 @@ class Roles:
 
 def is_accumulator(node: ir.Node) -> bool:
     """Return whether a node adds a gradient, or a part of one, to its buffer; running statistics are no gradients."""
-    if (node.domain, node.op_type) not in _FLAG_INPUT:
+    if (node.domain, node.op_type) not in _FLAG_INPUT or not node.inputs:
         return False
     buffer = node.inputs[0]
     return buffer is not None and buffer.is_graph_input()
@@ -54,7 +54,8 @@ def is_accumulator(node: ir.Node) -> bool:
 
 def flag_of(node: ir.Node) -> ir.Value | None:
     """Return the input of an accumulator that says whether to start anew."""
-    return node.inputs[_FLAG_INPUT[node.domain, node.op_type]]
+    place = _FLAG_INPUT[node.domain, node.op_type]
+    return node.inputs[place] if place < len(node.inputs) else None
 
 
 def find_roles(model: ir.Model, known: Container[str]) -> Roles:
@@ -70,6 +71,7 @@ def find_roles(model: ir.Model, known: Container[str]) -> Roles:
     graph = model.graph
     inputs = [value.name or "" for value in graph.inputs]
     accumulators = [node for node in graph if is_accumulator(node)]
+    _check_accumulators(accumulators)
     buffers = {_parameter_of(node): node.inputs[0].name or "" for node in accumulators if node.inputs[0] is not None}
     flags = {value.name or "" for node in accumulators if (value := flag_of(node)) is not None}
     if not buffers:
@@ -98,6 +100,17 @@ def find_roles(model: ir.Model, known: Container[str]) -> Roles:
         state=tuple(dict.fromkeys((*_written_initializers(graph), *frozen_statistics(model)))),
         loss=losses[0],
     )
+
+
+def _check_accumulators(nodes: Sequence[ir.Node]) -> None:
+    """Check that accumulators have what their operator needs, and that the model returns that each buffer is filled."""
+    returned = {node.inputs[0] for node in nodes if node.outputs[0].is_graph_output()}
+    for node in nodes:
+        flag = flag_of(node)
+        if flag is None or not flag.is_graph_input() or node.inputs[1] is None:
+            raise InputError(f"The accumulator '{node.name}' lacks a gradient, or a flag that is a graph input.")
+        if node.inputs[0] not in returned:
+            raise InputError(f"No output of the model says that the accumulator '{node.name}' ran: export it again.")
 
 
 def _parameter_of(node: ir.Node) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper
 
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.extract.ranges import Ranges
@@ -20,13 +20,24 @@ from poet_onnx.training.batch import Wanted
 Array = npt.NDArray[np.generic]
 
 _ALIGNMENT_BYTES = 64
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_DTYPES = ("bool", *_INTEGERS, "float16", "float", "double")
+_ELEMENTS = {f"tensor({name})": np.dtype("f4" if name == "float" else name) for name in _DTYPES}
+"""Element types by what ONNX Runtime calls them: those that numpy has too."""
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return an array of zeros at an address that vector instructions like."""
+    """Return an array of zeros at an address that vector instructions like.
+
+    Raises:
+        InputError: if there is no memory for it.
+    """
     kind = np.dtype(dtype)
-    size_bytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    room = np.zeros(size_bytes + _ALIGNMENT_BYTES, np.uint8)
+    size_bytes = math.prod(shape) * kind.itemsize
+    try:
+        room = np.zeros(size_bytes + _ALIGNMENT_BYTES, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise InputError(f"There is no memory for a tensor of shape {list(shape)} ({size_bytes} bytes).") from error
     start = -room.ctypes.data % _ALIGNMENT_BYTES
     array: Array = room[start : start + size_bytes].view(kind).reshape(shape)
     return array
@@ -80,7 +91,7 @@ class Runner:
             if put.name in held:
                 self._bind(self._binding.bind_ortvalue_input, put.name, held[put.name])
             else:
-                wanted.append(Wanted(put.name, _dtype(put.type), tuple(put.shape)))
+                wanted.append(Wanted(put.name, _dtype(put.name, put.type), tuple(put.shape)))
         self.wanted = tuple(wanted)
         """The inputs that `run` must be given."""
         self.outputs: dict[str, Array] = {}
@@ -88,7 +99,7 @@ class Runner:
         for put in self._session.get_outputs():
             if any(not isinstance(size, int) for size in put.shape):
                 raise InputError(f"Output '{put.name}' of the {role} has shape {put.shape}, but must be of fixed size.")
-            self.outputs[put.name] = held.get(put.name, aligned(tuple(put.shape), _dtype(put.type)))
+            self.outputs[put.name] = held.get(put.name, aligned(tuple(put.shape), _dtype(put.name, put.type)))
             self._bind(self._binding.bind_ortvalue_output, put.name, self.outputs[put.name])
 
     def run(self, feeds: Mapping[str, Array] | None = None) -> None:
@@ -133,10 +144,11 @@ class Runner:
         bind(name, value)
 
 
-def _dtype(kind: str) -> np.dtype[np.generic]:
+def _dtype(name: str, kind: str) -> np.dtype[np.generic]:
     """Return the element type of "tensor(float)" and its like."""
-    name = kind.removeprefix("tensor(").removesuffix(")").upper()
-    return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name))
+    if kind not in _ELEMENTS:
+        raise InputError(f"'{name}' is a {kind} in the model, but must be a tensor of one of {', '.join(_DTYPES)}.")
+    return _ELEMENTS[kind]
 
 
 def _one_line(error: BaseException) -> str:

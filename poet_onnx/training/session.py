@@ -32,6 +32,7 @@ from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.progress import Progress
 from poet_onnx.training.roles import find_roles
 from poet_onnx.training.runner import Runner
+from poet_onnx.training.soundness import check_sound
 from poet_onnx.training.updates import free_state, squares_model, update_in_step, update_model, write_in_step
 
 AnyModel = str | os.PathLike[str] | onnx.ModelProto | ir.Model
@@ -100,8 +101,8 @@ class TrainingSession:
         self._training = True
 
         values = read_parameters(parameters)
-        self._model = as_model(training_model)
-        self._eval_model = None if eval_model is None else as_model(eval_model)
+        self._model = _load(training_model, "training model")
+        self._eval_model = None if eval_model is None else _load(eval_model, "evaluation model")
         if VERSION_KEY not in self._model.metadata_props:
             SettleBatchNorm(frozen_batch_norm, forward=lambda: self._eval_model or model_beside(training_model))(
                 self._model
@@ -292,7 +293,7 @@ class TrainingSession:
             InputError: if there is no forward model, or it does not tell its outputs, or it has none of the parameters,
                 or the file cannot be written.
         """
-        source = self._eval_model if model is None else as_model(model)
+        source = self._eval_model if model is None else _load(model, "forward model")
         if source is None:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
         forward = source.clone()
@@ -352,6 +353,12 @@ class TrainingSession:
         self._failed = True
         yield
         self._failed = False
+
+
+def _load(model: AnyModel, role: str) -> ir.Model:
+    loaded = as_model(model)
+    check_sound(loaded, role)
+    return loaded
 
 
 def _payload(model: ir.Model) -> bytes:
