@@ -17,7 +17,8 @@ from onnx_ir.passes import InPlacePass, InvariantError, PassBase, PassError, Pas
 from poet_onnx.costs import CostTable
 from poet_onnx.device import DeviceProfile
 from poet_onnx.errors import InputError, PoetError
-from poet_onnx.extract import load_model
+from poet_onnx.external_data import hold_external, refuse_external
+from poet_onnx.extract import check_wellformed, load_model, read_proto
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside, warn_user
@@ -96,6 +97,20 @@ class _Progress:
         """Warn the user, and keep it for the report."""
         self.warnings.append(sentence)
         warn_user(sentence)
+
+
+class CheckGiven(InPlacePass):
+    """Check that a model hangs together, and hold its external data so that they are checked at each reading."""
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Check the model.
+
+        Raises:
+            InputError: if it cannot be used.
+        """
+        check_wellformed(model)
+        hold_external(model)
+        return PassResult(model, modified=False)
 
 
 class RefuseRewritten(InPlacePass):
@@ -268,13 +283,22 @@ def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model)
     """Return a model that may be changed: loaded from a file, read from a protobuf message, or copied.
 
     Raises:
-        InputError: if there is no such file or it is no ONNX model.
+        InputError: if there is no such file, or it is no ONNX model or one that does not hang together.
     """
     if isinstance(model_or_path, ir.Model):
-        return model_or_path.clone()
-    if isinstance(model_or_path, onnx.ModelProto):
-        return ir.from_proto(model_or_path)
-    return load_model(model_or_path)
+        check_wellformed(model_or_path)
+        model = model_or_path.clone()
+        hold_external(model)
+    elif isinstance(model_or_path, onnx.ModelProto):
+        model = read_proto(model_or_path, "The ModelProto")
+        refuse_external(model, "a ModelProto")
+    elif isinstance(model_or_path, (str, os.PathLike)):
+        model = load_model(model_or_path)
+    else:
+        raise InputError(
+            f"A model cannot be a {type(model_or_path).__name__}: give a path, an onnx.ModelProto or an onnx_ir.Model."
+        )
+    return model
 
 
 @contextmanager
@@ -306,6 +330,7 @@ def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Mode
         )
 
     return Sequential(
+        CheckGiven(),
         RefuseRewritten(progress),
         SettleBatchNorm(request.frozen_batch_norm, forward=forward, warn=progress.warn),
         normalize_for(request.target, request.dims or None),

@@ -368,10 +368,8 @@ def test_missing_and_short_external_data_are_refused(tmp_path: Path) -> None:
     path = save_externally(tmp_path)
     data = tmp_path / "weights.bin"
     data.write_bytes(data.read_bytes()[:50])
-    with pytest.raises(InputError, match=r"weights\.bin is truncated: it has 50 bytes, and initializer 'w' needs 96"):
+    with pytest.raises(InputError, match=r"weights\.bin is truncated: it has 50 bytes, and tensor 'w' needs 96"):
         load_model(path)
     data.unlink()
-    with pytest.raises(
-        InputError, match=r"external data of initializer 'w' cannot be read: .*weights\.bin: No such file"
-    ):
+    with pytest.raises(InputError, match=r"external data of tensor 'w' cannot be read: .*weights\.bin: No such file"):
         load_model(path)

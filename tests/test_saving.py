@@ -135,7 +135,7 @@ def test_missing_external_data_are_named_and_nothing_is_left(tmp_path: Path) -> 
     model = load_model(write_model(tmp_path / "one", external=True))
     (tmp_path / "one" / "weights.bin").unlink()
     (tmp_path / "two").mkdir()
-    with pytest.raises(InputError, match=r"weights\.bin of the model is missing"):
+    with pytest.raises(InputError, match=r"tensor 'w' cannot be read: .*weights\.bin: No such file"):
         save_model(model, tmp_path / "two" / "out.onnx")
     assert listing(tmp_path / "two") == []
 
@@ -153,14 +153,11 @@ def test_a_failure_keeps_the_old_file_and_removes_the_copied_data(
     target = tmp_path / "two" / "out.onnx"
     target.parent.mkdir()
     target.write_bytes(b"old")
-    replace = Path.replace
 
-    def full_disk(self: Path, other: Path) -> Path:
-        if Path(other) == target:
-            raise OSError(28, os.strerror(28))
-        return replace(self, other)
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(Path, "replace", full_disk)
+    monkeypatch.setattr(os, "replace", full_disk)
     with pytest.raises(InputError, match="No space left on device"):
         save_model(model, target)
     assert listing(target.parent) == ["out.onnx"]

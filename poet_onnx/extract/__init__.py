@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from poet_onnx.extract.build import check_training, extract, plain_attributes
-from poet_onnx.extract.load import check_structure, load_model
+from poet_onnx.extract.load import check_structure, load_model, read_proto
+from poet_onnx.extract.wellformed import check_wellformed
 
-__all__ = ["check_structure", "check_training", "extract", "load_model", "plain_attributes"]
+__all__ = [
+    "check_structure",
+    "check_training",
+    "check_wellformed",
+    "extract",
+    "load_model",
+    "plain_attributes",
+    "read_proto",
+]

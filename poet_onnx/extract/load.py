@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from poet_onnx.errors import InputError
+from poet_onnx.external_data import hold_external
+from poet_onnx.extract.wellformed import check_proto, check_wellformed
 from poet_onnx.shapes.declared import check_kind, describe
 
 
@@ -19,51 +23,62 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         path: of a binary ONNX file.
 
     Raises:
-        InputError: no such file, not an ONNX model, a truncated one, or external data that is missing or too short.
+        InputError: no such file, not an ONNX model, one that does not hang together, or external data that are missing,
+            too short or not in the model's folder.
     """
     file = Path(path)
     try:
+        status = file.stat()
         if file.is_dir():
             raise InputError(f"{file} is a directory: give the ONNX file in it.")
-        if not file.stat().st_size:
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{file} is a device, pipe or socket: give an ONNX file.")
+        if not status.st_size:
             raise InputError(f"{file} is empty: export the model again.")
-        model = ir.load(file)
+        proto = onnx.load(file, format="protobuf", load_external_data=False)
+        folders = tuple(dict.fromkeys((file.parent.resolve(), file.resolve().parent)))
     except OSError as problem:
         raise InputError(f"{file} cannot be read: {problem.strerror or problem}.") from problem
-    except ir.serde.SerdeError as problem:
+    except (DecodeError, ValueError) as problem:
+        raise InputError(f"{file} is not an ONNX model, or it is truncated: export the model again.") from problem
+    if not proto.opset_import or not proto.ir_version:
+        raise InputError(f"{file} is not an ONNX model, or it is truncated: it names no operator set.")
+    if not proto.graph.node:
+        raise InputError(f"{file} holds a model without nodes: export the model again.")
+    model = read_proto(proto, f"{file}")
+    hold_external(model, folders)
+    return model
+
+
+def read_proto(proto: onnx.ModelProto, source: str) -> ir.Model:
+    """Return the model in a protobuf message, whose external data have not been looked at.
+
+    Args:
+        proto: the message.
+        source: what to call it in errors.
+
+    Raises:
+        InputError: if it does not hang together.
+    """
+    try:
+        check_proto(proto)
+        model = ir.from_proto(proto)
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        AssertionError,
+        ArithmeticError,
+    ) as problem:
         cause: BaseException = problem
         while cause.__cause__ is not None:
             cause = cause.__cause__
         reason = " ".join(str(cause).split()).rstrip(".")
-        raise InputError(f"{file} is not a valid ONNX model: {reason}.") from problem
-    except (DecodeError, ValueError, TypeError, KeyError, AttributeError) as problem:
-        raise InputError(f"{file} is not an ONNX model, or it is truncated: export the model again.") from problem
-    if not model.opset_imports or not model.ir_version:
-        raise InputError(f"{file} is not an ONNX model, or it is truncated: it names no operator set.")
-    if not len(model.graph):
-        raise InputError(f"{file} holds a model without nodes: export the model again.")
-    _check_external_data(model, file)
+        raise InputError(f"{source} is not a valid ONNX model: {reason}.") from problem
+    check_wellformed(model)
     return model
-
-
-def _check_external_data(model: ir.Model, file: Path) -> None:
-    for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        if not isinstance(tensor, ir.ExternalTensor):
-            continue
-        data = Path(tensor.base_dir, tensor.location)
-        try:
-            size_bytes = data.stat().st_size
-        except OSError as problem:
-            raise InputError(
-                f"The external data of initializer '{name}' cannot be read: {data}: {problem.strerror};"
-                f" put the data file beside {file.name}."
-            ) from problem
-        needed_bytes = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
-        if size_bytes < needed_bytes:
-            raise InputError(
-                f"{data} is truncated: it has {size_bytes} bytes, and initializer '{name}' needs {needed_bytes}."
-            )
 
 
 def check_structure(model: ir.Model) -> None:

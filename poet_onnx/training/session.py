@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
+from poet_onnx.external_data import embed
 from poet_onnx.passes.batch_norm_modes import AUTO, SettleBatchNorm, model_beside
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import PinSeeds
@@ -363,8 +364,6 @@ def _load(model: AnyModel, role: str) -> ir.Model:
 
 def _payload(model: ir.Model) -> bytes:
     """Return a model as bytes, external data embedded."""
-    for value in model.graph.initializers.values():
-        if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
+    embed(model)
     payload: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
     return payload

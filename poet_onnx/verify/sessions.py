@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.errors import CheckFailedError
+from poet_onnx.external_data import embed
 from poet_onnx.runtime import session_options
 from poet_onnx.runtime.installed import runtime_errors
 from poet_onnx.verify.optimized import OptimizedNode
@@ -188,4 +189,5 @@ def _payload(model: ir.Model, state: Sequence[str]) -> tuple[bytes, dict[str, Ar
         value.const_value = ir.ExternalTensor(
             *("given-by-name", 0, tensor.nbytes, tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), name=name
         )
+    embed(clone)  # what is left: constants in nodes
     return ir.to_proto(clone).SerializeToString(deterministic=True), values
