@@ -13,7 +13,7 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError
 from poet_onnx.external_data import replace_tensors
 from poet_onnx.operators import ONNX_DOMAINS
-from poet_onnx.shapes.inference import describe
+from poet_onnx.shapes.declared import describe
 
 MOST_NODES = 1_000_000
 """Nodes of a model whose functions are put in the place of their calls: functions of functions can make any number."""

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from poet_onnx.errors import InputError
-from poet_onnx.shapes.inference import describe
+from poet_onnx.shapes.declared import describe
 
 Array = npt.NDArray[np.generic]
 
