@@ -73,6 +73,11 @@ def lose_gradient(graph: onnx.GraphProto) -> None:
     graph.node[-1].input[1] = ""
 
 
+def read_buffer(graph: onnx.GraphProto) -> None:
+    """Let an accumulator add a buffer to another one."""
+    graph.node[-1].input[1] = graph.node[-2].input[0]
+
+
 def repeat_input(graph: onnx.GraphProto) -> None:
     """Write an input twice."""
     graph.input.append(graph.input[0])
@@ -106,6 +111,7 @@ def take_strings(graph: onnx.GraphProto) -> None:
         (lose_output, "No output of the model says that the accumulator '.*' ran"),
         (lose_flag, "accumulator '.*' lacks a gradient, or a flag"),
         (lose_gradient, "accumulator '.*' lacks a gradient, or a flag"),
+        (read_buffer, "'.*accumulation.buffer' is read by more than the accumulators"),
         (repeat_input, "two values named 'ids'"),
         (read_nothing, r"node '.*' \(operator .*\) reads 'nowhere', which nothing makes before it"),
         (lose_data, "data of initializer 'norm.running_mean' cannot be read"),
