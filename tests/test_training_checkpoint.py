@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from poet_onnx.errors import InputError
-from poet_onnx.training.checkpoint import METADATA_KEY, open_checkpoint, read_all, write_checkpoint
+from poet_onnx.training.checkpoint import HASH_KEY, METADATA_KEY, open_checkpoint, read_all, write_checkpoint
 
 TYPES = [
     "float64",
@@ -36,7 +39,10 @@ def test_the_package_reads_what_is_written(tmp_path: Path) -> None:
         assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
         assert read[name].tobytes() == array.tobytes()
     with safe_open(path, framework="numpy") as file:
-        assert file.metadata() == {METADATA_KEY: '{"updates": 3}'}
+        assert set(file.metadata()) == {METADATA_KEY, HASH_KEY}
+        about = json.loads(file.metadata()[METADATA_KEY])
+    assert about["progress"] == {"updates": 3}
+    assert about["hashes"].keys() == sample().keys()
     with open_checkpoint(path) as checkpoint:
         assert checkpoint.progress() == {"updates": 3}
         assert checkpoint.read("int16").tolist() == sample()["int16"].tolist()
@@ -71,12 +77,67 @@ def test_torn_files_are_refused(tmp_path: Path) -> None:
         read_all(tmp_path / "other.safetensors")
 
 
-def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
-    path, other = tmp_path / "a[1].safetensors", tmp_path / ".a.safetensors.x"
-    for left in (tmp_path / ".a[1].safetensors.k2j_a8xq", other):
-        left.write_bytes(b"half")
+def test_files_with_similar_names_are_the_users_own(tmp_path: Path) -> None:
+    path = tmp_path / "a[1].safetensors"
+    others = {tmp_path / f".a[1].safetensors.{suffix}" for suffix in ("k2j_a8xq", "backup")}
+    for other in others:
+        other.write_bytes(b"mine")
     write_checkpoint(path, {"a": np.zeros(3)}, {})
-    assert set(tmp_path.iterdir()) == {path, other}
+    assert set(tmp_path.iterdir()) == {path, *others}
+
+
+def test_no_bit_of_a_file_can_change_without_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    tensors, progress = sample(), {"updates": 3, "nested": {"a": [1, 2.5, None]}}
+    write_checkpoint(path, tensors, progress)
+    whole = path.read_bytes()
+    random = np.random.default_rng(0)
+    places = {*range(0, len(whole), 7), *random.integers(len(whole), size=500).tolist()}
+    refused = 0
+    for place in places:
+        damaged = bytearray(whole)
+        if random.integers(2):
+            damaged[place] ^= 1 << int(random.integers(8))
+        else:
+            damaged[place : place + 16] = bytes(len(damaged[place : place + 16]))
+        path.write_bytes(damaged)
+        try:
+            with open_checkpoint(path) as file:
+                assert file.progress() == progress
+                for name, array in tensors.items():
+                    file.check(name, array)
+                    assert file.verified(name).tobytes() == array.tobytes()
+            assert read_all(path).keys() == tensors.keys()
+        except InputError as error:
+            refused += 1
+            assert re.search("damaged|no whole safetensors|no checkpoint|holds no tensor|but must be", str(error))
+    assert refused > 0.9 * len(places)  # the rest hits spaces, or zeros that become zeros
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"progress": {}, "progress": {}, "hashes": {}}', "a key twice"),
+        ('{"progress": {"a": NaN}, "hashes": {}}', "NaN, which is no number"),
+        ('{"progress": {"a": -Infinity}, "hashes": {}}', "-Infinity"),
+        ('{"progress": ' + "[" * 100_000 + "]" * 100_000 + "}", "too deep"),
+        ('{"progress": ' + "1" * 5000 + "}", "no checkpoint"),
+        ("[]", "does not say how far"),
+        ('{"progress": {}}', "does not say how far"),
+        ('{"progress": 1, "hashes": {}}', "does not say how far"),
+        ("{", "no checkpoint"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_what_is_no_proper_json_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "a.safetensors"
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    save_file(sample(), path, {METADATA_KEY: text, HASH_KEY: digest})
+    with pytest.raises(InputError, match=words), open_checkpoint(path):
+        pass
+    save_file(sample(), path, {METADATA_KEY: text})
+    with pytest.raises(InputError, match="no checkpoint of this version"):
+        read_all(path)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from poet_onnx import SGD, AdamW
@@ -23,12 +26,80 @@ def test_progress_survives_a_file(progress: Progress) -> None:
 @pytest.mark.parametrize("value", ["x", -1, {"a": "b"}, [1]], ids=str)
 def test_damaged_progress_is_refused(name: str, value: object) -> None:
     values = {**PROGRESS.to_values(), name: value}
-    with pytest.raises(InputError, match=r"in format|does not say how far|no optimizer|no settings"):
+    with pytest.raises(InputError, match=r"in format|does not say how far|no such optimizer|no settings"):
         Progress.from_values(values, "file")
     if name != "clip_norm":  # None is a value of it
         values.pop(name)
         with pytest.raises(InputError, match=r"in format None|does not say how far"):
             Progress.from_values(values, "file")
+
+
+DAMAGE = [
+    {"batches": 4},
+    {"batches": 3},
+    {"updates": 10**400},
+    {"updates": 2**53, "runs": 2**55 + 2},
+    {"runs": 13},
+    {"runs": 14.0},
+    {"accumulation_steps": 0},
+    {"accumulation_steps": True},
+    {"updates": False, "runs": 2},
+    {"format": True},
+    {"format": 2.0},
+    {"format": 1},
+    {"clip_norm": True},
+    {"clip_norm": math.nan},
+    {"clip_norm": math.inf},
+    {"clip_norm": 0.0},
+    {"clip_norm": 10**400},
+    {"seeds": {"a": 7, "b": 2**63}},
+    {"seeds": {"a": 7, "b": 2**63 - 3}},
+    {"seeds": {"a": True}},
+    {"seeds": {"a": 7.0}},
+    {"more": 1},
+]
+SETTINGS = [
+    {"kind": "Adamw"},
+    {"kind": ["AdamW"]},
+    {"learning_rate": True},
+    {"learning_rate": math.nan},
+    {"learning_rate": 10**400},
+    {"learning_rate": 1e39},
+    {"beta1": 1.0},
+    {"beta2": "0.9"},
+    {"epsilon": 0},
+    {"weight_decay": None},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize(
+    "damage", [*DAMAGE, *({"optimizer": each} for each in SETTINGS)], ids=lambda each: str(each)[:50]
+)
+def test_progress_that_cannot_be_is_refused(damage: dict[str, Any]) -> None:
+    values: dict[str, Any] = PROGRESS.to_values()
+    assert Progress.from_values(values, "file") == PROGRESS
+    if "optimizer" in damage:
+        damage = {"optimizer": {**values["optimizer"], **damage["optimizer"]}}
+    with pytest.raises(InputError) as refused:
+        Progress.from_values({**values, **damage}, "file")
+    sentence = str(refused.value)
+    assert sentence.endswith(".")
+    assert len(sentence) < 300
+
+
+def test_a_flag_of_an_optimizer_is_no_number() -> None:
+    progress = Progress(SGD(momentum=0.9), 1, None, {})
+    values: dict[str, Any] = progress.to_values()
+    values["optimizer"]["nesterov"] = 0
+    with pytest.raises(InputError, match="no settings of SGD"):
+        Progress.from_values(values, "file")
+
+
+def test_settings_in_types_of_numpy_survive_a_file() -> None:
+    given = Progress(AdamW(np.float32(0.5)), np.int64(2), np.float32(1.5), {})  # type: ignore[arg-type]
+    text = json.dumps(given.to_values(), default=float)
+    assert Progress.from_values(json.loads(text), "file") == given
 
 
 def test_only_a_session_with_the_same_settings_goes_on() -> None:

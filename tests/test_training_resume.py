@@ -112,6 +112,26 @@ def test_a_killed_run_resumes_to_the_same_bits(model_path: Callable[..., Path], 
     assert list(tmp_path.iterdir()) == [saved]
 
 
+def test_a_damaged_checkpoint_changes_nothing(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
+    session = session_of(path)
+    train(session, 2)
+    session.save_checkpoint(saved)
+    whole = saved.read_bytes()
+    header_bytes = 8 + int.from_bytes(whole[:8], "little")
+    train(session, 1, first=2)
+    before = digest(session)
+    for place in [*np.random.default_rng(0).integers(header_bytes, len(whole), 20).tolist(), len(whole) - 1]:
+        saved.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(InputError, match=r"saved\.safetensors is damaged: tensor '.*' is not what was written"):
+            session.load_checkpoint(saved)
+        assert digest(session) == before
+    saved.write_bytes(whole)
+    session.load_checkpoint(saved)
+    train(session, 1, first=2)
+    assert digest(session) == before
+
+
 def test_checkpoints_of_something_else_are_refused(model_path: Callable[..., Path], tmp_path: Path) -> None:
     path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
     session = session_of(path, accumulation_steps=2)

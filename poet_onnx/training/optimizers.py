@@ -31,6 +31,7 @@ from poet_onnx.errors import InputError
 Rates = npt.NDArray[np.float32]
 
 _ONE = np.float32(1)
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -168,13 +169,23 @@ def from_settings(values: Mapping[str, object]) -> Optimizer:
     Raises:
         InputError: if no optimizer is described.
     """
-    kind = _KINDS.get(str(values.get("kind")))
+    named = values.get("kind")
+    kind = _KINDS.get(named) if isinstance(named, str) else None
     if kind is None:
-        raise InputError(f"There is no optimizer {values.get('kind')!r}: use one of {', '.join(_KINDS)}.")
-    names = [field.name for field in fields(kind)]
-    if {"kind", *names} != set(values) or any(not isinstance(values[name], (float, int)) for name in names):
-        raise InputError(f"These are no settings of {kind.__name__}: {dict(values)}; it has {', '.join(names)}.")
-    return kind(**{name: values[name] for name in names})  # type: ignore[arg-type]
+        raise InputError(f"There is no such optimizer: use one of {', '.join(_KINDS)}.")
+    defaults = {field.name: field.default for field in fields(kind)}
+    if {"kind", *defaults} != set(values) or not all(_like(values[name], defaults[name]) for name in defaults):
+        raise InputError(
+            f"These are no settings of {kind.__name__}: it has {', '.join(defaults)}, all of them numbers."
+        )
+    return kind(**{name: values[name] for name in defaults})  # type: ignore[arg-type]
+
+
+def _like(value: object, default: object) -> bool:
+    """Return whether a value can be a setting with that default: true or false, or a number that is not too large."""
+    if isinstance(default, bool):
+        return isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
 def _check_rate(value: float) -> None:

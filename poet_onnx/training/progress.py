@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from poet_onnx.errors import InputError
 from poet_onnx.training.optimizers import Optimizer, from_settings, settings
 
-_FORMAT = 1
+_FORMAT = 2
+_MOST = 2**53
+"""Counts stay below: a step a microsecond for 285 years."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,14 @@ class Progress:
     def to_values(self) -> dict[str, object]:
         """Return it as values that JSON knows."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**plain, "format": _FORMAT, "optimizer": settings(self.optimizer), "seeds": dict(self.seeds)}
+        return {
+            **plain,
+            "format": _FORMAT,
+            "optimizer": settings(self.optimizer),
+            "accumulation_steps": int(self.accumulation_steps),
+            "clip_norm": None if self.clip_norm is None else float(self.clip_norm),
+            "seeds": dict(self.seeds),
+        }
 
     @staticmethod
     def from_values(values: Mapping[str, object], source: object) -> Progress:
@@ -50,20 +61,27 @@ class Progress:
         Raises:
             InputError: if they do not describe a session, or come from another version.
         """
-        if values.get("format") != _FORMAT:
-            raise InputError(f"{source} is in format {values.get('format')}, but this version reads {_FORMAT}.")
+        if not _whole(values.get("format")) or values["format"] != _FORMAT:
+            raise InputError(f"{source} is in format {_short(values.get('format'))}, but this version reads {_FORMAT}.")
+        unsaid = InputError(f"{source} does not say how far it is: it was not written by this version.")
         optimizer, seeds, clip_norm = (values.get(name) for name in ("optimizer", "seeds", "clip_norm"))
         counts = {name: values.get(name) for name in ("accumulation_steps", "updates", "batches", "runs")}
-        whole = {name: count for name, count in counts.items() if isinstance(count, int) and count >= 0}
-        if (
-            len(whole) < len(counts)
-            or not isinstance(optimizer, dict)
-            or not isinstance(seeds, dict)
-            or not all(isinstance(seed, int) for seed in seeds.values())
-            or not (clip_norm is None or (isinstance(clip_norm, float | int) and clip_norm > 0))
-        ):
-            raise InputError(f"{source} does not say how far it is: it was not written by this version.")
-        return Progress(optimizer=from_settings(optimizer), clip_norm=clip_norm, seeds=seeds, **whole)
+        whole = {name: count for name, count in counts.items() if _whole(count)}
+        known = {"format", *(field.name for field in dataclasses.fields(Progress))}
+        if len(whole) < len(counts) or set(values) != known or not isinstance(optimizer, dict):
+            raise unsaid
+        if not isinstance(seeds, dict) or not all(_seed(seed, whole["runs"]) for seed in seeds.values()):
+            raise unsaid
+        if not (clip_norm is None or (isinstance(clip_norm, float) and 0 < clip_norm < math.inf)):
+            raise unsaid
+        progress = Progress(optimizer=from_settings(optimizer), clip_norm=clip_norm, seeds=seeds, **whole)
+        in_all = progress.updates * progress.accumulation_steps + progress.batches
+        if progress.batches >= progress.accumulation_steps or progress.runs != in_all:
+            raise InputError(
+                f"{source} contradicts itself: {progress.updates} updates of {progress.accumulation_steps} batches and "
+                f"{progress.batches} more are not {progress.runs} runs."
+            )
+        return progress
 
     def check_fits(self, other: Progress, source: object) -> None:
         """Check that a session with these settings can go on where another one was.
@@ -80,3 +98,17 @@ class Progress:
             )
         if other.seeds != self.seeds:
             raise InputError(f"{source} was made with a graph that draws other random numbers than this one.")
+
+
+def _whole(value: object) -> TypeGuard[int]:
+    """Return whether a value is a count that can be."""
+    return type(value) is int and 0 <= value < _MOST
+
+
+def _seed(value: object, runs: int) -> bool:
+    """Return whether a value is a seed that can have been counted up by runs: 64 bits."""
+    return type(value) is int and -(2**63) <= value < 2**63 - runs
+
+
+def _short(value: object) -> str:
+    return repr(value) if value is None or _whole(value) else "another"

@@ -268,6 +268,7 @@ class TrainingSession:
             wanted = self._memory.lasting(gradients=progress.batches > 0)
             for name, array in wanted.items():
                 file.check(name, array)
+                file.verified(name)
             with self._all_or_failed():
                 for name, array in wanted.items():
                     np.copyto(array, file.read(name))
