@@ -170,13 +170,17 @@ class MeasuredCosts(_Value):
             _check_nodes(graph, new, found)
         return found
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the costs as JSON, whole or not at all.
 
+        Args:
+            path: of the file.
+            replace: whether a file of that name may be replaced.
+
         Raises:
-            InputError: if the file cannot be written.
+            InputError: if the file cannot be written, or is there and must stay.
         """
-        write_text(Path(path), self.model_dump_json(indent=1) + "\n")
+        write_text(Path(path), self.model_dump_json(indent=1) + "\n", replace=replace)
 
 
 def _use(device: str, target: str, threads: int) -> str:

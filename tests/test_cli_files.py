@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import onnx
 import pytest
+from cli_runs import Cli, assert_one_sentence
 
 from poet_onnx.atomic import write_text
 from poet_onnx.cli.files import check_writable
+from poet_onnx.cli.tables import printable, show_json
 from poet_onnx.errors import InputError
+from poet_onnx.extract import load_model
 
 
 def test_a_new_file_in_a_folder_is_fine(tmp_path: Path) -> None:
@@ -75,3 +82,63 @@ def test_text_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         write_text(target, "new")
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_of_two_rewrites_to_one_file_the_second_fails(cli: Cli, model: Path) -> None:
+    folder = model.parent
+    assert cli("rewrite", model, folder / "first.onnx", "--device", "a72", "--plan-out", folder / "plan.json").code == 0
+    out = folder / "out.onnx"
+    processes = []
+    for name in "ab":
+        own = ["--plan-out", str(folder / f"{name}.plan"), "--report-out", str(folder / f"{name}.report")]
+        command = ["rewrite", str(model), str(out), "--device", "a72", "--plan", str(folder / "plan.json"), *own]
+        run = [sys.executable, "-c", "from poet_onnx.cli import main; main()", *command]
+        processes.append(subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+    errors = {name: process.communicate(timeout=120)[1] for name, process in zip("ab", processes, strict=True)}
+    codes = {name: process.returncode for name, process in zip("ab", processes, strict=True)}
+    assert sorted(codes.values()) == [0, 2], errors
+    winner, loser = sorted("ab", key=lambda name: codes[name])
+    assert "exists" in errors[loser]
+    assert len(load_model(out).graph) > 0
+    expected = {model, folder / "first.onnx", folder / "plan.json", out}
+    assert set(folder.iterdir()) == expected | {folder / f"{winner}.plan", folder / f"{winner}.report"}
+
+
+def test_a_file_that_appears_meanwhile_is_left_alone(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, plan = model.parent / "out.onnx", model.parent / "out.plan"
+    link = os.link
+
+    def appear(source: str, name: str, **options: object) -> None:
+        if name == plan.name:
+            plan.write_text("somebody else's")
+        link(source, name, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "link", appear)
+    result = cli("rewrite", model, out, "--device", "a72", "--plan-out", plan)
+    assert_one_sentence(result, 2, "out.plan exists already")
+    assert plan.read_text() == "somebody else's"
+    assert set(model.parent.iterdir()) == {model, plan}
+
+
+def test_nothing_from_a_file_commands_the_terminal(cli: Cli, model: Path) -> None:
+    odd = model.with_name("a\x1b[31m\u202e\nb.onnx")
+    result = cli("inspect", odd)
+    assert_one_sentence(result, 2, r"a\x1b[31m\u202e\nb.onnx")
+    proto = onnx.load(model)
+    proto.graph.node[0].name = "\x1b]0;owned\x07"
+    proto.graph.node[1].input[0] = "\x9bnobody"
+    model.write_bytes(proto.SerializeToString())
+    for debug in ([], ["--debug"]):
+        result = cli(*debug, "inspect", model)
+        assert result.code == 2
+        assert printable(result.err) == result.err
+    result = cli("devices", model.parent / "\x9b31m.toml", "--json")
+    assert printable(result.err + result.out) == result.err + result.out
+
+
+def test_json_stays_the_same_json(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"name": "\x9b\u202e\U000e0001 \x7f \u00e9"}
+    show_json(json.dumps(given, ensure_ascii=False))
+    out = capsys.readouterr().out
+    assert printable(out) == out
+    assert json.loads(out) == given

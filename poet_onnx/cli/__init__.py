@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import traceback
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     _open_closed_streams()
     given = None if arguments is None else list(arguments)
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # what it warns about on stderr is an error of ours
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", PoetWarning)
@@ -87,9 +89,9 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     if os.environ.get(_DEBUG, "") not in ("", "0"):
-        traceback.print_exception(error, file=sys.stderr)
+        show("".join(traceback.format_exception(error)), stderr=True)
     message, exit_code = _sentence(error)
-    show(f"error: {message}", stderr=True)
+    show("error: " + message.replace("\n", r"\n"), stderr=True)
     if as_json:
         said: dict[str, object] = {"kind": _KINDS[exit_code], "message": message, "exit_code": exit_code}
         if isinstance(error, InfeasibleError):

@@ -149,7 +149,7 @@ def profile(
             frozen_batch_norm=frozen_batch_norm,
             progress=progress.say,
         )
-    measured.save(output)
+    measured.save(output, replace=force)
     if as_json:
         tables.show_json(measured.model_dump_json(indent=2))
         return

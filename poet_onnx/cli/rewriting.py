@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from poet_onnx.atomic import write_text
+from poet_onnx.atomic import Written, write_text
 from poet_onnx.cli import options, tables
 from poet_onnx.cli.files import check_writable
 from poet_onnx.errors import CheckFailedError
@@ -18,6 +18,7 @@ from poet_onnx.report import Report
 from poet_onnx.request import METHODS
 from poet_onnx.rewrite import RewriteResult
 from poet_onnx.rewrite import rewrite as rewrite_model
+from poet_onnx.saving import save_model
 from poet_onnx.verify import VerificationReport, verify
 
 _FOR_THE_SOLVER = {
@@ -125,7 +126,7 @@ def rewrite(
         )
     verification = None if feeds is None else _verify(model, result, feeds, page_dir)
     report = Report.of_rewrite(result, model=str(model), output=str(out), measured=measured)
-    _write(result, report, outputs)
+    _write(result, report, outputs, replace=force)
     if as_json:
         tables.show_json(report.model_dump_json(indent=2))
         return
@@ -168,16 +169,13 @@ def _check_usage(context: click.Context, plan: Path | None) -> None:
         raise click.UsageError(f"--plan brings its own decisions; leave out {', '.join(sorted(given))}.", context)
 
 
-def _write(result: RewriteResult, report: Report, outputs: Mapping[str, Path]) -> None:
+def _write(result: RewriteResult, report: Report, outputs: Mapping[str, Path], *, replace: bool) -> None:
     """Write every output; after an error remove those that are new."""
-    existed = {path for path in outputs.values() if path.exists()}
-    try:
-        result.save(outputs["OUT"])
+    with Written() as written:
+        save_model(result.model, outputs["OUT"], replace=replace, written=written)
         if "--plan-out" in outputs:
-            write_text(outputs["--plan-out"], to_json(result.plan, result.graph) + "\n")
+            text = to_json(result.plan, result.graph) + "\n"
+            write_text(outputs["--plan-out"], text, replace=replace, written=written)
         if "--report-out" in outputs:
-            write_text(outputs["--report-out"], report.model_dump_json(indent=2) + "\n")
-    except BaseException:
-        for path in set(outputs.values()) - existed:
-            path.unlink(missing_ok=True)
-        raise
+            text = report.model_dump_json(indent=2) + "\n"
+            write_text(outputs["--report-out"], text, replace=replace, written=written)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
+from typing import Any
 
 import rich.box
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from poet_onnx.device import DeviceProfile
 from poet_onnx.inspection import Inspection
@@ -27,6 +31,8 @@ _PLAIN_WIDTH = 120
 _PLAIN_PROGRESS_SECONDS = 10.0
 """A file or a pipe gets a progress line this often."""
 _SHOWN_NODES = 3
+_COMMANDS = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of control characters, formats such as the direction of writing, half characters, line ends."""
 _PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
@@ -34,7 +40,7 @@ def make_console(*, stderr: bool = False) -> Console:
     """Return a console on stdout or stderr as it is now; NO_COLOR and pipes are respected."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PLAIN_WIDTH
-    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+    return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
 
 
 def show(text: str | Table, *, stderr: bool = False) -> None:
@@ -43,8 +49,21 @@ def show(text: str | Table, *, stderr: bool = False) -> None:
 
 
 def show_json(text: str) -> None:
-    """Print JSON to stdout as it is, whatever the terminal."""
-    sys.stdout.write(text.rstrip("\n") + "\n")
+    """Print JSON to stdout as it is, whatever the terminal; what would command one is escaped as JSON does it."""
+    sys.stdout.write(printable(text.rstrip("\n"), lambda each: json.dumps(each)[1:-1]) + "\n")
+
+
+def printable(text: str, escape: Callable[[str], str] = lambda each: each.encode("unicode_escape").decode()) -> str:
+    """Return a text in which nothing commands a terminal: names and messages may come from anybody's file."""
+    return "".join(escape(each) if each != "\n" and unicodedata.category(each) in _COMMANDS else each for each in text)
+
+
+class _Console(Console):
+    """A console that shows what texts have in them and obeys none of it."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text ready to be printed; every string in a table comes here too."""
+        return super().render_str(printable(text), **options)
 
 
 def bytes_text(count: int) -> str:
@@ -201,7 +220,7 @@ class ProgressLine:
 
     def __init__(self, text: str) -> None:
         self._console = make_console(stderr=True)
-        self._status: Status | None = self._console.status(text) if self._console.is_terminal else None
+        self._status: Status | None = self._console.status(Text(printable(text))) if self._console.is_terminal else None
         self._printed_at = time.monotonic()
         self._stdout = -1
 
@@ -240,7 +259,7 @@ class ProgressLine:
     def say(self, text: str) -> None:
         """Show what is being done."""
         if self._status is not None:
-            self._status.update(text)
+            self._status.update(Text(printable(text)))
         elif time.monotonic() - self._printed_at >= _PLAIN_PROGRESS_SECONDS:
             self._printed_at = time.monotonic()
             self._console.print(text, soft_wrap=True)
