@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet_onnx.passes.expand import ExpandDivGrad, ExpandFunctions
+from poet_onnx.passes.expand import ChainSums, ExpandDivGrad, ExpandFunctions
 from poet_onnx.passes.normalize import (
     FixDims,
     FoldConstants,
@@ -15,6 +15,7 @@ from poet_onnx.passes.normalize import (
 )
 
 __all__ = [
+    "ChainSums",
     "ExpandDivGrad",
     "ExpandFunctions",
     "FixDims",

@@ -18,6 +18,7 @@ from poet_onnx.operators import ONNX_DOMAINS
 from poet_onnx.shapes import Inferred, TensorType, infer
 from poet_onnx.shapes.runtime_rules import broadcast_gradient_axes
 
+FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 MICROSOFT_DOMAIN = "com.microsoft"
 BODIES = "poet.bodies"
 """Domain of the functions while they are inlined."""
@@ -84,6 +85,49 @@ def _body(node: ir.Node, types: Mapping[str, TensorType], version: int) -> ir.Fu
         return None
     body.opset_imports[""] = version
     return body
+
+
+class ChainSums(InPlacePass):
+    """Replace a Sum of three operands or more by additions, one after the other as its kernel adds them: the same bits.
+
+    A gradient of what many nodes read, such as a weight of an unrolled recurrence, is such a Sum. It keeps every part
+    of the gradient until the last is there; of a chain each part dies as soon as it is added.
+    """
+
+    def requires(self, model: ir.Model) -> None:
+        """The model consists of plain nodes on tensors of numbers."""
+        check_structure(model)
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Replace every such Sum where it stands."""
+        nodes = [node for node in model.graph if _is_long_sum(node)]
+        types = infer(model).types if nodes else {}
+        # A Sum of halves is rounded once, the additions in its place would be rounded each.
+        nodes = [node for node in nodes if types[node.outputs[0].name or ""].dtype in (FLOAT, DOUBLE)]
+        for node in nodes:
+            _chain(model.graph, node)
+        return PassResult(model, modified=bool(nodes))
+
+
+def _is_long_sum(node: ir.Node) -> bool:
+    return node.domain in ONNX_DOMAINS and node.op_type == "Sum" and len(node.inputs) > 2
+
+
+def _chain(graph: ir.Graph, node: ir.Node) -> None:
+    output = node.outputs[0]
+    base = node.name or output.name or "Sum"
+    total, *operands = (operand for operand in node.inputs if operand is not None)
+    made = []
+    for number, operand in enumerate(operands):
+        addition = ir.Node("", "Add", [total, operand], name=f"{base}/Add_{number}")
+        total = addition.outputs[0]
+        total.name = f"{addition.name}_output"
+        made.append(addition)
+    graph.insert_before(node, made)
+    name, total.type, total.shape = output.name, output.type, output.shape
+    output.replace_all_uses_with(total, replace_graph_outputs=True)
+    output.name, total.name = None, name
+    graph.remove(node, safe=True)
 
 
 class ExpandDivGrad(InPlacePass):

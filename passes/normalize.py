@@ -15,7 +15,7 @@ from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 from poet_onnx.errors import PoetError
 from poet_onnx.extract import check_structure, check_training, plain_attributes
 from poet_onnx.operators import ONNX_DOMAINS, traits
-from poet_onnx.passes.expand import ExpandDivGrad, ExpandFunctions
+from poet_onnx.passes.expand import ChainSums, ExpandDivGrad, ExpandFunctions
 from poet_onnx.shapes import Array, TensorType, fixed_dims, infer
 
 MOVES = frozenset(
@@ -289,6 +289,7 @@ def normalize(*, dims: Mapping[str, int] | None = None) -> Normalization:
         ExpandFunctions(),
         FoldConstants(),
         ExpandDivGrad(),
+        ChainSums(),
         FoldShapes(),
         NameNodes(),
         WriteShapes(),
