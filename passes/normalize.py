@@ -9,10 +9,10 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, PassError, PassResult, PostconditionError, Sequential
+from onnx_ir.passes import InPlacePass, InvariantError, PassError, PassResult, PostconditionError, Sequential
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
-from poet_onnx.errors import PoetError
+from poet_onnx.errors import InputError, PoetError
 from poet_onnx.extract import check_structure, check_training, plain_attributes
 from poet_onnx.operators import ONNX_DOMAINS, traits
 from poet_onnx.passes.expand import ChainSums, ExpandDivGrad, ExpandFunctions
@@ -187,6 +187,10 @@ class FoldShapes(InPlacePass):
 class PinSeeds(InPlacePass):
     """Give every random operator a seed of its own, derived from its name, where it has none."""
 
+    def requires(self, model: ir.Model) -> None:
+        """The model consists of plain nodes on tensors of numbers."""
+        check_structure(model)
+
     def call(self, model: ir.Model) -> PassResult:
         """Set the missing `seed` attributes."""
         random = [node for node in model.graph if traits(node.domain, node.op_type, plain_attributes(node)).random]
@@ -268,11 +272,19 @@ class Normalization(Sequential):
         """
         try:
             return super().call(model)
-        except PassError as problem:
-            cause: BaseException | None = problem
-            while cause is not None and not isinstance(cause, PoetError):
-                cause = cause.__cause__
-            raise cause or problem from None
+        except (PassError, InvariantError) as problem:
+            raise own_error(problem) from problem.__cause__
+
+
+def own_error(problem: BaseException) -> PoetError:
+    """Return the error of ours behind one of onnx_ir's; where there is none, the model is what it could not handle."""
+    cause = problem
+    while cause.__cause__ is not None and not isinstance(cause, PoetError):
+        cause = cause.__cause__
+    if isinstance(cause, PoetError):
+        return cause
+    reason = " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
+    return InputError(f"The model is damaged: {reason}; export it again.")
 
 
 def normalize(*, dims: Mapping[str, int] | None = None) -> Normalization:

@@ -16,7 +16,7 @@ from onnx_ir.passes import InPlacePass, InvariantError, PassBase, PassError, Pas
 
 from poet_onnx.costs import CostTable
 from poet_onnx.device import DeviceProfile
-from poet_onnx.errors import InputError, PoetError
+from poet_onnx.errors import InputError
 from poet_onnx.external_data import hold_external, refuse_external
 from poet_onnx.extract import check_wellformed, load_model, read_proto
 from poet_onnx.graph import TrainingGraph
@@ -26,6 +26,7 @@ from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.layout import DOMAIN
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
+from poet_onnx.passes.normalize import own_error
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
@@ -303,16 +304,11 @@ def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model)
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise an error of ours that a pass wrapped in one of onnx_ir's as itself."""
+    """Raise an error of ours that a pass wrapped in one of onnx_ir's as itself, and any other as one of ours."""
     try:
         yield
     except (PassError, InvariantError) as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, PoetError):
-                raise cause from None
-            cause = cause.__cause__
-        raise
+        raise own_error(error) from error.__cause__
 
 
 def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Model | None] = lambda: None) -> Sequential:

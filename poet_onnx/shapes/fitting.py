@@ -27,12 +27,12 @@ def check_fit(site: Site) -> None:
 
 
 def _same(*indices: int) -> Check:
-    """Return a check: the inputs that are there have one element type and one shape."""
+    """Return a check: the inputs have one element type and one shape."""
 
     def check(site: Site) -> None:
         first = site.type(indices[0])
         for index in indices[1:]:
-            if site.has(index) and site.type(index) != first:
+            if site.type(index) != first:
                 raise RuleError(f"{_said(site, indices[0])} and {_said(site, index)} are not alike")
 
     return check
@@ -41,8 +41,7 @@ def _same(*indices: int) -> Check:
 def _same_shape(*indices: int) -> Check:
     def check(site: Site) -> None:
         for index in indices[1:]:
-            if site.has(index):
-                _expect(site, index, site.type(indices[0]).shape)
+            _expect(site, index, site.type(indices[0]).shape)
 
     return check
 

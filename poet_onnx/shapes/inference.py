@@ -129,7 +129,10 @@ class _Inference:
         small = tensor.size <= LARGEST_VALUE
         constant = not value.is_graph_input() and name not in self.written
         if small and constant and not isinstance(tensor, ir.ExternalTensor):
-            self.found.values[name] = tensor.numpy()
+            try:
+                self.found.values[name] = tensor.numpy()
+            except ValueError as problem:
+                raise InputError(f"The initializer '{name}' has other data than its shape says: {problem}.") from None
 
     def _node(self, node: ir.Node) -> None:
         site = self._site(node)
@@ -250,7 +253,7 @@ class _Inference:
             raise InputError(f"The model imports no version of domain '{node.domain}', which {describe(node)} needs.")
         with contextlib.suppress(onnx.defs.SchemaError):
             return onnx.defs.get_schema(node.op_type, version, domain)
-        if all(declared_type(value, self.dims) for value in node.outputs if value.name):
+        if node.op_type and all(declared_type(value, self.dims) for value in node.outputs if value.name):
             return None
         where = f"domain '{node.domain}'" if domain else f"ONNX opset {version}"
         raise InputError(
