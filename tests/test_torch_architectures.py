@@ -1,0 +1,65 @@
+"""What scripts/torch_architectures.py finds: models that train as in torch, one that cannot, gradients that are off.
+
+See tests/test_ops.py for the variable POET_STOCK_PYTHON.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+import torch_architectures
+from attention_nets import Gpt
+from models import Recipe, images, sequences
+from torch_architectures import COLUMNS, LOSS_BOUND, Run, compare, examine, is_off
+
+needs_stock = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+
+
+def normalized(last: nn.Module) -> nn.Module:
+    """Return a small net with batch normalization."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), last, nn.Flatten(), nn.Linear(3600, 3))
+
+
+NORMALIZED = Recipe(functools.partial(normalized, nn.ReLU()), functools.partial(images, 32))
+ATTENTIVE = Recipe(functools.partial(Gpt, 1, 32, 2, vocabulary=50, length=16), functools.partial(sequences, 16, 50))
+WITHOUT_GRADIENT = Recipe(functools.partial(normalized, nn.Hardswish()), functools.partial(images, 32))
+
+
+@needs_stock
+@pytest.mark.parametrize("recipe", [NORMALIZED, ATTENTIVE], ids=["batch normalization", "gpt"])
+def test_models_train_as_in_torch(recipe: Recipe) -> None:
+    row = examine("model", recipe, 4, os.environ["POET_STOCK_PYTHON"])
+    assert tuple(row) == COLUMNS
+    assert row["status"] == "trained"
+    assert int(str(row["budget_bytes"])) < int(str(row["ordered_bytes"]))
+    assert float(str(row["loss_difference"])) < LOSS_BOUND
+    assert float(str(row["gradient_error"])) < 4 * float(str(row["torch_gradient_error"])) < 1e-5
+    assert not is_off(row)
+
+
+def test_a_model_without_gradient_has_the_reason_in_its_row() -> None:
+    row = examine("model", WITHOUT_GRADIENT, 2, sys.executable)
+    assert str(row["status"]).startswith("not exported: The gradient builder has not been registered: HardSwish for")
+    assert (row["parameters"], row["loss_difference"]) == (4 * 28 + 8 + 3 * 3601, "")
+    assert not is_off(row)
+
+
+def test_the_side_that_is_off_is_shown() -> None:
+    exact = Run([2.0, 1.0], {"weight": np.array([3.0, 0.0]), "bias": np.array([4.0])})
+    near = Run([2.0, 1.0 + 1e-4], {"weight": np.array([3.0, 5e-4]), "bias": np.array([4.0])})
+    without = Run([2.0, 1.0], {"weight": np.array([3.0, 0.0])})
+    row = compare(near, exact, exact) | {"status": torch_architectures.TRAINED}
+    assert row["loss_difference"] == row["loss_error"] == row["gradient_error"] == "1.0e-04"
+    assert row["torch_loss_error"] == row["torch_gradient_error"] == "0.0e+00"
+    assert is_off(row)
+    assert not is_off(compare(near, exact, near) | {"status": torch_architectures.TRAINED})
+    assert compare(without, exact, exact)["gradient_error"] == "8.0e-01"
+    assert is_off({"status": "not rewritten: no plan"})
