@@ -2,8 +2,8 @@
 """Trains a rewritten model for scripts/torch_architectures.py, in the interpreter of the runtime that is to do it.
 
 python scripts/architecture_worker.py FOLDER LEARNING_RATE
-FOLDER holds stock.onnx, checkpoint and batches.npz, with arrays named <step>:<input>. Writes gradients.npz, the
-gradients of the first step by parameter, and prints the losses of all steps of SGD as a JSON list.
+FOLDER holds stock.onnx, checkpoint and batches.npz, with arrays named <step>:<input>. Writes gradients-<step>.npz,
+the gradients of each batch by parameter from the first weights, and prints the losses of SGD's steps as a JSON list.
 """
 
 from __future__ import annotations
@@ -18,27 +18,20 @@ from poet_onnx import SGD, TrainingSession
 
 
 def train(folder: Path, learning_rate: float) -> list[float]:
-    """Write the gradients of the first step and return the losses of all."""
+    """Write the gradients of all batches from the first weights, and return the losses of training on them."""
     batches: dict[str, dict[str, np.ndarray]] = {}
     with np.load(folder / "batches.npz") as arrays:
         for key in arrays.files:
             step, _, name = key.partition(":")
             batches.setdefault(step, {})[name] = arrays[key]
-
-    def session(*, keep_gradients: bool) -> TrainingSession:
-        return TrainingSession(
-            folder / "stock.onnx",
-            folder / "checkpoint",
-            optimizer=SGD(learning_rate),
-            keep_gradients=keep_gradients,
-            page_dir=folder,
-        )
-
-    first = session(keep_gradients=True)
-    first.step(next(iter(batches.values())))
-    np.savez(folder / "gradients.npz", **first.gradients)
-    training = session(keep_gradients=False)
-    return [training.step(batch) for batch in batches.values()]
+    files = folder / "stock.onnx", folder / "checkpoint"
+    standing = TrainingSession(*files, optimizer=SGD(0.0), keep_gradients=True, page_dir=folder)
+    for step, batch in batches.items():
+        standing.step(batch)
+        np.savez(folder / f"gradients-{step}.npz", **standing.gradients)
+    del standing
+    session = TrainingSession(*files, optimizer=SGD(learning_rate), page_dir=folder)
+    return [session.step(batch) for batch in batches.values()]
 
 
 if __name__ == "__main__":

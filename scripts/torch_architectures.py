@@ -10,10 +10,13 @@ that torch gets, in float32 and in float64. Rows go to scripts/results/torch_arc
   loss_difference         largest relative difference of a loss between the stock runtime and torch, over the steps
   loss_error              the same between the stock runtime and torch in float64
   torch_loss_error        the same between torch and torch in float64
-  gradient_error          norm of the difference of the first step's gradients to those in float64, over their norm
+  gradient_error          norm of the difference of all gradients to those in float64, over their norm: the median of
+                          the batches, each from the first weights
   torch_gradient_error    the same for torch's gradients
 
-so that they show which side is off where a loss differs. (Models of transformers compute some parts in float32 always.)
+so that they show which side is off where a loss differs. Rounding opens a rectifier here and there that is closed in
+float64, and moves the gradients of one batch by up to some percent, on either side; of deep nets with batch
+normalization and random weights the losses then part. (Models of transformers compute some parts in float32 always.)
 Dropout is 0. A model that cannot be trained has a row with the reason.
 """
 
@@ -22,11 +25,11 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +55,8 @@ BUDGET, GAP, TIME_LIMIT_SECONDS = "60%", 0.9, 20.0
 MODELS = dict.fromkeys(ARCHITECTURES, 4)
 """Batch size of each model."""
 
-LOSS_BOUND, GRADIENT_FACTOR = 1e-5, 4.0
-"""Where a loss differs by more, gradients may be this many times as far from float64 as torch's."""
+GRADIENT_BOUND, GRADIENT_FACTOR = 1e-5, 4.0
+"""Beyond the bound gradients may be this many times as far from float64 as torch's."""
 
 COLUMNS = (
     *("model", "parameters", "batch", "budget_bytes", "ordered_bytes", "recomputed_nodes", "paged_bytes"),
@@ -63,19 +66,6 @@ COLUMNS = (
 TRAINED = "trained"
 Array = npt.NDArray[Any]
 Batch = dict[str, Array]
-
-
-@dataclass(frozen=True)
-class Run:
-    """What some steps gave.
-
-    Attributes:
-        losses: of every step.
-        gradients: of the first step, by parameter.
-    """
-
-    losses: Sequence[float]
-    gradients: dict[str, Array]
 
 
 def examine(name: str, recipe: Recipe, batch: int, stock: str) -> dict[str, object]:
@@ -104,9 +94,10 @@ def examine(name: str, recipe: Recipe, batch: int, stock: str) -> dict[str, obje
             row |= rewrite(folder, batches[0]["labels"].size)
         except PoetError as error:
             return row | {"status": f"not rewritten: {error}"}
-        ours = train_elsewhere(stock, folder, batches)
-        double = train(copy.deepcopy(module).double(), batches)
-        return row | compare(ours, train(module, batches), double) | {"status": TRAINED}
+        losses = train_elsewhere(stock, folder, batches)
+        double = copy.deepcopy(module).double()
+        row |= compare_gradients(folder, module, double, batches)
+        return row | compare_losses(losses, train(module, batches), train(double, batches)) | {"status": TRAINED}
 
 
 def rewrite(folder: Path, labels: int) -> dict[str, object]:
@@ -146,58 +137,77 @@ def make_batches(recipe: Recipe, batch: int, module: nn.Module) -> list[Batch]:
     return batches
 
 
-def train_elsewhere(python: str, folder: Path, batches: Sequence[Batch]) -> Run:
-    """Train the rewritten model of a folder on the runtime of an interpreter."""
+def train_elsewhere(python: str, folder: Path, batches: Sequence[Batch]) -> list[float]:
+    """Train a folder's rewritten model on an interpreter's runtime; write gradients, and return the losses."""
     named = {f"{step}:{name}": array for step, batch in enumerate(batches) for name, array in batch.items()}
     np.savez(folder / "batches.npz", **named)
     command = [python, str(WORKER), str(folder), str(LEARNING_RATE)]
-    losses = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
-    with np.load(folder / "gradients.npz") as gradients:
-        return Run(losses, dict(gradients))
+    losses: list[float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return losses
 
 
-def train(module: nn.Module, batches: Sequence[Batch]) -> Run:
-    """Train a module in torch, eagerly, in the precision that its parameters have."""
+def train(module: nn.Module, batches: Sequence[Batch]) -> list[float]:
+    """Train a module in torch, eagerly, in the precision that its parameters have, and return its losses."""
     optimizer = torch.optim.SGD(module.parameters(), LEARNING_RATE)
-    losses: list[float] = []
-    gradients: dict[str, Array] = {}
+    losses = []
     for batch in batches:
-        values = {name: torch.from_numpy(array) for name, array in batch.items()}
-        labels = values.pop("labels")
-        dtype = next(module.parameters()).dtype
-        inputs = [value.to(dtype) if value.is_floating_point() else value for value in values.values()]
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(module(*inputs), labels)
-        loss.backward()
-        if not losses:
-            named = module.named_parameters()
-            gradients = {name: each.grad.numpy().copy() for name, each in named if each.grad is not None}
-        losses.append(loss.item())
+        losses.append(backward(module, batch))
         optimizer.step()
-    return Run(losses, gradients)
+    return losses
 
 
-def compare(ours: Run, single: Run, double: Run) -> dict[str, object]:
-    """Return how far losses and gradients are from each other."""
-    figures = {
-        "loss_difference": loss_error(ours, single),
-        "loss_error": loss_error(ours, double),
-        "torch_loss_error": loss_error(single, double),
-        "gradient_error": gradient_error(ours, double),
-        "torch_gradient_error": gradient_error(single, double),
+def backward(module: nn.Module, batch: Batch) -> float:
+    """Compute a module's gradients for a batch and return its loss."""
+    values = {name: torch.from_numpy(array) for name, array in batch.items()}
+    labels = values.pop("labels")
+    dtype = next(module.parameters()).dtype
+    inputs = [value.to(dtype) if value.is_floating_point() else value for value in values.values()]
+    module.zero_grad()
+    loss = nn.functional.cross_entropy(module(*inputs), labels)
+    loss.backward()
+    return loss.item()
+
+
+def compare_losses(ours: Sequence[float], single: Sequence[float], double: Sequence[float]) -> dict[str, object]:
+    """Return how far the losses of the steps are from each other, in the worst of them."""
+
+    def worst(found: Sequence[float], right: Sequence[float]) -> str:
+        return f"{max(abs(a - b) / abs(b) for a, b in zip(found, right, strict=True)):.1e}"
+
+    return {
+        "loss_difference": worst(ours, single),
+        "loss_error": worst(ours, double),
+        "torch_loss_error": worst(single, double),
     }
-    return {name: f"{figure:.1e}" for name, figure in figures.items()}
 
 
-def loss_error(found: Run, right: Run) -> float:
-    """Return the largest relative difference of a loss."""
-    return max(abs(a - b) / abs(b) for a, b in zip(found.losses, right.losses, strict=True))
+def compare_gradients(
+    folder: Path, module: nn.Module, double: nn.Module, batches: Sequence[Batch]
+) -> dict[str, object]:
+    """Return how far the worker's gradients and torch's are from those in float64, in the median batch."""
+    ours, single = [], []
+    for step, batch in enumerate(batches):
+        for part in (module, double):
+            backward(part, batch)
+        exact = gradients(double)
+        with np.load(folder / f"gradients-{step}.npz") as found:
+            ours.append(gradient_error(found, exact))
+        single.append(gradient_error(gradients(module), exact))
+    return {
+        "gradient_error": f"{statistics.median(ours):.1e}",
+        "torch_gradient_error": f"{statistics.median(single):.1e}",
+    }
 
 
-def gradient_error(found: Run, right: Run) -> float:
+def gradients(module: nn.Module) -> dict[str, Array]:
+    """Return a module's gradients by parameter."""
+    return {name: each.grad.numpy() for name, each in module.named_parameters() if each.grad is not None}
+
+
+def gradient_error(found: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
     """Return the norm of the difference of all gradients together, over their norm; one that is not there is 0."""
-    differences = [exact - found.gradients.get(name, 0.0) for name, exact in right.gradients.items()]
-    return norm(differences) / norm(right.gradients.values())
+    error = norm(array - (found.get(name, 0.0)) for name, array in exact.items())
+    return error / norm(exact.values())
 
 
 def norm(arrays: Iterable[Array]) -> float:
@@ -209,10 +219,8 @@ def is_off(row: dict[str, object]) -> bool:
     """Return whether poet-onnx could not rewrite a model, or is off where torch is not."""
     if row["status"] != TRAINED:
         return "not rewritten" in str(row["status"])
-    differs = not float(str(row["loss_difference"])) <= LOSS_BOUND
-    return differs and not (
-        float(str(row["gradient_error"])) <= GRADIENT_FACTOR * float(str(row["torch_gradient_error"]))
-    )
+    ours, single = (float(str(row[column])) for column in ("gradient_error", "torch_gradient_error"))
+    return not ours <= max(GRADIENT_BOUND, GRADIENT_FACTOR * single)
 
 
 def main() -> int:
