@@ -24,14 +24,22 @@ from poet_onnx.scheduling.solver import solve
 
 @contextmanager
 def interrupted_after(seconds: float, number: int = signal.SIGINT) -> Iterator[None]:
-    """Send a signal to this process after a while."""
-    timer = threading.Timer(seconds, signal.raise_signal, [number])
-    timer.start()
+    """Send a signal to this process a while after the solver has a handler for it."""
+    before, is_over = signal.getsignal(number), threading.Event()
+
+    def interrupt() -> None:
+        while signal.getsignal(number) is before and callable(before) and not is_over.is_set():
+            time.sleep(0.001)
+        if not is_over.wait(seconds):
+            signal.raise_signal(number)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     try:
         yield
     finally:
-        timer.cancel()
-        timer.join()
+        is_over.set()
+        thread.join()
 
 
 def long_model(seed: int) -> Model:
