@@ -117,7 +117,7 @@ DAMAGE: dict[str, tuple[str, Callable[[ModelProto], object]]] = {
     "order": ("'h' is not there when", lambda m: m.graph.node.append(m.graph.node.pop(0))),
     "circle": ("'z' is not there when", lambda m: m.graph.node[0].input.append("z")),
     "made twice": ("redeclared", lambda m: m.graph.node[1].output.append("h")),
-    "input twice": ("two inputs 'x'", lambda m: m.graph.input.append(m.graph.input[0])),
+    "input twice": ("two values named 'x'", lambda m: m.graph.input.append(m.graph.input[0])),
     "initializer twice": ("two initializers 'w'", lambda m: m.graph.initializer.append(m.graph.initializer[0])),
     "initializer of a subgraph twice": (
         "two initializers 'v'",
@@ -224,7 +224,9 @@ def test_a_model_that_was_made_by_hand_is_checked_too() -> None:
     assert "'nobody' is not there" in str(refused.value.__cause__)
 
 
-@pytest.mark.parametrize("garbage", [b"\x08\x01", 7, None, [1], object(), onnx.GraphProto()], ids=str)
+@pytest.mark.parametrize(
+    "garbage", [b"\x08\x01", 7, None, [1], object(), onnx.GraphProto()], ids=lambda each: type(each).__name__
+)
 def test_what_is_no_model_is_refused(garbage: object) -> None:
     assert "A model cannot be a" in refusal(as_model, garbage)
 

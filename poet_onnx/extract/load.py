@@ -81,33 +81,16 @@ def read_proto(proto: onnx.ModelProto, source: str) -> ir.Model:
     return model
 
 
-def _is_made(value: ir.Value) -> bool:
-    producer = value.producer()
-    return (producer is not None and producer.graph is not None) or value.is_graph_input() or value.is_initializer()
-
-
-def _check_ends(node: ir.Node) -> None:
-    if not any(value.name for value in node.outputs):
-        raise InputError(f"The {describe(node)} has no outputs: export the model again.")
-    for read in node.inputs:
-        if read is not None and read.name and not _is_made(read):
-            raise InputError(f"Tensor '{read.name}', read by {describe(node)}, is made by nothing in the model.")
-
-
 def check_structure(model: ir.Model) -> None:
-    """Check that a model consists of plain nodes on tensors of numbers, each made by something.
+    """Check that a model that hangs together consists of plain nodes on tensors of numbers.
 
     Raises:
-        InputError: calls of model functions, subgraphs, sequences, maps, optionals, strings, names used twice, nodes
-            without outputs, tensors that nothing makes.
+        InputError: calls of model functions, subgraphs, sequences, maps, optionals, strings, names used twice.
     """
     for value in (*model.graph.inputs, *model.graph.outputs):
         check_kind(value, "The graph input" if value.is_graph_input() else "The graph output")
-        if not value.name or not _is_made(value):
-            raise InputError(f"The graph output '{value.name or ''}' is made by no node.")
     made: set[str] = set(model.graph.initializers) | {value.name or "" for value in model.graph.inputs}
     for node in model.graph:
-        _check_ends(node)
         if node.op_identifier() in model.functions:
             raise InputError(
                 f"The {describe(node)} calls a function of the model: run poet_onnx.passes.normalize() on it,"

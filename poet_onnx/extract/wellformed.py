@@ -28,8 +28,8 @@ def check_wellformed(model: ir.Model) -> None:
     """Check that a model hangs together; what its operators need is checked where they are looked at.
 
     Raises:
-        InputError: versions that nobody knows, names with control characters, tensors that are read but never made,
-            tensors whose elements are not there, functions that call themselves.
+        InputError: versions that nobody knows, names with control characters, tensors that are read but never made or
+            made twice, tensors whose elements are not there, functions that call themselves.
     """
     _check_versions(model)
     for text in _texts(model):
@@ -149,16 +149,18 @@ def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def _check_flow(graph: ir.Graph, outside: Set[ir.Value]) -> None:
-    """Check that everything is made before it is read.
+    """Check that everything is made once, before it is read.
 
     Args:
         graph: the model's, a subgraph, or of a function.
         outside: what there is outside of a subgraph.
     """
-    _check_inputs(graph)
+    _check_names(graph)
     there = {*outside, *graph.inputs, *graph.initializers.values()}
     for node in graph:
         _check_there(node.inputs, there, f"{describe(node)} reads it")
+        if not any(value.name for value in node.outputs):
+            raise InputError(f"The {describe(node)} has no outputs: export the model again.")
         for name, attribute in node.attributes.items():
             if not name or attribute.type is ir.AttributeType.UNDEFINED:
                 raise InputError(f"Attribute '{name}' of {describe(node)} has no type or no name: export again.")
@@ -168,12 +170,25 @@ def _check_flow(graph: ir.Graph, outside: Set[ir.Value]) -> None:
     _check_there(graph.outputs, there, "the graph gives it out")
 
 
-def _check_inputs(graph: ir.Graph) -> None:
+def _check_names(graph: ir.Graph) -> None:
+    """Check that inputs, initializers and what nodes make have names of their own, and initializers have data."""
     names: set[str] = set()
-    for value in graph.inputs:
+    constants = [value for value in graph.initializers.values() if not value.is_graph_input()]
+    for value in (*graph.inputs, *constants, *(value for node in graph for value in node.outputs if value.name)):
         if not value.name or value.name in names:
-            raise InputError(f"The model has two inputs '{value.name}', or one without a name: export the model again.")
+            raise InputError(
+                f"The model has two values named '{value.name or ''}', or one without a name: export the model again."
+            )
         names.add(value.name)
+    for value in constants:
+        if value.const_value is None:
+            raise InputError(f"Initializer '{value.name}' has no data: export the model again.")
+    returned = [value.name for value in graph.outputs]
+    for name in returned:
+        if not name or returned.count(name) > 1:
+            raise InputError(
+                f"The model has two outputs '{name or ''}', or one without a name: export the model again."
+            )
 
 
 def _check_there(values: Iterable[ir.Value | None], there: Set[ir.Value], reader: str) -> None:

@@ -11,9 +11,9 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from poet_onnx.errors import InputError
 from poet_onnx.operators import ONNX_DOMAINS
+from poet_onnx.training.contents import infer_types
 from poet_onnx.training.outputs import model_outputs
 from poet_onnx.training.roles import is_accumulator
-from poet_onnx.training.soundness import infer_types
 
 Array = npt.NDArray[np.generic]
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
+from poet_onnx.training.contents import constant_array
 from poet_onnx.training.optimizers import Optimizer
 from poet_onnx.training.roles import Roles
 from poet_onnx.training.runner import aligned
-from poet_onnx.training.soundness import constant_array
 from poet_onnx.training.updates import RATES, TOTAL, slot_name
 
 Array = npt.NDArray[np.generic]

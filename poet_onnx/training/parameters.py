@@ -12,8 +12,8 @@ import numpy.typing as npt
 from poet_onnx.errors import InputError
 from poet_onnx.extract import load_model
 from poet_onnx.training.checkpoint import read_all
+from poet_onnx.training.contents import constant_array
 from poet_onnx.training.ort_checkpoint import is_ort_checkpoint, read_ort_checkpoint
-from poet_onnx.training.soundness import constant_array
 
 Array = npt.NDArray[np.generic]
 Source = str | os.PathLike[str] | Mapping[str, Array]

@@ -17,7 +17,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.external_data import embed
 from poet_onnx.passes.batch_norm_modes import AUTO, SettleBatchNorm, model_beside
 from poet_onnx.passes.metadata import VERSION_KEY
-from poet_onnx.passes.normalize import PinSeeds
+from poet_onnx.passes.normalize import Normalization, PinSeeds
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.rewrite import as_model
 from poet_onnx.saving import save_model
@@ -33,7 +33,6 @@ from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.progress import Progress
 from poet_onnx.training.roles import find_roles
 from poet_onnx.training.runner import Runner
-from poet_onnx.training.soundness import check_sound
 from poet_onnx.training.updates import free_state, squares_model, update_in_step, update_model, write_in_step
 
 AnyModel = str | os.PathLike[str] | onnx.ModelProto | ir.Model
@@ -102,8 +101,8 @@ class TrainingSession:
         self._training = True
 
         values = read_parameters(parameters)
-        self._model = _load(training_model, "training model")
-        self._eval_model = None if eval_model is None else _load(eval_model, "evaluation model")
+        self._model = as_model(training_model)
+        self._eval_model = None if eval_model is None else as_model(eval_model)
         if VERSION_KEY not in self._model.metadata_props:
             SettleBatchNorm(frozen_batch_norm, forward=lambda: self._eval_model or model_beside(training_model))(
                 self._model
@@ -111,7 +110,7 @@ class TrainingSession:
         elif frozen_batch_norm != AUTO:
             raise InputError("The training model is rewritten: say to `rewrite` what is frozen.")
         self._ranges = known_ranges(self._model)
-        PinSeeds()(self._model)
+        Normalization(PinSeeds())(self._model)
         self._progress = Progress(self._optimizer, accumulation_steps, clip_norm, randomness.seeds(self._model))
         self._roles = find_roles(self._model, values)
         whole_step = accumulation_steps == 1 and clip_norm is None and not keep_gradients
@@ -295,7 +294,7 @@ class TrainingSession:
             InputError: if there is no forward model, or it does not tell its outputs, or it has none of the parameters,
                 or the file cannot be written.
         """
-        source = self._eval_model if model is None else _load(model, "forward model")
+        source = self._eval_model if model is None else as_model(model)
         if source is None:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
         forward = source.clone()
@@ -355,12 +354,6 @@ class TrainingSession:
         self._failed = True
         yield
         self._failed = False
-
-
-def _load(model: AnyModel, role: str) -> ir.Model:
-    loaded = as_model(model)
-    check_sound(loaded, role)
-    return loaded
 
 
 def _payload(model: ir.Model) -> bytes:

@@ -21,7 +21,7 @@ from poet_onnx.passes.batch_norm_modes import settle_alike
 from poet_onnx.passes.layout import lay_out
 from poet_onnx.passes.lowering import prepare
 from poet_onnx.passes.metadata import PLAN_KEY, read_settings
-from poet_onnx.passes.normalize import InlineFunctions, PinSeeds
+from poet_onnx.passes.normalize import InlineFunctions, Normalization, PinSeeds
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.weave import check_woven
 from poet_onnx.plan import Action, Plan
@@ -163,8 +163,8 @@ def _subject(
     if file.part_bytes is not None:
         SplitWeightGradients(file.part_bytes)(normalized)
     graph = extract(normalized)
-    InlineFunctions()(original)
-    seeds_pinned = PinSeeds()(original).modified
+    Normalization(InlineFunctions())(original)
+    seeds_pinned = Normalization(PinSeeds())(original).modified
     state = dict.fromkeys(name for node in graph.nodes for name in node.updates)
     return _Subject(
         original=original,
