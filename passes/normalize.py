@@ -13,7 +13,7 @@ from onnx_ir.passes import InPlacePass, InvariantError, PassError, PassResult, P
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from poet_onnx.errors import InputError, PoetError
-from poet_onnx.extract import check_structure, check_training, plain_attributes
+from poet_onnx.extract import check_structure, plain_attributes
 from poet_onnx.operators import ONNX_DOMAINS, traits
 from poet_onnx.passes.expand import ChainSums, ExpandDivGrad, ExpandFunctions
 from poet_onnx.shapes import Array, TensorType, fixed_dims, infer
@@ -38,19 +38,6 @@ MOVES = frozenset(
 
 INTEGER_SEED_BITS = 31
 FLOAT_SEED_BITS = 24
-
-
-class RefuseForward(InPlacePass):
-    """Refuse a model without gradients before anything else is said of it; changes nothing."""
-
-    def call(self, model: ir.Model) -> PassResult:
-        """Look at the model.
-
-        Raises:
-            InputError: it has a forward pass only.
-        """
-        check_training(model)
-        return PassResult(model, modified=False)
 
 
 class InlineFunctions(InPlacePass):

@@ -11,7 +11,7 @@ import pydantic
 
 from poet_onnx.costs import CostTable, cost_table, estimated_workspace_nodes
 from poet_onnx.device import DeviceProfile
-from poet_onnx.extract import extract, load_model
+from poet_onnx.extract import check_training, extract, load_model
 from poet_onnx.forms import Form, forms
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
@@ -133,6 +133,7 @@ def inspect(
         InputError: if the model cannot be used.
     """
     model = load_model(path)
+    check_training(model)
     nodes = len(model.graph)
     SettleBatchNorm(frozen_batch_norm, forward=partial(model_beside, path))(model)
     frozen = frozen_outputs(model)

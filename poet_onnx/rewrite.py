@@ -18,7 +18,7 @@ from poet_onnx.costs import CostTable
 from poet_onnx.device import DeviceProfile
 from poet_onnx.errors import InputError
 from poet_onnx.external_data import hold_external, refuse_external
-from poet_onnx.extract import check_wellformed, load_model, read_proto
+from poet_onnx.extract import check_training, check_wellformed, load_model, read_proto
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside, warn_user
@@ -114,8 +114,8 @@ class CheckGiven(InPlacePass):
         return PassResult(model, modified=False)
 
 
-class RefuseRewritten(InPlacePass):
-    """Refuse a model that poet-onnx has rewritten already; changes nothing."""
+class RefuseUnfit(InPlacePass):
+    """Refuse a model that poet-onnx has rewritten already, and one without gradients; changes nothing."""
 
     def __init__(self, progress: _Progress) -> None:
         super().__init__()
@@ -126,6 +126,7 @@ class RefuseRewritten(InPlacePass):
         # An import alone says nothing: ONNX Runtime writes one for every domain that is known to its process.
         if VERSION_KEY in model.metadata_props or any(node.domain == DOMAIN for node in model.graph):
             raise InputError("The model was rewritten by poet-onnx already: give the model that it was made from.")
+        check_training(model)
         self._progress.original_nodes = len(model.graph)
         self._progress.planned.clear()
         self._progress.warnings.clear()
@@ -327,7 +328,7 @@ def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Mode
 
     return Sequential(
         CheckGiven(),
-        RefuseRewritten(progress),
+        RefuseUnfit(progress),
         SettleBatchNorm(request.frozen_batch_norm, forward=forward, warn=progress.warn),
         normalize_for(request.target, request.dims or None),
         WriteInputRanges(),

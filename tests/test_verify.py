@@ -265,6 +265,8 @@ def test_what_cannot_be_verified_is_refused(
         poet_onnx.verify(path, path)
     with pytest.raises(InputError, match="The first model was rewritten"):
         poet_onnx.verify(result.model, result.model)
+    with pytest.raises(InputError, match="computes no gradients"):
+        poet_onnx.verify(path.with_name("eval_model.onnx"), result.model)
     with pytest.raises(InputError, match="made for graph"):
         poet_onnx.verify(model_path("mlp-mse"), result.model)
     with pytest.raises(InputError, match="0 feeds verify nothing"):

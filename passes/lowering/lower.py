@@ -25,7 +25,7 @@ from poet_onnx.passes.lowering.accumulation import rows_to_accumulate
 from poet_onnx.passes.lowering.half import ComputeHalfInFloat
 from poet_onnx.passes.lowering.runnable import RefuseWithoutKernel
 from poet_onnx.passes.lowering.site import POET, Rule, Site, UnsupportedError, list_nodes
-from poet_onnx.passes.normalize import Normalization, RefuseForward, WriteShapes, normalize
+from poet_onnx.passes.normalize import Normalization, WriteShapes, normalize
 from poet_onnx.shapes import infer
 
 OLDEST_OPSET, OPSET = 13, 17
@@ -163,7 +163,7 @@ def prepare(*, target: str, dims: Mapping[str, int] | None = None, expansions: s
 def normalize_for(target: str, dims: Mapping[str, int] | None = None) -> Normalization:
     """Return the first half of `prepare`: what comes before expansions are chosen."""
     suited = RefuseWithoutKernel(RULES) if target == "training" else ComputeHalfInFloat()
-    return Normalization(RefuseForward(), normalize(dims=dims), suited)
+    return Normalization(normalize(dims=dims), suited)
 
 
 def lower(model: ir.Model, target: str, expansions: str | None = None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from poet_onnx.device import DeviceProfile
 from poet_onnx.errors import InputError
-from poet_onnx.extract import load_model
+from poet_onnx.extract import check_training, load_model
 from poet_onnx.forms import forms
 from poet_onnx.measured import MeasuredCosts
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
@@ -70,6 +70,7 @@ def measure(
     directory = None if device.storage is None else page_directory(page_dir)
     report = progress or (lambda text: None)
     model = load_model(model_path)
+    check_training(model)
     SettleBatchNorm(frozen_batch_norm, forward=partial(model_beside, model_path))(model)
     normalize_for(target, dims)(model)
     first, *others = forms(model, device, target)

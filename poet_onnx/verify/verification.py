@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from poet_onnx import plan_json
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.extract import extract
+from poet_onnx.extract import check_training, extract
 from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import Phase, TrainingGraph
 from poet_onnx.passes.batch_norm_modes import settle_alike
@@ -153,6 +153,7 @@ def _subject(
         raise InputError("The second model holds no plan: give the original and the model that poet-onnx made of it.")
     if PLAN_KEY in original.metadata_props:
         raise InputError("The first model was rewritten by poet-onnx: give the model that it was made from.")
+    check_training(original)
     settle_alike(original, rewritten)
     settings = read_settings(rewritten)
     normalized = original.clone()
