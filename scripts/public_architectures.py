@@ -25,20 +25,25 @@ PADDING = 0
 _OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
 
 
-def _from_torchvision(name: str) -> Any:
-    """Return a part of torchvision.models by its name.
+def _import_torchvision() -> None:
+    """Import torchvision, beside a CPU build of torch, too.
 
-    The package on PyPI is compiled for the CUDA build of torch: beside a CPU build its library does not load, and its
-    import fails for want of the operators that it describes to torch. Models need none of them, but their names.
+    The package on PyPI is compiled for the CUDA build: beside a CPU build its library does not load, and its import
+    fails for want of the operators that it describes to torch. Models need none of them, but the import their names.
     """
-    place, _, attribute = f"torchvision.models.{name}".rpartition(".")
     try:
-        module = importlib.import_module(place)
+        importlib.import_module("torchvision")
     except RuntimeError:
         for operator in ("nms", "qnms"):
             _OPERATORS.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        module = importlib.import_module(place)
-    return getattr(module, attribute)
+        importlib.import_module("torchvision")
+
+
+def _from_torchvision(name: str) -> Any:
+    """Return a part of torchvision.models by its name."""
+    _import_torchvision()
+    place, _, attribute = f"torchvision.models.{name}".rpartition(".")
+    return getattr(importlib.import_module(place), attribute)
 
 
 class Logits(nn.Module):
@@ -105,6 +110,7 @@ def _words(masked: bool, batch: int) -> dict[str, Tensor]:
 
 def _hugging_face(name: str, settings: dict[str, Any]) -> nn.Module:
     """Return a model of transformers by its class and the settings of its configuration."""
+    _import_torchvision()  # transformers would, and fail
     import transformers
 
     make = getattr(transformers, name)
