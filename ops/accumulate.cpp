@@ -26,7 +26,7 @@ bool read_flag(const Context& context, size_t index) {
   if (flag.layout.dtype != kBool || flag.layout.bytes != 1)
     throw Error("input " + std::to_string(index) + " must be one bool, and is of element type " +
                 std::to_string(flag.layout.dtype) + " and shape " + to_string(flag.layout.shape));
-  return *static_cast<const bool*>(flag.data);
+  return *static_cast<const unsigned char*>(flag.data) != 0;  // a model may hold bytes that no bool has
 }
 
 void require_same_type(const Tensor& buffer, const Tensor& gradient) {
@@ -69,6 +69,7 @@ class Accumulate final : public Kernel {
     if (static_cast<uint64_t>(offset_) > room || count > room - static_cast<uint64_t>(offset_))
       throw Error("a part of " + std::to_string(count) + " elements at offset " + std::to_string(offset_) +
                   " does not fit into a buffer of " + std::to_string(room));
+    require_apart({buffer.memory(), part.memory()}, 1);
     if (buffer.layout.dtype == kFloat) {
       accumulate<float>(buffer.data, part, offset_, overwrite);
     } else {
@@ -150,6 +151,7 @@ class AccumulateRows final : public Kernel {
     if (given != rows.size() * width)
       throw Error("the gradient has " + std::to_string(given) + " elements, but " + std::to_string(rows.size()) +
                   " indices of rows of " + std::to_string(width) + " name " + std::to_string(rows.size() * width));
+    require_apart({buffer.memory(), gradient.memory()}, 1);
     if (buffer.layout.dtype == kFloat) {
       accumulate_rows(static_cast<float*>(buffer.data), row_count, width, rows,
                       static_cast<const float*>(gradient.data), overwrite);

@@ -123,7 +123,7 @@ Sizes read_sizes(const Tensor& x) {
 
 float* read_numbers(const Context& context, size_t index, uint64_t count) {
   const Tensor tensor = context.input(index);
-  if (tensor.layout.dtype != kFloat || tensor.layout.bytes != count * sizeof(float))
+  if (tensor.layout.dtype != kFloat || tensor.layout.bytes / sizeof(float) != count)
     throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
                 " and shape " + to_string(tensor.layout.shape) + ", but must be " + std::to_string(count) + " floats");
   return static_cast<float*>(tensor.data);
@@ -146,6 +146,14 @@ class BatchNormalize final : public Kernel {
     float* running_mean = read_numbers(context, 3, sizes.channels);
     float* running_variance = read_numbers(context, 4, sizes.channels);
     const float* rates = read_numbers(context, 5, 2);
+    const uint64_t bytes = sizes.channels * sizeof(float);
+    require_apart({{running_mean, bytes},
+                   {running_variance, bytes},
+                   {scale, bytes},
+                   {bias, bytes},
+                   {rates, 2 * sizeof(float)},
+                   input.memory()},
+                  2);
     const float epsilon = rates[0], momentum = rates[1], rest = 1.0F - momentum;
     auto* y = static_cast<float*>(context.output(0, input.layout.shape));
     auto* means = static_cast<float*>(context.output(1, per_channel(sizes)));

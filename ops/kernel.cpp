@@ -105,6 +105,17 @@ bool NodeInfo::static_input_bytes(size_t index, uint64_t* bytes) const {
   return shape.rank() != 0;
 }
 
+void require_apart(std::initializer_list<Memory> memories, size_t changed) {
+  const Memory* const first = memories.begin();
+  for (size_t i = 0; i < changed; ++i)
+    for (size_t other = i + 1; other < memories.size(); ++other) {
+      const auto a = reinterpret_cast<uintptr_t>(first[i].data), b = reinterpret_cast<uintptr_t>(first[other].data);
+      const bool is_any = first[i].bytes != 0 && first[other].bytes != 0;
+      if (is_any && a < b + first[other].bytes && b < a + first[i].bytes)
+        throw Error("an input that the node changes shares memory with another of its inputs");
+    }
+}
+
 Tensor Context::input(size_t index) const {
   size_t count = 0;
   api_.check(api_.kernel_context_get_input_count(raw_, &count));
@@ -112,6 +123,7 @@ Tensor Context::input(size_t index) const {
     throw Error("input " + std::to_string(index) + " is missing: the node has " + std::to_string(count) + " inputs");
   Tensor tensor{};
   api_.check(api_.kernel_context_get_input(raw_, index, &tensor.value));
+  if (tensor.value == nullptr) throw Error("input " + std::to_string(index) + " is missing");
   InfoHandle info(api_);
   api_.check(api_.get_tensor_type_and_shape(tensor.value, info.out()));
   int dtype = kUndefined;

@@ -2,6 +2,7 @@
 // outputs.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -46,11 +47,21 @@ class NodeInfo {
   const StoreOptions& store_options_;
 };
 
+struct Memory {
+  const void* data;
+  uint64_t bytes;
+};
+
 struct Tensor {
   const OrtValue* value;
   void* data;
   TensorLayout layout;
+
+  Memory memory() const { return {data, layout.bytes}; }
 };
+
+// Throws Error where one of the first `changed` memories, which a kernel changes, overlaps another one.
+void require_apart(std::initializer_list<Memory> memories, size_t changed);
 
 // One call of a kernel.
 class Context {

@@ -109,12 +109,12 @@ class Update : public Kernel {
   }
 
  protected:
-  const float* rates(const Context& context, int64_t wanted) const {
+  static Tensor read_rates(const Context& context, int64_t wanted) {
     const Tensor tensor = require(context, 1, kFloat);
     if (element_count(tensor) != static_cast<uint64_t>(wanted))
       throw Error("the rates have " + std::to_string(element_count(tensor)) + " elements, but must have " +
                   std::to_string(wanted));
-    return static_cast<const float*>(tensor.data);
+    return tensor;
   }
 
   // The elements of input `index` that `count` elements of a gradient change.
@@ -137,7 +137,10 @@ class UpdateSgd final : public Update {
   void compute(Context& context) override {
     const Tensor gradient = require(context, 0, kFloat);
     const uint64_t count = element_count(gradient);
-    sgd(part(context, 2, count), static_cast<const float*>(gradient.data), count, rates(context, kSgdRates));
+    float* parameter = part(context, 2, count);
+    const Tensor rates = read_rates(context, kSgdRates);
+    require_apart({{parameter, gradient.layout.bytes}, gradient.memory(), rates.memory()}, 1);
+    sgd(parameter, static_cast<const float*>(gradient.data), count, static_cast<const float*>(rates.data));
     context.output_true();
   }
 };
@@ -150,7 +153,11 @@ class UpdateMomentum final : public Update {
     const uint64_t count = element_count(gradient);
     float* parameter = part(context, 2, count);
     float* momentum = part(context, 3, count);
-    momentum_sgd(parameter, momentum, static_cast<const float*>(gradient.data), count, rates(context, kMomentumRates));
+    const uint64_t bytes = gradient.layout.bytes;
+    const Tensor rates = read_rates(context, kMomentumRates);
+    require_apart({{parameter, bytes}, {momentum, bytes}, gradient.memory(), rates.memory()}, 2);
+    momentum_sgd(parameter, momentum, static_cast<const float*>(gradient.data), count,
+                 static_cast<const float*>(rates.data));
     context.output_true();
   }
 };
@@ -164,8 +171,12 @@ class UpdateAdam final : public Update {
     float* parameter = part(context, 2, count);
     float* first_moment = part(context, 3, count);
     float* second_moment = part(context, 4, count);
+    const uint64_t bytes = gradient.layout.bytes;
+    const Tensor rates = read_rates(context, kAdamRates);
+    require_apart(
+        {{parameter, bytes}, {first_moment, bytes}, {second_moment, bytes}, gradient.memory(), rates.memory()}, 3);
     adam(parameter, first_moment, second_moment, static_cast<const float*>(gradient.data), count,
-         rates(context, kAdamRates));
+         static_cast<const float*>(rates.data));
     context.output_true();
   }
 };

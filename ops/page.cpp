@@ -39,7 +39,13 @@ bool Page::attach() {
 }
 
 void Page::detach() noexcept {
-  if (nodes_.fetch_sub(1) == 1) table().remove(index_);
+  if (nodes_.fetch_sub(1) != 1) return;
+  table().remove(index_);
+  if (store_->is_inherited()) return;
+  // Reads that are under way may keep this object: the slot may be another page's from now on.
+  store_->queue().cancel(transfer_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  token_ = 0;
 }
 
 Page::~Page() {

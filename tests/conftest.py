@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import signal
 import subprocess
@@ -50,6 +51,18 @@ def _interrupts_are_heard() -> None:
     """Hear Ctrl-C, and let started programs hear it, where a shell has started the tests in the background without."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_folders_hold_pages(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let pages be in RAM where the folders of the tests are."""
+    from poet_onnx.errors import InputError
+    from poet_onnx.runtime import page_directory
+
+    try:
+        page_directory(tmp_path_factory.getbasetemp())
+    except InputError:
+        os.environ["POET_PAGE_IN_RAM"] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -152,3 +152,55 @@ def test_bad_attributes_are_refused_when_the_model_is_loaded(tmp_path: Path, op_
     )
     with pytest.raises(RuntimeFailure, match=message):
         open_session(tmp_path, model)
+
+
+CHANGING = {  # operators that change some of their inputs: types and sizes of all, and which are changed
+    "Accumulate": (("f4", "f4", "b1"), (0,)),
+    "AccumulateRows": (("f4", "i1", "f4", "b1"), (0,)),
+    "UpdateSgd": (("f3", "f3", "f3"), (2,)),
+    "UpdateMomentum": (("f5", "f5", "f5", "f5"), (2, 3)),
+    "UpdateAdam": (("f9", "f9", "f9", "f9", "f9"), (2, 3, 4)),
+    "BatchNormalize": (("x2", "f2", "f2", "f2", "f2", "f2"), (3, 4)),
+}
+KINDS = {"f": FLOAT, "x": FLOAT, "i": TensorProto.INT64, "b": TensorProto.BOOL}
+SHARING = [
+    (op_type, changed, other)
+    for op_type, (inputs, all_changed) in CHANGING.items()
+    for changed in all_changed
+    for other in range(len(inputs))
+    if other != changed and inputs[other] == inputs[changed]
+]
+
+
+@pytest.mark.parametrize(("op_type", "changed", "other"), SHARING)
+def test_inputs_that_are_changed_share_no_memory(tmp_path: Path, op_type: str, changed: int, other: int) -> None:
+    kinds, _ = CHANGING[op_type]
+    names = [f"x{index}" for index in range(len(kinds))]
+    shapes = [(1, int(kind[1])) if kind[0] == "x" else (int(kind[1]),) for kind in kinds]
+    if op_type == "AccumulateRows":
+        shapes[0] = shapes[2] = (1, 4)
+    attributes = {"offset": 0} if op_type.startswith("Update") or op_type == "Accumulate" else {}
+    outputs = ["y", "mean", "inverse"] if op_type == "BatchNormalize" else ["y"]
+    kind = FLOAT if op_type == "BatchNormalize" else TensorProto.BOOL
+    used = [names[changed] if index == other else name for index, name in enumerate(names)]
+    values = list(zip(names, [KINDS[kind[0]] for kind in kinds], shapes, strict=True))
+    feeds = {name: np.zeros(shape, helper.tensor_dtype_to_np_dtype(dtype)) for name, dtype, shape in values}
+    for inputs, is_refused in ((names, False), (used, True)):
+        node = poet_node(op_type, inputs, outputs, **attributes)
+        session = open_session(tmp_path, make_model([node], values, [("y", kind, None)]))
+        if is_refused:
+            with pytest.raises(RuntimeFailure, match="an input that the node changes shares memory with another of"):
+                session.run(None, feeds)
+        else:
+            session.run(None, feeds)
+
+
+def test_a_flag_may_be_any_byte(tmp_path: Path) -> None:
+    """Bytes that no bool has count as true."""
+    flag = helper.make_tensor("flag", TensorProto.BOOL, [1], b"\x80", raw=True)
+    node = poet_node("Accumulate", ["buffer", "part", "flag"], ["y"], offset=0)
+    values = [(name, FLOAT, (2,)) for name in ("buffer", "part")]
+    session = open_session(tmp_path, make_model([node], values, [("y", TensorProto.BOOL, (1,))], [flag]))
+    buffer = np.array([1, 2], np.float32)
+    session.run(None, {"buffer": buffer, "part": np.array([5, 7], np.float32)})
+    assert buffer.tolist() == [5, 7]

@@ -1,11 +1,13 @@
 // libFuzzer target: a page store under a sequence of calls that the input spells out, with arguments a model could
-// hold: slots, plans, element types, shapes, tokens and tickets. What a read returns must be what was written last, or
-// an Error; nothing may crash, hang or leak.
+// hold: slots, plans, element types, shapes, tokens and tickets, those of another store among them. What a read returns
+// must be what was written last, or an Error; the file never has more than its cap; the other
+// store shows nothing; nothing may crash, hang or leak.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 
 #include <cstdlib>
+#include <limits>
 #include <memory>
 
 #include "../ops_driver/harness.h"
@@ -58,12 +60,17 @@ class Session {
     options_.backend = static_cast<BackendKind>(input.below(5));
     options_.cipher = static_cast<CipherKind>(input.below(3));
     options_.has_checksum = input.below(8) != 0;
+    options_.most_bytes = input.below(4) == 0 ? 1 + uint64_t{input.byte()} * 512 : 0;
     store_ = make_store(options_);
+    reader_ = std::make_unique<ReadNode>(store_);
+    others_node_ = std::make_unique<Node>(others_, 0);
+    others_token_ = out(*others_node_, secret_, false);
+    others_ticket_ = others_reader_.start(others_token_, 0, shown_);
     for (size_t which = 0; which < 2; ++which) refill(which, 1 + size_t{input.byte()} * 8);
   }
 
   void call() {
-    switch (input_.below(12)) {
+    switch (input_.below(14)) {
       case 0:
         return store_->declare({input_.number(), static_cast<uint64_t>(input_.number())});
       case 1:
@@ -87,12 +94,49 @@ class Session {
       case 10:
         static_cast<void>(make_layout(input_.number(), shape()));
         return;
+      case 11:
+        return store_->declare_slot(slot(), static_cast<uint64_t>(input_.number()));
+      case 12:
+        return steal();
       default:
         return input_.below(2) == 0 ? alter() : reserve();
     }
   }
 
+  // The file system may take a block to note where the others are.
+  void check_room() const {
+    if (options_.most_bytes != 0) REQUIRE(held_bytes(*store_) <= options_.most_bytes + kBlockBytes);
+  }
+
  private:
+  static constexpr size_t kSecretCount = 50;
+
+  // No node has a slot below 0: it says so before it asks the store.
+  int64_t slot() { return input_.number() & std::numeric_limits<int64_t>::max(); }
+  // A token or ticket: of nobody, or of the other store.
+  int64_t forged() {
+    switch (input_.below(4)) {
+      case 0:
+        return others_token_;
+      case 1:
+        return others_ticket_;
+      case 2:
+        return others_token_ + input_.below(9) - 4;
+      default:
+        return input_.number();
+    }
+  }
+
+  // The other store is out of reach by its own true numbers, whatever else fits.
+  void steal() {
+    Block target(kSecretCount);
+    target.fill(0);
+    REQUIRE(fails([&] { read_page(*store_, others_token_, 0, target.layout(), target.data()); }, "of this session"));
+    REQUIRE(fails([&] { reader_->start(others_token_, 0, target); }, "of this session"));
+    REQUIRE(fails([&] { reader_->end(others_ticket_, shown_.data()); }, "of this session"));
+    REQUIRE(target.is_all(0));
+  }
+
   Shape shape() {
     Shape made(input_.below(12));
     for (size_t i = 0; i < made.rank(); ++i) made.data()[i] = input_.number();
@@ -112,13 +156,13 @@ class Session {
   void open_page() {
     Place& place = pick();
     place = Place{};
-    place.slot = input_.number();
+    place.slot = slot();
     place.node = std::make_unique<Node>(store_, place.slot);
   }
 
   void reserve() {
     Place& place = pick();
-    if (place.node != nullptr) place.node->page->reserve(static_cast<uint64_t>(input_.number()), input_.below(2) == 0);
+    if (place.node != nullptr) place.node->page->reserve(static_cast<uint64_t>(input_.number()));
   }
 
   void write(bool is_asynchronous) {
@@ -132,7 +176,8 @@ class Session {
     if (memory.block == nullptr) return;
     place.version = memory.version;
     place.count = static_cast<size_t>(memory.block->layout().bytes / sizeof(float));
-    place.token = is_asynchronous ? page.start_write(memory.block->data(), memory.block->layout(), input_.below(2) == 0)
+    place.token = is_asynchronous ? page.start_write(memory.block->data(), memory.block->layout(),
+                                                     input_.below(2) == 0 && memory.block->is_watched())
                                   : page.write(memory.block->data(), memory.block->layout());
   }
 
@@ -140,39 +185,40 @@ class Session {
     Place& place = pick();
     const Memory& memory = memories_[place.memory];
     if (place.token == 0 || memory.block == nullptr || input_.below(4) == 0) {
-      const int64_t token = input_.number();
-      Page::find(token)->end_write(token, nullptr);
+      const int64_t token = forged();
+      Page::find(token, *store_)->end_write(token, nullptr);
       return;
     }
     const int64_t token = place.token;
     if (memory.version != place.version) place.token = 0;  // what was written is gone, or was half gone
-    Page::find(token)->end_write(token, memory.block->data());
+    Page::find(token, *store_)->end_write(token, memory.block->data());
   }
 
   void read() {
     Place& place = pick();
     if (place.token == 0 || input_.below(4) == 0) {
       Block target(1 + size_t{input_.byte()});
-      read_page(input_.number(), input_.number(), target.layout(), target.data());
+      read_page(*store_, forged(), input_.number(), target.layout(), target.data());
       return;
     }
     Block target(place.count);
-    read_page(place.token, place.slot, target.layout(), target.data());
+    read_page(*store_, place.token, place.slot, target.layout(), target.data());
     REQUIRE(target.is_all(static_cast<float>(place.version)));
   }
 
   void start_read() {
     const Place& place = pick();
     target_ = std::make_unique<Block>(place.token == 0 ? 1 + size_t{input_.byte()} : place.count);
-    const int64_t token = place.token == 0 ? input_.number() : place.token;
+    const int64_t token = place.token == 0 ? forged() : place.token;
     const int64_t slot = input_.below(4) == 0 ? input_.number() : place.slot;
-    ticket_ = reader_.read->start(token, slot, target_->layout(), target_->data(), input_.below(2) == 0);
+    ticket_ = reader_->read->start(token, slot, target_->layout(), target_->data(),
+                                   input_.below(2) == 0 && target_->is_watched());
     expected_version_ = place.token == 0 ? 0 : place.version;
   }
 
   void end_read() {
-    const int64_t ticket = input_.below(4) == 0 ? input_.number() : ticket_;
-    PendingRead::find(ticket)->end(ticket, target_ == nullptr ? nullptr : target_->data());
+    const int64_t ticket = input_.below(4) == 0 ? forged() : ticket_;
+    reader_->end(ticket, target_ == nullptr ? nullptr : target_->data());
     if (ticket == ticket_ && expected_version_ != 0) REQUIRE(target_->is_all(static_cast<float>(expected_version_)));
   }
 
@@ -192,11 +238,16 @@ class Session {
   }
 
   Input& input_;
+  const std::shared_ptr<PageStore> others_ = make_store();
+  Block secret_{kSecretCount}, shown_{kSecretCount};
+  std::unique_ptr<Node> others_node_;
+  ReadNode others_reader_{others_};
+  int64_t others_token_ = 0, others_ticket_ = 0;
   StoreOptions options_;
   std::shared_ptr<PageStore> store_;
   Memory memories_[2];
   Place places_[3];
-  ReadNode reader_;
+  std::unique_ptr<ReadNode> reader_;
   std::unique_ptr<Block> target_;
   int64_t ticket_ = 0;
   int expected_version_ = 0;
@@ -229,7 +280,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   std::unique_ptr<Session> session;
   allow_errors([&] { session = std::make_unique<Session>(input); });
   for (size_t calls = 0; session != nullptr && calls < kMostCalls && !input.is_at_end(); ++calls)
-    allow_errors([&] { session->call(); });
+    allow_errors([&] {
+      session->call();
+      session->check_room();
+    });
   session.reset();
   faults::disarm();
   return 0;

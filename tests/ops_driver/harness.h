@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,7 @@ class Block {
  public:
   explicit Block(size_t count) : count_(count) {
     void* block = nullptr;
-    REQUIRE(allocations::replacement_posix_memalign(&block, 64, count * sizeof(float)) == 0);
+    if (allocations::replacement_posix_memalign(&block, 64, count * sizeof(float)) != 0) throw std::bad_alloc();
     data_ = static_cast<float*>(block);
   }
   Block(const Block&) = delete;
@@ -86,6 +87,8 @@ class Block {
       if (data_[i] != value) return false;
     return true;
   }
+  // As paging nodes ask: the release of memory that could not be entered into the tracker's table is not seen.
+  bool is_watched() const { return allocations::is_tracked(data_, count_ * sizeof(float)); }
   float* data() { return data_; }
   TensorLayout layout() const { return floats(static_cast<int64_t>(count_)); }
 
@@ -110,7 +113,7 @@ struct ReadNode {
   ReadNode& operator=(const ReadNode&) = delete;
   ~ReadNode() { read->remove(); }
   int64_t start(int64_t token, int64_t slot, Block& block) {
-    return read->start(token, slot, block.layout(), block.data(), true);
+    return read->start(token, slot, block.layout(), block.data(), block.is_watched());
   }
   void end(int64_t ticket, const void* data) { PendingRead::find(ticket, *store)->end(ticket, data); }
   const std::shared_ptr<PageStore> store;
@@ -129,7 +132,7 @@ inline bool fails(const std::function<void()>& body, const char* word) {
 
 inline int64_t out(Node& node, Block& block, bool asynchronous) {
   if (!asynchronous) return node.page->write(block.data(), block.layout());
-  const int64_t token = node.page->start_write(block.data(), block.layout(), true);
+  const int64_t token = node.page->start_write(block.data(), block.layout(), block.is_watched());
   Page::find(token, node.page->store())->end_write(token, block.data());
   return token;
 }
