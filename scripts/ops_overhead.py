@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from poet_onnx.runtime import PagingOptions, count_paging, installed_runtime, session_options
+from poet_onnx.runtime import PagingOptions, count_paging, installed_runtime, page_directory, session_options
 
 NODES = 400
 RUNS = 60
@@ -49,11 +48,12 @@ def main(arguments: Sequence[str]) -> int:
     """Measure everything and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
-    parser.add_argument("--page-dir", type=Path, help="directory for the page files (default: a temporary one)")
+    parser.add_argument(
+        "--page-dir", type=Path, help="directory for the page files (default: a folder for temporary files on storage)"
+    )
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        directory = options.page_dir or Path(folder)
-        rows = [*node_rows(directory), *transfer_rows(directory)]
+    directory = page_directory(options.page_dir)
+    rows = [*node_rows(directory), *transfer_rows(directory)]
     for row in rows:
         print("  ".join(f"{name}={value}" for name, value in row.items() if value != ""))
     if options.output is not None:

@@ -24,7 +24,7 @@ from paging_cases import Stepper, exported, open_descriptors, show, write_table
 from poet_onnx import rewrite
 from poet_onnx.feeds import random_feeds
 from poet_onnx.ops import library_path
-from poet_onnx.runtime import PagingOptions, count_allocations
+from poet_onnx.runtime import PagingOptions, count_allocations, page_directory
 
 FAULTS = {
     "interrupted": 1,
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     options = parser.parse_args(arguments)
     rows: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=page_directory()) as folder:
         for name, budget in CASES:
             if name in options.models:
                 path = exported(name, Path(folder))

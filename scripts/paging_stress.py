@@ -37,7 +37,7 @@ from paging_cases import (
 from poet_onnx import rewrite
 from poet_onnx.feeds import random_feeds
 from poet_onnx.rewrite import RewriteResult
-from poet_onnx.runtime import count_allocations, count_paging, open_stores
+from poet_onnx.runtime import count_allocations, count_paging, open_stores, page_directory
 
 Row = dict[str, object]
 
@@ -104,7 +104,7 @@ def kills(path: Path, count: int, *, seed: int) -> Row:
     """Kill training processes at random moments and look for what they left."""
     chance = random.Random(seed)
     left, in_steps = [], 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=page_directory()) as folder:
         _, model = paged(path, Path(folder))
         model.with_name("original.onnx").write_bytes(path.read_bytes())
         pages = Path(folder, "pages")
@@ -143,7 +143,7 @@ def outputs_of(stepper: Stepper) -> list[bytes]:
 
 def sessions(path: Path, count: int, threads: int, *, steps_each: int = 5) -> Row:
     """Run many sessions at once and compare every step with one of a session alone."""
-    with tempfile.TemporaryDirectory() as folder, count_allocations() as counter:
+    with tempfile.TemporaryDirectory(dir=page_directory()) as folder, count_allocations() as counter:
         result, model = paged(path, Path(folder))
         pages = Path(folder, "pages")
         pages.mkdir()
@@ -200,7 +200,11 @@ def _session_bytes(result: RewriteResult) -> int:
 
 def steps(path: Path, count: int) -> Row:
     """Run rounds of steps of one session and look for anything that grows: over all, or in each of them."""
-    with tempfile.TemporaryDirectory() as folder, count_allocations() as counter, count_paging() as paging:
+    with (
+        tempfile.TemporaryDirectory(dir=page_directory()) as folder,
+        count_allocations() as counter,
+        count_paging() as paging,
+    ):
         result, model = paged(path, Path(folder))
         pages = Path(folder, "pages")
         pages.mkdir()

@@ -36,7 +36,7 @@ from paging_cases import Stepper, exported, interleaved_medians, page_files, sho
 from poet_onnx import rewrite
 from poet_onnx.feeds import random_feeds
 from poet_onnx.profiler.timing import keep_heap
-from poet_onnx.runtime import PagingOptions, count_paging, describe_store, open_stores, session_options
+from poet_onnx.runtime import PagingOptions, count_paging, describe_store, open_stores, page_directory, session_options
 
 BLOCKS_BYTES = [64 << 10, 256 << 10, 1 << 20, 4 << 20]
 BACKENDS = ["cached", "uncached", "direct", "io_uring"]
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fio is missing: `apt-get install fio` (Debian, Ubuntu) adds it", file=sys.stderr)
         return 2
     rows = []
-    with tempfile.TemporaryDirectory(dir=options.page_dir) as folder:
+    with tempfile.TemporaryDirectory(dir=page_directory(options.page_dir)) as folder:
         for backend in options.backends:
             for block in options.blocks:
                 paging = PagingOptions(backend=backend, checksum=options.checksum)
