@@ -342,7 +342,8 @@ def _terms(failure: _Failure, request: Request) -> Terms:
         parts.append(f"{aside:,} set aside for what onnxruntime adds to its blocks on aarch64")
     estimated = estimated_workspace_nodes(problem.graph, problem.costs)
     if estimated:
-        parts.append(f"an estimate, settled by `poet-onnx profile`, of what {len(estimated)} kernels allocate")
+        count = f"{len(estimated)} node{'' if len(estimated) == 1 else 's'}"
+        parts.append(f"an estimate, settled by `poet-onnx profile`, of what the kernels of {count} allocate")
     return Terms(
         "RAM budget" if ram else "transient budget",
         asked_bytes=(problem.budget_bytes or 0) + resident,

@@ -14,7 +14,7 @@ from cli_runs import Cli, assert_one_sentence
 
 from poet_onnx.atomic import write_text
 from poet_onnx.cli.files import check_writable
-from poet_onnx.cli.tables import printable, show_json
+from poet_onnx.cli.terminal import printable, show_json
 from poet_onnx.errors import InputError
 from poet_onnx.extract import load_model
 

@@ -11,7 +11,8 @@ import pydantic
 import pytest
 
 from poet_onnx import rewrite
-from poet_onnx.cli.tables import duration_text, report_lines
+from poet_onnx.cli.figures import duration_text
+from poet_onnx.cli.tables import report_lines
 from poet_onnx.device import load_device
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Prediction

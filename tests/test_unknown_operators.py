@@ -49,7 +49,7 @@ def test_a_plan_with_an_estimate_says_so_and_verifies(unusual: Path, tmp_path: P
     result.save(tmp_path / "out.onnx")
     report = Report.of_rewrite(result, model="model", output=None)
     assert report.estimated_workspace_nodes == ("mix",)
-    assert any("1 kernels" in line and "'mix'" in line and "profile" in line for line in report_lines(report))
+    assert any("1 node " in line and "'mix'" in line and "profile" in line for line in report_lines(report))
     assert verify(unusual, tmp_path / "out.onnx", feeds=2).problems == ()
     inspection = inspect(unusual, load_device("a72"))
     assert inspection.estimated_workspace_nodes == ("mix",)
@@ -57,12 +57,14 @@ def test_a_plan_with_an_estimate_says_so_and_verifies(unusual: Path, tmp_path: P
 
 
 def test_a_budget_that_an_estimate_exceeds_is_refused_with_what_settles_it(unusual: Path) -> None:
-    with pytest.raises(InfeasibleError, match="estimate, settled by `poet-onnx profile`, of what 1 kernels allocate"):
+    with pytest.raises(
+        InfeasibleError, match="estimate, settled by `poet-onnx profile`, of what the kernels of 1 node allocate"
+    ):
         rewrite(unusual, device="a72", activation_budget="90%", time_limit_seconds=10)
 
 
 def test_a_profile_settles_what_was_estimated(unusual: Path) -> None:
-    measured = measure(unusual, load_device("host"), repetitions=2, warmup=1)
+    measured = measure(unusual, load_device("a72"), repetitions=2, warmup=1)
     report = report_of(unusual, costs=measured)
     assert report.estimated_workspace_nodes == ()
     assert not any("estimated" in line for line in report_lines(report))

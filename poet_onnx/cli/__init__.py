@@ -20,7 +20,7 @@ import click
 
 from poet_onnx.cli.examining import devices, inspect, profile, verify
 from poet_onnx.cli.rewriting import rewrite
-from poet_onnx.cli.tables import show, show_json
+from poet_onnx.cli.terminal import show, show_json
 from poet_onnx.errors import InfeasibleError, PoetError, PoetWarning
 
 _DEBUG = "POET_ONNX_DEBUG"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from poet_onnx.cli import options, tables
+from poet_onnx.cli import options, tables, terminal
 from poet_onnx.cli.files import check_writable
 from poet_onnx.device import device_names, load_device
 from poet_onnx.errors import InputError
@@ -24,15 +24,15 @@ def devices(name: str | None, as_json: bool) -> None:
     if name is not None:
         device = load_device(name)
         if as_json:
-            tables.show_json(device.model_dump_json(indent=2))
+            terminal.show_json(device.model_dump_json(indent=2))
         else:
-            tables.show(tables.device_table(device))
+            terminal.show(tables.device_table(device))
         return
     found = [load_device(each) for each in device_names()]
     if as_json:
-        tables.show_json(json.dumps([device.model_dump(mode="json") for device in found], indent=2))
+        terminal.show_json(json.dumps([device.model_dump(mode="json") for device in found], indent=2))
     else:
-        tables.show(tables.devices_table(found))
+        terminal.show(tables.devices_table(found))
 
 
 @click.command(short_help="Show what fills the memory, and what could work.")
@@ -48,15 +48,15 @@ def inspect(
     model: Path, *, device: str, target: str, frozen_batch_norm: str, dims: dict[str, int], as_json: bool
 ) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
-    with tables.ProgressLine(f"searching for the smallest budget of {model}"):
+    with terminal.ProgressLine(f"searching for the smallest budget of {model}"):
         inspection = inspect_model(
             model, load_device(device), dims=dims, target=target, frozen_batch_norm=frozen_batch_norm
         )
     if as_json:
-        tables.show_json(inspection.model_dump_json(indent=2))
+        terminal.show_json(inspection.model_dump_json(indent=2))
         return
     for part in tables.inspection_parts(inspection):
-        tables.show(part)
+        terminal.show(part)
 
 
 @click.command(short_help="Run original and rewrite, and compare.")
@@ -87,15 +87,15 @@ def verify(
     Every output and every updated buffer must have the same bits, the nodes must run in the file's order, and the
     measured memory peak must be the predicted one, within the budget. Exit code 1 if anything is wrong.
     """
-    with tables.ProgressLine(f"running both models for {feeds} steps"):
+    with terminal.ProgressLine(f"running both models for {feeds} steps"):
         report = verify_models(
             original, rewritten, feeds=feeds, threads=threads, optimized=optimized, page_dir=page_dir
         )
     if as_json:
-        tables.show_json(report.model_dump_json(indent=2))
+        terminal.show_json(report.model_dump_json(indent=2))
     else:
         for part in tables.verification_parts(report):
-            tables.show(part)
+            terminal.show(part)
     context.exit(0 if report.passed else 1)
 
 
@@ -136,7 +136,7 @@ def profile(
         raise InputError(
             f"Device {profiled.name} is for planning only: ONNX Runtime does not run there; give the device at hand."
         )
-    with tables.ProgressLine(f"measuring {model}") as progress:
+    with terminal.ProgressLine(f"measuring {model}") as progress:
         measured = measure(
             model,
             profiled,
@@ -151,8 +151,8 @@ def profile(
         )
     measured.save(output, replace=force)
     if as_json:
-        tables.show_json(measured.model_dump_json(indent=2))
+        terminal.show_json(measured.model_dump_json(indent=2))
         return
     for part in tables.measured_parts(measured):
-        tables.show(part)
-    tables.show(f"wrote {output}")
+        terminal.show(part)
+    terminal.show(f"wrote {output}")

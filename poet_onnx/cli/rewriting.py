@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from poet_onnx.atomic import Written, write_text
-from poet_onnx.cli import options, tables
+from poet_onnx.cli import options, tables, terminal
 from poet_onnx.cli.files import check_writable
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.measured import load_measured
@@ -120,7 +120,7 @@ def rewrite(
     check_writable(outputs, inputs={option: path for option, path in given.items() if path is not None}, force=force)
 
     measured = None if costs is None else load_measured(costs)
-    with tables.ProgressLine(f"ordering and planning {model}") as progress:
+    with terminal.ProgressLine(f"ordering and planning {model}") as progress:
         result = rewrite_model(
             model, device=device, costs=measured, plan=plan, dims=dims, progress=progress, **planning
         )
@@ -128,15 +128,15 @@ def rewrite(
     report = Report.of_rewrite(result, model=str(model), output=str(out), measured=measured)
     _write(result, report, outputs, replace=force)
     if as_json:
-        tables.show_json(report.model_dump_json(indent=2))
+        terminal.show_json(report.model_dump_json(indent=2))
         return
-    tables.show(tables.report_table(report))
+    terminal.show(tables.report_table(report))
     for line in tables.report_lines(report):
-        tables.show(line)
+        terminal.show(line)
     if verification is not None:
         for part in tables.verification_parts(verification):
-            tables.show(part)
-    tables.show(f"wrote {', '.join(str(path) for path in outputs.values())}")
+            terminal.show(part)
+    terminal.show(f"wrote {', '.join(str(path) for path in outputs.values())}")
 
 
 def _verify(model: Path, result: RewriteResult, feeds: int, page_dir: Path | None) -> VerificationReport:
@@ -145,11 +145,11 @@ def _verify(model: Path, result: RewriteResult, feeds: int, page_dir: Path | Non
     Raises:
         CheckFailedError: if a promise is broken.
     """
-    with tables.ProgressLine(f"verifying with {feeds} random feeds"):
+    with terminal.ProgressLine(f"verifying with {feeds} random feeds"):
         verification = verify(model, result.model, feeds=feeds, page_dir=page_dir)
     if not verification.passed:
         for part in tables.verification_parts(verification):
-            tables.show(part, stderr=True)
+            terminal.show(part, stderr=True)
         raise CheckFailedError(
             f"The rewrite of {model} failed its check ({verification.problems[0]}); nothing was written."
         )

@@ -1,100 +1,20 @@
-"""What people read: figures with units, tables, and the progress line."""
+"""What people read: tables, and what they cannot say."""
 
 from __future__ import annotations
 
-import ctypes
-import json
-import math
-import os
-import sys
-import time
-import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import rich.box
-from rich.console import Console
-from rich.status import Status
 from rich.table import Table
-from rich.text import Text
 
+from poet_onnx.cli.figures import bytes_text, duration_text, percent_text, scaled_text
 from poet_onnx.device import DeviceProfile
 from poet_onnx.inspection import Inspection
 from poet_onnx.measured import MeasuredCosts
 from poet_onnx.report import Figures, Report, Wear
-from poet_onnx.scheduling import Progress
 from poet_onnx.verify import VerificationReport
 
-_PLAIN_WIDTH = 120
-"""Columns of what is printed into a file or a pipe."""
-_PLAIN_PROGRESS_SECONDS = 10.0
-"""A file or a pipe gets a progress line this often."""
 _SHOWN_NODES = 3
-_COMMANDS = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Unicode's categories of control characters, formats such as the direction of writing, half characters, line ends."""
-_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
-
-
-def make_console(*, stderr: bool = False) -> Console:
-    """Return a console on stdout or stderr as it is now; NO_COLOR and pipes are respected."""
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _PLAIN_WIDTH
-    return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
-
-
-def show(text: str | Table, *, stderr: bool = False) -> None:
-    """Print a text or a table to stdout, or to stderr."""
-    make_console(stderr=stderr).print(text, soft_wrap=isinstance(text, str))
-
-
-def show_json(text: str) -> None:
-    """Print JSON to stdout as it is, whatever the terminal; what would command one is escaped as JSON does it."""
-    sys.stdout.write(printable(text.rstrip("\n"), lambda each: json.dumps(each)[1:-1]) + "\n")
-
-
-def printable(text: str, escape: Callable[[str], str] = lambda each: each.encode("unicode_escape").decode()) -> str:
-    """Return a text in which nothing commands a terminal: names and messages may come from anybody's file."""
-    return "".join(escape(each) if each != "\n" and unicodedata.category(each) in _COMMANDS else each for each in text)
-
-
-class _Console(Console):
-    """A console that shows what texts have in them and obeys none of it."""
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text ready to be printed; every string in a table comes here too."""
-        return super().render_str(printable(text), **options)
-
-
-def bytes_text(count: int) -> str:
-    """Return bytes in the binary unit that reads best."""
-    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while abs(size) >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop(0)
-    return f"{count} B" if units[0] == "B" else f"{size:.2f} {units[0]}"
-
-
-def scaled_text(value: float, unit: str) -> str:
-    """Return a number with four digits and the SI prefix that reads best."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g} {unit}"
-    if abs(value) >= 1e4:
-        return f"{value:,.0f} {unit}"
-    factor, prefix = next((pair for pair in _PREFIXES if abs(value) >= pair[0]), _PREFIXES[-1])
-    return f"{value / factor:.4g} {prefix}{unit}"
-
-
-def percent_text(fraction: float) -> str:
-    """Return a fraction as a percentage with at most two decimals; never 0 for what is not."""
-    return "under 0.01 %" if 0 < fraction < 1e-4 else f"{100 * fraction:.2f} %"
-
-
-def duration_text(seconds: float) -> str:
-    """Return a time that people plan with, in the unit that reads best."""
-    units = ((365.25 * 86400, "years"), (86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
-    size, name = next((unit for unit in units if seconds >= 2 * unit[0]), (1.0, "seconds"))
-    return f"{seconds / size:,.3g} {name}" if seconds / size < 1000 else f"{seconds / size:,.0f} {name}"
 
 
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
@@ -189,9 +109,10 @@ def _estimate_lines(nodes: Sequence[str]) -> Iterator[str]:
     """Say that budgets rest on an estimate, and how to settle it."""
     if nodes:
         shown = ", ".join(f"'{name}'" for name in nodes[:_SHOWN_NODES])
+        count = f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
         more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
         yield (
-            f"estimated: what {len(nodes)} kernels allocate for themselves ({shown}{more}); measure them with "
+            f"estimated: what the kernels of {count} allocate for themselves ({shown}{more}); measure them with "
             "`poet-onnx profile` and give --costs, or compare the peak with `rewrite --check 1`"
         )
 
@@ -209,60 +130,6 @@ def _wear_text(wear: Wear) -> str:
         f"{text}; its endurance of {bytes_text(wear.endurance_bytes or 0)} lasts "
         f"{duration_text(wear.life_seconds)} of training, {wear.life_steps:,} steps"
     )
-
-
-class ProgressLine:
-    """A line on stderr that tells how the work is going: rewritten in place on a terminal, rare lines elsewhere.
-
-    Until it ends, what native libraries print to stdout goes to stderr, so that stdout holds the result alone: SCIP
-    says there how often Ctrl-C was pressed.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._console = make_console(stderr=True)
-        self._status: Status | None = self._console.status(Text(printable(text))) if self._console.is_terminal else None
-        self._printed_at = time.monotonic()
-        self._stdout = -1
-
-    def __enter__(self) -> ProgressLine:
-        """Begin."""
-        sys.stdout.flush()
-        self._stdout = os.dup(1)
-        os.dup2(2, 1)
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End, and give stdout back."""
-        if self._status is not None:
-            self._status.stop()
-        ctypes.CDLL(None).fflush(None)
-        os.dup2(self._stdout, 1)
-        os.close(self._stdout)
-
-    def __call__(self, progress: Progress) -> None:
-        """Show incumbent, bound, gap and seconds."""
-
-        def joules(value: float | None) -> str:
-            return "none yet" if value is None or not math.isfinite(value) else scaled_text(value, "J")
-
-        gap = "unknown" if progress.gap is None or not math.isfinite(progress.gap) else percent_text(progress.gap)
-        text = (
-            f"solving: incumbent {joules(progress.objective_joules)}, bound {joules(progress.bound_joules)}, "
-            f"gap {gap}, {progress.seconds:.0f} s (Ctrl-C keeps the best plan so far)"
-        )
-        self.say(text)
-
-    def say(self, text: str) -> None:
-        """Show what is being done."""
-        if self._status is not None:
-            self._status.update(Text(printable(text)))
-        elif time.monotonic() - self._printed_at >= _PLAIN_PROGRESS_SECONDS:
-            self._printed_at = time.monotonic()
-            self._console.print(text, soft_wrap=True)
 
 
 def devices_table(devices: Sequence[DeviceProfile]) -> Table:
