@@ -136,7 +136,8 @@ void threads_share_a_node() {
         source.fill(value);
         try {
           in(reader, out(writer, source, turn % 2 == 0), 0, target, turn % 3 == 0);
-        } catch (const Error&) {
+        } catch (const Error& error) {
+          REQUIRE(std::strstr(error.what(), "concurrent run") != nullptr);
           continue;
         }
         REQUIRE(target.is_all(value));
