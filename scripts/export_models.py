@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,16 +59,23 @@ def quiet() -> Iterator[None]:
                 os.close(source)
 
 
-def export_forward(module: nn.Module, example: dict[str, Tensor], *, dynamic: bool = False) -> onnx.ModelProto:
+def export_forward(
+    module: nn.Module,
+    example: Mapping[str, Tensor],
+    outputs: Sequence[str] = ("output",),
+    *,
+    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
+) -> onnx.ModelProto:
     """Return the forward model of a module in the mode that it is in, as an input of `generate_artifacts`.
 
     The exporter runs the module once, which moves running statistics, and writes what it finds afterwards: here the
     model gets, and the module keeps, the values that the module has now.
 
     Args:
-        module: whose first output is exported.
+        module: what to export.
         example: its inputs by name, in its order.
-        dynamic: leave the batch size open, as a dimension named "batch".
+        outputs: names of what it returns.
+        dynamic_axes: names of sizes that are left open, as `torch.onnx.export` takes them.
     """
     import onnx
     import torch
@@ -86,8 +93,8 @@ def export_forward(module: nn.Module, example: dict[str, Tensor], *, dynamic: bo
             do_constant_folding=False,
             opset_version=OPSET,
             input_names=list(example),
-            output_names=["output"],
-            dynamic_axes={name: {0: "batch"} for name in (*example, "output")} if dynamic else None,
+            output_names=list(outputs),
+            dynamic_axes=dynamic_axes,
         )
     finally:
         moved = {name for name, buffer in _buffers(module).items() if not torch.equal(buffer, values[name])}
@@ -131,9 +138,10 @@ def export(
     from onnxruntime.training import artifacts
 
     torch.manual_seed(seed)
-    module = recipe.build()
+    module, example = recipe.build(), recipe.inputs(batch)
+    axes = {name: {0: "batch"} for name in (*example, "output")} if dynamic else None
     artifacts.generate_artifacts(
-        export_forward(module, recipe.inputs(batch), dynamic=dynamic),
+        export_forward(module, example, dynamic_axes=axes),
         requires_grad=[name for name, parameter in module.named_parameters() if parameter.requires_grad],
         frozen_params=[name for name, parameter in module.named_parameters() if not parameter.requires_grad],
         loss=artifacts.LossType[loss or recipe.loss],

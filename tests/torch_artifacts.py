@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-from export_models import OPSET, quiet
+from export_models import export_forward, quiet
 
 
 def make_artifacts(
@@ -37,23 +35,10 @@ def make_artifacts(
     from onnxruntime.training import artifacts
 
     folder.mkdir(parents=True, exist_ok=True)
-    buffer = io.BytesIO()
     parameters = dict(module.named_parameters())
     with quiet():
-        torch.onnx.export(
-            module.train(),
-            tuple(inputs.values()),
-            buffer,
-            dynamo=False,
-            training=torch.onnx.TrainingMode.TRAINING,
-            do_constant_folding=False,
-            opset_version=OPSET,
-            input_names=list(inputs),
-            output_names=list(outputs),
-            dynamic_axes=dynamic_axes,
-        )
         artifacts.generate_artifacts(
-            onnx.load_model_from_string(buffer.getvalue()),
+            export_forward(module.train(), inputs, outputs, dynamic_axes=dynamic_axes),
             requires_grad=[name for name, parameter in parameters.items() if parameter.requires_grad],
             frozen_params=[name for name, parameter in parameters.items() if not parameter.requires_grad],
             artifact_directory=str(folder),

@@ -16,15 +16,35 @@ from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_STAGE, Event
 
 _SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_EVENTS = (PY_SCIP_EVENTTYPE.PRESOLVEROUND, PY_SCIP_EVENTTYPE.LPSOLVED, PY_SCIP_EVENTTYPE.NODESOLVED)
+
+class Listener(Eventhdlr):
+    """Asks SCIP for events while it works.
+
+    Attributes:
+        events: which.
+    """
+
+    events: tuple[int, ...] = ()
+
+    def eventinit(self) -> None:
+        """Ask for the events."""
+        for event in self.events:
+            self.model.catchEvent(event, self)
+
+    def eventexit(self) -> None:
+        """Ask for them no more."""
+        for event in self.events:
+            self.model.dropEvent(event, self)
 
 
-class Interrupts(Eventhdlr):
+class Interrupts(Listener):
     """Notes signals, and stops SCIP at its next event; as a context, interrupts what runs in it at once.
 
     Attributes:
         noted: those that came.
     """
+
+    events = (PY_SCIP_EVENTTYPE.PRESOLVEROUND, PY_SCIP_EVENTTYPE.LPSOLVED, PY_SCIP_EVENTTYPE.NODESOLVED)
 
     def __init__(self) -> None:
         self.noted: list[int] = []
@@ -48,16 +68,6 @@ class Interrupts(Eventhdlr):
         if self._may_raise:
             self._may_raise = False
             raise KeyboardInterrupt
-
-    def eventinit(self) -> None:
-        """Ask for the events."""
-        for event in _EVENTS:
-            self.model.catchEvent(event, self)
-
-    def eventexit(self) -> None:
-        """Ask for them no more."""
-        for event in _EVENTS:
-            self.model.dropEvent(event, self)
 
     def eventexec(self, event: Event) -> None:
         """Stop SCIP, at the next event if it cannot yet."""

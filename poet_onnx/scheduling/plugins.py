@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyscipopt import Eventhdlr, Heur, Model, Sepa, Variable
+from pyscipopt import Heur, Model, Sepa, Variable
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, PY_SCIP_STAGE, Event
 
 from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.classes import solver_class
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
-from poet_onnx.scheduling.interrupts import Interrupts
+from poet_onnx.scheduling.interrupts import Interrupts, Listener
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.search import MOST_CHANGES
 from poet_onnx.scheduling.starts import rounded_start
@@ -32,34 +32,24 @@ FIRST_CHANGES, NEXT_CHANGES = MOST_CHANGES // 4, MOST_CHANGES // 16
 ROUNDING_SHARE = 0.25
 """Of the time that is left, a guard for the local search behind a rounding."""
 
-_EVENTS = (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED)
-
 
 def iterations_of(scip: Model) -> int:
     """Return the iterations of the simplex so far; SCIP counts them only once it has begun to search."""
     return int(scip.getNLPIterations()) if scip.getStage() in (PY_SCIP_STAGE.SOLVING, PY_SCIP_STAGE.SOLVED) else 0
 
 
-class Patience(Eventhdlr):
+class Patience(Listener):
     """Stops SCIP after so many iterations of the simplex.
 
     Attributes:
         ending: why SCIP was stopped, None if it was not.
     """
 
+    events = (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED)
+
     def __init__(self, most_iterations: float) -> None:
         self.most_iterations = most_iterations
         self.ending: str | None = None
-
-    def eventinit(self) -> None:
-        """Ask for the events."""
-        for event in _EVENTS:
-            self.model.catchEvent(event, self)
-
-    def eventexit(self) -> None:
-        """Ask for them no more."""
-        for event in _EVENTS:
-            self.model.dropEvent(event, self)
 
     def eventexec(self, event: Event) -> None:
         """Look at what SCIP has."""
