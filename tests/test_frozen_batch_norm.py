@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +33,12 @@ from poet_onnx.costs import cost_table
 from poet_onnx.device import load_device
 from poet_onnx.errors import InputError
 from poet_onnx.extract import extract, load_model
+from poet_onnx.forms import forms
 from poet_onnx.inspection import inspect
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm
 from poet_onnx.passes.frozen_batch_norm import FROZEN_KEY, FreezeBatchNorm, frozen_outputs
-from poet_onnx.passes.lowering import prepare as prepare_model
+from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.passes.lowering import prepare as prepare_graph
 from poet_onnx.problem import ScheduleProblem
 
 X = (4, 3, 8, 8)
@@ -129,10 +132,12 @@ def test_random_nets_keep_every_bit_under_random_plans(tmp_path: Path, seed: int
     model = load_model(path)
     SettleBatchNorm()(model)
     assert len(frozen_outputs(model)) == sum(not norm.training for norm in norms(net))
-    prepare_model(target=target)(model)
-    graph = extract(model)
+    normalize_for(target)(model)
+    form = next(forms(model, load_device("a72"), target))
+    graph = extract(form.model)
     problem = ScheduleProblem(graph, cost_table(graph, load_device("a72")))
     plan = random_plan(problem, seed, recomputes=12, transfers=6)
+    plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions)
     result = poet_onnx.rewrite(path, device="a72", plan=plan, target=target)
     report = poet_onnx.verify(path, result.model, feeds=2, page_dir=tmp_path)
     assert report.problems == ()
@@ -180,7 +185,7 @@ def test_half_precision_sums_in_the_precision_of_its_parameters() -> None:
             dx, ds, db = com.microsoft.BatchNormalizationGrad<epsilon = 0.01>(dy, x, s, a, i)
         }""")
     SettleBatchNorm("all")(model)
-    prepare_model(target="stock")(model)
+    prepare_graph(target="stock")(model)
     feeds = {name: random.random(half).astype(np.float16) for name in ("x", "dy")}
     feeds |= {name: (0.5 + random.random(4)).astype(np.float32) for name in ("s", "b", "m", "v")}
     found = run_model(model, feeds)
