@@ -147,13 +147,9 @@ class BatchNormalize final : public Kernel {
     float* running_variance = read_numbers(context, 4, sizes.channels);
     const float* rates = read_numbers(context, 5, 2);
     const uint64_t bytes = sizes.channels * sizeof(float);
-    require_apart({{running_mean, bytes},
-                   {running_variance, bytes},
-                   {scale, bytes},
-                   {bias, bytes},
-                   {rates, 2 * sizeof(float)},
-                   input.memory()},
-                  2);
+    // A recomputed node has one scratch tensor for both statistics: nobody reads what it leaves there.
+    for (const float* statistic : {running_mean, running_variance})
+      require_apart({{statistic, bytes}, {scale, bytes}, {bias, bytes}, {rates, 2 * sizeof(float)}, input.memory()}, 1);
     const float epsilon = rates[0], momentum = rates[1], rest = 1.0F - momentum;
     auto* y = static_cast<float*>(context.output(0, input.layout.shape));
     auto* means = static_cast<float*>(context.output(1, per_channel(sizes)));

@@ -168,8 +168,9 @@ SHARING = [
     for op_type, (inputs, all_changed) in CHANGING.items()
     for changed in all_changed
     for other in range(len(inputs))
-    if other != changed and inputs[other] == inputs[changed]
+    if other != changed and inputs[other] == inputs[changed] and not (op_type == "BatchNormalize" and other in (3, 4))
 ]
+"""A recomputed batch normalization has one scratch tensor for both of its statistics."""
 
 
 @pytest.mark.parametrize(("op_type", "changed", "other"), SHARING)
