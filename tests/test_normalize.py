@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,8 @@ def test_nodes_keep_their_order_and_every_tensor_tells_its_type(name: str, model
     model = load_model(model_path(name))
     names = [node.name for node in model.graph]
     normalize()(model)
-    kept = [node.name for node in model.graph]
+    # The additions of a sum of many gradients stand where it stood.
+    kept = list(dict.fromkeys(re.sub(r"(?<=_grad)/Add_\d+$", "", node.name or "") for node in model.graph))
     assert kept == [name for name in names if name in set(kept)]
     assert not {node.op_type for node in model.graph} & {"Shape", "Size", "Constant"}
     described = {value.name for value in ir.to_proto(model).graph.value_info}

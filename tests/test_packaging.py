@@ -85,7 +85,7 @@ def test_wheel_holds_library_modules_and_data(wheel: zipfile.ZipFile) -> None:
 def test_wheel_serves_every_python_and_has_the_command(wheel: zipfile.ZipFile) -> None:
     assert "-py3-none-" in Path(str(wheel.filename)).name
     entry_points = wheel.read(f"{wheel_folder(wheel)}/entry_points.txt").decode()
-    assert "poet-onnx = poet_onnx.cli:main" in entry_points
+    assert "poet-onnx = poet_onnx.__main__:main" in entry_points
     metadata = wheel.read(f"{wheel_folder(wheel)}/METADATA").decode()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for extra in project["optional-dependencies"]:

@@ -149,5 +149,5 @@ def test_bad_settings_are_refused(kind: type, options: dict[str, float], message
     "values", [{}, {"kind": "Lion"}, {"kind": "SGD", "learning_rate": 1.0}, {**settings(SGD()), "momentum": "x"}]
 )
 def test_settings_of_no_optimizer_are_refused(values: dict[str, object]) -> None:
-    with pytest.raises(InputError, match=r"There is no optimizer|These are no settings"):
+    with pytest.raises(InputError, match=r"There is no such optimizer: use one of|These are no settings of SGD"):
         from_settings(values)

@@ -227,14 +227,14 @@ def test_a_model_that_the_runtime_refuses_is_a_problem_not_a_crash(path: Path, r
 
 
 def test_a_model_that_fails_as_it_runs_is_a_problem_not_a_crash(tmp_path: Path) -> None:
-    """Labels are declared as many as the batch, and scores are twice as many."""
+    """A constant index is beyond what it is one of, which nobody looks at before the node runs."""
     nodes = [
-        helper.make_node("Constant", [], ["pairs"], value_ints=[-1, 2]),
-        helper.make_node("Reshape", ["x", "pairs"], ["halves"]),
-        helper.make_node("MatMul", ["halves", "w"], ["scores"]),
+        helper.make_node("Constant", [], ["columns"], value_ints=[0, 7]),
+        helper.make_node("Gather", ["x", "columns"], ["chosen"], axis=1),
+        helper.make_node("MatMul", ["chosen", "w"], ["scores"]),
     ]
-    path = export_small(tmp_path, nodes, {"w": (2, 3)}, x=("batch", 4), classes=3)
-    result = poet_onnx.rewrite(path, device="host", dims={"batch": 2})
+    path = export_small(tmp_path, nodes, {"w": (2, 3)}, x=(2, 4), classes=3)
+    result = poet_onnx.rewrite(path, device="host")
     report = poet_onnx.verify(path, result.model, feeds=1)
     assert not report.passed
     assert report.problems[0].startswith("ONNX Runtime cannot run the original model: ")

@@ -30,8 +30,10 @@ def _accumulate(site: Site) -> None:
     """InPlaceAccumulatorV2(buffer, gradient, overwrite) -> (updated, buffer?)."""
     buffer, gradient, overwrite = (site.input(index) for index in range(3))
     if not site.kernels:
-        total = site.op("Add", buffer, gradient)
-        site.give(0, site.op("Where", overwrite, gradient, total))
+        total = site.op("Where", overwrite, gradient, site.op("Add", buffer, gradient))
+        site.give(0, total)
+        # What was a flag is the gradient now.
+        total.type, total.shape = ir.TensorType(site.type(0).dtype), ir.Shape(site.shape(0))
         return
     if site.type(0).dtype not in (FLOAT, DOUBLE) or site.type(0).dtype != site.type(1).dtype:
         raise UnsupportedError(f"it accumulates {site.type(1).dtype.name} in {site.type(0).dtype.name}")
