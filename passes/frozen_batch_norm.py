@@ -16,6 +16,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.errors import InputError
 from poet_onnx.operators import MICROSOFT_DOMAIN
 from poet_onnx.passes.lowering.site import Site
+from poet_onnx.passes.metadata import read_json
 from poet_onnx.passes.normalize import InlineFunctions, NameNodes
 from poet_onnx.shapes import Inferred
 
@@ -81,10 +82,7 @@ def frozen_outputs(model: ir.Model) -> tuple[str, ...]:
     Raises:
         InputError: if the metadata is damaged.
     """
-    try:
-        names = json.loads(model.metadata_props.get(FROZEN_KEY, "[]"))
-    except ValueError:
-        names = None
+    names = read_json(model, FROZEN_KEY, [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"The model's metadata '{FROZEN_KEY}' is damaged: rewrite the original again.")
     return tuple(names)

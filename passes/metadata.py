@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -39,6 +40,15 @@ class Settings:
     threads: int
 
 
+def read_json(model: ir.Model, key: str, default: Any) -> Any:
+    """Return what JSON a model's metadata hold: a default where there is nothing, None where it is none."""
+    text = model.metadata_props.get(key)
+    try:
+        return default if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def read_settings(model: ir.Model) -> Settings:
     """Read what `WriteMetadata` wrote.
 
@@ -47,10 +57,7 @@ def read_settings(model: ir.Model) -> Settings:
     """
     metadata = model.metadata_props
     target, threads = metadata.get(TARGET_KEY, "training"), metadata.get(THREADS_KEY, "1")
-    try:
-        dims = json.loads(metadata.get(DIMS_KEY, "{}"))
-    except (ValueError, RecursionError):
-        dims = None
+    dims = read_json(model, DIMS_KEY, {})
     if target not in ("training", "stock"):
         raise InputError(f"The model's metadata are damaged: {TARGET_KEY} is {target!r}; rewrite the model again.")
     if not isinstance(dims, dict) or not all(isinstance(size, int) and size >= 1 for size in dims.values()):

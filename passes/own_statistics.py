@@ -14,6 +14,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import InputError
 from poet_onnx.passes.frozen_batch_norm import STATISTICS, batch_norms
+from poet_onnx.passes.metadata import read_json
 
 STATISTICS_KEY = "poet.running_statistics"
 
@@ -87,10 +88,7 @@ def read_names(model: ir.Model) -> dict[str, list[str]]:
     Raises:
         InputError: if the metadata is damaged.
     """
-    try:
-        names = json.loads(model.metadata_props.get(STATISTICS_KEY, "{}"))
-    except ValueError:
-        names = None
+    names = read_json(model, STATISTICS_KEY, {})
     if not isinstance(names, dict) or not all(
         isinstance(pair, list) and all(isinstance(name, str) and name for name in pair) for pair in names.values()
     ):

@@ -228,7 +228,7 @@ def test_what_is_read_of_a_layers_own_statistics_is_refused(tmp_path: Path) -> N
         SettleBatchNorm("all")(model)
 
 
-@pytest.mark.parametrize("text", ["{", "3", '["a", 1]'])
+@pytest.mark.parametrize("text", ["{", "3", '["a", 1]', "[" * 100_000], ids=["cut", "number", "names", "deep"])
 def test_damaged_metadata_is_refused(tmp_path: Path, text: str) -> None:
     path = export_frozen(mixed_net(), torch.randn(X), tmp_path)
     rewritten = poet_onnx.rewrite(path, device="a72").model
