@@ -110,7 +110,7 @@ def model_path() -> Callable[..., Path]:
 @pytest.fixture
 def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Return a function that runs the command line with some arguments."""
-    monkeypatch.delenv("POET_ONNX_DEBUG", raising=False)
+    monkeypatch.setenv("POET_ONNX_DEBUG", "0")  # --debug changes it, which must not outlive the test
 
     from poet_onnx.cli import main
 

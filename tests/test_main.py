@@ -94,6 +94,24 @@ def test_a_profile_that_is_ended_removes_its_folder(
     assert not out.exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_an_import_turns_into_an_error_ends_the_program(
+    model_path: Callable[..., Path], tmp_path: Path, number: signal.Signals
+) -> None:
+    """As that of a library in C does, which cannot be interrupted."""
+    package = tmp_path / "onnxruntime"
+    package.mkdir()
+    lines = ["import os, time", "try:", f"    os.kill(os.getpid(), {number:d})", "    time.sleep(60)"]
+    lines += ["except BaseException as error:", "    raise ImportError('initialization failed') from error"]
+    (package / "__init__.py").write_text("\n".join(lines), encoding="utf-8")
+    out = tmp_path / "costs.json"
+    program = start("profile", model_path("mlp-mse"), "--device", "host", "-o", out, PYTHONPATH=str(tmp_path))
+    _, said = program.communicate(timeout=60)
+    assert program.returncode == 128 + number
+    assert said == ("error: Interrupted.\n" if number == signal.SIGINT else "")
+    assert not out.exists()
+
+
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """As nohup, and a shell that starts a program in the background, have it."""
     command = ["sh", "-c", f"trap '' INT HUP; exec '{PROGRAM}' devices"]

@@ -86,6 +86,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def _explain(error: BaseException, *, as_json: bool) -> int:
     """Print one sentence about an error, and for programs an object on stdout; return the exit code."""
+    error = _behind(error)
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     if os.environ.get(_DEBUG, "") not in ("", "0"):
@@ -102,6 +103,14 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
         except OSError:
             _drop_stdout()  # the sentence is on stderr
     return exit_code
+
+
+def _behind(error: BaseException) -> BaseException:
+    """Return the signal that an import made an error of its own of; else the error itself."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, (SystemExit, KeyboardInterrupt)):
+        cause = cause.__cause__
+    return cause or error
 
 
 def _sentence(error: BaseException) -> tuple[str, int]:
