@@ -107,9 +107,9 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
 
 def _behind(error: BaseException) -> BaseException:
     """Return the signal that an import made an error of its own of; else the error itself."""
-    cause: BaseException | None = error
+    cause: BaseException | None = None if isinstance(error, PoetError) else error
     while cause is not None and not isinstance(cause, (SystemExit, KeyboardInterrupt)):
-        cause = cause.__cause__
+        cause = None if cause.__cause__ is cause else cause.__cause__
     return cause or error
 
 
