@@ -6,7 +6,8 @@ It changes no result: a normalized model computes the same bits, seeds aside.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, InvariantError, PassError, PassResult, PostconditionError, Sequential
@@ -257,13 +258,21 @@ class Normalization(Sequential):
         Raises:
             InputError: the model cannot be scheduled.
         """
-        try:
+        with own_errors():
             return super().call(model)
-        except (PassError, InvariantError) as problem:
-            raise own_error(problem) from problem.__cause__
 
 
-def own_error(problem: BaseException) -> PoetError:
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise an error of ours that a pass wrapped in one of onnx_ir's as itself, and any other as one of ours."""
+    try:
+        yield
+    except (PassError, InvariantError) as problem:
+        own = _own_error(problem)
+        raise own from own.__cause__  # as it was raised: its cause must not lead back to it
+
+
+def _own_error(problem: BaseException) -> PoetError:
     """Return the error of ours behind one of onnx_ir's; where there is none, the model is what it could not handle."""
     cause = problem
     while cause.__cause__ is not None and not isinstance(cause, PoetError):
@@ -271,7 +280,9 @@ def own_error(problem: BaseException) -> PoetError:
     if isinstance(cause, PoetError):
         return cause
     reason = " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
-    return InputError(f"The model is damaged: {reason}; export it again.")
+    error = InputError(f"The model is damaged: {reason}; export it again.")
+    error.__cause__ = cause
+    return error
 
 
 def normalize(*, dims: Mapping[str, int] | None = None) -> Normalization:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, InvariantError, PassBase, PassError, PassResult, Sequential
+from onnx_ir.passes import InPlacePass, PassBase, PassResult, Sequential
 
 from poet_onnx.costs import CostTable
 from poet_onnx.device import DeviceProfile
@@ -26,7 +25,7 @@ from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.layout import DOMAIN
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
-from poet_onnx.passes.normalize import own_error
+from poet_onnx.passes.normalize import own_errors
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
@@ -301,15 +300,6 @@ def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model)
             f"A model cannot be a {type(model_or_path).__name__}: give a path, an onnx.ModelProto or an onnx_ir.Model."
         )
     return model
-
-
-@contextmanager
-def own_errors() -> Iterator[None]:
-    """Raise an error of ours that a pass wrapped in one of onnx_ir's as itself, and any other as one of ours."""
-    try:
-        yield
-    except (PassError, InvariantError) as error:
-        raise own_error(error) from error.__cause__
 
 
 def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Model | None] = lambda: None) -> Sequential:

@@ -106,11 +106,15 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
 
 
 def _behind(error: BaseException) -> BaseException:
-    """Return the signal that an import made an error of its own of; else the error itself."""
-    cause: BaseException | None = None if isinstance(error, PoetError) else error
-    while cause is not None and not isinstance(cause, (SystemExit, KeyboardInterrupt)):
-        cause = None if cause.__cause__ is cause else cause.__cause__
-    return cause or error
+    """Return the signal that an import made an error of, whatever was made of that since; else the error itself."""
+    cause: BaseException | None = error
+    seen: list[BaseException] = []  # an error of somebody else's may lead back to itself
+    while cause is not None and cause not in seen:
+        if isinstance(cause, (SystemExit, KeyboardInterrupt)):
+            return cause
+        seen.append(cause)
+        cause = cause.__cause__
+    return error
 
 
 def _sentence(error: BaseException) -> tuple[str, int]:
