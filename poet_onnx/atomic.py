@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -78,6 +77,21 @@ def write_text(path: Path, text: str, *, replace: bool = True, written: Written 
         write_file(path, lambda file: file.write(text.encode()), replace=replace, written=written)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def check_writable_folder(path: Path) -> None:
+    """Check that files can be made in a folder; `os.access` lets root write where there are no files, as in /proc.
+
+    Raises:
+        OSError: if they cannot.
+    """
+    folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    part = _Part(folder)
+    try:
+        part.open()
+    finally:
+        part.close()
+        os.close(folder)
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> InputError:
@@ -238,7 +252,7 @@ def set_permissions(descriptor: int, permissions: int) -> None:
 
 
 def _part_name() -> str:
-    return f".poet-onnx-{secrets.token_hex(8)}.part"
+    return f".poet-onnx-{os.urandom(8).hex()}.part"
 
 
 def _remove_left_parts(folder: int) -> None:

@@ -177,16 +177,21 @@ def test_counter_is_exact_with_threads() -> None:
 
 
 @pytest.mark.parametrize("found", [(), ("onnxruntime", "onnxruntime-training")])
-def test_no_or_two_runtimes_are_one_sentence(monkeypatch: pytest.MonkeyPatch, found: tuple[str, ...]) -> None:
-    def version(name: str) -> str:
-        if name in found:
-            return "1.0"
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr("importlib.metadata.version", version)
+def test_no_or_two_runtimes_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: tuple[str, ...]
+) -> None:
+    for name in found:
+        (tmp_path / f"{name.replace('-', '_')}-1.0.dist-info").mkdir()
+    (tmp_path / "onnxruntime_extensions-1.0.dist-info").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path), str(tmp_path / "lib.zip")])
     expected = "both installed and overwrite" if found else "No ONNX Runtime is installed: `pip install"
     with pytest.raises(InputError, match=expected):
         session_options()
+
+
+def test_the_runtime_that_is_found_is_the_one_that_is_installed() -> None:
+    runtime = installed_runtime()
+    assert runtime.version == importlib.metadata.version(runtime.distribution)
 
 
 def training_artifacts(folder: Path) -> None:

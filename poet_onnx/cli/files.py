@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
+from poet_onnx.atomic import check_writable_folder
 from poet_onnx.errors import InputError
 
 
@@ -35,7 +35,6 @@ def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bo
         if not folder.is_dir():
             raise InputError(f"{option} {path} cannot be written: there is no folder {folder}.")
         try:
-            with tempfile.TemporaryFile(dir=folder):
-                pass
+            check_writable_folder(folder)
         except OSError as error:
             raise InputError(f"{option} {path} cannot be written: {error.strerror}.") from error

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tempfile
 from pathlib import Path
 
+from poet_onnx.atomic import check_writable_folder
 from poet_onnx.errors import InputError
 from poet_onnx.runtime.library import operator_library
 
@@ -35,8 +35,7 @@ def page_directory(page_dir: str | os.PathLike[str] | None = None, *, allow_ram:
     if not path.is_dir():
         raise InputError(f"The page directory {path} does not exist or is no directory: make it, or give another one.")
     try:
-        with tempfile.TemporaryFile(dir=path):  # os.access lets root write where there are no files, as in /proc
-            pass
+        check_writable_folder(path)
     except OSError as error:
         raise InputError(
             f"The page directory {path} cannot be written ({error.strerror}): change its permissions, or give another "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
+import os
+import re
+import sys
 from typing import Any, NamedTuple
 
 from poet_onnx.errors import InputError
@@ -17,6 +19,8 @@ _DISTRIBUTIONS = (
     "onnxruntime-qnn",
 )
 
+_METADATA = re.compile(r"(?P<name>onnxruntime[\w.]*)-(?P<version>[^-]+)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
+"""Folders and files that installers put beside a package."""
 
 _ERRORS = (
     *("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf"),
@@ -42,12 +46,8 @@ def installed_runtime() -> InstalledRuntime:
     Raises:
         InputError: there is none, or several that overwrite each other's files.
     """
-    found = []
-    for name in _DISTRIBUTIONS:
-        try:
-            found.append(InstalledRuntime(name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    versions = _installed_versions()
+    found = [InstalledRuntime(name, versions[name]) for name in _DISTRIBUTIONS if name in versions]
     if not found:
         raise InputError(
             "No ONNX Runtime is installed: `pip install poet-onnx[training]` (x86_64, Python 3.11 at most) or "
@@ -59,6 +59,22 @@ def installed_runtime() -> InstalledRuntime:
             f"{names} are both installed and overwrite each other's files: make a new environment with one of them."
         )
     return found[0]
+
+
+def _installed_versions() -> dict[str, str]:
+    """Return the versions of what looks like an ONNX Runtime, by the name of the distribution.
+
+    As `importlib.metadata` does, which takes 3 MiB for the parsers of what is not asked for here.
+    """
+    versions: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            entries = os.listdir(folder or ".")
+        except OSError:  # a ZIP file, or not there
+            continue
+        for match in filter(None, map(_METADATA.fullmatch, entries)):
+            versions.setdefault(re.sub("[-_.]+", "-", match["name"]).lower(), match["version"])
+    return versions
 
 
 def import_onnxruntime() -> Any:
