@@ -124,7 +124,7 @@ def checkpoint_reader(model: Path) -> Reader:
 
 def parameters_reader(model: Path) -> Reader:
     """Checkpoints of onnxruntime-training, of which a session starts."""
-    return Reader(".ckpt", [model.with_name("checkpoint").read_bytes()], read_parameters)
+    return Reader(".ckpt", [model.with_name("checkpoint").read_bytes()], lambda path: dict(read_parameters(path)))
 
 
 def model_reader(model: Path) -> Reader:

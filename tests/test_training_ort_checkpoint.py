@@ -62,7 +62,7 @@ def test_damaged_checkpoints_are_refused(model_path: Callable[..., Path], tmp_pa
         place, value = int(random.integers(0, min(1000, len(whole)))), int(random.integers(0, 256))
         damaged.write_bytes(whole[:place] + bytes([value]) + whole[place + 1 :])
         try:
-            read_ort_checkpoint(damaged)
+            dict(read_ort_checkpoint(damaged))
         except InputError:
             refused += 1
     assert refused > 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from poet_onnx.errors import InputError
@@ -69,7 +69,7 @@ def _installed_versions() -> dict[str, str]:
     versions: dict[str, str] = {}
     for folder in sys.path:
         try:
-            entries = os.listdir(folder or ".")
+            entries = [entry.name for entry in Path(folder).iterdir()]
         except OSError:  # a ZIP file, or not there
             continue
         for match in filter(None, map(_METADATA.fullmatch, entries)):

@@ -12,20 +12,24 @@ instructions.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 
 from poet_onnx.atomic import cannot_write, write_file
 from poet_onnx.errors import InputError
+from poet_onnx.training.tensor_file import TYPES, TensorFile, flat, parse_json
+from poet_onnx.training.values import Kind
+
+try:  # `hashlib` loads OpenSSL, 3.6 MiB, beside the implementation that it gives for this hash
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
 
 Array = npt.NDArray[np.generic]
 
@@ -37,14 +41,7 @@ HASH_KEY = "poet_onnx.hash"
 _HASHES = "hashes"
 _PROGRESS = "progress"
 
-_TYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "bool": "BOOL",
-    **{f"{sign}int{bits}": f"{sign.upper() or 'I'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
+_DTYPES = {kind: dtype for dtype, kind in TYPES.items()}
 
 
 def write_checkpoint(
@@ -62,13 +59,13 @@ def write_checkpoint(
     Raises:
         InputError: if it cannot be written.
     """
-    hashes = {name: _hash(array) for name, array in tensors.items()}
+    hashes = {name: _hash([flat(array)]) for name, array in tensors.items()}
     about = json.dumps({_PROGRESS: progress, _HASHES: hashes}, sort_keys=True, allow_nan=False, default=float)
-    header: dict[str, object] = {"__metadata__": {METADATA_KEY: about, HASH_KEY: _hash(about.encode())}}
+    header: dict[str, object] = {"__metadata__": {METADATA_KEY: about, HASH_KEY: _hash([about.encode()])}}
     end = 0
     for name, array in tensors.items():
         start, end = end, end + array.nbytes
-        header[name] = {"dtype": _TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [start, end]}
+        header[name] = {"dtype": TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8 bytes
 
@@ -76,7 +73,7 @@ def write_checkpoint(
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for array in tensors.values():
-            file.write(_bytes(array))
+            file.write(flat(array))
 
     try:
         write_file(Path(path), fill)
@@ -84,36 +81,33 @@ def write_checkpoint(
         raise cannot_write(path, error) from error
 
 
-def _bytes(array: Array) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
-
-
-def _hash(content: Array | bytes) -> str:
-    data = content if isinstance(content, bytes) else _bytes(np.ascontiguousarray(content))
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def _hash(pieces: Iterable[bytes | memoryview]) -> str:
+    digest = blake2b(digest_size=16)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 class Checkpoint:
-    """An open checkpoint, or any other safetensors file."""
+    """A checkpoint, or any other safetensors file."""
 
-    def __init__(self, path: str | os.PathLike[str], file: Any) -> None:
-        """Use `open_checkpoint`.
+    def __init__(self, file: TensorFile) -> None:
+        """Read what it says about itself.
 
         Raises:
             InputError: if it is one of ours, and what it says about itself is damaged.
         """
-        self._path, self._file = path, file
-        self.names: tuple[str, ...] = tuple(file.keys())
+        self._file, self._path = file, file.path
+        self.names: tuple[str, ...] = tuple(file.places)
         """Names of the tensors."""
         self._about: dict[str, Any] | None = None
-        metadata = file.metadata() or {}
-        if METADATA_KEY in metadata:
-            self._about = self._read_about(metadata[METADATA_KEY], metadata.get(HASH_KEY))
+        if METADATA_KEY in file.metadata:
+            self._about = self._read_about(file.metadata[METADATA_KEY], file.metadata.get(HASH_KEY))
 
     def _read_about(self, text: str, expected: str | None) -> dict[str, Any]:
         if expected is None:
             raise InputError(f"{self._path} is no checkpoint of this version: save it again with this one.")
-        if _hash(text.encode()) != expected:
+        if _hash([text.encode()]) != expected:
             raise self._damaged("what it says about itself")
         try:
             about = parse_json(text)
@@ -134,16 +128,39 @@ class Checkpoint:
         progress: dict[str, Any] = self._about[_PROGRESS]
         return progress
 
-    def verified(self, name: str) -> Array:
-        """Return a tensor that has the bytes that were written; of a file of another program nothing is known.
+    def check(self, name: str, array: Array) -> None:
+        """Check that a tensor can fill an array, and has the bytes that were written; nothing is kept of them.
 
         Raises:
-            InputError: if it has others, or is not there.
+            InputError: if it is not there, of another type or shape, or damaged.
         """
-        array = self.read(name)
-        if self._about is not None and self._about[_HASHES].get(name) != _hash(array):
+        self._file.check(name, array)
+        self._verify(name, self._file.chunks(name))
+
+    def read_into(self, name: str, array: Array, *, verify: bool = True) -> None:
+        """Read a tensor into an array.
+
+        Args:
+            name: of the tensor.
+            array: contiguous, of the tensor's type and shape.
+            verify: whether its bytes are held against what was written; of a file of another program nothing is known.
+
+        Raises:
+            InputError: if it does not fit, cannot be read, or is damaged.
+        """
+        self._file.read_into(name, array)
+        if verify:
+            self._verify(name, [flat(array)])
+
+    def kinds(self) -> dict[str, Kind]:
+        """Return what the tensors are, by name."""
+        return {
+            name: Kind(_DTYPES.get(place.kind, place.kind), place.shape) for name, place in self._file.places.items()
+        }
+
+    def _verify(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
+        if self._about is not None and self._about[_HASHES].get(name) != _hash(pieces):
             raise self._damaged(f"tensor '{name}'")
-        return array
 
     def _damaged(self, part: str) -> InputError:
         return InputError(
@@ -151,78 +168,11 @@ class Checkpoint:
             "storage."
         )
 
-    def read(self, name: str) -> Array:
-        """Return a tensor; it is read now, not before.
 
-        Raises:
-            InputError: if there is none of that name.
-        """
-        if name not in self.names:
-            raise InputError(f"{self._path} holds no tensor '{name}': it was made of another model or optimizer.")
-        array: Array = self._file.get_tensor(name)
-        return array
-
-    def check(self, name: str, array: Array) -> None:
-        """Check that a tensor can fill an array.
-
-        Raises:
-            InputError: if it is not there, or of another type or shape.
-        """
-        if name not in self.names:
-            self.read(name)
-        stored = self._file.get_slice(name)
-        kind, shape = stored.get_dtype(), list(stored.get_shape())
-        wanted = (_TYPES[array.dtype.name], list(array.shape))
-        if (kind, shape) != wanted:
-            raise InputError(
-                f"Tensor '{name}' in {self._path} is {kind} {shape}, but must be {wanted[0]} {wanted[1]}: it was made "
-                "of another model."
-            )
-
-
-@contextmanager
-def open_checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
-    """Open a safetensors file for reading.
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Open a safetensors file for reading; it is closed when nobody holds it any more.
 
     Raises:
         InputError: if there is none, or it is damaged.
     """
-    try:
-        with safe_open(os.fspath(path), framework="numpy") as file:
-            yield Checkpoint(path, file)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except SafetensorError as error:
-        raise InputError(f"{path} is no whole safetensors file: {error}.") from error
-
-
-def read_all(path: str | os.PathLike[str], wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Array]:
-    """Return tensors of a safetensors file by name.
-
-    Raises:
-        InputError: if there is none, or it is damaged.
-    """
-    with open_checkpoint(path) as file:
-        return {name: file.verified(name) for name in file.names if wanted(name)}
-
-
-def parse_json(text: str) -> Any:
-    """Return what a JSON text says, if every reader of JSON agrees on that.
-
-    Raises:
-        ValueError: if it is no JSON, too deep, or has a key twice or numbers that JSON does not have.
-    """
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError("its JSON has a key twice")
-        return found
-
-    def refuse(number: str) -> NoReturn:
-        raise ValueError(f"its JSON has {number}, which is no number")
-
-    try:
-        return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
-    except RecursionError as error:
-        raise ValueError("its JSON is too deep") from error
+    return Checkpoint(TensorFile(path))

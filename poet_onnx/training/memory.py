@@ -14,6 +14,7 @@ from poet_onnx.training.optimizers import Optimizer
 from poet_onnx.training.roles import Roles
 from poet_onnx.training.runner import aligned
 from poet_onnx.training.updates import RATES, TOTAL, slot_name
+from poet_onnx.training.values import copy_value
 
 Array = npt.NDArray[np.generic]
 
@@ -45,7 +46,8 @@ class Memory:
         self.arrays: dict[str, Array] = {}
         inputs = {value.name: value for value in model.graph.inputs}
         for name in (*roles.parameters, *roles.frozen):
-            self.arrays[name] = _copied(name, values[name], _shape(inputs[name]), _dtype(inputs[name]))
+            self.arrays[name] = aligned(_shape(inputs[name]), _dtype(inputs[name]))
+            copy_value(values, name, self.arrays[name])
         for name in roles.parameters:
             if self.arrays[name].dtype != np.float32:
                 raise InputError(
@@ -53,7 +55,8 @@ class Memory:
                 )
         for name in roles.state:
             own = constant_array(name, model.graph.initializers[name].const_value)
-            self.arrays[name] = _copied(name, values.get(name, own), own.shape, own.dtype)
+            self.arrays[name] = aligned(own.shape, own.dtype)
+            copy_value(values if name in values else {name: own}, name, self.arrays[name])
         for name in roles.parameters:
             shape = self.arrays[name].shape
             for slot in optimizer.slots:
@@ -108,14 +111,3 @@ def _dtype(value: ir.Value) -> np.dtype[np.generic]:
         return (value.dtype or ir.DataType.UNDEFINED).numpy()
     except TypeError as error:
         raise InputError(f"Parameter '{value.name}' has no element type in the model.") from error
-
-
-def _copied(name: str, value: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-    if value.shape != shape or value.dtype != dtype:
-        raise InputError(
-            f"The value of '{name}' is {value.dtype} {list(value.shape)}, but the model takes {dtype} {list(shape)}: "
-            "give the parameters of this model."
-        )
-    array = aligned(shape, dtype)
-    np.copyto(array, value)
-    return array

@@ -13,12 +13,15 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto, helper
 
 from poet_onnx.errors import InputError
+from poet_onnx.training.held_file import HeldFile
+from poet_onnx.training.tensor_file import flat
+from poet_onnx.training.values import Kind, Values
 
 Array = npt.NDArray[np.generic]
 
@@ -28,6 +31,22 @@ IDENTIFIER = b"ODTC"
 _MODULE_STATE = 1  # of Checkpoint
 _TRAINED, _FROZEN, _NOMINAL, _EXTERNAL = 0, 1, 2, 3  # of ModuleState
 _NAME, _DIMS, _TYPE, _RAW = 0, 2, 3, 4  # of Tensor
+
+_TYPES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+}
+"""Element types that a session can take, by their number in ONNX's TensorProto.DataType."""
 
 
 def is_ort_checkpoint(path: Path) -> bool:
@@ -40,21 +59,34 @@ def is_ort_checkpoint(path: Path) -> bool:
         return file.read(8)[4:] == IDENTIFIER
 
 
-def read_ort_checkpoint(path: Path) -> dict[str, Array]:
-    """Return the parameters in a checkpoint by name, those that are not trained last; each is a copy.
+class _Place(NamedTuple):
+    """Where a tensor is."""
+
+    kind: Kind
+    start: int
+
+
+def read_ort_checkpoint(path: Path) -> Values:
+    """Return the parameters in a checkpoint, those that are not trained last; each is read when it is asked for.
 
     Raises:
         InputError: if it is damaged, or holds no values.
         OSError: if it cannot be read.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    file = HeldFile(path)
+    with mmap.mmap(file.descriptor, 0, access=mmap.ACCESS_READ) as data:
         try:
-            return dict(_parameters(_Table.root(data), path))
+            places = dict(_parameters(_Table.root(data), path))
         except (struct.error, UnicodeDecodeError, ValueError, OverflowError, MemoryError) as error:
             raise InputError(f"{path} is damaged: {error}; export the model's artifacts again.") from error
 
+    def read_into(name: str, array: Array) -> None:
+        file.fill(flat(array), places[name].start)
 
-def _parameters(checkpoint: _Table, path: Path) -> Iterator[tuple[str, Array]]:
+    return Values(path, {name: place.kind for name, place in places.items()}, read_into)
+
+
+def _parameters(checkpoint: _Table, path: Path) -> Iterator[tuple[str, _Place]]:
     module = checkpoint.table(_MODULE_STATE)
     if module is None:
         raise InputError(f"{path} holds no parameters: export the model's artifacts again.")
@@ -64,23 +96,18 @@ def _parameters(checkpoint: _Table, path: Path) -> Iterator[tuple[str, Array]]:
         raise InputError(f"{path} keeps its values in another file: save it as one file.")
     for field in (_TRAINED, _FROZEN):
         for tensor in module.tables(field):
-            yield tensor.string(_NAME), _array(tensor)
+            yield tensor.string(_NAME), _place(tensor)
 
 
-def _array(tensor: _Table) -> Array:
-    dtype = _dtype(tensor.number(_TYPE, "<i", TensorProto.UNDEFINED), tensor.string(_NAME))
+def _place(tensor: _Table) -> _Place:
+    number, name = tensor.number(_TYPE, "<i", 0), tensor.string(_NAME)
+    if number not in _TYPES:
+        raise ValueError(f"'{name}' has elements of the unknown type {number}")
     shape = tuple(struct.unpack_from(f"<{tensor.length(_DIMS)}q", tensor.data, tensor.start(_DIMS)))
     size = tensor.length(_RAW)
-    if min(shape, default=0) < 0 or size != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"'{tensor.string(_NAME)}' of shape {list(shape)} has {size} bytes")
-    array: Array = np.frombuffer(tensor.data, np.uint8, size, tensor.start(_RAW)).copy().view(dtype).reshape(shape)
-    return array
-
-
-def _dtype(number: int, name: str) -> np.dtype[np.generic]:
-    if number not in TensorProto.DataType.values() or number in (TensorProto.UNDEFINED, TensorProto.STRING):
-        raise ValueError(f"'{name}' has elements of the unknown type {number}")
-    return helper.tensor_dtype_to_np_dtype(number)
+    if min(shape, default=0) < 0 or size != math.prod(shape) * np.dtype(_TYPES[number]).itemsize:
+        raise ValueError(f"'{name}' of shape {list(shape)} has {size} bytes")
+    return _Place(Kind(_TYPES[number], shape), tensor.start(_RAW))
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract import load_model
-from poet_onnx.training.checkpoint import read_all
-from poet_onnx.training.contents import constant_array
+from poet_onnx.training.checkpoint import open_checkpoint
 from poet_onnx.training.ort_checkpoint import is_ort_checkpoint, read_ort_checkpoint
+from poet_onnx.training.values import Kind, Values
 
 Array = npt.NDArray[np.generic]
 Source = str | os.PathLike[str] | Mapping[str, Array]
@@ -23,8 +22,8 @@ OWN_PREFIX = "poet/"
 """Of tensors that are no parameters: what training keeps besides."""
 
 
-def read_parameters(source: Source) -> dict[str, Array]:
-    """Return parameters by name.
+def read_parameters(source: Source) -> Mapping[str, Array]:
+    """Return parameters by name; those of a file are read one by one, when they are asked for.
 
     Raises:
         InputError: if they cannot be read.
@@ -37,10 +36,30 @@ def read_parameters(source: Source) -> dict[str, Array]:
     path = Path(source)
     try:
         if path.suffix == ".safetensors":
-            return read_all(path, lambda name: not name.startswith(OWN_PREFIX))
+            return _of_tensors(path)
         if path.is_file() and is_ort_checkpoint(path):
             return read_ort_checkpoint(path)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
-    model = load_model(path)
-    return {name: constant_array(name, value.const_value) for name, value in model.graph.initializers.items()}
+    return _of_model(path)
+
+
+def _of_tensors(path: Path) -> Values:
+    """Return the parameters in a safetensors file."""
+    file = open_checkpoint(path)
+    kinds = {name: kind for name, kind in file.kinds().items() if not name.startswith(OWN_PREFIX)}
+    return Values(path, kinds, file.read_into)
+
+
+def _of_model(path: Path) -> Values:
+    """Return the parameters in an ONNX model: this alone needs the `onnx` package."""
+    from poet_onnx.extract import load_model
+    from poet_onnx.training.contents import constant_array
+
+    tensors = {name: value.const_value for name, value in load_model(path).graph.initializers.items()}
+    kinds = {
+        name: Kind(tensor.dtype.numpy().name, tuple(tensor.shape.numpy()))
+        for name, tensor in tensors.items()
+        if tensor is not None
+    }
+    return Values(path, kinds, lambda name, array: np.copyto(array, constant_array(name, tensors[name])))

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -261,19 +260,18 @@ class TrainingSession:
         Raises:
             InputError: if it cannot be read or is of another graph or of other settings; nothing has changed then.
         """
-        with open_checkpoint(path) as file:
-            progress = Progress.from_values(file.progress(), path)
-            self._progress.check_fits(progress, path)
-            wanted = self._memory.lasting(gradients=progress.batches > 0)
+        file = open_checkpoint(path)
+        progress = Progress.from_values(file.progress(), path)
+        self._progress.check_fits(progress, path)
+        wanted = self._memory.lasting(gradients=progress.batches > 0)
+        for name, array in wanted.items():
+            file.check(name, array)
+        with self._all_or_failed():
             for name, array in wanted.items():
-                file.check(name, array)
-                file.verified(name)
-            with self._all_or_failed():
-                for name, array in wanted.items():
-                    np.copyto(array, file.read(name))
-                self._progress = progress
-                if progress.seeds:
-                    self._step = self._make_step()
+                file.read_into(name, array, verify=False)
+            self._progress = progress
+            if progress.seeds:
+                self._step = self._make_step()
 
     @exclusive
     def export_inference_model(
