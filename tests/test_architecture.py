@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 STAGES = [
     {"errors", "atomic", "quantities"},
-    {"graph", "operators", "shapes", "external_data", "extract"},
+    {"graph", "input_ranges", "operators", "shapes", "external_data", "extract"},
     {"device"},
     {"costs", "flops", "workspace", "measured"},
     {"problem"},

@@ -1,4 +1,4 @@
-"""What inputs may hold as labels and indices: by operator, through moves, and in metadata."""
+"""What inputs may hold as labels and indices: by operator, and through moves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from poet_onnx.errors import InputError
-from poet_onnx.extract.ranges import Range, find_ranges, ranges_from_json, ranges_to_json
+from poet_onnx.extract.ranges import find_ranges
+from poet_onnx.input_ranges import Range
 
 HEADER = '<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]> g'
 CASES = {
@@ -77,29 +77,3 @@ def test_strange_nodes_say_nothing() -> None:
     for node in strange:
         inputs = [value for value in node.inputs if value is not None]
         assert find_ranges(ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": 15})) == {}
-
-
-def test_ranges_read_back_as_they_were() -> None:
-    ranges = {"labels": (Range(0, 9, -100), Range(0, 9)), "ids": (Range(-4, 3),)}
-    assert ranges_from_json(ranges_to_json(ranges)) == ranges
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{",
-        '{"i": 1}',
-        '{"i": [1]}',
-        '{"i": [[0, 1]]}',
-        '{"i": [[0, 1.5, null]]}',
-        '{"i": [[true, 1, null]]}',
-        '{"i": [[0, 1, "x"]]}',
-        '{"i": [[0, 9223372036854775808, null]]}',
-        "[" * 100_000,
-    ],
-)
-def test_what_are_no_ranges_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="metadata says of its inputs cannot be read"):
-        ranges_from_json(text)

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract.ranges import Range, Ranges, find_ranges, ranges_from_json
-from poet_onnx.passes.metadata import RANGES_KEY
+from poet_onnx.extract.ranges import find_ranges
+from poet_onnx.input_ranges import RANGES_KEY, Range, Ranges, ranges_from_json
 from poet_onnx.training.contents import infer_types
 
 Array = npt.NDArray[np.generic]
