@@ -24,14 +24,13 @@ from pathlib import Path
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from poet_onnx.choices import ALL, AUTO, NONE
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.extract import load_model
 from poet_onnx.operators import ONNX_DOMAINS
 from poet_onnx.passes.frozen_batch_norm import FreezeBatchNorm, batch_norms, frozen_outputs
 from poet_onnx.passes.normalize import InlineFunctions
 from poet_onnx.passes.own_statistics import OwnStatistics, own_names, read_names
-
-AUTO, ALL, NONE = "auto", "all", "none"
 
 _ADDED = ("running_mean_def", "running_var_def", "saved_mean_def", "saved_inv_std")
 _SHOWN = 3

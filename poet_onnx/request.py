@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
+from poet_onnx.choices import METHODS, TARGETS
 from poet_onnx.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Plan
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 BudgetKind: TypeAlias = Literal["ram", "activation"]
 NamedPlan: TypeAlias = tuple[str, Plan | str]
 """What a plan is called in messages, and the plan or the text of its file."""
-
-METHODS = ("poet",)
-TARGETS = ("training", "stock")
 
 _MOST_SECONDS = 10**9
 """For the solver; SCIP takes no more than 1e20."""

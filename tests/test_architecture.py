@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 STAGES = [
-    {"errors", "atomic", "quantities"},
+    {"errors", "atomic", "choices", "interrupts", "quantities"},
     {"graph", "input_ranges", "operators", "shapes", "external_data", "extract"},
     {"device"},
     {"costs", "flops", "workspace", "measured"},

@@ -132,6 +132,21 @@ def test_help(cli: Cli, command: list[str]) -> None:
     assert "Usage: " in result.out
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["rewrite", "--help"], ["verify", "-h"]])
+def test_help_imports_no_more_than_it_needs(arguments: list[str]) -> None:
+    """So it is there at once: in a tenth of a second, where all that a command needs takes one."""
+    program = (
+        "import atexit, sys\n"
+        "from poet_onnx.cli import main\n"
+        "atexit.register(lambda: print(*{name.split('.')[0] for name in sys.modules}, file=sys.stderr))\n"
+        "main(sys.argv[1:])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    heavy = {"numpy", "onnx", "onnx_ir", "onnxruntime", "pydantic", "pyscipopt", "rich", "safetensors", "sympy"}
+    assert "click" in done.stderr.split()
+    assert heavy & set(done.stderr.split()) == set()
+
+
 def test_profile_measures_what_rewrite_plans_with(cli: Cli, model: Path, tmp_path: Path) -> None:
     costs, report_path = tmp_path / "costs.json", tmp_path / "report.json"
     profiled = cli("profile", model, "--device", "host", "-o", costs, "--repetitions", "3", "--page-dir", tmp_path)

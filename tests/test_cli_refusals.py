@@ -337,7 +337,7 @@ def test_every_kind_of_error_has_its_exit_code(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("poet_onnx.cli.examining.device_names", fail)
+    monkeypatch.setattr("poet_onnx.cli.listing.device_names", fail)
     result = cli("devices")
     assert (result.code, result.out) == (code, "")
     assert result.err.strip().startswith("error: ")

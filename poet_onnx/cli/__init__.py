@@ -13,26 +13,23 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import NoReturn
 
 import click
 
-from poet_onnx.cli.examining import devices, inspect, profile, verify
-from poet_onnx.cli.rewriting import rewrite
-from poet_onnx.cli.terminal import show, show_json
+from poet_onnx.cli.commands import COMMANDS
 from poet_onnx.errors import InfeasibleError, PoetError, PoetWarning
+from poet_onnx.interrupts import INTERRUPTED
 
 _DEBUG = "POET_ONNX_DEBUG"
-_INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
-_KINDS = {1: "failure", 2: "bad_input", 3: "infeasible", 4: "limit_reached", _INTERRUPTED: "interrupted"}
+_KINDS = {1: "failure", 2: "bad_input", 3: "infeasible", 4: "limit_reached", INTERRUPTED: "interrupted"}
 """What an exit code is called in JSON."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(version("poet-onnx"), prog_name="poet-onnx")
+@click.version_option(package_name="poet-onnx", prog_name="poet-onnx")
 @click.option("--debug", is_flag=True, help=f"Show the traceback of every error ({_DEBUG}=1 does the same).")
 def command_line(debug: bool) -> None:
     """Rewrite an ONNX training graph so that its step fits the RAM of a device, for the least energy.
@@ -43,7 +40,7 @@ def command_line(debug: bool) -> None:
         os.environ[_DEBUG] = "1"
 
 
-for command in (rewrite, inspect, verify, profile, devices):
+for command in COMMANDS:
     command_line.add_command(command)
 
 
@@ -81,11 +78,15 @@ def _drop_stdout() -> None:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print one sentence about a warning."""
+    from poet_onnx.cli.terminal import show
+
     show(f"warning: {message}", stderr=True)
 
 
 def _explain(error: BaseException, *, as_json: bool) -> int:
     """Print one sentence about an error, and for programs an object on stdout; return the exit code."""
+    from poet_onnx.cli.terminal import show, show_json
+
     error = _behind(error)
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
@@ -133,7 +134,7 @@ def _sentence(error: BaseException) -> tuple[str, int]:
     elif isinstance(error, click.ClickException):
         message, exit_code = error.format_message(), 2
     elif isinstance(error, (KeyboardInterrupt, click.Abort)):
-        message, exit_code = "Interrupted.", _INTERRUPTED
+        message, exit_code = "Interrupted.", INTERRUPTED
     elif isinstance(error, MemoryError):
         message, exit_code = "This machine has too little free memory; close other programs or use a larger one.", 1
     elif isinstance(error, OSError):

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from poet_onnx.passes.batch_norm_modes import AUTO
+from poet_onnx.choices import AUTO, TARGETS
 from poet_onnx.quantities import MOST_THREADS
-from poet_onnx.request import TARGETS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""The command that rewrites a model."""
+"""The work of the command that rewrites a model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import click
 
 from poet_onnx.atomic import Written, write_text
-from poet_onnx.cli import options, tables, terminal
+from poet_onnx.cli import tables, terminal
 from poet_onnx.cli.files import check_writable
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.measured import load_measured
 from poet_onnx.plan_json import to_json
 from poet_onnx.report import Report
-from poet_onnx.request import METHODS
 from poet_onnx.rewrite import RewriteResult
 from poet_onnx.rewrite import rewrite as rewrite_model
 from poet_onnx.saving import save_model
@@ -36,62 +35,7 @@ _FOR_THE_SOLVER = {
 """Arguments that decide about a plan, and so say nothing where a plan is given."""
 
 
-@click.command(short_help="Make a training graph fit.")
-@click.argument("model", type=options.FILE)
-@click.argument("out", type=options.FILE, required=False)
-@options.device_option
-@click.option("--ram-budget", metavar="BYTES", help="Bound of the whole step: 256MiB (default: the device's RAM).")
-@click.option(
-    "--activation-budget",
-    metavar="BYTES|P%",
-    help="Bound of everything but parameters, gradient buffers and batch: 12MiB, or 75% of the ordered step.",
-)
-@click.option("--deadline", metavar="TIME|Fx", help="Bound of the predicted time: 250ms, or 1.3x of compute.")
-@click.option("--costs", type=options.FILE, help="Costs that `poet-onnx profile` measured, instead of modelled ones.")
-@click.option("--method", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How to plan.")
-@options.target_option
-@options.threads_option()
-@click.option("--no-recompute", "recompute", flag_value=False, default=True, help="Page only.")
-@click.option("--no-paging", "paging", flag_value=False, default=True, help="Recompute only.")
-@click.option("--no-split", "split", flag_value=False, default=True, help="Never compute a weight gradient in parts.")
-@click.option(
-    "--gap",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.01,
-    show_default=True,
-    help="Stop when the energy is proven this close.",
-)
-@click.option(
-    "--time-limit",
-    "time_limit_seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds for the solver.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
-@options.frozen_batch_norm_option
-@options.dims_option
-@click.option("--plan", type=options.FILE, help="Apply a saved plan; no solver runs.")
-@click.option(
-    "--known-plan",
-    "known_plans",
-    type=options.FILE,
-    multiple=True,
-    help="Spend no more than this saved plan, if it keeps the limits (may be repeated).",
-)
-@click.option("--plan-out", type=options.FILE, help="Save the plan.")
-@click.option("--report-out", type=options.FILE, help="Save all figures as JSON.")
-@click.option(
-    "--check", "feeds", type=click.IntRange(min=1), help="Verify with so many random feeds before anything is written."
-)
-@options.page_dir_option
-@click.option("--force", is_flag=True, help="Replace existing files.")
-@options.json_option
-@click.pass_context
 def rewrite(
-    context: click.Context,
-    /,
     *,
     model: Path,
     out: Path | None,
@@ -107,11 +51,8 @@ def rewrite(
     device: str,
     **planning: Any,
 ) -> None:
-    """Rewrite the training graph MODEL so that its step keeps to a budget, and write it to OUT.
-
-    OUT defaults to MODEL with `.poet.onnx`. Give one of the budgets, or none: then the RAM of the device is the budget.
-    """
-    _check_usage(context, plan)
+    """Rewrite the training graph MODEL so that its step keeps to a budget, and write it to OUT."""
+    _check_usage(click.get_current_context(), plan)
     out = out or model.with_name(f"{model.name.removesuffix('.onnx')}.poet.onnx")
     optional = {"--plan-out": plan_out, "--report-out": report_out}
     outputs = {"OUT": out} | {option: path for option, path in optional.items() if path is not None}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import rich.box
 from rich.table import Table
 
 from poet_onnx.cli.figures import bytes_text, duration_text, percent_text, scaled_text
-from poet_onnx.device import DeviceProfile
-from poet_onnx.inspection import Inspection
-from poet_onnx.measured import MeasuredCosts
-from poet_onnx.report import Figures, Report, Wear
-from poet_onnx.verify import VerificationReport
+
+if TYPE_CHECKING:
+    from poet_onnx.device import DeviceProfile
+    from poet_onnx.inspection import Inspection
+    from poet_onnx.measured import MeasuredCosts
+    from poet_onnx.report import Figures, Report, Wear
+    from poet_onnx.verify import VerificationReport
 
 _SHOWN_NODES = 3
 

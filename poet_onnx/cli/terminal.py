@@ -11,7 +11,7 @@ import time
 import unicodedata
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.status import Status
@@ -19,7 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from poet_onnx.cli.figures import percent_text, scaled_text
-from poet_onnx.scheduling import Progress
+
+if TYPE_CHECKING:
+    from poet_onnx.scheduling import Progress
 
 _PLAIN_WIDTH = 120
 """Columns of what is printed into a file or a pipe."""

@@ -12,9 +12,10 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
 from poet_onnx.external_data import embed
-from poet_onnx.passes.batch_norm_modes import AUTO, SettleBatchNorm, model_beside
+from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import Normalization, PinSeeds
 from poet_onnx.passes.unread import RemoveUnread

@@ -1,0 +1,12 @@
+"""What a rewrite may be asked for by name."""
+
+from __future__ import annotations
+
+METHODS = ("poet",)
+"""Ways to plan."""
+
+TARGETS = ("training", "stock")
+"""Runtimes: onnxruntime-training, and the plain onnxruntime."""
+
+AUTO, ALL, NONE = "auto", "all", "none"
+"""Batch normalizations that are frozen: those of which the model tells, each, or no one."""

@@ -1,0 +1,143 @@
+"""The commands with their options, light, so that help is there at once; the modules beside this one do the work."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from poet_onnx.choices import METHODS
+from poet_onnx.cli import options
+from poet_onnx.interrupts import leaving_at_once
+
+
+def _do(module: str, command: str, given: dict[str, Any]) -> None:
+    """Import what does a command's work, and let it."""
+    with leaving_at_once():
+        work = getattr(import_module(f"poet_onnx.cli.{module}"), command)
+    work(**given)
+
+
+@click.command(short_help="Make a training graph fit.")
+@click.argument("model", type=options.FILE)
+@click.argument("out", type=options.FILE, required=False)
+@options.device_option
+@click.option("--ram-budget", metavar="BYTES", help="Bound of the whole step: 256MiB (default: the device's RAM).")
+@click.option(
+    "--activation-budget",
+    metavar="BYTES|P%",
+    help="Bound of everything but parameters, gradient buffers and batch: 12MiB, or 75% of the ordered step.",
+)
+@click.option("--deadline", metavar="TIME|Fx", help="Bound of the predicted time: 250ms, or 1.3x of compute.")
+@click.option("--costs", type=options.FILE, help="Costs that `poet-onnx profile` measured, instead of modelled ones.")
+@click.option("--method", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How to plan.")
+@options.target_option
+@options.threads_option()
+@click.option("--no-recompute", "recompute", flag_value=False, default=True, help="Page only.")
+@click.option("--no-paging", "paging", flag_value=False, default=True, help="Recompute only.")
+@click.option("--no-split", "split", flag_value=False, default=True, help="Never compute a weight gradient in parts.")
+@click.option(
+    "--gap",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.01,
+    show_default=True,
+    help="Stop when the energy is proven this close.",
+)
+@click.option(
+    "--time-limit",
+    "time_limit_seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds for the solver.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
+@options.frozen_batch_norm_option
+@options.dims_option
+@click.option("--plan", type=options.FILE, help="Apply a saved plan; no solver runs.")
+@click.option(
+    "--known-plan",
+    "known_plans",
+    type=options.FILE,
+    multiple=True,
+    help="Spend no more than this saved plan, if it keeps the limits (may be repeated).",
+)
+@click.option("--plan-out", type=options.FILE, help="Save the plan.")
+@click.option("--report-out", type=options.FILE, help="Save all figures as JSON.")
+@click.option(
+    "--check", "feeds", type=click.IntRange(min=1), help="Verify with so many random feeds before anything is written."
+)
+@options.page_dir_option
+@click.option("--force", is_flag=True, help="Replace existing files.")
+@options.json_option
+def rewrite(**given: Any) -> None:
+    """Rewrite the training graph MODEL so that its step keeps to a budget, and write it to OUT.
+
+    OUT defaults to MODEL with `.poet.onnx`. Give one of the budgets, or none: then the RAM of the device is the budget.
+    """
+    _do("rewriting", "rewrite", given)
+
+
+@click.command(short_help="Show what fills the memory, and what could work.")
+@click.argument("model", type=options.FILE)
+@click.option(
+    "--device", default="host", show_default=True, metavar="NAME|FILE.toml", help="Whose storage and costs to assume."
+)
+@options.target_option
+@options.frozen_batch_norm_option
+@options.dims_option
+@options.json_option
+def inspect(**given: Any) -> None:
+    """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
+    _do("examining", "inspect", given)
+
+
+@click.command(short_help="Run original and rewrite, and compare.")
+@click.argument("original", type=options.FILE)
+@click.argument("rewritten", type=options.FILE)
+@click.option(
+    "--feeds", type=click.IntRange(min=1), default=3, show_default=True, help="Random feeds, one training step each."
+)
+@options.threads_option(default=None, text="Inside an operator (default: those that REWRITTEN was planned for).")
+@click.option("--optimized", is_flag=True, help="Also run both under all of the runtime's optimizations.")
+@options.page_dir_option
+@options.json_option
+def verify(**given: Any) -> None:
+    """Run ORIGINAL and REWRITTEN on this machine and compare them.
+
+    Every output and every updated buffer must have the same bits, the nodes must run in the file's order, and the
+    measured memory peak must be the predicted one, within the budget. Exit code 1 if anything is wrong.
+    """
+    _do("examining", "verify", given)
+
+
+@click.command(short_help="Measure every node on this machine.")
+@click.argument("model", type=options.FILE)
+@options.device_option
+@click.option("-o", "--output", type=options.FILE, required=True, help="Where the measured costs go, as JSON.")
+@click.option("--repetitions", type=click.IntRange(min=1), default=20, show_default=True, help="Steps that are timed.")
+@options.threads_option()
+@click.option(
+    "--page-cache", is_flag=True, help="Time transfers through the page cache, not those of the storage itself."
+)
+@options.target_option
+@options.frozen_batch_norm_option
+@options.dims_option
+@options.page_dir_option
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@options.json_option
+def profile(**given: Any) -> None:
+    """Measure every node of MODEL, and the storage, on this machine; `rewrite --costs` plans with what was measured."""
+    _do("examining", "profile", given)
+
+
+@click.command(short_help="List the devices that can be planned for.")
+@click.argument("name", required=False)
+@options.json_option
+def devices(**given: Any) -> None:
+    """List the built-in devices, or show every number of NAME (or of a TOML file) with its source."""
+    _do("listing", "devices", given)
+
+
+COMMANDS = (rewrite, inspect, verify, profile, devices)

@@ -1,0 +1,24 @@
+"""The work of the command that lists devices."""
+
+from __future__ import annotations
+
+import json
+
+from poet_onnx.cli import tables, terminal
+from poet_onnx.device import device_names, load_device
+
+
+def devices(name: str | None, as_json: bool) -> None:
+    """List the built-in devices, or show every number of NAME (or of a TOML file) with its source."""
+    if name is not None:
+        device = load_device(name)
+        if as_json:
+            terminal.show_json(device.model_dump_json(indent=2))
+        else:
+            terminal.show(tables.device_table(device))
+        return
+    found = [load_device(each) for each in device_names()]
+    if as_json:
+        terminal.show_json(json.dumps([device.model_dump(mode="json") for device in found], indent=2))
+    else:
+        terminal.show(tables.devices_table(found))
