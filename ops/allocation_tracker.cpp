@@ -11,6 +11,7 @@
 #include <typeinfo>
 #include <unordered_map>
 
+#include "arenas.h"
 #include "elf_patch.h"
 
 namespace poet::allocations {
@@ -23,9 +24,14 @@ constexpr size_t kShards = 64;
 constexpr size_t kLargeBytes = 64 << 10;
 constexpr size_t kLargeAlignment = 4096;
 
+struct Block {
+  uint64_t bytes = 0;
+  Arena* arena = nullptr;  // that is to know of its release
+};
+
 struct Shard {
   std::mutex mutex;
-  std::unordered_map<const void*, uint64_t> bytes_of;
+  std::unordered_map<const void*, Block> blocks;
 };
 
 struct State {
@@ -38,7 +44,7 @@ struct State {
   std::atomic<ReleaseHook> hook{nullptr};
   std::atomic<bool> logging{false};
   std::atomic<bool> aligns_large{false};
-  std::atomic<const void*> checked_caller{nullptr};
+  std::atomic<const void*> allocator_call{nullptr};
   std::mutex events_mutex;
   std::vector<int64_t> events;
   size_t events_capacity = 0;
@@ -68,22 +74,28 @@ void raise_peak(int64_t bytes) {
 thread_local char refusal[192] = "";
 thread_local bool is_refused = false;  // and nothing was allocated or thrown since
 
-thread_local bool is_of_pool = false;   // the module started this thread, and no node has run on it
-thread_local bool is_learning = false;  // who calls posix_memalign next
+thread_local bool is_of_pool = false;  // the module started this thread, and no node has run on it
+thread_local size_t learnt_bytes = 0;  // not 0: that the runtime's allocator was asked for, which calls next
 
-// What a caller makes of an allocation that fails.
+// Who asks for memory, and what it makes of an allocation that fails.
 enum class Caller {
-  kChecks,       // it throws, or returns an error
+  kAllocator,    // the runtime's, which throws or returns an error
+  kChecks,       // another that does so
   kMayNotCheck,  // it may write to address 0: kernels do so with the memory that they keep for each thread
 };
 
-// posix_memalign has callers of both kinds; the runtime's allocator is the one that was learnt.
-Caller caller_at(const void* return_address) {
+// The runtime's allocator is the one that was learnt: of the callers of posix_memalign the one that it returned to.
+// Where it calls the aligned operator new, by a tail call that hides it, nothing else does so in a step.
+Caller caller_at(const void* call, size_t bytes, Caller other) {
   State& s = state();
-  if (is_learning) s.checked_caller.store(return_address, std::memory_order_relaxed);
-  const bool is_known = s.checked_caller.load(std::memory_order_relaxed) == return_address;
-  return is_known ? Caller::kChecks : Caller::kMayNotCheck;
+  if (learnt_bytes != 0) {
+    s.allocator_call.store(call, std::memory_order_relaxed);
+    set_allocator_extra_bytes(bytes - std::min(bytes, learnt_bytes));
+  }
+  return s.allocator_call.load(std::memory_order_relaxed) == call ? Caller::kAllocator : other;
 }
+
+const char kAnyNew = 0;  // its address stands for every caller of the aligned operator new
 
 // Adds to the counter; false, and nothing added, where the limit forbids that and the caller can be told.
 bool add_within_limit(int64_t bytes, Caller caller) noexcept {
@@ -121,57 +133,69 @@ bool count(int64_t bytes, Caller caller = Caller::kChecks) noexcept {
 
 bool is_counted(size_t alignment) { return alignment >= kMinAlignment; }
 
-// Remembers a block whose bytes are counted.
-void add(const void* block, uint64_t bytes) noexcept {
-  uint64_t replaced = 0;
+// Ends what was counted for a block; true where its memory is an arena's, and has gone back there.
+bool settle(const void* address, const Block& block) noexcept {
+  give_back(block.bytes);
+  return block.arena != nullptr && block.arena->release(address, block.bytes);
+}
+
+// Remembers a block whose bytes are counted; false where that cannot be.
+bool add(const void* address, const Block& block) noexcept {
+  Block replaced;
   try {
-    Shard& shard = shard_of(block);
+    Shard& shard = shard_of(address);
     const std::lock_guard<std::mutex> lock(shard.mutex);
-    uint64_t& entry = shard.bytes_of[block];
-    replaced = entry;  // not 0 where a module that is not tracked released the block that was here before
-    entry = bytes;
+    Block& entry = shard.blocks[address];
+    replaced = entry;  // of bytes where a module that is not tracked released the block that was here before
+    entry = block;
   } catch (const std::bad_alloc&) {
-    replaced = bytes;  // the allocation itself stands; a block that cannot be tracked is paged synchronously
+    return false;
   }
-  if (replaced != 0) give_back(replaced);
-  state().count.fetch_add(1, std::memory_order_relaxed);
-  is_refused = false;
+  if (replaced.bytes != 0) settle(address, replaced);
+  return true;
 }
 
-void remove(const void* block) {
-  if (block == nullptr || reinterpret_cast<uintptr_t>(block) % kMinAlignment != 0) return;
-  uint64_t bytes = 0;
+// Forgets a block that is about to be released; true where nothing is left to do for that.
+bool remove(const void* address) {
+  if (address == nullptr || reinterpret_cast<uintptr_t>(address) % kMinAlignment != 0) return false;
+  Block block;
   {
-    Shard& shard = shard_of(block);
+    Shard& shard = shard_of(address);
     const std::lock_guard<std::mutex> lock(shard.mutex);
-    const auto entry = shard.bytes_of.find(block);
-    if (entry == shard.bytes_of.end()) return;
-    bytes = entry->second;
-    shard.bytes_of.erase(entry);
+    const auto entry = shard.blocks.find(address);
+    if (entry == shard.blocks.end()) return false;
+    block = entry->second;
+    shard.blocks.erase(entry);
   }
-  if (const ReleaseHook hook = state().hook.load(std::memory_order_acquire)) hook(block, bytes);
-  give_back(bytes);
+  if (const ReleaseHook hook = state().hook.load(std::memory_order_acquire)) hook(address, block.bytes);
+  return settle(address, block);
 }
 
-// Allocates by `call(alignment)`, which returns the block or nullptr; counted, and forbidden where the limit says so.
+// Allocates from this thread's arena or else by `call(alignment)`, which returns the block or nullptr; counted, and
+// forbidden where the limit says so.
 template <class Call>
 void* allocate(Caller caller, size_t alignment, size_t bytes, Call&& call) {
   if (!is_counted(alignment)) return call(alignment);
   if (bytes >= kLargeBytes && state().aligns_large.load(std::memory_order_relaxed))
     alignment = std::max(alignment, kLargeAlignment);
   if (!count(static_cast<int64_t>(bytes), caller)) return nullptr;
-  void* block = nullptr;
+  const arenas::Grant grant = caller == Caller::kAllocator ? arenas::take(bytes, is_of_pool) : arenas::Grant{};
+  const Block made{bytes, grant.arena};
+  void* block = grant.block;
   try {
-    block = call(alignment);
+    if (block == nullptr) block = call(alignment);
   } catch (...) {
-    give_back(bytes);
+    settle(block, made);
     throw;
   }
-  if (block == nullptr)
-    give_back(bytes);
-  else
-    add(block, bytes);
-  return block;
+  if (block == nullptr) {
+    settle(block, made);
+    return nullptr;
+  }
+  state().count.fetch_add(1, std::memory_order_relaxed);
+  is_refused = false;
+  // A block that cannot be tracked is made all the same, and paged synchronously; an arena could not get it back.
+  return add(block, made) || !settle(block, made) ? block : call(alignment);
 }
 
 // What ONNX Runtime gets to see in place of a plain std::bad_alloc, so that its error says what happened.
@@ -197,14 +221,14 @@ ThrowFunction original_throw = nullptr;
 }
 
 void* replacement_aligned_alloc(size_t alignment, size_t bytes) {
-  void* block = allocate(caller_at(__builtin_return_address(0)), alignment, bytes,
+  void* block = allocate(caller_at(__builtin_return_address(0), bytes, Caller::kMayNotCheck), alignment, bytes,
                          [&](size_t aligned) { return aligned_alloc(aligned, bytes); });
   if (block == nullptr) errno = ENOMEM;
   return block;
 }
 
 void* replacement_new(size_t bytes, std::align_val_t alignment) {
-  void* block = allocate(Caller::kChecks, static_cast<size_t>(alignment), bytes,
+  void* block = allocate(caller_at(&kAnyNew, bytes, Caller::kChecks), static_cast<size_t>(alignment), bytes,
                          [&](size_t aligned) { return ::operator new(bytes, std::align_val_t{aligned}); });
   if (block == nullptr) throw OverBudget();
   return block;
@@ -216,8 +240,7 @@ void* replacement_new_nothrow(size_t bytes, std::align_val_t alignment, const st
 }
 
 void replacement_delete(void* block, std::align_val_t alignment) noexcept {
-  remove(block);
-  ::operator delete(block, alignment);
+  if (!remove(block)) ::operator delete(block, alignment);
 }
 
 void replacement_sized_delete(void* block, size_t, std::align_val_t alignment) noexcept {
@@ -247,7 +270,7 @@ void* address_of(Function* function) {
 
 }  // namespace
 
-void learn_caller(bool is_on) { is_learning = is_on; }
+void learn_caller(size_t asked_bytes) { learnt_bytes = asked_bytes; }
 
 void align_large_blocks() { state().aligns_large.store(true, std::memory_order_relaxed); }
 
@@ -266,11 +289,14 @@ void set_limit(int64_t limit, int64_t base) {
 
 int replacement_posix_memalign(void** block, size_t alignment, size_t bytes) {
   int error = ENOMEM;
-  void* const made = allocate(caller_at(__builtin_return_address(0)), alignment, bytes, [&](size_t aligned) -> void* {
+  const Caller caller = caller_at(__builtin_return_address(0), bytes, Caller::kMayNotCheck);
+  void* const made = allocate(caller, alignment, bytes, [&](size_t aligned) -> void* {
     error = posix_memalign(block, aligned, bytes);
     return error == 0 ? *block : nullptr;
   });
-  return made == nullptr ? error : 0;
+  if (made == nullptr) return error;
+  *block = made;
+  return 0;
 }
 
 int replacement_pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*routine)(void*),
@@ -283,8 +309,7 @@ int replacement_pthread_create(pthread_t* thread, const pthread_attr_t* attribut
 }
 
 void replacement_free(void* block) {
-  remove(block);
-  free(block);
+  if (!remove(block)) free(block);
 }
 
 size_t track_module(const void* address) {
@@ -354,8 +379,8 @@ bool is_tracked(const void* data, uint64_t bytes) {
   if (data == nullptr || reinterpret_cast<uintptr_t>(data) % kMinAlignment != 0) return false;
   Shard& shard = shard_of(data);
   const std::lock_guard<std::mutex> lock(shard.mutex);
-  const auto entry = shard.bytes_of.find(data);
-  return entry != shard.bytes_of.end() && entry->second >= bytes;
+  const auto entry = shard.blocks.find(data);
+  return entry != shard.blocks.end() && entry->second.bytes >= bytes;
 }
 
 void set_release_hook(ReleaseHook hook) { state().hook.store(hook, std::memory_order_release); }

@@ -24,8 +24,9 @@ int64_t peak_bytes();        // most that current_bytes was since the last reset
 int64_t allocation_count();  // tracked allocations ever made
 void reset_peak();           // the peak restarts from current_bytes
 
-// Between on and off, who calls posix_memalign on this thread is known to look whether it failed.
-void learn_caller(bool is_on);
+// Until it is called with 0, what this thread allocates is the runtime's own allocator's work, which was asked for so
+// many bytes. Then it is known who calls: it looks whether an allocation failed, and an arena may serve it.
+void learn_caller(size_t asked_bytes);
 
 // This thread runs a graph's nodes, so that what they throw becomes an error of the run.
 void run_nodes_here();

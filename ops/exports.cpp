@@ -5,6 +5,7 @@
 #include <new>
 
 #include "allocation_tracker.h"
+#include "arenas.h"
 #include "faults.h"
 #include "page_directory.h"
 #include "page_store.h"
@@ -109,6 +110,24 @@ POET_EXPORT int poet_describe_store(uint64_t number, char* out, uint64_t capacit
   } catch (const std::exception&) {
   }
   return 1;
+}
+
+// Copies the numbers of the open arenas to `out`, at most `capacity`, and returns how many there are; -1 where memory
+// is missing.
+POET_EXPORT int64_t poet_open_arenas(uint64_t* out, uint64_t capacity) {
+  try {
+    const auto numbers = poet::arenas::numbers();
+    std::copy_n(numbers.begin(), std::min<uint64_t>(capacity, numbers.size()), out);
+    return static_cast<int64_t>(numbers.size());
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
+// Reads what an arena has served; number 0: what all arenas of the process have, closed ones too. Returns 0, or 1 where
+// there is no such arena.
+POET_EXPORT int poet_arena_statistics(uint64_t number, poet::ArenaValues* out) {
+  return poet::arenas::read(number, out) ? 0 : 1;
 }
 
 // For tests: makes a system call or allocation of this library fail (faults.h).

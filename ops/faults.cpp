@@ -86,8 +86,13 @@ void set_delay_microseconds(int delay) {
 Kind next_call_counted() {
   if (const int delay = delay_microseconds.load()) usleep(static_cast<useconds_t>(delay));
   const auto kind = static_cast<Kind>(armed_kind.load());
-  if (kind == Kind::kNone || kind == Kind::kOutOfMemory) return Kind::kNone;
+  if (kind == Kind::kNone || kind == Kind::kOutOfMemory || kind == Kind::kNoMapping) return Kind::kNone;
   return is_the_one() ? kind : Kind::kNone;
+}
+
+bool mapping_fails() {
+  return is_armed.load(std::memory_order_relaxed) && armed_kind.load() == static_cast<int>(Kind::kNoMapping) &&
+         is_the_one();
 }
 
 int errno_of(Kind kind) {

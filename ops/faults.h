@@ -19,8 +19,9 @@ enum class Kind : int {
   kDiskFull = 4,
   kQuota = 5,
   kEndOfFile = 6,
-  kOutOfMemory = 7,  // of an allocation; the other kinds are of system calls
+  kOutOfMemory = 7,  // of an allocation; the kinds without a word are of system calls for data
   kUnsupported = 8,
+  kNoMapping = 9,  // of an arena's region
 };
 
 // From now on calls of the kind's family are counted, and the one after `calls_before` others fails, once.
@@ -36,6 +37,9 @@ Kind next_call_counted();
 // What the system call that is about to be made shall do.
 inline Kind next_call() { return is_armed.load(std::memory_order_relaxed) ? next_call_counted() : Kind::kNone; }
 int errno_of(Kind kind);
+
+// Whether the region that is about to be mapped shall be refused.
+bool mapping_fails();
 
 // A system call that returns a number of bytes, or -1 and errno.
 template <class Call>

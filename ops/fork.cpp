@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "allocation_tracker.h"
+#include "arenas.h"
 #include "io_queue.h"
 #include "page.h"
 #include "page_store.h"
@@ -21,11 +22,13 @@ void lock_all() {
   Page::lock_for_fork();
   PendingRead::lock_for_fork();
   IoQueue::lock_for_fork();
+  arenas::lock_for_fork();
   allocations::lock_for_fork();
 }
 
 void unlock_all(bool in_child) {
   allocations::unlock_after_fork();
+  arenas::unlock_after_fork();
   IoQueue::unlock_after_fork(in_child);
   PendingRead::unlock_after_fork();
   Page::unlock_after_fork();

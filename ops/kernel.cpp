@@ -1,7 +1,7 @@
 #include "kernel.h"
 
+#include <algorithm>
 #include <cstring>
-#include <vector>
 
 namespace poet {
 namespace {
@@ -76,12 +76,19 @@ int64_t NodeInfo::require_int(const char* attribute) const {
   return value;
 }
 
-Shape NodeInfo::require_shape(const char* attribute) const {
-  size_t rank = 0;
-  if (!api_.succeeded(api_.kernel_info_get_ints(raw_, attribute, nullptr, &rank)))
+std::vector<int64_t> NodeInfo::require_ints(const char* attribute) const {
+  size_t count = 0;
+  if (!api_.succeeded(api_.kernel_info_get_ints(raw_, attribute, nullptr, &count)))
     throw Error(std::string("the integer list attribute '") + attribute + "' is missing");
-  Shape shape(rank);
-  if (rank != 0) api_.check(api_.kernel_info_get_ints(raw_, attribute, shape.data(), &rank));
+  std::vector<int64_t> values(count);
+  if (count != 0) api_.check(api_.kernel_info_get_ints(raw_, attribute, values.data(), &count));
+  return values;
+}
+
+Shape NodeInfo::require_shape(const char* attribute) const {
+  const std::vector<int64_t> sizes = require_ints(attribute);
+  Shape shape(sizes.size());
+  std::copy(sizes.begin(), sizes.end(), shape.data());
   return shape;
 }
 

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ort_api.h"
 #include "store_options.h"
@@ -38,6 +39,7 @@ class NodeInfo {
   int64_t require_int(const char* attribute) const;
   bool optional_int(const char* attribute, int64_t* value) const;  // false where it is absent
   Shape require_shape(const char* attribute) const;
+  std::vector<int64_t> require_ints(const char* attribute) const;
   // The bytes of an input where its shape is known before the first run; false where it is not.
   bool static_input_bytes(size_t index, uint64_t* bytes) const;
 
@@ -95,6 +97,7 @@ struct OpDefinition {
   void (*infer)(const Api&, const OrtShapeInferContext*);
 };
 
+extern const OpDefinition kArena;
 extern const OpDefinition kGate;
 extern const OpDefinition kPageOut;
 extern const OpDefinition kPageIn;

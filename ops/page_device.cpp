@@ -3,12 +3,12 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 
 #include "allocation_tracker.h"
 #include "error.h"
 #include "io_queue.h"
+#include "memory_left.h"
 #include "staging.h"
 
 namespace poet {
@@ -17,18 +17,6 @@ namespace {
 // Of the available memory, a page file may fill this share of the page cache without pushing out much else.
 constexpr uint64_t kCacheShare = 8;
 constexpr uint64_t kProbeBytes = 4 << 20;
-
-// "MemAvailable" of /proc/meminfo (proc(5)); 0 where it cannot be read.
-uint64_t available_bytes() {
-  std::FILE* const file = std::fopen("/proc/meminfo", "re");
-  if (file == nullptr) return 0;
-  char line[128];
-  unsigned long long kibibytes = 0;
-  while (std::fgets(line, sizeof line, file) != nullptr)
-    if (std::sscanf(line, "MemAvailable: %llu kB", &kibibytes) == 1) break;
-  std::fclose(file);
-  return kibibytes << 10;
-}
 
 // Sleeps as exactly as the system can: a thread's sleeps may otherwise last 50 us longer (prctl(2)).
 void sleep_until(Clock::time_point end) {

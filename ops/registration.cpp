@@ -124,7 +124,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
     auto made = std::make_unique<OpSet>(table);
     made->store_options = config.store_options;
     for (const OpDefinition* definition :
-         {&kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd, &kAccumulate,
+         {&kArena, &kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd, &kAccumulate,
           &kAccumulateRows, &kUpdateSgd, &kUpdateMomentum, &kUpdateAdam, &kAddSquares, &kBatchNormalize,
           &kBatchNormalizeGradient, &kDepthwiseWeightGradient})
       made->ops.push_back(make_op(*definition, *made));
@@ -141,9 +141,10 @@ void track_allocations(const Api& api, const OrtApiBase* base) {
   OrtAllocator* allocator = nullptr;
   api.check(api.get_allocator_with_default_options(&allocator));
   void* block = nullptr;
-  allocations::learn_caller(true);
-  const bool is_made = api.succeeded(api.allocator_alloc(allocator, 1, &block));
-  allocations::learn_caller(false);
+  constexpr size_t kAskedBytes = 1;
+  allocations::learn_caller(kAskedBytes);
+  const bool is_made = api.succeeded(api.allocator_alloc(allocator, kAskedBytes, &block));
+  allocations::learn_caller(0);
   if (is_made) api.check(api.allocator_free(allocator, block));
 }
 

@@ -28,6 +28,10 @@ _SHAPE = _Attribute("shape", defs.OpSchema.AttrType.INTS, "Shape of the tensor t
 _OFFSET = _Attribute("offset", defs.OpSchema.AttrType.INT, "First element of the buffer that changes.", required=True)
 
 _DOCS = {
+    "Arena": (
+        "Arena(X) -> armed: the first node of a step; from here on the step's allocations come from a region that was "
+        "reserved when the session was made. X is ignored, and nobody reads `armed`."
+    ),
     "Gate": "Gate(X, trigger...) -> Y: Y is X, in the same buffer, but not before the triggers have been computed.",
     "PageOut": "PageOut(X, trigger...) -> token: writes X to the page file.",
     "PageIn": "PageIn(token, trigger...) -> Y: reads the tensor of a token from the page file.",
@@ -65,6 +69,7 @@ _DOCS = {
     ),
 }
 _OUTPUTS = {
+    "Arena": ("armed",),
     "Gate": ("Y",),
     "PageOut": ("token",),
     "PageIn": ("Y",),
@@ -92,6 +97,16 @@ _REFUSED_TYPES = {
     "tensor(float4e2m1)",
 }
 _ATTRIBUTES = {
+    "Arena": [
+        _Attribute("region_bytes", defs.OpSchema.AttrType.INT, "Bytes of the region, in whole 64.", required=True),
+        _Attribute(
+            "layout",
+            defs.OpSchema.AttrType.INTS,
+            "For every step, in order: workspace_offset, workspace_bytes, count, and count times offset (-1: not in "
+            "the region), bytes, and the last step in which the block is alive.",
+            required=True,
+        ),
+    ],
     "PageOut": [_SLOT, *_PLAN],
     "PageOutStart": [_SLOT, *_PLAN],
     "PageIn": [_SLOT, _DTYPE, _SHAPE],
@@ -154,7 +169,7 @@ def _schema(name: str) -> defs.OpSchema:
 
 
 def _type_of(output: str) -> str:
-    kinds = {"token": "tensor(int64)", "ticket": "tensor(int64)", "updated": "tensor(bool)"}
+    kinds = {"token": "tensor(int64)", "ticket": "tensor(int64)", "updated": "tensor(bool)", "armed": "tensor(bool)"}
     kinds |= dict.fromkeys(("mean", "inverse", "dX", "dScale", "dBias", "dW"), "tensor(float)")
     return kinds.get(output, "V")
 
@@ -209,6 +224,7 @@ def _tensor_type(dtype: int, shape: list[int]) -> TypeProto:
 
 
 _INFERENCE = {
+    "Arena": _infer_flag,
     "Gate": _infer_first,
     "PageOut": _infer_token,
     "PageIn": _infer_declared,

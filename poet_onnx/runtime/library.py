@@ -55,6 +55,10 @@ def tracked_library() -> ctypes.CDLL:
     library.poet_open_stores.restype = ctypes.c_int64
     library.poet_describe_store.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64]
     library.poet_describe_store.restype = ctypes.c_int
+    library.poet_open_arenas.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64]
+    library.poet_open_arenas.restype = ctypes.c_int64
+    library.poet_arena_statistics.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
+    library.poet_arena_statistics.restype = ctypes.c_int
     library.poet_set_limit.argtypes = [ctypes.c_int64, ctypes.c_int64]
     library.poet_set_limit.restype = None
     library.poet_statistics.argtypes = [ctypes.c_uint64, ctypes.c_void_p]

@@ -228,9 +228,9 @@ void threads_of_a_pool_are_not_refused_memory() {
   constexpr size_t kBytes = 1 << 20;
   const auto is_refused = [] {
     void* block = nullptr;
-    allocations::learn_caller(true);
+    allocations::learn_caller(kBytes);
     const bool refused = allocations::replacement_posix_memalign(&block, 64, kBytes) == ENOMEM;
-    allocations::learn_caller(false);
+    allocations::learn_caller(0);
     if (!refused) allocations::replacement_free(block);
     return refused;
   };

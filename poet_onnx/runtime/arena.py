@@ -1,0 +1,118 @@
+"""What the regions that sessions reserve have served, and what they had no room for."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from poet_onnx.errors import InputError
+from poet_onnx.runtime.library import tracked_library
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArenaStatistics:
+    """What one session's arena has served, or those of all sessions of the process together.
+
+    Attributes:
+        region_bytes: of the region; of all that are there.
+        steps: runs that the arena served.
+        refused_steps: runs that malloc served, because a concurrent run of the session had the region.
+        planned: blocks that were served at their planned addresses.
+        workspace: other blocks that were served from the region.
+        unplanned: blocks that came from malloc against the plan.
+        unplanned_most_bytes: most bytes of such blocks that were alive at once, since the session was made.
+        largest_end_bytes: end of the block that reached farthest into a region, since the session was made.
+    """
+
+    region_bytes: int
+    steps: int
+    refused_steps: int
+    planned: int
+    workspace: int
+    unplanned: int
+    unplanned_most_bytes: int
+    largest_end_bytes: int
+
+    def __sub__(self, earlier: ArenaStatistics) -> ArenaStatistics:
+        return ArenaStatistics(
+            region_bytes=self.region_bytes,
+            steps=self.steps - earlier.steps,
+            refused_steps=self.refused_steps - earlier.refused_steps,
+            planned=self.planned - earlier.planned,
+            workspace=self.workspace - earlier.workspace,
+            unplanned=self.unplanned - earlier.unplanned,
+            unplanned_most_bytes=self.unplanned_most_bytes,
+            largest_end_bytes=self.largest_end_bytes,
+        )
+
+
+class _Values(ctypes.Structure):
+    """`ArenaValues` of ops/arena.h."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ArenaStatistics.__dataclass_fields__)
+
+
+class ArenaCounter:
+    """What arenas have served since a moment: what `count_arena` yields."""
+
+    def __init__(self, arena: int | None = None) -> None:
+        self._arena = arena
+        self._start = arena_statistics(arena)
+
+    @property
+    def statistics(self) -> ArenaStatistics:
+        """What was served since the context was entered or `reset` was last called; bytes are those of the session.
+
+        Raises:
+            InputError: the session that is counted was closed.
+        """
+        return arena_statistics(self._arena) - self._start
+
+    def reset(self) -> None:
+        """Start from now, as at the beginning of a step."""
+        self._start = arena_statistics(self._arena)
+
+
+@contextmanager
+def count_arena(arena: int | None = None) -> Iterator[ArenaCounter]:
+    """Count what the arenas of all sessions of the process serve, or that of one.
+
+    Args:
+        arena: number of a session's arena, from `open_arenas`; default all.
+
+    Raises:
+        InputError: no usable ONNX Runtime or operator library, or no arena of that number is open.
+    """
+    yield ArenaCounter(arena)
+
+
+def open_arenas() -> tuple[int, ...]:
+    """Return the numbers of the arenas that sessions of this process have open, the oldest first.
+
+    A session whose model has a layout has one arena, from when it is made until it is destroyed; others have none.
+
+    Raises:
+        InputError: no usable ONNX Runtime or operator library.
+    """
+    library = tracked_library()
+    count = int(library.poet_open_arenas(None, 0))
+    numbers = (ctypes.c_uint64 * max(count, 0))()
+    found = min(count, int(library.poet_open_arenas(numbers, count)))
+    return tuple(numbers[:found])
+
+
+def arena_statistics(arena: int | None = None) -> ArenaStatistics:
+    """Return what a session's arena has served, or what all arenas of this process ever have.
+
+    Args:
+        arena: number of a session's arena, from `open_arenas`; default all.
+
+    Raises:
+        InputError: no usable ONNX Runtime or operator library, or no arena of that number is open.
+    """
+    values = _Values()
+    if tracked_library().poet_arena_statistics(arena or 0, ctypes.byref(values)) != 0:
+        raise InputError(f"No session has arena {arena} open: it was closed, or the number is not of open_arenas.")
+    return ArenaStatistics(**{name: int(getattr(values, name)) for name in ArenaStatistics.__dataclass_fields__})
