@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -36,19 +35,10 @@ struct Shard {
 
 struct State {
   std::array<Shard, kShards> shards;
-  std::atomic<int64_t> current{0};
-  std::atomic<int64_t> peak{0};
   std::atomic<int64_t> count{0};
-  std::atomic<int64_t> limit{0};
-  std::atomic<int64_t> limit_base{0};
   std::atomic<ReleaseHook> hook{nullptr};
-  std::atomic<bool> logging{false};
   std::atomic<bool> aligns_large{false};
   std::atomic<const void*> allocator_call{nullptr};
-  std::mutex events_mutex;
-  std::vector<int64_t> events;
-  size_t events_capacity = 0;
-  uint64_t events_dropped = 0;
   std::mutex modules_mutex;
   std::vector<std::pair<const void*, size_t>> modules;  // an address in each, and the imports redirected
 };
@@ -63,16 +53,6 @@ Shard& shard_of(const void* block) {
   const auto mixed = (reinterpret_cast<uintptr_t>(block) / kMinAlignment) * uintptr_t{0x9E3779B97F4A7C15};
   return state().shards[mixed >> 58];
 }
-
-void raise_peak(int64_t bytes) {
-  auto& peak = state().peak;
-  int64_t seen = peak.load(std::memory_order_relaxed);
-  while (bytes > seen && !peak.compare_exchange_weak(seen, bytes, std::memory_order_relaxed)) {
-  }
-}
-
-thread_local char refusal[192] = "";
-thread_local bool is_refused = false;  // and nothing was allocated or thrown since
 
 thread_local bool is_of_pool = false;  // the module started this thread, and no node has run on it
 thread_local size_t learnt_bytes = 0;  // not 0: that the runtime's allocator was asked for, which calls next
@@ -96,40 +76,6 @@ Caller caller_at(const void* call, size_t bytes, Caller other) {
 }
 
 const char kAnyNew = 0;  // its address stands for every caller of the aligned operator new
-
-// Adds to the counter; false, and nothing added, where the limit forbids that and the caller can be told.
-bool add_within_limit(int64_t bytes, Caller caller) noexcept {
-  State& s = state();
-  if (is_of_pool) caller = Caller::kMayNotCheck;
-  const int64_t before = s.current.fetch_add(bytes, std::memory_order_relaxed);
-  const int64_t limit = s.limit.load(std::memory_order_relaxed);
-  if (bytes <= 0 || limit == 0 || before + bytes <= limit || caller == Caller::kMayNotCheck) {
-    raise_peak(before + bytes);
-    return true;
-  }
-  s.current.fetch_sub(bytes, std::memory_order_relaxed);
-  const int64_t base = s.limit_base.load(std::memory_order_relaxed);
-  std::snprintf(refusal, sizeof refusal,
-                "an allocation of %lld bytes exceeds the memory budget: %lld bytes are in use and the budget is %lld "
-                "bytes",
-                static_cast<long long>(bytes), static_cast<long long>(before - base),
-                static_cast<long long>(limit - base));
-  is_refused = true;
-  return false;
-}
-
-// Counts and logs in one step where a log is kept, so that its running sum is the counter's value.
-bool count(int64_t bytes, Caller caller = Caller::kChecks) noexcept {
-  State& s = state();
-  if (!s.logging.load(std::memory_order_relaxed)) return add_within_limit(bytes, caller);
-  const std::lock_guard<std::mutex> lock(s.events_mutex);
-  if (!add_within_limit(bytes, caller)) return false;
-  if (s.events.size() < s.events_capacity)
-    s.events.push_back(bytes);
-  else
-    ++s.events_dropped;
-  return true;
-}
 
 bool is_counted(size_t alignment) { return alignment >= kMinAlignment; }
 
@@ -176,10 +122,11 @@ bool remove(const void* address) {
 template <class Call>
 void* allocate(Caller caller, size_t alignment, size_t bytes, Call&& call) {
   if (!is_counted(alignment)) return call(alignment);
+  const bool is_arenas = caller == Caller::kAllocator && alignment <= kBlockAlignment;
   if (bytes >= kLargeBytes && state().aligns_large.load(std::memory_order_relaxed))
     alignment = std::max(alignment, kLargeAlignment);
-  if (!count(static_cast<int64_t>(bytes), caller)) return nullptr;
-  const arenas::Grant grant = caller == Caller::kAllocator ? arenas::take(bytes, is_of_pool) : arenas::Grant{};
+  if (!count(static_cast<int64_t>(bytes), caller != Caller::kMayNotCheck && !is_of_pool)) return nullptr;
+  const arenas::Grant grant = is_arenas ? arenas::take(bytes, is_of_pool) : arenas::Grant{};
   const Block made{bytes, grant.arena};
   void* block = grant.block;
   try {
@@ -193,7 +140,7 @@ void* allocate(Caller caller, size_t alignment, size_t bytes, Call&& call) {
     return nullptr;
   }
   state().count.fetch_add(1, std::memory_order_relaxed);
-  is_refused = false;
+  forget_refusal();
   // A block that cannot be tracked is made all the same, and paged synchronously; an arena could not get it back.
   return add(block, made) || !settle(block, made) ? block : call(alignment);
 }
@@ -201,7 +148,7 @@ void* allocate(Caller caller, size_t alignment, size_t bytes, Call&& call) {
 // What ONNX Runtime gets to see in place of a plain std::bad_alloc, so that its error says what happened.
 class OverBudget final : public std::bad_alloc {
  public:
-  const char* what() const noexcept override { return refusal; }
+  const char* what() const noexcept override { return refusal_text(); }
 };
 static_assert(sizeof(OverBudget) == sizeof(std::bad_alloc), "one takes the other's place");
 
@@ -211,8 +158,7 @@ ThrowFunction original_throw = nullptr;
 // Stands in for the function by which C++ code throws (__cxa_throw, Itanium C++ ABI: Exception Handling, 2.4.3). An
 // allocator that was refused memory throws std::bad_alloc, which has no text of its own.
 [[noreturn]] void replacement_throw(void* exception, std::type_info* type, void (*destructor)(void*)) {
-  if (is_refused && *type == typeid(std::bad_alloc)) {
-    is_refused = false;
+  if (*type == typeid(std::bad_alloc) && forget_refusal()) {
     new (exception) OverBudget;
     type = const_cast<std::type_info*>(&typeid(OverBudget));
   }
@@ -276,17 +222,6 @@ void align_large_blocks() { state().aligns_large.store(true, std::memory_order_r
 
 void run_nodes_here() { is_of_pool = false; }
 
-bool reserve(uint64_t bytes) noexcept { return count(static_cast<int64_t>(bytes)); }
-
-void give_back(uint64_t bytes) noexcept { count(-static_cast<int64_t>(bytes)); }
-
-const char* refusal_text() noexcept { return refusal; }
-
-void set_limit(int64_t limit, int64_t base) {
-  state().limit_base.store(base, std::memory_order_relaxed);
-  state().limit.store(limit, std::memory_order_relaxed);
-}
-
 int replacement_posix_memalign(void** block, size_t alignment, size_t bytes) {
   int error = ENOMEM;
   const Caller caller = caller_at(__builtin_return_address(0), bytes, Caller::kMayNotCheck);
@@ -349,31 +284,7 @@ size_t tracked_imports() {
   return all;
 }
 
-int64_t current_bytes() { return state().current.load(std::memory_order_relaxed); }
-
-int64_t peak_bytes() { return state().peak.load(std::memory_order_relaxed); }
-
 int64_t allocation_count() { return state().count.load(std::memory_order_relaxed); }
-
-void reset_peak() { state().peak.store(current_bytes(), std::memory_order_relaxed); }
-
-void start_events(size_t capacity) {
-  State& s = state();
-  const std::lock_guard<std::mutex> lock(s.events_mutex);
-  s.events.clear();
-  s.events.shrink_to_fit();
-  s.events.reserve(capacity);
-  s.events_capacity = capacity;
-  s.events_dropped = 0;
-  s.logging.store(capacity != 0, std::memory_order_relaxed);
-}
-
-std::vector<int64_t> events(uint64_t* dropped) {
-  State& s = state();
-  const std::lock_guard<std::mutex> lock(s.events_mutex);
-  if (dropped != nullptr) *dropped = s.events_dropped;
-  return s.events;
-}
 
 bool is_tracked(const void* data, uint64_t bytes) {
   if (data == nullptr || reinterpret_cast<uintptr_t>(data) % kMinAlignment != 0) return false;
@@ -388,14 +299,14 @@ void set_release_hook(ReleaseHook hook) { state().hook.store(hook, std::memory_o
 void lock_for_fork() {
   State& s = state();
   for (Shard& shard : s.shards) shard.mutex.lock();
-  s.events_mutex.lock();
+  lock_counter_for_fork();
   s.modules_mutex.lock();
 }
 
 void unlock_after_fork() {
   State& s = state();
   s.modules_mutex.unlock();
-  s.events_mutex.unlock();
+  unlock_counter_after_fork();
   for (auto shard = s.shards.rbegin(); shard != s.shards.rend(); ++shard) shard->mutex.unlock();
 }
 

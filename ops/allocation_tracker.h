@@ -10,7 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "allocation_counter.h"
 
 namespace poet::allocations {
 
@@ -19,10 +20,7 @@ namespace poet::allocations {
 size_t track_module(const void* address);
 size_t tracked_imports();  // redirected in all modules together
 
-int64_t current_bytes();     // of live tracked blocks
-int64_t peak_bytes();        // most that current_bytes was since the last reset_peak
 int64_t allocation_count();  // tracked allocations ever made
-void reset_peak();           // the peak restarts from current_bytes
 
 // Until it is called with 0, what this thread allocates is the runtime's own allocator's work, which was asked for so
 // many bytes. Then it is known who calls: it looks whether an allocation failed, and an arena may serve it.
@@ -31,25 +29,8 @@ void learn_caller(size_t asked_bytes);
 // This thread runs a graph's nodes, so that what they throw becomes an error of the run.
 void run_nodes_here();
 
-// Forbids current_bytes to exceed `limit` (0: anything goes). An allocation that would do so fails as if there were no
-// memory, and the runtime's error says so in bytes above `base`. One whose caller may not look whether it failed, or
-// on a thread of the runtime's pool, where nobody would catch what is thrown, is counted and made: the next one beyond
-// the limit fails.
-void set_limit(int64_t limit, int64_t base);
-
 // From now on large blocks start at whole pages, so that direct I/O can reach them without a copy in between.
 void align_large_blocks();
-
-// Memory of this library's own: counts bytes that are about to be allocated, false where the limit forbids them.
-bool reserve(uint64_t bytes) noexcept;
-void give_back(uint64_t bytes) noexcept;
-// Why the last allocation of this thread was forbidden.
-const char* refusal_text() noexcept;
-
-// Logs every tracked allocation as +bytes and every release as -bytes, at most `capacity` of them; 0 ends the log.
-void start_events(size_t capacity);
-// What was logged since start_events, in order; `dropped` is set to the number of events beyond the capacity.
-std::vector<int64_t> events(uint64_t* dropped);
 
 // True where `data` is the first byte of a live tracked block of at least `bytes` bytes.
 bool is_tracked(const void* data, uint64_t bytes);
