@@ -46,7 +46,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch off the small allowances of the model, so that it and exhaustive search see the same bytes."""
     monkeypatch.setattr("poet_onnx.scheduling.candidates.TINY_FRACTION", 0.0)
     monkeypatch.setattr("poet_onnx.scheduling.residency.TOKEN_BYTES_EACH", 0)
-    monkeypatch.setattr("poet_onnx.simulate.TOKEN_BYTES", 0)
+    monkeypatch.setattr("poet_onnx.simulate.versions.TOKEN_BYTES", 0)
 
 
 @pytest.mark.usefixtures("exact")

@@ -256,7 +256,7 @@ def test_quick_plans_are_found_nearly_everywhere() -> None:
 
 
 def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poet_onnx.simulate.TOKEN_BYTES", 0)
+    monkeypatch.setattr("poet_onnx.simulate.versions.TOKEN_BYTES", 0)
     compared = tight = 0
     for seed in range(16):
         problem, order, budget = _training(seed, 3 + seed % 2, 0.2 * (seed % 4))

@@ -11,7 +11,8 @@ from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.simulate import TOKEN_BYTES, replay, simulate
+from poet_onnx.simulate import replay, simulate
+from poet_onnx.simulate.versions import TOKEN_BYTES
 
 
 def _tensor(name: str, size: int, *, resident: bool = False, output: bool = False, storage: str = "") -> Tensor:

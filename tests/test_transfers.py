@@ -19,7 +19,8 @@ from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.timeline import SLOW_TRANSFERS
 from poet_onnx.scheduling.transfers import overlap, spread_out
-from poet_onnx.simulate import TOKEN_BYTES, replay, simulate
+from poet_onnx.simulate import replay, simulate
+from poet_onnx.simulate.versions import TOKEN_BYTES
 
 STARTS = {Action.PAGE_OUT_START: Action.PAGE_OUT_END, Action.PAGE_IN_START: Action.PAGE_IN_END}
 TOLERANCE_SECONDS = 1e-6

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from benchmark.horizon import Horizon, find_horizon
 from benchmark.linear import LinearModel
 from benchmark.prices import Prices, can_page
-from poet_onnx import simulate
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.instance import Instance, build_instance
+from poet_onnx.simulate import versions
 
 Key = tuple[int, int]
 
@@ -161,8 +161,8 @@ def _add_memory_rows(form: PaperForm, stage: int) -> None:
     for value, size in enumerate(instance.sizes):
         for table, size_bytes in (
             (form.held, size),
-            (form.stored, simulate.TOKEN_BYTES),
-            (form.leaving, simulate.TOKEN_BYTES),
+            (form.stored, versions.TOKEN_BYTES),
+            (form.leaving, versions.TOKEN_BYTES),
         ):
             if (stage, value) in table:
                 level[table[stage, value]] = size_bytes / unit

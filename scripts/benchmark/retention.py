@@ -15,10 +15,10 @@ from ortools.sat.python import cp_model
 
 from benchmark.horizon import Horizon, find_horizon
 from benchmark.prices import can_page
-from poet_onnx import simulate
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.instance import Instance, build_instance
+from poet_onnx.simulate import versions
 
 RECOMPUTES, PAGE_INS = 2, 2
 """Most copies of a node and of a value beside the original; Moccasin found one to be enough nearly always."""
@@ -212,7 +212,7 @@ def _add_intervals(built: RetentionModel) -> None:
                 begin, built.last_slot + 1 - begin, built.last_slot + 1, built.paged_out[value], ""
             )
             built.intervals.append(token)
-            built.demands.append(simulate.TOKEN_BYTES)
+            built.demands.append(versions.TOKEN_BYTES)
     for position, runs in enumerate(built.runs):
         for number, run in enumerate(runs):
             workspace = instance.workspace[position]

@@ -54,5 +54,5 @@ def exact_bytes() -> Iterator[None]:
         stack.enter_context(replaced("poet_onnx.scheduling.candidates", "TINY_FRACTION", 0.0))
         stack.enter_context(replaced("poet_onnx.scheduling.residency", "TOKEN_BYTES_EACH", 0))
         stack.enter_context(replaced("poet_onnx.scheduling.transfers", "TOKEN_BYTES", 0))
-        stack.enter_context(replaced("poet_onnx.simulate", "TOKEN_BYTES", 0))
+        stack.enter_context(replaced("poet_onnx.simulate.versions", "TOKEN_BYTES", 0))
         yield

@@ -1,0 +1,52 @@
+"""The clock of a replay: seconds and joules of the steps, with transfers beside them on one channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poet_onnx.errors import CheckFailedError
+from poet_onnx.plan import Action, Step
+from poet_onnx.problem import ScheduleProblem
+
+_ENDS = {Action.PAGE_OUT_START: Action.PAGE_OUT_END, Action.PAGE_IN_START: Action.PAGE_IN_END}
+
+
+def _ends_at_once(steps: Sequence[Step], index: int) -> bool:
+    """Return whether the transfer that starts at an index is one node, which the computing thread carries out."""
+    start, following = steps[index], steps[index + 1]
+    return following.action is _ENDS[start.action] and following.subject == start.subject
+
+
+def time_and_energy(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[float, float, float]:
+    """Return seconds of the step, what of it the computing thread works, and joules; transfers queue on one channel."""
+    costs = problem.costs
+    views = [costs.nodes[node.name] for node in problem.graph.nodes if node.view]
+    clock = working = sum(cost.seconds for cost in views)
+    joules = sum(cost.joules for cost in views)
+    channel = 0.0
+    finish: dict[str, float] = {}
+    for index, step in enumerate(steps):
+        if step.action is Action.COMPUTE:
+            cost = costs.nodes[step.subject]
+            clock += cost.seconds
+            working += cost.seconds
+            joules += cost.joules
+        elif step.action in (Action.PAGE_OUT_START, Action.PAGE_IN_START):
+            table = costs.page_out if step.action is Action.PAGE_OUT_START else costs.page_in
+            transfer = table.get(step.subject)
+            if transfer is None:
+                raise CheckFailedError(
+                    f"The plan moves '{step.subject}', but device '{costs.device}' has no storage for it."
+                )
+            joules += transfer.joules
+            if costs.asynchronous and not _ends_at_once(steps, index):
+                clock += costs.hand_over_seconds
+                working += costs.hand_over_seconds
+                channel = channel if channel > clock else clock + costs.wake_seconds
+                channel += transfer.seconds
+                finish[step.subject] = channel
+            else:
+                clock = channel = max(clock, channel) + transfer.seconds
+        else:
+            clock = max(clock, finish.pop(step.subject, clock))
+    return clock, working, joules + costs.idle_watts * clock

@@ -1,0 +1,184 @@
+"""Follow the versions of every value through the steps of a plan, and refuse a step that cannot be done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from poet_onnx.errors import CheckFailedError
+from poet_onnx.graph import Node
+from poet_onnx.plan import Action, Step
+from poet_onnx.problem import ScheduleProblem
+
+TOKEN_BYTES = 8
+"""Bytes of the int64 token or ticket that ties the halves of a transfer together."""
+
+
+@dataclass(eq=False)
+class Version:
+    """One life of a value: the buffer it occupies from `born` to `dies`, both indices of steps."""
+
+    value: str
+    size_bytes: int
+    born: int
+    dies: int
+    ready: bool = True
+    kept: bool = False
+
+
+@dataclass
+class Lives:
+    """Versions of every value, found in one walk over the steps."""
+
+    outputs: set[str]
+    current: dict[str, Version] = field(default_factory=dict)
+    versions: list[Version] = field(default_factory=list)
+    tokens: list[Version] = field(default_factory=list)
+    runs: dict[str, list[int]] = field(default_factory=dict)
+    stored: dict[str, Version] = field(default_factory=dict)
+    leaving: dict[str, tuple[Version, Version]] = field(default_factory=dict)
+    arriving: dict[str, Version] = field(default_factory=dict)
+
+
+def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> Lives:
+    """Find the versions of every value, and refuse a step that reads what is not there."""
+    graph = problem.graph
+    nodes = {node.name: node for node in graph.nodes if not node.view}
+    lives = Lives({graph.tensors[name].storage for name in graph.outputs})
+    for index, step in enumerate(steps):
+        if step.action is Action.COMPUTE:
+            node = nodes.get(step.subject)
+            if node is None:
+                raise CheckFailedError(f"Step {index} runs node '{step.subject}', which the graph does not have.")
+            _compute(problem, lives, node, step, index)
+        else:
+            tensor = graph.tensors.get(step.subject)
+            if tensor is None or tensor.resident or tensor.storage != tensor.name:
+                raise CheckFailedError(
+                    f"Step {index} moves '{step.subject}', which is no transient value of the graph."
+                )
+            if not problem.paging:
+                raise CheckFailedError(f"Step {index} moves '{step.subject}' although paging is not allowed.")
+            _TRANSFERS[step.action](lives, step.subject, index, tensor.size_bytes)
+    unread = (token for token in lives.tokens if token.kept)
+    for version in (*unread, *(version for version in lives.versions if version.kept)):
+        version.dies = len(steps) - 1
+    if lives.leaving or lives.arriving:
+        raise CheckFailedError(
+            f"The transfer of '{next(iter(lives.leaving or lives.arriving))}' is started but never ended."
+        )
+    return lives
+
+
+def _compute(problem: ScheduleProblem, lives: Lives, node: Node, step: Step, index: int) -> None:
+    runs = lives.runs.setdefault(node.name, [])
+    if step.copy != len(runs):
+        raise CheckFailedError(
+            f"Step {index} runs copy {step.copy} of node '{node.name}', but copy {len(runs)} is next."
+        )
+    if step.copy and not (problem.recompute and node.recomputable):
+        raise CheckFailedError(f"Step {index} recomputes node '{node.name}', which must run once only.")
+    runs.append(index)
+    for value in problem.graph.reads(node):
+        _read(lives, value, index, f"node '{node.name}'")
+    for value in problem.graph.writes(node):
+        if value in lives.leaving or value in lives.arriving:
+            raise CheckFailedError(f"Step {index} makes '{value}' anew while a transfer of it is under way.")
+        kept = value in lives.outputs and step.copy == 0
+        version = Version(value, problem.graph.tensors[value].size_bytes, index, index, kept=kept)
+        lives.current[value] = version
+        lives.versions.append(version)
+
+
+def _read(lives: Lives, value: str, index: int, reader: str) -> Version:
+    version = lives.current.get(value)
+    if version is None or not version.ready:
+        raise CheckFailedError(f"Step {index}: {reader} reads '{value}', which is not in memory.")
+    version.dies = index
+    return version
+
+
+def _page_out_start(lives: Lives, value: str, index: int, _: int) -> None:
+    if value in lives.leaving:
+        raise CheckFailedError(f"Step {index} pages out '{value}' while it is being paged out.")
+    version = _read(lives, value, index, "a page-out")
+    token = Version(value, TOKEN_BYTES, index, index)
+    lives.tokens.append(token)
+    lives.leaving[value] = (version, token)
+
+
+def _page_out_end(lives: Lives, value: str, index: int, _: int) -> None:
+    if value not in lives.leaving:
+        raise CheckFailedError(f"Step {index} ends a page-out of '{value}' that was not started.")
+    version, token = lives.leaving.pop(value)
+    version.dies = max(version.dies, index)
+    synchronous = token.born == index - 1
+    if synchronous:
+        # One PageOut node stands for both halves: its only token is the one it leaves behind.
+        lives.tokens.remove(token)
+    token.dies = index
+    # The runtime frees what nobody reads only when the step is over.
+    stored = Version(value, TOKEN_BYTES, index, index, kept=True)
+    lives.tokens.append(stored)
+    lives.stored[value] = stored
+
+
+def _page_in_start(lives: Lives, value: str, index: int, size_bytes: int) -> None:
+    if value not in lives.stored:
+        raise CheckFailedError(f"Step {index} pages in '{value}', which is not in storage.")
+    if value in lives.arriving:
+        raise CheckFailedError(f"Step {index} pages in '{value}' while it is being paged in.")
+    lives.stored[value].dies = index
+    lives.stored[value].kept = False
+    version = Version(value, size_bytes, index, index, ready=False)
+    ticket = Version(value, TOKEN_BYTES, index, index)
+    lives.tokens.append(ticket)
+    lives.versions.append(version)
+    lives.current[value] = version
+    lives.arriving[value] = ticket
+
+
+def _page_in_end(lives: Lives, value: str, index: int, _: int) -> None:
+    if value not in lives.arriving:
+        raise CheckFailedError(f"Step {index} ends a page-in of '{value}' that was not started.")
+    ticket = lives.arriving.pop(value)
+    if ticket.born == index - 1:
+        lives.tokens.remove(ticket)
+    ticket.dies = index
+    version = lives.current[value]
+    version.ready = True
+    version.dies = index
+
+
+_TRANSFERS = {
+    Action.PAGE_OUT_START: _page_out_start,
+    Action.PAGE_OUT_END: _page_out_end,
+    Action.PAGE_IN_START: _page_in_start,
+    Action.PAGE_IN_END: _page_in_end,
+}
+
+
+def check_runs(problem: ScheduleProblem, runs: dict[str, list[int]]) -> None:
+    """Refuse plans that leave a node out or break an order that no tensor shows."""
+    graph = problem.graph
+    updaters: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        for resident in node.updates:
+            updaters.setdefault(resident, []).append(node.name)
+    nodes = [node for node in graph.nodes if not node.view]
+    for node in nodes:
+        if node.name not in runs:
+            raise CheckFailedError(f"The plan never runs node '{node.name}'.")
+    for node in nodes:
+        original, *copies = runs[node.name]
+        for earlier in node.after:
+            # A view follows what it looks at, and runs at no time of its own.
+            if earlier in runs and runs[earlier][0] > original:
+                raise CheckFailedError(f"The plan runs node '{node.name}' before '{earlier}', which it must follow.")
+        for resident in (graph.tensors[name].storage for name in node.inputs if name) if copies else ():
+            for updater in updaters.get(resident, ()):
+                updated = runs[updater][0]
+                if updater != node.name and any((copy > updated) != (original > updated) for copy in copies):
+                    raise CheckFailedError(
+                        f"The plan recomputes node '{node.name}' after '{updater}' has changed '{resident}'."
+                    )

@@ -1,0 +1,88 @@
+"""The blocks of a replay: worked out by hand, and beside the passes' own account of versions, which shares no code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from random_plans import random_plan
+from test_passes_random import prepare
+from test_simulate import IN, OUT, _compute, _page, _problem, _tensor
+
+from poet_onnx.passes.versions import follow
+from poet_onnx.plan import Action, Step
+from poet_onnx.simulate import replay
+from poet_onnx.simulate.blocks import Block, BlockKind
+from poet_onnx.simulate.versions import TOKEN_BYTES
+
+VALUE, TOKEN, WORKSPACE = BlockKind.VALUE, BlockKind.TOKEN, BlockKind.WORKSPACE
+
+
+def test_values_workspace_and_what_leaves() -> None:
+    assert replay(_problem(), _compute("A", "B", "C")).blocks == (
+        Block(0, 2, 400, VALUE, "a"),
+        Block(1, 2, 100, VALUE, "b"),
+        Block(1, 1, 50, WORKSPACE, "B"),
+        Block(2, 2, 40, VALUE, "c", leaves=True),
+    )
+
+
+def test_a_transfer_in_two_halves_holds_its_buffer_and_two_tokens() -> None:
+    steps = [*_compute("A"), *_page("a", OUT[0]), *_compute("B"), *_page("a", OUT[1], *IN), *_compute("C")]
+    assert [block for block in replay(_problem(), steps).blocks if block.name == "a"] == [
+        Block(0, 3, 400, VALUE, "a"),
+        Block(1, 3, TOKEN_BYTES, TOKEN, "a"),
+        Block(3, 4, TOKEN_BYTES, TOKEN, "a"),
+        Block(4, 6, 400, VALUE, "a"),
+    ]
+
+
+def test_an_heir_lengthens_the_life_of_what_it_takes_over() -> None:
+    problem = _problem()
+    nodes = list(problem.graph.nodes)
+    nodes[1] = replace(nodes[1], inplace=((0, 0),))
+    nodes[2] = replace(nodes[2], inputs=("b",))
+    tensors = {**problem.graph.tensors, "b": _tensor("b", 400)}
+    problem = replace(problem, graph=replace(problem.graph, nodes=tuple(nodes), tensors=tensors))
+    values = [block for block in replay(problem, _compute("A", "B", "C")).blocks if block.kind is VALUE]
+    assert values == [Block(0, 2, 400, VALUE, "a"), Block(2, 2, 40, VALUE, "c", leaves=True)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", ["densenet", "transformer", "bert-2"])
+def test_blocks_are_the_versions_that_the_passes_write(model_path: Callable[..., Path], name: str, seed: int) -> None:
+    _, problem = prepare(model_path(name))
+    graph = problem.graph
+    graph = replace(graph, nodes=tuple(replace(node, inplace=()) for node in graph.nodes))
+    problem = replace(problem, graph=graph)
+    steps = random_plan(problem, seed, recomputes=12, transfers=10).steps
+    replayed = replay(problem, steps)
+    lives = follow(graph, steps)
+    begun: dict[int, int] = {}
+    for index, writes in enumerate(lives.writes):
+        for version in writes.values():
+            begun.setdefault(id(version), index)
+    last = len(steps) - 1
+    expected = sorted((begun[id(v)], min(v.last_read, last), v.value) for v in lives.versions)
+    values = [block for block in replayed.blocks if block.kind is VALUE]
+    assert sorted((block.born, block.dies, block.name) for block in values) == expected
+    assert {block.name for block in values if block.leaves} == set(graph.outputs) & {block.name for block in values}
+    for index, total in enumerate(replayed.step_bytes):
+        assert total == sum(block.size_bytes for block in replayed.blocks if block.born <= index <= block.dies)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_block_is_born_with_its_step_in_order(model_path: Callable[..., Path], seed: int) -> None:
+    _, problem = prepare(model_path("transformer"))
+    steps = random_plan(problem, seed, recomputes=12, transfers=10).steps
+    nodes = {node.name: node for node in problem.graph.nodes}
+    blocks = replay(problem, steps).blocks
+    assert [block.born for block in blocks] == sorted(block.born for block in blocks)
+    for index, step in enumerate(steps):
+        born = [block.name for block in blocks if block.born == index and block.kind is VALUE]
+        made = problem.graph.writes(nodes[step.subject]) if step.action is Action.COMPUTE else (step.subject,)
+        assert born == [name for name in made if name in born]
+        if step == Step(Action.PAGE_OUT_START, step.subject):
+            assert born == []
