@@ -1,0 +1,118 @@
+"""Addresses: where in one region of memory every block that a plan's step allocates lies.
+
+They follow from the graph, the plan, the costs' workspace and the target alone, so that a plan that was saved gives the
+same addresses on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from poet_onnx.addresses.packing import pack
+from poet_onnx.addresses.slots import Slot, liveness_peak_bytes
+from poet_onnx.plan import Action, Step
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.simulate import replay
+from poet_onnx.simulate.blocks import Block, BlockKind
+
+SLOT_BYTES = 64
+"""Slots are a multiple of this long and begin at one: a cache line, and what ONNX Runtime's kernels expect."""
+
+BLOCK_EXTRA_BYTES = 30
+"""What onnxruntime adds to every block on aarch64; measured with 1.31.1, and MLAS_SYMM_QGEMM_BUF_OVERRUN in mlas.h."""
+
+PAGE_BYTES, LARGE_BYTES = 4096, 64 * 1024
+"""Values of at least `LARGE_BYTES` that are paged begin at a multiple of `PAGE_BYTES`, as direct I/O needs it."""
+
+WORKSPACE_EXTRA_BYTES = 256
+"""Room that a workspace has beyond its bytes: kernels may take several blocks of it, each rounded up."""
+
+OUTSIDE = -1
+"""Offset of what is not in the region."""
+
+
+class Address(NamedTuple):
+    """Where a block lies that a step allocates.
+
+    Attributes:
+        offset: bytes from the start of the region, or `OUTSIDE` for what leaves with the caller.
+        size_bytes: that the allocator is asked for.
+        dies: index of the last step in which the block is there.
+    """
+
+    offset: int
+    size_bytes: int
+    dies: int
+
+
+class StepAddresses(NamedTuple):
+    """Where lies what one step allocates.
+
+    Attributes:
+        workspace_offset, workspace_bytes: a part of the region that is free during this step; both 0 where the step
+            needs none.
+        blocks: what its node makes, in the order of the node's outputs.
+    """
+
+    workspace_offset: int
+    workspace_bytes: int
+    blocks: tuple[Address, ...]
+
+
+@dataclass(frozen=True)
+class Region:
+    """The memory of a step, laid out.
+
+    Attributes:
+        region_bytes: of all that is in it; a multiple of `SLOT_BYTES`.
+        liveness_peak_bytes: the most bytes of slots that are alive at once: no region can be smaller.
+        steps: one for each step of the plan.
+    """
+
+    region_bytes: int
+    liveness_peak_bytes: int
+    steps: tuple[StepAddresses, ...]
+
+
+def plan_region(problem: ScheduleProblem, steps: Sequence[Step], target: str) -> Region:
+    """Give every block of a plan an address.
+
+    Args:
+        problem: the graph and its costs; limits are not looked at.
+        steps: of the plan.
+        target: runtime that will run it; the stock one asks for larger blocks on aarch64.
+
+    Raises:
+        CheckFailedError: if the steps are no valid plan of the graph.
+    """
+    free = replace(problem, budget_bytes=None, deadline_seconds=None)
+    blocks = [block for block in replay(free, steps).blocks if block.size_bytes]
+    paged = frozenset(step.subject for step in steps if step.action is Action.PAGE_OUT_START)
+    extra_bytes = BLOCK_EXTRA_BYTES if target == "stock" else 0
+    slots = [_slot(block, paged, extra_bytes) for block in blocks if not block.leaves]
+    packing = pack(slots)
+    offsets = iter(packing.offsets)
+    made: list[list[Address]] = [[] for _ in steps]
+    workspace = [(0, 0)] * len(steps)
+    for block in blocks:
+        offset = OUTSIDE if block.leaves else next(offsets)
+        if block.kind is BlockKind.WORKSPACE:
+            workspace[block.born] = offset, _slot_bytes(block, extra_bytes)
+        else:
+            made[block.born].append(Address(offset, block.size_bytes, block.dies))
+    laid_out = tuple(StepAddresses(*room, tuple(made[index])) for index, room in enumerate(workspace))
+    return Region(packing.region_bytes, liveness_peak_bytes(slots), laid_out)
+
+
+def _slot(block: Block, paged: frozenset[str], extra_bytes: int) -> Slot:
+    is_page = block.kind is BlockKind.VALUE and block.name in paged and block.size_bytes >= LARGE_BYTES
+    alignment_bytes = PAGE_BYTES if is_page else SLOT_BYTES
+    return Slot(block.born, block.dies, _slot_bytes(block, extra_bytes), alignment_bytes)
+
+
+def _slot_bytes(block: Block, extra_bytes: int) -> int:
+    is_workspace = block.kind is BlockKind.WORKSPACE
+    size_bytes = block.size_bytes + (WORKSPACE_EXTRA_BYTES if is_workspace else extra_bytes)
+    return -(-size_bytes // SLOT_BYTES) * SLOT_BYTES
