@@ -1,5 +1,5 @@
-// Functions for the Python face (poet_onnx/runtime, through ctypes): the allocation tracker and the page stores. None
-// of them throws.
+// Functions for the Python face (poet_onnx/runtime, through ctypes): the allocation tracker, the page stores and the
+// optimizers. None of them throws.
 #include <algorithm>
 #include <cstdio>
 #include <new>
@@ -7,6 +7,7 @@
 #include "allocation_tracker.h"
 #include "arenas.h"
 #include "faults.h"
+#include "optimizer.h"
 #include "page_directory.h"
 #include "page_store.h"
 
@@ -128,6 +129,25 @@ POET_EXPORT int64_t poet_open_arenas(uint64_t* out, uint64_t capacity) {
 // there is no such arena.
 POET_EXPORT int poet_arena_statistics(uint64_t number, poet::ArenaValues* out) {
   return poet::arenas::read(number, out) ? 0 : 1;
+}
+
+// The updates of the operators, for gradients that are used after the step; see optimizer.h.
+POET_EXPORT void poet_update_sgd(const float* gradient, uint64_t count, const float* rates, float* parameter) {
+  poet::update_sgd(parameter, gradient, count, rates);
+}
+
+POET_EXPORT void poet_update_momentum(const float* gradient, uint64_t count, const float* rates, float* parameter,
+                                      float* momentum) {
+  poet::update_momentum(parameter, momentum, gradient, count, rates);
+}
+
+POET_EXPORT void poet_update_adam(const float* gradient, uint64_t count, const float* rates, float* parameter,
+                                  float* first_moment, float* second_moment) {
+  poet::update_adam(parameter, first_moment, second_moment, gradient, count, rates);
+}
+
+POET_EXPORT double poet_sum_of_squares(const float* gradient, uint64_t count) {
+  return poet::sum_of_squares(gradient, count);
 }
 
 // For tests: makes a system call or allocation of this library fail (faults.h).

@@ -110,7 +110,6 @@ extern const OpDefinition kAccumulateRows;
 extern const OpDefinition kUpdateSgd;
 extern const OpDefinition kUpdateMomentum;
 extern const OpDefinition kUpdateAdam;
-extern const OpDefinition kAddSquares;
 extern const OpDefinition kBatchNormalize;
 extern const OpDefinition kBatchNormalizeGradient;
 extern const OpDefinition kDepthwiseWeightGradient;

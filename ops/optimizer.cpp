@@ -1,11 +1,10 @@
-// Optimizers that change parameters and their state in place, and the norm that clips gradients.
+// Optimizers that change parameters and their state in place, and the squares of which the norm that clips gradients is
+// the root.
 //
 //   UpdateSgd(gradient, rates, parameter, after...) -> updated
 //   UpdateMomentum(gradient, rates, parameter, momentum, after...) -> updated
 //   UpdateAdam(gradient, rates, parameter, first_moment, second_moment, after...) -> updated
 //       update the parameter's elements from `offset` on, as many as the gradient has, and their state
-//   AddSquares(gradient, total, after...) -> updated
-//       adds the sum of the gradient's squares to `total`, one double
 //
 // `rates` holds the numbers that change from step to step, and those that do not, as floats;
 // poet_onnx/training/optimizers.py computes them. Every operation below is one correctly rounded float operation, in
@@ -22,6 +21,8 @@
 //       w = w - (rate * m) / (sqrt(v) + epsilon);  w = w - decay * w
 //       (AdamWComputeMode1 in orttraining/orttraining/training_ops/cpu/optimizer/adamw/adamw.cc of
 //       github.com/microsoft/onnxruntime, v1.19.2, whose square root is an approximation on x86)
+#include "optimizer.h"
+
 #include <cmath>
 
 #include "kernel.h"
@@ -73,7 +74,7 @@ POET_WIDE void adam(float* __restrict w, float* __restrict m, float* __restrict 
 }
 
 // Eight sums in turn, so that the order of the additions does not depend on the machine's vectors.
-POET_WIDE double sum_of_squares(const float* __restrict gradient, uint64_t count) {
+POET_WIDE double squares(const float* __restrict gradient, uint64_t count) {
   constexpr uint64_t kLanes = 8;
   double lanes[kLanes] = {};
   const uint64_t whole = count - count % kLanes;
@@ -91,11 +92,30 @@ POET_WIDE double sum_of_squares(const float* __restrict gradient, uint64_t count
   return sum;
 }
 
-Tensor require(const Context& context, size_t index, int32_t dtype) {
+}  // namespace
+
+void update_sgd(float* parameter, const float* gradient, uint64_t count, const float* rates) {
+  sgd(parameter, gradient, count, rates);
+}
+
+void update_momentum(float* parameter, float* momentum, const float* gradient, uint64_t count, const float* rates) {
+  momentum_sgd(parameter, momentum, gradient, count, rates);
+}
+
+void update_adam(float* parameter, float* first_moment, float* second_moment, const float* gradient, uint64_t count,
+                 const float* rates) {
+  adam(parameter, first_moment, second_moment, gradient, count, rates);
+}
+
+double sum_of_squares(const float* gradient, uint64_t count) { return squares(gradient, count); }
+
+namespace {
+
+Tensor require(const Context& context, size_t index) {
   const Tensor tensor = context.input(index);
-  if (tensor.layout.dtype != dtype)
+  if (tensor.layout.dtype != kFloat)
     throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
-                ", but must be " + (dtype == kFloat ? "float" : "double"));
+                ", but must be float");
   return tensor;
 }
 
@@ -110,7 +130,7 @@ class Update : public Kernel {
 
  protected:
   static Tensor read_rates(const Context& context, int64_t wanted) {
-    const Tensor tensor = require(context, 1, kFloat);
+    const Tensor tensor = require(context, 1);
     if (element_count(tensor) != static_cast<uint64_t>(wanted))
       throw Error("the rates have " + std::to_string(element_count(tensor)) + " elements, but must have " +
                   std::to_string(wanted));
@@ -119,7 +139,7 @@ class Update : public Kernel {
 
   // The elements of input `index` that `count` elements of a gradient change.
   float* part(const Context& context, size_t index, uint64_t count) const {
-    const Tensor tensor = require(context, index, kFloat);
+    const Tensor tensor = require(context, index);
     const uint64_t room = element_count(tensor), offset = static_cast<uint64_t>(offset_);
     if (offset > room || count > room - offset)
       throw Error("a gradient of " + std::to_string(count) + " elements at offset " + std::to_string(offset) +
@@ -135,7 +155,7 @@ class UpdateSgd final : public Update {
  public:
   using Update::Update;
   void compute(Context& context) override {
-    const Tensor gradient = require(context, 0, kFloat);
+    const Tensor gradient = require(context, 0);
     const uint64_t count = element_count(gradient);
     float* parameter = part(context, 2, count);
     const Tensor rates = read_rates(context, kSgdRates);
@@ -149,7 +169,7 @@ class UpdateMomentum final : public Update {
  public:
   using Update::Update;
   void compute(Context& context) override {
-    const Tensor gradient = require(context, 0, kFloat);
+    const Tensor gradient = require(context, 0);
     const uint64_t count = element_count(gradient);
     float* parameter = part(context, 2, count);
     float* momentum = part(context, 3, count);
@@ -166,7 +186,7 @@ class UpdateAdam final : public Update {
  public:
   using Update::Update;
   void compute(Context& context) override {
-    const Tensor gradient = require(context, 0, kFloat);
+    const Tensor gradient = require(context, 0);
     const uint64_t count = element_count(gradient);
     float* parameter = part(context, 2, count);
     float* first_moment = part(context, 3, count);
@@ -181,30 +201,15 @@ class UpdateAdam final : public Update {
   }
 };
 
-class AddSquares final : public Kernel {
- public:
-  void compute(Context& context) override {
-    const Tensor gradient = require(context, 0, kFloat);
-    const Tensor total = require(context, 1, kDouble);
-    if (element_count(total) != 1)
-      throw Error("the total has " + std::to_string(element_count(total)) + " elements, but must have 1");
-    *static_cast<double*>(total.data) +=
-        sum_of_squares(static_cast<const float*>(gradient.data), element_count(gradient));
-    context.output_true();
-  }
-};
-
 template <class K>
 std::unique_ptr<Kernel> create(const NodeInfo& node) {
   return std::make_unique<K>(node);
 }
-std::unique_ptr<Kernel> create_add_squares(const NodeInfo&) { return std::make_unique<AddSquares>(); }
 
 }  // namespace
 
 const OpDefinition kUpdateSgd{"UpdateSgd", 1, {kBool}, false, create<UpdateSgd>, infer_flag};
 const OpDefinition kUpdateMomentum{"UpdateMomentum", 1, {kBool}, false, create<UpdateMomentum>, infer_flag};
 const OpDefinition kUpdateAdam{"UpdateAdam", 1, {kBool}, false, create<UpdateAdam>, infer_flag};
-const OpDefinition kAddSquares{"AddSquares", 1, {kBool}, false, create_add_squares, infer_flag};
 
 }  // namespace poet

@@ -56,7 +56,6 @@ _DOCS = {
         "UpdateAdam(gradient, rates, parameter, first_moment, second_moment, after...) -> updated: a step of Adam, in "
         "place."
     ),
-    "AddSquares": "AddSquares(gradient, total, after...) -> updated: adds the sum of a gradient's squares to a total.",
     "BatchNormalize": (
         "BatchNormalize(X, scale, bias, running_mean, running_variance, rates) -> (Y, mean, inverse): normalizes by "
         "the batch's statistics, and moves the running ones in place."
@@ -82,7 +81,6 @@ _OUTPUTS = {
     "UpdateSgd": ("updated",),
     "UpdateMomentum": ("updated",),
     "UpdateAdam": ("updated",),
-    "AddSquares": ("updated",),
     "BatchNormalize": ("Y", "mean", "inverse"),
     "BatchNormalizeGradient": ("dX", "dScale", "dBias"),
     "DepthwiseWeightGradient": ("dW",),
@@ -237,7 +235,6 @@ _INFERENCE = {
     "UpdateSgd": _infer_flag,
     "UpdateMomentum": _infer_flag,
     "UpdateAdam": _infer_flag,
-    "AddSquares": _infer_flag,
     "BatchNormalize": _infer_normalized,
     "BatchNormalizeGradient": _infer_normalized,
     "DepthwiseWeightGradient": _infer_depthwise,

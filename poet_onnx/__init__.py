@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from poet_onnx.plan import Plan
     from poet_onnx.rewrite import RewriteResult, pipeline, rewrite
     from poet_onnx.runtime import count_allocations, session_options, training_module
-    from poet_onnx.training import SGD, Adam, AdamW, TrainingSession
+    from poet_onnx.training.optimizers import SGD, Adam, AdamW
+    from poet_onnx.training.session import TrainingSession
     from poet_onnx.verify import VerificationReport, verify
 
 __all__ = [
@@ -52,7 +53,8 @@ _HOMES = {
     "plan": ("Plan",),
     "rewrite": ("RewriteResult", "pipeline", "rewrite"),
     "runtime": ("count_allocations", "session_options", "training_module"),
-    "training": ("SGD", "Adam", "AdamW", "TrainingSession"),
+    "training.optimizers": ("SGD", "Adam", "AdamW"),
+    "training.session": ("TrainingSession",),
     "verify": ("VerificationReport", "verify"),
 }
 

@@ -10,3 +10,7 @@ TARGETS = ("training", "stock")
 
 AUTO, ALL, NONE = "auto", "all", "none"
 """Batch normalizations that are frozen: those of which the model tells, each, or no one."""
+
+NO_OPTIMIZER = "none"
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", NO_OPTIMIZER)
+"""What updates the parameters within the step."""

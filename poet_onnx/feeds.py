@@ -12,12 +12,16 @@ import numpy.typing as npt
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, Tensor, TrainingGraph
+from poet_onnx.training.optimizers import KINDS
 
 _PASS_VALUES_ON = frozenset(
     ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Slice", "Expand", "Tile", "Split")
 )
 _INDEX_INPUT = {"Gather": 1, "GatherElements": 1, "ArrayFeatureExtractor": 1}
 _LABEL_INPUT = {"SoftmaxCrossEntropyLoss": 1, "SoftmaxCrossEntropyLossInternal": 1, "NegativeLogLikelihoodLoss": 1}
+_UPDATES = {optimizer.operator: optimizer for optimizer in KINDS.values()}
+_UPDATE_NUMBER, _UPDATE_RATE = 10, 1e-3
+_SECOND_MOMENT_INPUT = {"UpdateAdam": 4}
 _WEIGHT_OPERATORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "FusedMatMul"))
 
 _FLOAT_TYPES: dict[str, type] = {
@@ -41,6 +45,7 @@ _INTEGER_TYPES: dict[str, type] = {
 def random_feeds(graph: TrainingGraph, seed: int) -> dict[str, npt.NDArray[np.generic]]:
     """Return a random array for every graph input; the same seed gives the same arrays.
 
+    What an optimizer in the step works with is what it may be in training: small rates, squares that are positive.
     Integers that reach the indices of a Gather stay below its rows, labels of a loss below its classes, and other
     integers are 0 or 1 (masks, segments). Weights are scaled by their fan-in, vectors are positive around 1 (a running
     variance must be), other floats are standard normal, booleans are tossed.
@@ -92,6 +97,11 @@ def _random_array(
 def _random_floats(
     tensor: Tensor, uses: list[tuple[Node, int]], generator: np.random.Generator
 ) -> npt.NDArray[np.float64]:
+    updates = [(node, index) for node, index in uses if node.op_type in _UPDATES]
+    if updates and updates[0][1] == 1:
+        return _UPDATES[updates[0][0].op_type].rates(_UPDATE_NUMBER, _UPDATE_RATE, 1.0).astype(np.float64)
+    if any(_SECOND_MOMENT_INPUT.get(node.op_type) == index for node, index in updates):
+        return 1.0 + np.square(generator.standard_normal(tensor.shape))
     if len(tensor.shape) <= 1:
         return generator.uniform(0.5, 1.5, tensor.shape)
     values = generator.standard_normal(tensor.shape)

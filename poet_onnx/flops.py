@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from poet_onnx.graph import Node, Tensor, TrainingGraph
-from poet_onnx.operators import KNOWN_DOMAINS
+from poet_onnx.operators import KNOWN_DOMAINS, POET
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,10 @@ _MOVES_WHAT_IT_WRITES = _by_operator(
     (0, "Gather GatherElements GatherND Slice Split SplitTraining Expand Tile Concat ConcatTraining Transpose Pad"),
     (0, "DepthToSpace SpaceToDepth Identity Reshape Flatten Squeeze Unsqueeze"),
 )
-_ACCUMULATED_INPUT = {"Accumulate": 1, "AccumulateRows": 0}
-"""The input that is as large as what the operator reads and writes in its buffer."""
+_ACCUMULATED_INPUT = {"Accumulate": 1, "AccumulateRows": 0, "UpdateSgd": 0, "UpdateMomentum": 0, "UpdateAdam": 0}
+"""The input that is as large as what the operator reads and writes in place, of one tensor."""
+_UPDATE_FLOPS = {"UpdateSgd": 5, "UpdateMomentum": 8, "UpdateAdam": 18}
+"""Operations for each element of the gradient."""
 _WINDOWED = frozenset(("MaxPool", "AveragePool", "LpPool", "AveragePoolGrad"))
 _WRITES_ONLY = frozenset(("ConstantOfShape", "ZeroGradient", "Shape", "Size", "Range", "EyeLike", "RandomUniform"))
 
@@ -98,7 +100,7 @@ def elements(tensor: Tensor | None) -> int:
 def _elementwise_flops(node: Node, inputs: _Tensors, outputs: _Tensors) -> int:
     largest_output = max((elements(tensor) for tensor in outputs), default=0)
     if node.op_type in _ACCUMULATED_INPUT:
-        return elements(inputs[_ACCUMULATED_INPUT[node.op_type]])
+        return _UPDATE_FLOPS.get(node.op_type, 1) * elements(inputs[_ACCUMULATED_INPUT[node.op_type]])
     if node.op_type in _MATMUL_RULES:
         with_bias = node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(inputs) > 2 and inputs[2] is not None
         return largest_output if with_bias else 0
@@ -119,14 +121,20 @@ def _moved_bytes(node: Node, inputs: _Tensors, outputs: _Tensors) -> int:
     if node.op_type in _MOVES_WHAT_IT_WRITES:
         return 2 * written
     if node.op_type in _ACCUMULATED_INPUT:
-        changed = inputs[_ACCUMULATED_INPUT[node.op_type]]
-        others = sum(tensor.size_bytes for tensor in inputs[1:] if tensor)
-        return others + 2 * (changed.size_bytes if changed else 0)
+        return _bytes_moved_in_place(node, inputs)
     if node.op_type in ("InPlaceAccumulator", "InPlaceAccumulatorV2"):
         return read + (inputs[0].size_bytes if inputs and inputs[0] else 0)
     if node.op_type == "ConvGrad":
         return read + written + _column_bytes(node, inputs, outputs)
     return read + written
+
+
+def _bytes_moved_in_place(node: Node, inputs: _Tensors) -> int:
+    changed = inputs[_ACCUMULATED_INPUT[node.op_type]]
+    size_bytes = changed.size_bytes if changed else 0
+    if node.op_type in _UPDATE_FLOPS:  # as much of the parameter, and of each of its moments, as there is of gradient
+        return size_bytes * (1 + 2 * len(POET[node.op_type].writes))
+    return sum(tensor.size_bytes for tensor in inputs[1:] if tensor) + 2 * size_bytes
 
 
 def _column_bytes(node: Node, inputs: _Tensors, outputs: _Tensors) -> int:

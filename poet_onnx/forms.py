@@ -10,7 +10,10 @@ import onnx_ir as ir
 from poet_onnx.device import DeviceProfile
 from poet_onnx.errors import InputError
 from poet_onnx.passes.lowering import choose_expansions, lower
+from poet_onnx.passes.normalize import Normalization
 from poet_onnx.passes.split import SplitWeightGradients
+from poet_onnx.passes.updates import WriteUpdates
+from poet_onnx.training.description import Updates
 
 PART_BYTES = (1 << 20, 128 << 10)
 """Sizes of parts that large weight gradients are split into where whole ones do not fit."""
@@ -31,31 +34,39 @@ class Form:
     model: ir.Model
 
 
-def forms(model: ir.Model, device: DeviceProfile, target: str, *, split: bool = True) -> Iterator[Form]:
+def forms(
+    model: ir.Model, device: DeviceProfile, target: str, *, split: bool = True, updates: Updates | None = None
+) -> Iterator[Form]:
     """Yield the forms of a model for a target, what costs the least time first.
 
     Whole weight gradients come before those in parts, coarse parts before fine ones; and of each the expansions that
     are the quickest on the device before those that need the least memory.
 
     Args:
-        model: normalized for the target (`normalize_for`); it is not changed, and for the training runtime it is itself
-            the first form.
+        model: normalized for the target (`normalize_for`); it is not changed, and for the training runtime without an
+            optimizer it is itself the first form.
         device: what expansions are chosen for.
         target: runtime that will run the model, "training" or "stock".
         split: also yield forms with gradients in parts.
+        updates: what the optimizer in the step does; None for none.
+
+    Raises:
+        InputError: if the model cannot be trained by the optimizer.
     """
     whole = []
     for form in _lowered(model, device, target):
         whole.append(form)
-        yield form
+        yield _updating(form, updates)
     for part_bytes in PART_BYTES if split else ():
         for form in whole:
             parts = form.model.clone()
             if SplitWeightGradients(part_bytes)(parts).modified:
-                yield Form(part_bytes, form.expansions, parts)
+                yield _updating(Form(part_bytes, form.expansions, parts), updates)
 
 
-def take_form(model: ir.Model, target: str, part_bytes: int | None, expansions: str | None) -> None:
+def take_form(
+    model: ir.Model, target: str, part_bytes: int | None, expansions: str | None, updates: Updates | None = None
+) -> None:
     """Bring a normalized model itself into a form.
 
     Raises:
@@ -71,6 +82,17 @@ def take_form(model: ir.Model, target: str, part_bytes: int | None, expansions: 
             f"The plan computes weight gradients of more than {part_bytes:,} bytes in parts, and this graph has none; "
             "plan again for this model."
         )
+    if updates is not None:
+        Normalization(WriteUpdates(updates))(model)
+
+
+def _updating(form: Form, updates: Updates | None) -> Form:
+    """Return a form with the optimizer in its step."""
+    if updates is None:
+        return form
+    model = form.model.clone()
+    Normalization(WriteUpdates(updates))(model)
+    return Form(form.part_bytes, form.expansions, model)
 
 
 def _lowered(model: ir.Model, device: DeviceProfile, target: str) -> Iterator[Form]:

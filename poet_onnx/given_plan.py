@@ -16,15 +16,17 @@ from poet_onnx.simulate import simulate
 _FIXED = ("resident_bytes", "page_out_bytes", "page_in_bytes", "recomputed_nodes")
 """Figures that the steps alone decide, whatever they cost."""
 
+_SHOWN_LETTERS = 40
+
 _VISIBLE_OVERHEAD = 1e-6
 """Part of the energy below which the overhead is a difference of rounded numbers."""
 
 
-def form_of(given: Plan | str, device: str, target: str) -> tuple[int | None, str | None]:
+def form_of(given: Plan | str, device: str, target: str, optimizer: str) -> tuple[int | None, str | None]:
     """Return the `part_bytes` and `expansions` of the graph that a plan is for.
 
     Raises:
-        InputError: if it is no plan, or one for another device or target.
+        InputError: if it is no plan, or one for another device, target or optimizer.
     """
     if isinstance(given, Plan):
         check_figures(given)
@@ -34,6 +36,12 @@ def form_of(given: Plan | str, device: str, target: str) -> tuple[int | None, st
         raise InputError(
             f"The plan was made for device {plan.device!r} and target {made_for[1]!r}, not for device {device!r} and "
             f"target {target!r}; give --device {plan.device!r} --target {made_for[1]}, or plan again."
+        )
+    if plan.optimizer != optimizer:
+        said = plan.optimizer[:_SHOWN_LETTERS]
+        raise InputError(
+            f"The plan was made for optimizer {said!r}, not for {optimizer!r}: give the --optimizer, "
+            "--accumulation-steps and --clip-norm that it was made with, or plan again."
         )
     return plan.part_bytes, plan.expansions
 

@@ -101,7 +101,8 @@ class TrainingGraph:
     @property
     def gradient_buffer_bytes(self) -> int:
         """Return the bytes of the buffers that gradients are accumulated in, a part of the resident bytes."""
-        names = {name for node in self.nodes if node.phase is Phase.UPDATE for name in node.updates}
+        accumulators = (node for node in self.nodes if node.phase is Phase.UPDATE and "Accumul" in node.op_type)
+        names = {name for node in accumulators for name in node.updates}
         return sum(self.tensors[name].size_bytes for name in names if self.tensors[name].resident)
 
     def nodes_beyond(self, other: TrainingGraph) -> list[Node]:

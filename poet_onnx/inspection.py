@@ -14,6 +14,7 @@ from poet_onnx.device import DeviceProfile
 from poet_onnx.extract import check_training, extract, load_model
 from poet_onnx.forms import Form, forms
 from poet_onnx.graph import TrainingGraph
+from poet_onnx.optimizer_choice import OptimizerChoice
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.lowering import normalize_for
@@ -119,6 +120,9 @@ def inspect(
     dims: Mapping[str, int] | None = None,
     target: str = "training",
     frozen_batch_norm: str = "auto",
+    optimizer: str | None = None,
+    accumulation_steps: int = 1,
+    clip_norm: bool = False,
 ) -> Inspection:
     """Find what fills the memory of a model's training step and the smallest budget that can work on a device.
 
@@ -128,6 +132,9 @@ def inspect(
         dims: sizes of named dimensions.
         target: runtime that will run the model; for "stock" its lowered form is looked at.
         frozen_batch_norm: as for `rewrite`.
+        optimizer: as for `rewrite`.
+        accumulation_steps: as for `rewrite`.
+        clip_norm: as for `rewrite`.
 
     Raises:
         InputError: if the model cannot be used.
@@ -138,7 +145,8 @@ def inspect(
     SettleBatchNorm(frozen_batch_norm, forward=partial(model_beside, path))(model)
     frozen = frozen_outputs(model)
     normalize_for(target, dims)(model)
-    first, *others = forms(model, device, target)
+    updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(model)
+    first, *others = forms(model, device, target, updates=updates)
     graph = extract(first.model)
     costs = cost_table(graph, device)
     problem = ScheduleProblem(graph, costs)

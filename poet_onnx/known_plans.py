@@ -18,16 +18,16 @@ from poet_onnx.simulate import simulate
 class KnownPlans:
     """Plans that were given, by the form of the model that they are for, until that is looked at."""
 
-    def __init__(self, given: Sequence[NamedPlan], device: str, target: str) -> None:
+    def __init__(self, given: Sequence[NamedPlan], device: str, target: str, optimizer: str) -> None:
         """Sort the plans.
 
         Raises:
-            InputError: if one is no plan, or for another device or target.
+            InputError: if one is no plan, or for another device, target or optimizer.
         """
         self._left: dict[tuple[int | None, str | None], list[NamedPlan]] = {}
         for name, plan in given:
             with _naming(name):
-                form = form_of(plan, device, target)
+                form = form_of(plan, device, target, optimizer)
             self._left.setdefault(form, []).append((name, plan))
 
     @property

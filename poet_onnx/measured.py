@@ -149,7 +149,7 @@ class MeasuredCosts(_Value):
         if self.fingerprint != graph.fingerprint:
             raise InputError(
                 f"The measured costs are of another graph: they have fingerprint {self.fingerprint[:12]}, it has "
-                f"{graph.fingerprint[:12]}; run `poet-onnx profile` on this model."
+                f"{graph.fingerprint[:12]}; run `poet-onnx profile` on this model, for the same optimizer."
             )
         _check_nodes(graph, graph.nodes, self.nodes)
 

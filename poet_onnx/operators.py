@@ -76,6 +76,9 @@ MICROSOFT: dict[str, Traits] = {
 
 POET: dict[str, Traits] = {
     **dict.fromkeys(("Accumulate", "AccumulateRows"), Traits(writes=(0,), update=True)),
+    "UpdateSgd": Traits(writes=(2,), update=True),
+    "UpdateMomentum": Traits(writes=(2, 3), update=True),
+    "UpdateAdam": Traits(writes=(2, 3, 4), update=True),
     "BatchNormalize": Traits(writes=(3, 4), unread=(3, 4)),
 }
 """Operators of ours that may stand in a graph before it is planned."""

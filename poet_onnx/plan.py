@@ -171,6 +171,7 @@ class Plan:
         part_bytes: weight gradients larger than this are computed and accumulated in parts; None where all are whole.
         expansions: which expansions a graph for the stock runtime was lowered with, a letter for each choice; see
             `poet_onnx.passes.lowering`.
+        optimizer: what updates the parameters within the step, in words; "none" if nothing does.
         prediction: the simulator's figures for these steps.
         certificate: what is proven.
     """
@@ -184,3 +185,4 @@ class Plan:
     certificate: Certificate
     part_bytes: int | None = None
     expansions: str | None = None
+    optimizer: str = "none"

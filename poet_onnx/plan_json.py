@@ -50,6 +50,7 @@ class PlanFile(BaseModel):
     certificate: Certificate
     part_bytes: int | None = None
     expansions: str | None = None
+    optimizer: str = "none"
 
 
 def to_json(plan: Plan, graph: TrainingGraph) -> str:
@@ -80,6 +81,7 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
         certificate=file.certificate,
         part_bytes=file.part_bytes,
         expansions=file.expansions,
+        optimizer=file.optimizer,
     )
 
 

@@ -30,6 +30,7 @@ from poet_onnx.scheduling.outcome import overhead_gap_of
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms, seconds_to_explain
 from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
 from poet_onnx.simulate import simulate
+from poet_onnx.training.description import Updates
 
 BLOCK_EXTRA_BYTES = 30
 """What onnxruntime adds to every block on aarch64; measured with 1.31.1, and MLAS_SYMM_QGEMM_BUF_OVERRUN in mlas.h."""
@@ -60,11 +61,16 @@ class Planned:
     budget_bytes: int | None
 
 
-def make_plan(model: ir.Model, request: Request) -> Planned:
+def make_plan(model: ir.Model, request: Request, updates: Updates | None = None) -> Planned:
     """Plan a normalized model's step as requested, or check the plan that came with the request; prepare the model.
 
     The first of the model's forms in which something fits is planned, and then those whose memory leaves room for plans
     that spend less by more than the gap that was asked for, and those of known plans that do.
+
+    Args:
+        model: normalized.
+        request: what was asked for.
+        updates: what the optimizer in the step does; None for none.
 
     Raises:
         InputError: if the model cannot be planned, or the plan that was given is for another graph or device, cannot be
@@ -74,13 +80,13 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
         CheckFailedError: if a plan does not hold in the simulator.
     """
     if request.plan is not None:
-        return _carry_given(model, request, request.plan)
+        return _carry_given(model, request, request.plan, updates)
     end = time.monotonic() + request.time_limit_seconds
     whole: _Whole | None = None
     best: Planned | None = None
     failures: list[_Failure] = []
-    plans = KnownPlans(request.known_plans, request.device.name, request.target)
-    for form in forms(model, request.device, request.target, split=request.split):
+    plans = KnownPlans(request.known_plans, request.device.name, request.target, _words(updates))
+    for form in forms(model, request.device, request.target, split=request.split, updates=updates):
         graph = extract(form.model)
         whole = whole or _Whole.of(graph, request)
         variant = _Variant(form, whole.problem(graph), request.target, plans.take(form, graph))
@@ -102,16 +108,20 @@ def make_plan(model: ir.Model, request: Request) -> Planned:
         plans.check_none_is_left()
     if best is None:
         raise _refusal(failures, request, seconds_to_explain(end))
-    take_form(model, request.target, best.plan.part_bytes, best.plan.expansions)
-    return best
+    take_form(model, request.target, best.plan.part_bytes, best.plan.expansions, updates)
+    return replace(best, plan=replace(best.plan, optimizer=_words(updates)))
 
 
-def _carry_given(model: ir.Model, request: Request, given: Plan | str) -> Planned:
+def _words(updates: Updates | None) -> str:
+    return "none" if updates is None else str(updates)
+
+
+def _carry_given(model: ir.Model, request: Request, given: Plan | str, updates: Updates | None) -> Planned:
     """Replay a plan that was made before on the model, lowered and split as it asks."""
-    options = form_of(given, request.device.name, request.target)
-    first = next(forms(model, request.device, request.target))
+    options = form_of(given, request.device.name, request.target, _words(updates))
+    first = next(forms(model, request.device, request.target, updates=updates))
     whole = _Whole.of(extract(first.model), request)
-    take_form(model, request.target, *options)
+    take_form(model, request.target, *options, updates)
     graph = extract(model)
     plan = read_plan(given, graph)
     problem = whole.problem(graph)
@@ -220,7 +230,7 @@ class _Whole:
             return False
         lives = Lifetimes(problem)
         profile = lives.profile(lives.order_of(variant.rule))
-        prices, budget_bytes = Prices.at_least(lives), problem.budget_bytes or 0
+        prices, budget_bytes = Prices.of(lives), problem.budget_bytes or 0
         return least_overhead(lives, prices, profile, budget_bytes, seconds=RELAXATION_SECONDS) < worth_joules
 
     def planned(self, variant: _Variant, best: Planned | None, end: float) -> Planned | _Failure:
@@ -331,13 +341,21 @@ def _infeasible(failure: _Failure, request: Request, seconds: float) -> Infeasib
     return InfeasibleError(message, (error.smallest_budget_bytes or 0) + terms.besides_bytes)
 
 
+def _residents(updates: Updates | None) -> str:
+    """Return what lives through the step, in words."""
+    if updates is None:
+        return "parameters, gradient buffers and inputs"
+    buffers = "" if updates.within_step else ", gradient buffers"
+    return f"parameters, moments of {updates.optimizer}{buffers} and inputs"
+
+
 def _terms(failure: _Failure, request: Request) -> Terms:
     """Return what was asked for, and what of that the scheduler was not given."""
     problem, aside, ram = failure.variant.problem, failure.variant.aside_bytes, request.budget_kind == "ram"
     resident = problem.graph.resident_bytes if ram else 0
     parts = []
     if ram:
-        parts.append(f"{resident:,} for parameters, gradient buffers and inputs")
+        parts.append(f"{resident:,} for {_residents(request.optimizer.updates)}")
     if aside:
         parts.append(f"{aside:,} set aside for what onnxruntime adds to its blocks on aarch64")
     estimated = estimated_workspace_nodes(problem.graph, problem.costs)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 from poet_onnx.choices import METHODS, TARGETS
 from poet_onnx.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
+from poet_onnx.optimizer_choice import OptimizerChoice
 from poet_onnx.plan import Plan
 from poet_onnx.quantities import MOST_THREADS, Budget, Deadline, parse_budget, parse_deadline
 
@@ -49,6 +50,7 @@ class Request:
     target: str
     frozen_batch_norm: str
     threads: int
+    optimizer: OptimizerChoice
 
 
 def read_request(
@@ -72,6 +74,9 @@ def read_request(
     target: str = "training",
     frozen_batch_norm: str = "auto",
     threads: int = 1,
+    optimizer: str | None = None,
+    accumulation_steps: int = 1,
+    clip_norm: bool = False,
 ) -> Request:
     """Read and check the arguments of a rewrite.
 
@@ -126,6 +131,7 @@ def read_request(
         target=target,
         frozen_batch_norm=frozen_batch_norm,
         threads=threads,
+        optimizer=OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm),
     )
 
 

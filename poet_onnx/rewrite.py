@@ -133,7 +133,10 @@ class RefuseUnfit(InPlacePass):
 
 
 class PlanStep(InPlacePass):
-    """Plan the step; lowers it for its target and splits large gradients if need be, later passes do the rest."""
+    """Plan the step; lowers it for its target, splits large gradients if need be, and writes the optimizer's updates.
+
+    Later passes do the rest.
+    """
 
     def __init__(self, request: Request, progress: _Progress) -> None:
         super().__init__()
@@ -142,9 +145,12 @@ class PlanStep(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         """Plan the step."""
-        planned = make_plan(model, self._request)
+        request = self._request
+        updates = request.optimizer.for_model(model, self._progress.warn)
+        planned = make_plan(model, request, updates)
         self._progress.planned.append(planned)
-        return PassResult(model, modified=self._request.target != "training" or planned.plan.part_bytes is not None)
+        is_changed = request.target != "training" or planned.plan.part_bytes is not None or updates is not None
+        return PassResult(model, modified=is_changed)
 
 
 class WithPlan(InPlacePass):
@@ -182,6 +188,9 @@ def rewrite(
     target: str = "training",
     frozen_batch_norm: str = "auto",
     threads: int = 1,
+    optimizer: str | None = None,
+    accumulation_steps: int = 1,
+    clip_norm: bool = False,
 ) -> RewriteResult:
     """Rewrite a training graph so that its step keeps to a budget on a device, for the least energy.
 
@@ -216,6 +225,12 @@ def rewrite(
             eval mode: "auto" are those of which the model, or the eval_model.onnx beside its file, tells; "all";
             "none"; or patterns of names of nodes or parameters with commas between them, such as "layer1.*,bn1.*".
         threads: threads inside an operator that the model will run with; each may need workspace of its own.
+        optimizer: what updates the parameters within the step, "sgd", "momentum", "adam" or "adamw", with what it keeps
+            for each of them; "none" leaves gradients to be collected, for ONNX Runtime's own optimizer. Default "adamw"
+            for the stock runtime, "none" for onnxruntime-training. Learning rate and other settings are
+            `TrainingSession`'s.
+        accumulation_steps: batches whose gradients are averaged for one update; more than 1 needs a buffer for each.
+        clip_norm: whether the session may bound the norm of all gradients together, which needs a buffer for each.
 
     Raises:
         InputError: if an argument or the model cannot be used.
@@ -243,6 +258,9 @@ def rewrite(
         target=target,
         frozen_batch_norm=frozen_batch_norm,
         threads=threads,
+        optimizer=optimizer,
+        accumulation_steps=accumulation_steps,
+        clip_norm=clip_norm,
     )
     model = as_model(model_or_path)
     found = _Progress()

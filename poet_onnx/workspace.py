@@ -45,7 +45,7 @@ _NONE = frozenset(
         "SimplifiedLayerNormalization SimplifiedLayerNormalizationGrad Sin Sinh Size SkipLayerNormalization",
         "SkipSimplifiedLayerNormalization Slice SliceGrad SoftmaxGrad Softplus Softsign SpaceToDepth Split",
         "SplitTraining Sqrt Squeeze Sub Tan Tanh TanhGrad TensorScatter ThresholdedRelu Tile TopK Transpose",
-        "TransposeMatMul Trilu Unique Unsqueeze Xor ZeroGradient",
+        "TransposeMatMul Trilu Unique Unsqueeze UpdateAdam UpdateMomentum UpdateSgd Xor ZeroGradient",
     )
     for word in line.split()
 )

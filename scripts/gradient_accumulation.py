@@ -24,12 +24,14 @@ from onnx import TensorProto, helper
 
 import poet_onnx
 from poet_onnx.feeds import random_feeds
+from poet_onnx.passes.roles import Roles, find_roles, is_accumulator
+from poet_onnx.passes.updates import WriteUpdates, free_state
 from poet_onnx.runtime import installed_runtime, session_options
-from poet_onnx.training.memory import Memory
+from poet_onnx.training import kernels
+from poet_onnx.training.description import RATES, TRAINING_KEY, Description, Updates, slot_name
 from poet_onnx.training.optimizers import AdamW
 from poet_onnx.training.parameters import read_parameters
-from poet_onnx.training.roles import Roles, find_roles, is_accumulator
-from poet_onnx.training.updates import RATES, free_state, slot_name, update_in_step, update_model
+from poet_onnx.training.runner import aligned
 
 MODELS = ("resnet18", "vgg16", "bert-2")
 OPTIMIZER = AdamW(1e-4)
@@ -131,51 +133,65 @@ def plain_adamw(roles: Roles, shapes: Mapping[str, Sequence[int]]) -> tuple[byte
     return model.SerializeToString(), written
 
 
+def arrays_of(model: ir.Model, roles: Roles, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays of a session in which every parameter has a gradient buffer."""
+    arrays = {RATES: OPTIMIZER.rates(1, OPTIMIZER.learning_rate, 1.0), roles.flag: np.ones(1, np.bool_)}
+    for name in roles.parameters:
+        arrays[name] = aligned(values[name].shape, np.float32)
+        arrays[name][...] = values[name]
+        for other in (roles.buffers[name], *(slot_name(name, slot) for slot in OPTIMIZER.slots)):
+            arrays[other] = aligned(values[name].shape, np.float32)
+    arrays |= {name: values[name] for name in roles.data if name in values}
+    return arrays | {name: model.graph.initializers[name].const_value.numpy().copy() for name in roles.state}
+
+
 def ways(model: ir.Model, checkpoint: Path, feeds: Mapping[str, Array]) -> Iterator[tuple[str, Step, dict[str, Array]]]:
     """Yield every way to make a step, with the arrays of its own that it works on."""
     values = read_parameters(checkpoint)
-    roles = find_roles(model, values)
+    roles = find_roles(model)
 
     def prepared() -> tuple[ir.Model, dict[str, Array]]:
-        memory = Memory(model, roles, OPTIMIZER, values, frozenset(roles.parameters))
-        memory.rates[...] = OPTIMIZER.rates(1, OPTIMIZER.learning_rate, 1.0)
-        memory.fresh[...] = True
         clone = model.clone()
-        free_state(clone, roles.state)
-        return clone, {**feeds, **memory.arrays}
+        arrays = {**feeds, **arrays_of(model, roles, values)}
+        free_state(clone.graph, roles.state)
+        return clone, arrays
 
     def bound(changed: ir.Model, arrays: dict[str, Array], written: Mapping[str, str]) -> Bound:
         arrays |= {name: arrays[buffer] for name, buffer in written.items()}
         return Bound(ir.to_proto(changed).SerializeToString(), arrays)
 
-    shapes = {name: values[name].shape for name in roles.parameters}
-    custom = update_model(roles, shapes, OPTIMIZER)
+    def updates(arrays: Mapping[str, Array], buffers: Mapping[str, str] = roles.buffers) -> Step:
+        def update() -> None:
+            for name, buffer in buffers.items():
+                slots = [arrays[slot_name(name, slot)] for slot in OPTIMIZER.slots]
+                kernels.update(OPTIMIZER.operator, arrays[buffer], arrays[RATES], arrays[name], slots)
+
+        return update
 
     changed, arrays = prepared()
     yield "gradients written, no update", bound(changed, arrays, written_by_step(changed, roles)), arrays
 
-    changed, arrays = prepared()
-    done = update_in_step(changed, roles, OPTIMIZER)
-    rest = {name: shape for name, shape in shapes.items() if name not in done}
-    step = bound(changed, arrays, {})
-    update = Bound(update_model(roles, rest, OPTIMIZER), arrays) if rest else lambda: None
+    changed, arrays = model.clone(), prepared()[1]
+    WriteUpdates(Updates(OPTIMIZER.kind), planned=True)(changed)
+    kept = Description.from_json(changed.metadata_props[TRAINING_KEY]).buffers
+    step, update = bound(changed, arrays, {}), updates(arrays, kept)
     yield "update operators in the step", lambda step=step, update=update: (step(), update()), arrays
 
     changed, arrays = prepared()
-    step, update = bound(changed, arrays, written_by_step(changed, roles)), Bound(custom, arrays)
-    yield "gradients written, update operators after it", lambda step=step, update=update: (step(), update()), arrays
+    step, update = bound(changed, arrays, written_by_step(changed, roles)), updates(arrays)
+    yield "gradients written, updates after it", lambda step=step, update=update: (step(), update()), arrays
 
     changed, arrays = prepared()
-    step, update = bound(changed, arrays, {}), Bound(custom, arrays)
-    yield "accumulators, update operators after it", lambda step=step, update=update: (step(), update()), arrays
+    step, update = bound(changed, arrays, {}), updates(arrays)
+    yield "accumulators, updates after it", lambda step=step, update=update: (step(), update()), arrays
 
     changed, arrays = prepared()
-    step, update = bound(changed, arrays, added_by_plain_nodes(changed)), Bound(custom, arrays)
-    yield "Add and Where, update operators after it", lambda step=step, update=update: (step(), update()), arrays
+    step, update = bound(changed, arrays, added_by_plain_nodes(changed)), updates(arrays)
+    yield "Add and Where, updates after it", lambda step=step, update=update: (step(), update()), arrays
 
     changed, arrays = prepared()
     step = bound(changed, arrays, written_by_step(changed, roles))
-    payload, written = plain_adamw(roles, shapes)
+    payload, written = plain_adamw(roles, {name: values[name].shape for name in roles.parameters})
     update = Bound(payload, arrays | {name: arrays[target] for name, target in written.items()})
     yield "gradients written, plain nodes after it", lambda step=step, update=update: (step(), update()), arrays
 
@@ -206,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.models:
         training_model = options.artifacts / name / "training_model.onnx"
         target = "training" if runtime.has_training else "stock"
-        levers = {"recompute": False, "paging": False, "split": False}
+        levers = {"recompute": False, "paging": False, "split": False, "optimizer": "none"}
         ordered = poet_onnx.rewrite(training_model, device="a72", activation_budget="110%", target=target, **levers)
         feeds = random_feeds(ordered.graph, 0)
         made = ways(ordered.model, training_model.with_name("checkpoint"), feeds)

@@ -168,9 +168,6 @@ class Model:
 
     def _update(self) -> None:
         shape = self._shape()
-        if self._random.random() < 0.2:
-            self._add("AddSquares", [self._input(FLOAT, shape), self._input(TensorProto.DOUBLE, (1,))], [(BOOL, (1,))])
-            return
         op_type = self._random.choice(list(UPDATES))
         size = math.prod(shape)
         offset = self._random.randint(0, size)

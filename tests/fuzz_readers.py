@@ -44,8 +44,8 @@ with atheris.instrument_imports(include=["poet_onnx"]):
     from poet_onnx.passes.metadata import PLAN_KEY, read_settings
     from poet_onnx.plan_json import to_json
     from poet_onnx.profiler import measure
-    from poet_onnx.training.indices import known_ranges
     from poet_onnx.training.parameters import read_parameters
+    from poet_onnx.training.prepare import known_ranges
 
 from onnx import helper  # noqa: E402 - as above
 from small_models import export_small  # noqa: E402

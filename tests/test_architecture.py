@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 STAGES = [
-    {"errors", "atomic", "choices", "interrupts", "quantities"},
+    {"errors", "atomic", "choices", "interrupts", "quantities", "training.optimizers", "training.description"},
     {"graph", "input_ranges", "operators", "shapes", "external_data", "extract"},
     {"device"},
     {"costs", "flops", "workspace", "measured"},
@@ -19,7 +19,7 @@ STAGES = [
     {"plan"},
     {"simulate", "plan_figures", "plan_json", "scheduling", "given_plan"},
     {"passes"},
-    {"forms", "request", "capacity", "known_plans", "planning", "saving", "rewrite"},
+    {"forms", "optimizer_choice", "request", "capacity", "known_plans", "planning", "saving", "rewrite"},
     {"ops", "feeds", "runtime", "verify", "profiler", "training"},
     {"report", "inspection"},
     {"cli"},
@@ -65,9 +65,13 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def stage(module: str) -> int | None:
-    """Return the stage of a module named below `poet_onnx`, None for the package itself."""
-    top = module.split(".", maxsplit=1)[0]
-    return next((index for index, names in enumerate(STAGES) if top in names), None)
+    """Return the stage of a module named below `poet_onnx`, None for the package itself.
+
+    A module of a folder may have a stage of its own: the values that cross from a rewrite to training are earlier.
+    """
+    parts = module.split(".")
+    found = {name: index for index, names in enumerate(STAGES) for name in names}
+    return next((found[name] for end in (2, 1) if (name := ".".join(parts[:end])) in found), None)
 
 
 SOURCES = sources()

@@ -262,7 +262,7 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
         problem, order, budget = _training(seed, 3 + seed % 2, 0.2 * (seed % 4))
         lives = Lifetimes(problem)
         profile = lives.profile(lives.order_of(order))
-        bound = least_overhead(lives, Prices.at_least(lives), profile, budget, seconds=10)
+        bound = least_overhead(lives, Prices.of(lives), profile, budget, seconds=10)
         best = least_energy(replace(problem, budget_bytes=budget), order)
         if best is None:
             continue

@@ -20,7 +20,7 @@ def bounds(problem: ScheduleProblem, share: float, monkeypatch: pytest.MonkeyPat
     """Return the bound, and the number of rows, with the rows that others imply left out and with all."""
     lives = Lifetimes(problem)
     profile = lives.profile(lives.order_of(memory_aware_order(problem)))
-    prices, budget = Prices.at_least(lives), int(share * profile.peak_bytes)
+    prices, budget = Prices.of(lives), int(share * profile.peak_bytes)
     found, rows = [], []
     for implies in (_implies, lambda *_: False):
         with monkeypatch.context() as patch:

@@ -12,6 +12,8 @@ from onnx import TensorProto
 from ops_models import FLOAT, make_model, poet_node
 
 from poet_onnx.runtime import session_options
+from poet_onnx.training import kernels
+from poet_onnx.training.optimizers import KINDS
 
 DOUBLE, BOOL = TensorProto.DOUBLE, TensorProto.BOOL
 TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.float64): DOUBLE}
@@ -98,6 +100,19 @@ def test_updates_in_parts_give_the_bits_of_one(bounds: Sequence[int]) -> None:
     assert [a.tobytes() for a in (w, m, v)] == [a.tobytes() for a in whole]
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_after_the_step_give_the_bits_of_those_within(kind: str, size: int) -> None:
+    optimizer = KINDS[kind]
+    gradient, w, *slots = (np.abs(array) for array in samples(size, 2 + len(optimizer.slots)))
+    rates_of_step = optimizer.rates(3, 0.01, 0.5)
+    within = [w.copy(), *(slot.copy() for slot in slots)]
+    names = "grwmv"[: 3 + len(slots)]
+    run(optimizer.operator, dict(zip(names, (gradient, rates_of_step, *within), strict=True)), offset=0)
+    kernels.update(optimizer.operator, gradient, rates_of_step, w, slots)
+    assert [array.tobytes() for array in (w, *slots)] == [array.tobytes() for array in within]
+
+
 @pytest.mark.parametrize("size", [*SIZES, 100_003])
 def test_squares_are_summed_in_one_order(size: int) -> None:
     (gradient,) = samples(size, 1)
@@ -106,9 +121,7 @@ def test_squares_are_summed_in_one_order(size: int) -> None:
     for start in range(0, size, 8):
         row = squares[start : start + 8]
         lanes[: row.size] += row
-    total = np.array([0.5])
-    run("AddSquares", {"g": gradient, "t": total})
-    assert total.tolist() == [0.5 + sum(lanes.tolist())]
+    assert kernels.sum_of_squares(gradient) == sum(lanes.tolist())
 
 
 @pytest.mark.parametrize(
@@ -121,7 +134,6 @@ def test_squares_are_summed_in_one_order(size: int) -> None:
         ("UpdateAdam", (4, 9, 4, 4, 3), {"offset": 0}, "does not fit into input 4 of 3"),
         ("UpdateAdam", (4, 9, 4, 4, 4), {"offset": -1}, "'offset' is -1, but must be 0 or more"),
         ("UpdateAdam", (4, 9, 4, 4, 4), {}, "'offset' is missing"),
-        ("AddSquares", (4, 1), {}, "input 1 is of element type 1, but must be double"),
     ],
 )
 def test_what_does_not_fit_is_refused(

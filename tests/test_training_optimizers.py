@@ -12,10 +12,8 @@ from onnx import TensorProto, helper
 
 from poet_onnx import SGD, Adam, AdamW
 from poet_onnx.errors import InputError
+from poet_onnx.training import kernels
 from poet_onnx.training.optimizers import Optimizer, from_settings, settings
-from poet_onnx.training.roles import Roles
-from poet_onnx.training.runner import Runner
-from poet_onnx.training.updates import RATES, slot_name, update_model
 
 STEPS = 20
 Array = np.ndarray
@@ -41,15 +39,11 @@ def start() -> Array:
 
 
 def run_ours(optimizer: Optimizer) -> Array:
-    roles = Roles(("x",), ("w",), (), {"w": "g"}, "", (), "loss")
-    held = {"w": start(), "g": np.zeros((5, 7), np.float32), RATES: optimizer.rates(1, 0.0, 1.0)}
-    held |= {slot_name("w", slot): np.zeros((5, 7), np.float32) for slot in optimizer.slots}
-    runner = Runner(update_model(roles, {"w": (5, 7)}, optimizer), held, role="optimizer")
+    weight, slots = start(), [np.zeros((5, 7), np.float32) for _ in optimizer.slots]
     for step, gradient in enumerate(gradients(), start=1):
-        held["g"][...] = gradient
-        held[RATES][...] = optimizer.rates(step, optimizer.learning_rate, 1.0)
-        runner.run()
-    return held["w"]
+        rates = optimizer.rates(step, optimizer.learning_rate, 1.0)
+        kernels.update(optimizer.operator, gradient, rates, weight, slots)
+    return weight
 
 
 def run_torch(optimizer: Optimizer) -> Array:

@@ -10,10 +10,10 @@ import pytest
 
 from poet_onnx import SGD, TrainingSession
 from poet_onnx.errors import InputError
+from poet_onnx.passes.roles import Roles, find_roles
+from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.rewrite import as_model
-from poet_onnx.training.optimizers import AdamW
-from poet_onnx.training.roles import Roles, find_roles
-from poet_onnx.training.updates import update_in_step
+from poet_onnx.training.description import TRAINING_KEY, Description, Updates
 
 HEADER = '<ir_version: 8, opset_import: ["" : 15, "poet" : 1, "com.microsoft" : 1]>'
 BUFFER = "w_grad.accumulation.buffer"
@@ -139,10 +139,11 @@ def test_roles_are_found_by_what_nodes_do() -> None:
     inputs = INPUTS.replace("float[4] w,", "float[4] frozen, float[4] w, int64[1] labels,")
     nodes = "g = Mul(x, w) y = Add(w, frozen) LOSS ACCUMULATE"
     model = as_model(graph(nodes, inputs=inputs))
-    roles = find_roles(model, {"w", "frozen", "more"})
-    buffer = {"w": BUFFER}
-    assert roles == Roles(("x", "labels"), ("w",), ("frozen",), buffer, "fresh", (), "loss")
-    assert update_in_step(model, roles, AdamW()) == ("w",)
+    roles = find_roles(model)
+    assert roles == Roles(("x", "frozen", "labels"), ("w",), {"w": BUFFER}, "fresh", (), "loss")
+    WriteUpdates(Updates("adamw"), planned=True)(model)
+    described = Description.from_json(model.metadata_props[TRAINING_KEY])
+    assert (described.parameters, described.buffers, described.flag) == (("w",), {}, "")
     left = {value.name for value in model.graph.inputs}
     assert {"x", "labels", "w", "frozen", "poet/rates", "poet/first_moment/w", "poet/second_moment/w"} == left
 
@@ -168,7 +169,7 @@ def test_roles_are_found_by_what_nodes_do() -> None:
 )
 def test_graphs_that_cannot_be_trained_are_refused(model: onnx.ModelProto, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        find_roles(as_model(model), {"w"})
+        find_roles(as_model(model))
 
 
 def test_a_loss_is_one_number() -> None:

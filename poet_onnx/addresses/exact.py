@@ -2,8 +2,8 @@
 
 Push all slots of a packing down as far as they go, and look at them from the bottom up: each lies right on top of those
 below it that live at the same time. So it is enough to stack slots in the order of their offsets, which a search can
-cut short where what is left to stack at some step does not fit below the best region known (as MiniMalloc does: Moffitt,
-ASPLOS 2023).
+cut short where what is left to stack at some step does not fit below the best region known (as MiniMalloc does:
+Moffitt, ASPLOS 2023).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packing: find addresses for slots such that no two that live at the same time overlap, in a region as small as can be.
+"""Packing: addresses for slots such that no two that live at the same time overlap, in a region as small as can be.
 
 The problem is dynamic storage allocation, which is NP-hard. A few greedy orders are tried; then a search makes the
 region smaller step by step: it takes an order, lowers the limit by the least there is, and moves the first slot that

@@ -33,6 +33,7 @@ def _do(module: str, command: str, given: dict[str, Any]) -> None:
 @click.option("--costs", type=options.FILE, help="Costs that `poet-onnx profile` measured, instead of modelled ones.")
 @click.option("--method", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How to plan.")
 @options.target_option
+@options.optimizer_options
 @options.threads_option()
 @click.option("--no-recompute", "recompute", flag_value=False, default=True, help="Page only.")
 @click.option("--no-paging", "paging", flag_value=False, default=True, help="Recompute only.")
@@ -85,6 +86,7 @@ def rewrite(**given: Any) -> None:
     "--device", default="host", show_default=True, metavar="NAME|FILE.toml", help="Whose storage and costs to assume."
 )
 @options.target_option
+@options.optimizer_options
 @options.frozen_batch_norm_option
 @options.dims_option
 @options.json_option
@@ -122,6 +124,7 @@ def verify(**given: Any) -> None:
     "--page-cache", is_flag=True, help="Time transfers through the page cache, not those of the storage itself."
 )
 @options.target_option
+@options.optimizer_options
 @options.frozen_batch_norm_option
 @options.dims_option
 @options.page_dir_option

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,14 +16,10 @@ from poet_onnx.profiler import measure
 from poet_onnx.verify import verify as verify_models
 
 
-def inspect(
-    model: Path, *, device: str, target: str, frozen_batch_norm: str, dims: dict[str, int], as_json: bool
-) -> None:
+def inspect(model: Path, *, device: str, as_json: bool, **form: Any) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
     with terminal.ProgressLine(f"searching for the smallest budget of {model}"):
-        inspection = inspect_model(
-            model, load_device(device), dims=dims, target=target, frozen_batch_norm=frozen_batch_norm
-        )
+        inspection = inspect_model(model, load_device(device), **form)
     if as_json:
         terminal.show_json(inspection.model_dump_json(indent=2))
         return
@@ -61,12 +58,10 @@ def profile(
     repetitions: int,
     threads: int,
     page_cache: bool,
-    target: str,
-    frozen_batch_norm: str,
-    dims: dict[str, int],
     page_dir: Path | None,
     force: bool,
     as_json: bool,
+    **form: Any,
 ) -> None:
     """Measure every node of MODEL, and the storage, on this machine; `rewrite --costs` plans with what was measured."""
     check_writable({"--output": output}, inputs={"MODEL": model}, force=force)
@@ -83,10 +78,8 @@ def profile(
             repetitions=repetitions,
             threads=threads,
             page_cache=page_cache,
-            dims=dims,
-            target=target,
-            frozen_batch_norm=frozen_batch_norm,
             progress=progress.say,
+            **form,
         )
     measured.save(output, replace=force)
     if as_json:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from poet_onnx.choices import AUTO, TARGETS
+from poet_onnx.choices import AUTO, OPTIMIZERS, TARGETS
 from poet_onnx.quantities import MOST_THREADS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -97,6 +97,27 @@ def threads_option(*, default: int | None = 1, text: str = "Inside an operator."
     """Return a decorator that adds --threads."""
     kind = click.IntRange(1, MOST_THREADS)
     return click.option("--threads", type=kind, default=default, show_default=default is not None, help=text)
+
+
+def optimizer_options(function: _Function) -> _Function:
+    """Add --optimizer, --accumulation-steps and --clip-norm."""
+    for option in (
+        click.option("--clip-norm", is_flag=True, help="Keep all gradients, so that their norm can be bounded."),
+        click.option(
+            "--accumulation-steps",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Batches whose gradients are averaged for one update.",
+        ),
+        click.option(
+            "--optimizer",
+            type=click.Choice(OPTIMIZERS),
+            help="What updates the parameters within the step (default: adamw for stock, none for training).",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 def target_option(function: _Function) -> _Function:

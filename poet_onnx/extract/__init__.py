@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from poet_onnx.extract.build import check_training, extract, plain_attributes
+from poet_onnx.extract.contents import constant_array, infer_types
 from poet_onnx.extract.load import check_structure, load_model, read_proto
+from poet_onnx.extract.reads import reads_shape_alone
 from poet_onnx.extract.wellformed import check_wellformed
 
 __all__ = [
     "check_structure",
     "check_training",
     "check_wellformed",
+    "constant_array",
     "extract",
+    "infer_types",
     "load_model",
     "plain_attributes",
     "read_proto",
+    "reads_shape_alone",
 ]

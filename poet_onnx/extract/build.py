@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.extract.load import check_structure
+from poet_onnx.extract.reads import reads_shape_alone
 from poet_onnx.graph import AttributeValue, Node, Phase, Tensor, TrainingGraph
 from poet_onnx.operators import Traits, traits
 from poet_onnx.shapes import Inferred, infer
@@ -189,13 +190,13 @@ class _Extraction:
         """Return, for each node, the nodes that a buffer written in place orders before it.
 
         A write follows the reads and writes that precede it in the file; a read follows the writes that precede it. A
-        view reads nothing: whoever reads the view reads the buffer.
+        view reads nothing: whoever reads the view reads the buffer. Nor does who takes a buffer's shape alone.
         """
         readers: dict[str, list[str]] = {storage: [] for storage in changed}
         writers: dict[str, list[str]] = {storage: [] for storage in changed}
         after = []
         for draft in self.drafts:
-            reads = set() if _is_view(draft) else {self.storage[name] for name in draft.inputs if name} & changed
+            reads = self._read_numbers(draft) & changed
             before: dict[str, None] = {}
             for storage in sorted(reads):
                 before.update(dict.fromkeys(writers[storage][-1:]))
@@ -207,6 +208,13 @@ class _Extraction:
                     readers[storage].append(draft.name)
             after.append(tuple(before))
         return after
+
+    def _read_numbers(self, draft: _Draft) -> set[str]:
+        """Return the storages of which a node reads numbers."""
+        if _is_view(draft):
+            return set()
+        names = enumerate(draft.inputs)
+        return {self.storage[name] for index, name in names if name and not reads_shape_alone(draft.source, index)}
 
     def _node(self, draft: _Draft, phase: Phase, changed: set[str], after: tuple[str, ...]) -> Node:
         return Node(
@@ -225,18 +233,19 @@ class _Extraction:
         )
 
     def _recomputable(self, draft: _Draft, phase: Phase, changed: set[str]) -> bool:
-        """Return whether a second run of the node, at any later time of the step, gives the same bits.
+        """Return whether a second run of the node gives the same bits, as long as no resident it reads has changed.
 
         It must draw no random numbers and change nothing but state that its own outputs do not depend on (the running
-        statistics of a normalisation in training), and no input that matters may be written in place during the step.
-        Beyond the forward pass only nodes that read nothing but residents qualify, such as a weight's transposition.
+        statistics of a normalisation in training), and no transient input that matters may be written in place.
+        Whether a resident has changed, such as a parameter that is updated, is a matter of the plan's order. Beyond the
+        forward pass only nodes that read nothing but residents qualify, such as a weight's transposition.
         """
         if draft.traits.random or draft.traits.update or not draft.traits.known:
             return False
         if phase is not Phase.FORWARD and not all(self.storage[name] in self.resident for name in draft.inputs if name):
             return False
         matters = {self.storage[name] for i, name in enumerate(draft.inputs) if name and i not in draft.traits.unread}
-        return not matters & changed
+        return not (matters & changed) - self.resident.keys()
 
     def _inplace(self, draft: _Draft) -> tuple[tuple[int, int], ...]:
         """Return the in-place pairs the planner can use: same shape and element size, no resident, no graph output."""

@@ -13,6 +13,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.extract import check_training, load_model
 from poet_onnx.forms import forms
 from poet_onnx.measured import MeasuredCosts
+from poet_onnx.optimizer_choice import OptimizerChoice
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.profiler.steps import Runs, measure_form, measure_step
@@ -36,6 +37,9 @@ def measure(
     dims: Mapping[str, int] | None = None,
     target: str = "training",
     frozen_batch_norm: str = "auto",
+    optimizer: str | None = None,
+    accumulation_steps: int = 1,
+    clip_norm: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> MeasuredCosts:
     """Measure what a training step costs on this machine.
@@ -58,6 +62,9 @@ def measure(
         dims: sizes of named dimensions.
         target: as for `rewrite`: with "stock" the model is lowered first, as `rewrite` does for the same device.
         frozen_batch_norm: as for `rewrite`.
+        optimizer: as for `rewrite`.
+        accumulation_steps: as for `rewrite`.
+        clip_norm: as for `rewrite`.
         progress: called with what is being done.
 
     Raises:
@@ -73,7 +80,8 @@ def measure(
     check_training(model)
     SettleBatchNorm(frozen_batch_norm, forward=partial(model_beside, model_path))(model)
     normalize_for(target, dims)(model)
-    first, *others = forms(model, device, target)
+    choice = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm)
+    first, *others = forms(model, device, target, updates=choice.for_model(model))
     report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")
     runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads, dims=dims or {})
     step = measure_step(first.model, runs)

@@ -8,12 +8,11 @@ milliseconds, so that many orders can be compared.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poet_onnx.problem import ScheduleProblem
 from poet_onnx.scheduling.lifetimes import Integers, Lifetimes, Profile
 
 Numbers = NDArray[np.float64]
@@ -58,26 +57,7 @@ class Prices:
 
     @classmethod
     def of(cls, lives: Lifetimes) -> Prices:
-        """Return the prices of a problem's device; a transfer that stops the step pays for the time.
-
-        What reads a resident tensor that another node changes is never run again: only its place would tell whether it
-        may be.
-        """
-        prices = cls.at_least(lives)
-        fixed = _changing_readers(lives.problem)
-        return replace(
-            prices,
-            rerun=np.array(
-                [
-                    math.inf if node.name in fixed else price
-                    for node, price in zip(lives.nodes, prices.rerun, strict=True)
-                ]
-            ),
-        )
-
-    @classmethod
-    def at_least(cls, lives: Lifetimes) -> Prices:
-        """Return prices that no plan stays below."""
+        """Return the prices of a problem's device; a transfer that stops the step pays for the time."""
         problem, costs = lives.problem, lives.problem.costs
         waits = 0.0 if costs.asynchronous else costs.idle_watts
         movable = costs.page_out.keys() & costs.page_in.keys() if problem.paging else frozenset()
@@ -92,20 +72,6 @@ class Prices:
             for node in lives.nodes
         ]
         return cls(tables[0], tables[1], np.array(rerun))
-
-
-def _changing_readers(problem: ScheduleProblem) -> set[str]:
-    """Return the nodes that read a resident tensor which another node changes."""
-    tensors = problem.graph.tensors
-    changers: dict[str, set[str]] = {}
-    for node in problem.graph.nodes:
-        for resident in node.updates:
-            changers.setdefault(resident, set()).add(node.name)
-    return {
-        node.name
-        for node in problem.graph.nodes
-        if any(changers.get(tensors[name].storage, set()) - {node.name} for name in node.inputs if name)
-    }
 
 
 class Eviction:
@@ -155,12 +121,19 @@ class Eviction:
         key = (value, place)
         if key not in self._known:
             self._known[key] = math.inf
-            price = float(self.prices.rerun[self.lives.maker[value]]) if depth < LONGEST_CHAIN else math.inf
-            for read in self.lives.reads[self.lives.maker[value]] if price < math.inf else ():
+            maker = int(self.lives.maker[value])
+            possible = depth < LONGEST_CHAIN and not self._is_changed(maker, place)
+            price = float(self.prices.rerun[maker]) if possible else math.inf
+            for read in self.lives.reads[maker] if price < math.inf else ():
                 if self.profile.last_use[read] < place:
                     price += self._rerun_price(read, place, depth + 1)
             self._known[key] = price
         return self._known[key]
+
+    def _is_changed(self, node: int, place: int) -> bool:
+        """Return whether a resident tensor that a node reads is another one before a place than when the node ran."""
+        position = self.profile.position
+        return any(position[node] < position[other] < place for other in self.lives.changers[node])
 
     @property
     def joules(self) -> float:

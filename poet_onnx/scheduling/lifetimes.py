@@ -5,7 +5,7 @@ Nodes and values have numbers that do not depend on the order; an order is an ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -68,6 +68,7 @@ class Lifetimes:
         kept: whether each value lives to the end of the step.
         reads: values that each node reads.
         workspace: bytes that each node needs beside what it reads and makes.
+        changers: the other nodes that change a resident tensor which each node reads.
     """
 
     def __init__(self, problem: ScheduleProblem) -> None:
@@ -85,6 +86,7 @@ class Lifetimes:
         self.reads = instance.reads
         self.writes = instance.writes
         self.workspace: Integers = np.array(instance.workspace, dtype=np.int64)
+        self.changers = _changers(problem, self.number)
         uses = [
             (value, node)
             for value, (maker, readers) in enumerate(zip(instance.producer, instance.uses, strict=True))
@@ -143,3 +145,19 @@ class Lifetimes:
             if (node, read) not in taken and (node, -1 - written) not in taken:
                 taken.update(((node, read), (node, -1 - written)))
                 levels[position[node]] -= self.sizes[written]
+
+
+def _changers(problem: ScheduleProblem, number: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """Return, for each node, the others that change a resident tensor which it reads."""
+    tensors = problem.graph.tensors
+    changed: dict[str, list[int]] = {}
+    for node in problem.graph.nodes:
+        for resident in node.updates:
+            changed.setdefault(resident, []).append(number[node.name])
+    found: list[tuple[int, ...]] = [()] * len(number)
+    for node in problem.graph.nodes:
+        if node.name in number:
+            own = number[node.name]
+            read = {tensors[name].storage for name in node.inputs if name} & changed.keys()
+            found[own] = tuple(sorted({other for name in read for other in changed[name]} - {own}))
+    return found

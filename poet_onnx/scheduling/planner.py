@@ -264,7 +264,7 @@ class _Run:
             quick = None if incumbent.steps else quick_plan(lives, Prices.of(lives), profile, budget)
             if quick is not None:
                 incumbent.offer_steps(quick.steps)
-            least = least_overhead(lives, Prices.at_least(lives), profile, budget, seconds=RELAXATION_SECONDS)
+            least = least_overhead(lives, Prices.of(lives), profile, budget, seconds=RELAXATION_SECONDS)
         except KeyboardInterrupt:
             self.ending = "interrupted"
             return

@@ -161,7 +161,7 @@ class _Judge:
     def bound(self, profile: Profile) -> float:
         """Return joules of the step that no plan of an order costs less than."""
         lives = self.network.lives
-        least = least_overhead(lives, Prices.at_least(lives), profile, self.budget_bytes, seconds=RELAXATION_SECONDS)
+        least = least_overhead(lives, Prices.of(lives), profile, self.budget_bytes, seconds=RELAXATION_SECONDS)
         return self.network.problem.base_joules + least
 
     def choice(

@@ -275,7 +275,7 @@ MICROSOFT: dict[str, Rule] = {
 """Rules by operator, whether ONNX Runtime registers it in its own domain or (as some versions do) in ONNX's."""
 
 POET: dict[str, Rule] = {
-    **dict.fromkeys(("Accumulate", "AccumulateRows"), _updated),
+    **dict.fromkeys(("Accumulate", "AccumulateRows", "UpdateSgd", "UpdateMomentum", "UpdateAdam"), _updated),
     "BatchNormalize": like(0, 3, 4),
     "BatchNormalizeGradient": like(1, 2, 2),
     "DepthwiseWeightGradient": _depthwise_gradient,

@@ -6,28 +6,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract.ranges import find_ranges
-from poet_onnx.input_ranges import RANGES_KEY, Range, Ranges, ranges_from_json
-from poet_onnx.training.contents import infer_types
+from poet_onnx.input_ranges import Range
 
 Array = npt.NDArray[np.generic]
-
-
-def known_ranges(model: ir.Model) -> Ranges:
-    """Return what is known of a model's inputs: from the graph, and from its metadata if it was rewritten.
-
-    Raises:
-        InputError: if the metadata cannot be read.
-    """
-    said = model.metadata_props.get(RANGES_KEY)
-    if said is None:
-        model = model.clone()
-        infer_types(model)
-    found, written = find_ranges(model.graph), {} if said is None else ranges_from_json(said)
-    return {name: (*written.get(name, ()), *found.get(name, ())) for name in {**written, **found}}
 
 
 def check_indices(name: str, array: Array, allowed: Range) -> None:

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from poet_onnx.errors import InputError
+from poet_onnx.extract.contents import infer_types
 from poet_onnx.operators import ONNX_DOMAINS
-from poet_onnx.training.contents import infer_types
+from poet_onnx.passes.roles import is_accumulator
 from poet_onnx.training.outputs import model_outputs
-from poet_onnx.training.roles import is_accumulator
 
 Array = npt.NDArray[np.generic]
 

@@ -57,6 +57,11 @@ class SGD:
         _check(not self.nesterov or self.momentum > 0, "momentum", self.momentum, "more than 0 for nesterov")
 
     @property
+    def kind(self) -> str:
+        """What `rewrite` calls it."""
+        return "momentum" if self.momentum else "sgd"
+
+    @property
     def operator(self) -> str:
         """Operator of domain `poet` that makes the update."""
         return "UpdateMomentum" if self.momentum else "UpdateSgd"
@@ -107,6 +112,11 @@ class Adam:
         _check(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "0 or more")
 
     @property
+    def kind(self) -> str:
+        """What `rewrite` calls it."""
+        return "adamw" if self.decoupled else "adam"
+
+    @property
     def operator(self) -> str:
         """Operator of domain `poet` that makes the update."""
         return "UpdateAdam"
@@ -155,7 +165,7 @@ class AdamW(Adam):
 Optimizer = SGD | Adam
 """Settings of any optimizer; `AdamW` is an `Adam`."""
 
-_KINDS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam, "AdamW": AdamW}
+_CLASSES: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam, "AdamW": AdamW}
 
 
 def settings(optimizer: Optimizer) -> dict[str, float | bool | str]:
@@ -170,9 +180,9 @@ def from_settings(values: Mapping[str, object]) -> Optimizer:
         InputError: if no optimizer is described.
     """
     named = values.get("kind")
-    kind = _KINDS.get(named) if isinstance(named, str) else None
+    kind = _CLASSES.get(named) if isinstance(named, str) else None
     if kind is None:
-        raise InputError(f"There is no such optimizer: use one of {', '.join(_KINDS)}.")
+        raise InputError(f"There is no such optimizer: use one of {', '.join(_CLASSES)}.")
     defaults = {field.name: field.default for field in fields(kind)}
     if {"kind", *defaults} != set(values) or not all(_like(values[name], defaults[name]) for name in defaults):
         raise InputError(
@@ -195,3 +205,9 @@ def _check_rate(value: float) -> None:
 def _check(holds: bool, name: str, value: float, must_be: str) -> None:
     if not holds:
         raise InputError(f"The optimizer's {name} is {value}, but must be {must_be}.")
+
+
+KINDS: Mapping[str, Optimizer] = {
+    optimizer.kind: optimizer for optimizer in (SGD(), SGD(momentum=0.9), Adam(), AdamW())
+}
+"""One optimizer of each kind that a model may be rewritten for, with its default settings."""

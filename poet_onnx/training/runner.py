@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,19 +48,17 @@ class Runner:
 
     def __init__(
         self,
-        payload: bytes,
-        held: Mapping[str, Array],
+        model: str | bytes,
         *,
         role: str,
         ranges: Ranges | None = None,
         threads: int = 1,
         page_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Load a model and bind its inputs and outputs.
+        """Load a model; `bind` comes next.
 
         Args:
-            payload: the model; every output has a static shape.
-            held: arrays of inputs and outputs that stay bound; more than the model has may be given.
+            model: its file, or its bytes; every output has a static shape.
             role: what to call the model in errors.
             ranges: what is known of the numbers that its inputs may hold.
             threads: inside an operator.
@@ -77,7 +75,7 @@ class Runner:
         options.log_severity_level = 4
         self._errors = runtime_errors()
         try:
-            self._session = self._runtime.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
+            self._session = self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except self._errors as error:
             runtime = installed_runtime()
             hint = "" if runtime.has_training else ": rewrite it with target='stock' for this runtime"
@@ -86,19 +84,39 @@ class Runner:
             ) from error
         self._binding = self._session.io_binding()
         self._held: list[Any] = []  # an OrtValue made of an array borrows its memory
-        wanted = []
-        for put in self._session.get_inputs():
-            if put.name in held:
-                self._bind(self._binding.bind_ortvalue_input, put.name, held[put.name])
-            else:
-                wanted.append(Wanted(put.name, _dtype(put.name, put.type), tuple(put.shape)))
-        self.wanted = tuple(wanted)
+        self.wanted: tuple[Wanted, ...] = ()
         """The inputs that `run` must be given."""
         self.outputs: dict[str, Array] = {}
         """Arrays that every run writes its outputs to, by name."""
+
+    def inputs(self) -> Iterator[Wanted]:
+        """Yield what the model takes, in its order.
+
+        Raises:
+            InputError: if one is of a type that numpy does not have.
+        """
+        for put in self._session.get_inputs():
+            yield Wanted(put.name, _dtype(put.name, put.type), tuple(put.shape))
+
+    def bind(self, held: Mapping[str, Array]) -> None:
+        """Let inputs and outputs stay bound to arrays.
+
+        Args:
+            held: arrays by name; more than the model has may be given.
+
+        Raises:
+            InputError: if an output has no static shape.
+        """
+        inputs = list(self.inputs())
+        for put in inputs:
+            if put.name in held:
+                self._bind(self._binding.bind_ortvalue_input, put.name, held[put.name])
+        self.wanted = tuple(put for put in inputs if put.name not in held)
         for put in self._session.get_outputs():
             if any(not isinstance(size, int) for size in put.shape):
-                raise InputError(f"Output '{put.name}' of the {role} has shape {put.shape}, but must be of fixed size.")
+                raise InputError(
+                    f"Output '{put.name}' of the {self._role} has shape {put.shape}, but must be of fixed size."
+                )
             self.outputs[put.name] = held.get(put.name, aligned(tuple(put.shape), _dtype(put.name, put.type)))
             self._bind(self._binding.bind_ortvalue_output, put.name, self.outputs[put.name])
 

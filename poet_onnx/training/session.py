@@ -7,35 +7,24 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
-
-import onnx
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any
 
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
-from poet_onnx.external_data import embed
-from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
-from poet_onnx.passes.metadata import VERSION_KEY
-from poet_onnx.passes.normalize import Normalization, PinSeeds
-from poet_onnx.passes.unread import RemoveUnread
-from poet_onnx.rewrite import as_model
-from poet_onnx.saving import save_model
-from poet_onnx.training import randomness
 from poet_onnx.training.batch import Array, Arrays, Wanted, read_batch
 from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
 from poet_onnx.training.exclusion import Turn, exclusive
-from poet_onnx.training.indices import known_ranges
-from poet_onnx.training.inference import infer_only, make_inference_model
 from poet_onnx.training.memory import Memory
-from poet_onnx.training.optimizers import AdamW, Optimizer
+from poet_onnx.training.optimizers import Optimizer
 from poet_onnx.training.parameters import Source, read_parameters
+from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress
-from poet_onnx.training.roles import find_roles
 from poet_onnx.training.runner import Runner
-from poet_onnx.training.updates import free_state, squares_model, update_in_step, update_model, write_in_step
 
-AnyModel = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from poet_onnx.training.prepare import AnyModel
 
 _NORM_EPSILON = 1e-6  # as in ONNX Runtime's InplaceClipGradNorm and torch.nn.utils.clip_grad_norm_
 
@@ -43,7 +32,9 @@ _NORM_EPSILON = 1e-6  # as in ONNX Runtime's InplaceClipGradNorm and torch.nn.ut
 class TrainingSession:
     """Trains a graph: parameters, gradients, moments and statistics live once, and a step copies none of them.
 
-    The same class runs on onnxruntime-training, and on the stock onnxruntime with graphs rewritten for it. Results are
+    The same class runs on onnxruntime-training, and on the stock onnxruntime with graphs rewritten for it. A graph that
+    was rewritten for an optimizer is run as it is, and no parser of ONNX is imported; into any other graph the updates
+    are written when it is loaded. Results are
     reproducible to the bit with one thread: between runs, between a graph and what poet-onnx made of it, and between a
     run without a break and one that went on from a checkpoint.
 
@@ -60,7 +51,7 @@ class TrainingSession:
         *,
         optimizer: Optimizer | None = None,
         schedule: Callable[[int], float] | None = None,
-        accumulation_steps: int = 1,
+        accumulation_steps: int | None = None,
         clip_norm: float | None = None,
         eval_model: AnyModel | None = None,
         keep_gradients: bool = False,
@@ -74,11 +65,13 @@ class TrainingSession:
             training_model: what onnxruntime.training.artifacts generates, rewritten or not.
             parameters: the first values: the checkpoint beside the artifacts, the forward ONNX model, a safetensors
                 file, or arrays by name. Running statistics in it replace those of the training model.
-            optimizer: default `AdamW()`.
+            optimizer: of the kind that the model was rewritten for; default one of that kind, and `AdamW()` for a model
+                without an optimizer in its step.
             schedule: number of updates made before -> learning rate of the next one; default the optimizer's own rate.
-            accumulation_steps: batches whose gradients are averaged for one update.
+            accumulation_steps: batches whose gradients are averaged for one update; default those that the model was
+                rewritten for, else 1.
             clip_norm: bound on the Euclidean norm of all gradients together.
-            eval_model: graph of the loss without training, for `eval`.
+            eval_model: graph of the loss without training, for `eval`; reading it imports onnx_ir.
             keep_gradients: let `gradients` show them; costs memory and time.
             threads: inside an operator; results of several threads are not reproducible for every operator.
             page_dir: existing directory for the page file.
@@ -87,44 +80,30 @@ class TrainingSession:
         Raises:
             InputError: if something cannot be used.
         """
-        if accumulation_steps < 1:
-            raise InputError(f"Gradients of {accumulation_steps} batches make no update: give 1 or more.")
         if clip_norm is not None and not 0 < clip_norm < math.inf:
             raise InputError(f"Gradients cannot be clipped to a norm of {clip_norm}: give a number above 0.")
-        self._optimizer: Optimizer = optimizer or AdamW()
         self._schedule = schedule
         self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir}
-        self._rate = self._optimizer.learning_rate
         self._norm: float | None = None
         self._turn = Turn()
         self._failed = False
         self._training = True
 
         values = read_parameters(parameters)
-        self._model = as_model(training_model)
-        self._eval_model = None if eval_model is None else as_model(eval_model)
-        if VERSION_KEY not in self._model.metadata_props:
-            SettleBatchNorm(frozen_batch_norm, forward=lambda: self._eval_model or model_beside(training_model))(
-                self._model
-            )
-        elif frozen_batch_norm != AUTO:
-            raise InputError("The training model is rewritten: say to `rewrite` what is frozen.")
-        self._ranges = known_ranges(self._model)
-        Normalization(PinSeeds())(self._model)
-        self._progress = Progress(self._optimizer, accumulation_steps, clip_norm, randomness.seeds(self._model))
-        self._roles = find_roles(self._model, values)
-        whole_step = accumulation_steps == 1 and clip_norm is None and not keep_gradients
-        done = update_in_step(self._model, self._roles, self._optimizer) if whole_step else ()
-        deferred = [name for name in self._roles.parameters if name not in done]
-        if accumulation_steps == 1:
-            write_in_step(self._model, self._roles, deferred)
-        RemoveUnread()(self._model)
-        self._memory = Memory(self._model, self._roles, self._optimizer, values, frozenset(deferred))
+        self._eval_model = None if eval_model is None else _loaded(eval_model)
+        wishes = Wishes(optimizer, accumulation_steps, clip_norm is not None, keep_gradients, frozen_batch_norm)
+        self._model = open_model(training_model, wishes, lambda: self._eval_model)
+        described = self._description = self._model.description
+        self._optimizer: Optimizer = optimizer or described.updates.settings
+        self._rate = self._optimizer.learning_rate
+        steps = described.updates.accumulation_steps
+        self._progress = Progress(self._optimizer, steps, clip_norm, described.seeds)
+        self._constant_bytes = self._model.constant_bytes()
+        self._step = self._load_step()
+        self._memory = Memory(described, self._optimizer, values, self._step.inputs())
         del values
-        free_state(self._model, self._roles.state)
-        self._step = self._make_step()
-        self._step.number(self._roles.loss)
-        self._after = self._make_after(deferred)
+        self._step.bind(self._memory.arrays)
+        self._step.number(described.loss)
         self._evaluation = None if self._eval_model is None else self._make_evaluation(self._eval_model)
 
     @property
@@ -137,13 +116,12 @@ class TrainingSession:
         """Bytes that live through every step, by kind.
 
         They are `parameters`, `gradients` that are not used up within the step, `moments` of the optimizer, running
-        `statistics`, `constants` of the graph and its `batch`, of which a size that may vary counts as 1. The step peak
-        is their sum and the plan's transient peak; the plan's own resident bytes count a gradient buffer for each
-        parameter, and no moments.
+        `statistics`, the `rates` of an update, `constants` of the graph and its `batch`, of which a size that may vary
+        counts as 1. Their sum is what a plan with the same optimizer counts as resident; the step peak is that and the
+        plan's transient peak. A plan without an optimizer counts a gradient buffer for each parameter, and no moments.
         """
-        constants = (value.const_value for value in self._model.graph.initializers.values())
         return self._memory.sizes_bytes() | {
-            "constants": sum(tensor.nbytes for tensor in constants if tensor is not None),
+            "constants": self._constant_bytes,
             "batch": sum(put.least_bytes for put in self._step.wanted),
         }
 
@@ -234,7 +212,7 @@ class TrainingSession:
                 updates=done.updates + updating,
                 batches=0 if updating else done.batches + 1,
             )
-        return self._step.number(self._roles.loss)
+        return self._step.number(self._description.loss)
 
     @exclusive
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -248,7 +226,12 @@ class TrainingSession:
         """
         if self._failed:
             raise InputError("An earlier call failed or was interrupted half-way: there is nothing whole to save.")
-        randomness.check_resumable(self._model)
+        others = self._description.unresumable
+        if others:
+            raise InputError(
+                f"Training with {', '.join(others)} cannot be resumed exactly, as ONNX Runtime does not tell the state "
+                "of their generators: draw these numbers outside and feed them as inputs."
+            )
         tensors = self._memory.lasting(gradients=self._progress.batches > 0)
         write_checkpoint(path, tensors, self._progress.to_values())
 
@@ -272,7 +255,8 @@ class TrainingSession:
                 file.read_into(name, array, verify=False)
             self._progress = progress
             if progress.seeds:
-                self._step = self._make_step()
+                self._step = self._load_step()
+                self._step.bind(self._memory.arrays)
 
     @exclusive
     def export_inference_model(
@@ -284,6 +268,8 @@ class TrainingSession:
     ) -> None:
         """Write a plain ONNX model with the trained parameters and running statistics, for any ONNX Runtime.
 
+        This imports onnx_ir.
+
         Args:
             path: of the file.
             model: the forward model that was trained; default the evaluation graph without its loss.
@@ -293,7 +279,10 @@ class TrainingSession:
             InputError: if there is no forward model, or it does not tell its outputs, or it has none of the parameters,
                 or the file cannot be written.
         """
-        source = self._eval_model if model is None else as_model(model)
+        from poet_onnx.saving import save_model
+        from poet_onnx.training.inference import make_inference_model
+
+        source = self._eval_model if model is None else _loaded(model)
         if source is None:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
         forward = source.clone()
@@ -304,46 +293,25 @@ class TrainingSession:
         """Finish an update: the parameters that the step has not updated."""
         done = self._progress
         if done.clip_norm is not None:
-            self._memory.total[...] = 0.0
-            self._after["squares"].run()
-            self._norm = math.sqrt(float(self._memory.total[0])) / done.accumulation_steps
+            self._norm = math.sqrt(self._memory.sum_of_squares()) / done.accumulation_steps
             self._set_rates(min(1.0, done.clip_norm / (self._norm + _NORM_EPSILON)))
-        if "update" in self._after:
-            self._after["update"].run()
+        self._memory.update()
 
     def _set_rates(self, factor: float) -> None:
         scale = factor / self._progress.accumulation_steps
         self._memory.rates[...] = self._optimizer.rates(self._progress.updates + 1, self._rate, scale)
 
-    def _make_step(self) -> Runner:
-        """Make the session of the training graph, which draws its random numbers from where they are."""
-        model = self._model
-        if self._progress.seeds and self._progress.runs:
-            model = model.clone()
-            randomness.advance(model, self._progress.runs)
-        arrays, ranges = self._memory.arrays, self._ranges
-        return Runner(_payload(model), arrays, role="training model", ranges=ranges, **self._options)
-
-    def _make_after(self, deferred: Sequence[str]) -> dict[str, Runner]:
-        """Make the sessions of what is done after the step."""
-        shapes = {name: self._memory.arrays[name].shape for name in deferred}
-        payloads = {}
-        if self._progress.clip_norm is not None:
-            payloads["squares"] = squares_model(self._roles, shapes)
-        if shapes:
-            payloads["update"] = update_model(self._roles, shapes, self._optimizer)
-        return {
-            name: Runner(payload, self._memory.arrays, role=f"optimizer's {name} model", threads=1)
-            for name, payload in payloads.items()
-        }
+    def _load_step(self) -> Runner:
+        """Load the training graph, which draws its random numbers from where they are."""
+        model = self._model.after(self._progress.runs)
+        return Runner(model, role="training model", ranges=self._model.ranges, **self._options)
 
     def _make_evaluation(self, eval_model: ir.Model) -> Runner:
-        model = eval_model.clone()
-        shared = [name for name in model.graph.initializers if name in self._memory.values()]
-        free_state(model, shared)
-        infer_only(model)
-        arrays, ranges = self._memory.arrays, known_ranges(eval_model)
-        runner = Runner(_payload(model), arrays, role="evaluation model", ranges=ranges, **self._options)
+        from poet_onnx.training.prepare import evaluation_graph
+
+        payload, ranges = evaluation_graph(eval_model, self._memory.values())
+        runner = Runner(payload, role="evaluation model", ranges=ranges, **self._options)
+        runner.bind(self._memory.arrays)
         runner.number(next(iter(runner.outputs)))
         return runner
 
@@ -355,8 +323,7 @@ class TrainingSession:
         self._failed = False
 
 
-def _payload(model: ir.Model) -> bytes:
-    """Return a model as bytes, external data embedded."""
-    embed(model)
-    payload: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
-    return payload
+def _loaded(model: AnyModel) -> ir.Model:
+    from poet_onnx.rewrite import as_model
+
+    return as_model(model)

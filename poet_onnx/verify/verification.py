@@ -23,10 +23,12 @@ from poet_onnx.passes.lowering import prepare
 from poet_onnx.passes.metadata import PLAN_KEY, read_settings
 from poet_onnx.passes.normalize import InlineFunctions, Normalization, PinSeeds
 from poet_onnx.passes.split import SplitWeightGradients
+from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.passes.weave import check_woven
 from poet_onnx.plan import Action, Plan
 from poet_onnx.rewrite import as_model
 from poet_onnx.runtime import count_allocations, installed_runtime
+from poet_onnx.training.description import TRAINING_KEY, Description
 from poet_onnx.verify.claims import false_claims
 from poet_onnx.verify.compare import difference
 from poet_onnx.verify.optimized import fused_copies
@@ -47,7 +49,10 @@ Array = npt.NDArray[np.generic]
 
 @dataclass
 class _Subject:
-    """What is verified: both models, the graph and the plan, and what the checks have found."""
+    """What is verified: both models, the graph and the plan, and what the checks have found.
+
+    `expected` is what the original says of its training, with the same optimizer in its step.
+    """
 
     original: ir.Model
     rewritten: ir.Model
@@ -57,6 +62,7 @@ class _Subject:
     seeds_pinned: bool
     conditions: Conditions
     seed: int
+    expected: Description | None
     problems: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     bytes_compared: int = 0
@@ -91,7 +97,8 @@ def verify(
             reproducible for every operator.
         page_dir: existing directory for the page file.
         budget_bytes: bound on the transient peak; default the plan's.
-        optimized: also run both under all of the runtime's optimizations, in its own order.
+        optimized: also run both under all of the runtime's optimizations, in its own order; that is none for a model
+            with an optimizer in its step, whose parameters are read before they are updated by the file's order alone.
         seed: of the random feeds.
 
     Raises:
@@ -99,7 +106,13 @@ def verify(
     """
     if feeds < 1:
         raise InputError(f"{feeds} feeds verify nothing: give 1 or more.")
-    subject = _subject(as_model(original), as_model(rewritten), threads, page_dir, seed)
+    rewritten = as_model(rewritten)
+    if optimized and TRAINING_KEY in rewritten.metadata_props:
+        raise InputError(
+            "A model with an optimizer in its step keeps to the file's order, and the runtime's optimizations do not: "
+            "verify it without them."
+        )
+    subject = _subject(as_model(original), rewritten, threads, page_dir, seed)
     bound = subject.plan.budget_bytes if budget_bytes is None else budget_bytes
     subject.problems += false_claims(subject.rewritten, subject.graph, subject.plan)
     metadata_true = not subject.problems
@@ -155,7 +168,7 @@ def _subject(
         raise InputError("The first model was rewritten by poet-onnx: give the model that it was made from.")
     check_training(original)
     settle_alike(original, rewritten)
-    settings = read_settings(rewritten)
+    settings, described = read_settings(rewritten), _described(rewritten)
     normalized = original.clone()
     file = plan_json.parse(text)
     prepare(target=settings.target, dims=settings.dims or None, expansions=file.expansions)(normalized)
@@ -163,9 +176,12 @@ def _subject(
         original = normalized.clone()
     if file.part_bytes is not None:
         SplitWeightGradients(file.part_bytes)(normalized)
-    graph = extract(normalized)
     Normalization(InlineFunctions())(original)
     seeds_pinned = Normalization(PinSeeds())(original).modified
+    if described is not None:
+        for model in (normalized, original):
+            Normalization(WriteUpdates(described.updates, kept=described.buffers))(model)
+    graph = extract(normalized)
     state = dict.fromkeys(name for node in graph.nodes for name in node.updates)
     return _Subject(
         original=original,
@@ -176,7 +192,15 @@ def _subject(
         seeds_pinned=seeds_pinned,
         conditions=Conditions(threads or settings.threads, None if page_dir is None else os.fspath(page_dir)),
         seed=seed,
+        expected=_described(normalized),
+        problems=[] if described == _described(normalized) else [f"The file's {TRAINING_KEY} is of another model."],
     )
+
+
+def _described(model: ir.Model) -> Description | None:
+    """Return what a model says of its training."""
+    text = model.metadata_props.get(TRAINING_KEY)
+    return None if text is None else Description.from_json(text)
 
 
 def _check_plan(subject: _Subject) -> bool:
@@ -233,12 +257,18 @@ def _initial_state(subject: _Subject) -> dict[str, Array]:
     for name in subject.state:
         tensor = initializers[name].const_value if name in initializers else None
         state[name] = feeds[name] if tensor is None else tensor.numpy()
-    return state
+    return state | {name: array for name, array in _statistics(subject).items() if name in state}
+
+
+def _statistics(subject: _Subject) -> dict[str, Array]:
+    """Return the statistics that were the original's initializers and are inputs now."""
+    state = {} if subject.expected is None else subject.expected.state
+    return {name: each.array for name, each in state.items()}
 
 
 def _feeds(subject: _Subject, step: int) -> dict[str, Array]:
     """Return random inputs of a step; accumulators add to what is there in even steps and start anew in odd ones."""
-    feeds = random_feeds(subject.graph, subject.seed + step)
+    feeds = random_feeds(subject.graph, subject.seed + step) | _statistics(subject)
     for node in subject.graph.nodes:
         if node.phase is not Phase.UPDATE:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -26,9 +26,8 @@ class Roles:
     """The names in a training graph by what they are for, each in the order of the file.
 
     Attributes:
-        data: inputs that a batch fills.
+        data: inputs that a batch fills, and parameters that are not trained.
         parameters: inputs that are trained.
-        frozen: inputs that are parameters and not trained.
         buffers: input that collects the gradient, by parameter.
         flag: input that says whether gradients start anew; empty if nothing is accumulated.
         state: what the graph itself updates in place, such as running statistics, and those that are frozen.
@@ -37,7 +36,6 @@ class Roles:
 
     data: tuple[str, ...]
     parameters: tuple[str, ...]
-    frozen: tuple[str, ...]
     buffers: dict[str, str]
     flag: str
     state: tuple[str, ...]
@@ -58,15 +56,14 @@ def flag_of(node: ir.Node) -> ir.Value | None:
     return node.inputs[place] if place < len(node.inputs) else None
 
 
-def find_roles(model: ir.Model, known: Container[str]) -> Roles:
+def find_roles(model: ir.Model) -> Roles:
     """Return what the names in a training graph are for.
 
     Args:
         model: a training graph, as generated or rewritten.
-        known: names of the parameters that there are values for.
 
     Raises:
-        InputError: if it is no training graph, or a parameter has no value.
+        InputError: if it is no training graph, or has no parameter that a gradient is of.
     """
     graph = model.graph
     inputs = [value.name or "" for value in graph.inputs]
@@ -82,19 +79,18 @@ def find_roles(model: ir.Model, known: Container[str]) -> Roles:
     if len(flags) > 1:
         raise InputError(f"The model has {len(flags)} flags that reset gradients, {sorted(flags)}, but must have one.")
     for parameter in buffers:
-        if parameter not in inputs or parameter not in known:
-            lacking = "input of the model" if parameter not in inputs else "value in the parameters that were given"
-            raise InputError(f"The gradient of '{parameter}' is accumulated, but there is no {lacking} of that name.")
+        if parameter not in inputs:
+            raise InputError(
+                f"The gradient of '{parameter}' is accumulated, but there is no input of the model of that name."
+            )
     made = {value.name or "" for node in accumulators for value in node.outputs}
     losses = [value.name or "" for value in graph.outputs if value.name not in made]
     if not losses:
         raise InputError("The model has no output besides its accumulated gradients: it needs the loss.")
     taken = {*buffers, *buffers.values(), *flags}
-    frozen = tuple(name for name in inputs if name not in taken and name in known)
     return Roles(
-        data=tuple(name for name in inputs if name not in taken and name not in frozen),
+        data=tuple(name for name in inputs if name not in taken),
         parameters=tuple(name for name in inputs if name in buffers),
-        frozen=frozen,
         buffers={name: buffers[name] for name in inputs if name in buffers},
         flag=next(iter(flags), ""),
         state=tuple(dict.fromkeys((*_written_initializers(graph), *frozen_statistics(model)))),

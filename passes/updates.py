@@ -1,0 +1,231 @@
+"""The optimizer in the training step: nodes that update parameters where gradients were collected.
+
+Rules:
+    U1. An accumulator becomes an update of its parameter: the gradient is used while it is in the processor's cache,
+        and needs no buffer that outlives it. A gradient that comes in parts updates part by part.
+    U2. An update stands behind every node that reads the parameter's numbers. A weight that only tells its shape, as
+        that of a ConvGrad which computes no data gradient, is not read. In a graph that is yet to be planned an update
+        moves behind the last reader; in one whose order is a plan, and where a reader waits for the accumulator
+        itself, the parameter is updated after the step.
+    U3. All other parameters are updated after the step, too: those whose gradient comes as rows or is read once it is
+        summed, and all if gradients are clipped, collected over several batches, or to be looked at. Their buffers
+        stay. In a graph that is not planned any more, a node that makes the whole gradient of one batch writes it there
+        itself.
+    U4. What the graph updates in place, and is an initializer, becomes an input: so its memory is the session's.
+    U5. An update's arithmetic is elementwise: its bits depend neither on U1 to U3 nor on parts.
+    U6. What an optimizer keeps for a parameter is an input, in a graph to be planned also where no node of the step
+        reads it: it lives through the step. So are the numbers that change from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from poet_onnx.errors import InputError
+from poet_onnx.extract import constant_array, plain_attributes, reads_shape_alone
+from poet_onnx.operators import traits
+from poet_onnx.passes.random_nodes import seeds, unresumable
+from poet_onnx.passes.roles import Roles, find_roles, is_accumulator
+from poet_onnx.training.description import RATES, TRAINING_KEY, Description, State, Updates, slot_name
+
+_DOMAIN, _VERSION = "poet", 1
+
+
+class WriteUpdates(InPlacePass):
+    """Make an optimizer's updates a part of the step, and write into the metadata what is for what.
+
+    Requires a training graph whose seeds are pinned, with accumulators as generated, lowered or split.
+    """
+
+    def __init__(self, updates: Updates, *, planned: bool = False, kept: Container[str] = ()) -> None:
+        """Set what to do.
+
+        Args:
+            updates: how gradients are used.
+            planned: the graph's order is final (U2, U3).
+            kept: parameters that are updated after the step although they could be within it.
+        """
+        super().__init__()
+        self._updates = updates
+        self._planned = planned
+        self._kept = kept
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Write the nodes, inputs and metadata.
+
+        Raises:
+            InputError: if the graph cannot be trained.
+        """
+        graph, roles = model.graph, find_roles(model)
+        inputs = {value.name or "": value for value in graph.inputs}
+        check_trainable(inputs[name] for name in roles.parameters)
+        chosen = self._chosen(graph, roles, inputs) if self._updates.within_step else {}
+        self._write(graph, chosen, roles, inputs)
+        deferred = [name for name in roles.parameters if name not in chosen]
+        if self._planned and self._updates.accumulation_steps == 1:
+            _write_gradients(graph, roles, deferred, inputs)
+        _drop_unused(graph, {roles.flag, *(roles.buffers[parameter] for parameter in chosen)})
+        kept = {name: roles.buffers[name] for name in deferred}
+        flag = roles.flag if any(value.name == roles.flag for value in graph.inputs) else ""
+        description = Description(
+            updates=self._updates,
+            parameters=roles.parameters,
+            buffers=kept,
+            data=roles.data,
+            state=free_state(graph, roles.state),
+            flag=flag,
+            loss=roles.loss,
+            seeds=seeds(model),
+            unresumable=unresumable(model),
+        )
+        model.metadata_props[TRAINING_KEY] = description.to_json()
+        return PassResult(model, modified=True)
+
+    def _chosen(
+        self, graph: ir.Graph, roles: Roles, inputs: Mapping[str, ir.Value]
+    ) -> dict[str, tuple[list[ir.Node], ir.Node | None]]:
+        """Return the accumulators that become updates, by parameter, and the node that they move behind, if one."""
+        position = {node: index for index, node in enumerate(graph)}
+        chosen: dict[str, tuple[list[ir.Node], ir.Node | None]] = {}
+        for parameter, buffer in roles.buffers.items():
+            nodes = sorted({node for node, _ in inputs[buffer].uses()}, key=position.__getitem__)
+            if parameter in self._kept or not all(map(_replaceable, nodes)):
+                continue
+            last = _last_reader(inputs[parameter], position)
+            if last is None or position[last] < position[nodes[0]]:
+                chosen[parameter] = nodes, None
+            elif not self._planned and not any(map(_is_awaited, nodes)):
+                chosen[parameter] = nodes, last
+        return chosen
+
+    def _write(
+        self,
+        graph: ir.Graph,
+        chosen: Mapping[str, tuple[list[ir.Node], ir.Node | None]],
+        roles: Roles,
+        inputs: Mapping[str, ir.Value],
+    ) -> None:
+        """Put updates in the place of accumulators, or behind the last reader (U1, U2, U6)."""
+        optimizer = self._updates.settings
+        position = {node: index for index, node in enumerate(graph)}
+        size = optimizer.rates(1, 0.0, 1.0).size
+        rates = ir.Value(name=RATES, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([size]))
+        if chosen or not self._planned:
+            graph.inputs.append(rates)
+            graph.opset_imports[_DOMAIN] = _VERSION
+        for parameter in roles.parameters:
+            if self._planned and parameter not in chosen:
+                continue
+            weight = inputs[parameter]
+            names = [slot_name(parameter, slot) for slot in optimizer.slots]
+            slots = [ir.Value(name=name, type=weight.type, shape=weight.shape) for name in names]
+            graph.inputs.extend(slots)
+            nodes, place = chosen.get(parameter, ((), None))
+            for node in nodes:
+                behind = place if place is not None and position[node] < position[place] else None
+                operands = [node.inputs[1], rates, weight, *slots, *node.inputs[3:]]
+                new = _replace(graph, node, optimizer.operator, operands, behind)
+                place = new if behind is not None else place
+                position[new] = position[node]
+
+
+def check_trainable(parameters: Iterable[ir.Value]) -> None:
+    """Check that parameters have elements that there are updates for.
+
+    Raises:
+        InputError: naming one that does not.
+    """
+    for value in parameters:
+        if value.dtype != ir.DataType.FLOAT:
+            kind = "no known type" if value.dtype is None else f"type {value.dtype.name.lower()}"
+            raise InputError(f"Parameter '{value.name}' has elements of {kind}: only float32 can be trained.")
+
+
+def free_state(graph: ir.Graph, names: Iterable[str]) -> dict[str, State]:
+    """Make inputs of initializers (U4), and return what they held."""
+    found = {}
+    for name in names:
+        value = graph.initializers.pop(name)
+        array = constant_array(name, value.const_value)
+        found[name] = State.of(array)
+        tensor = value.const_value
+        assert tensor is not None
+        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
+        value.const_value = None
+        if not value.is_graph_input():
+            graph.inputs.append(value)
+    return found
+
+
+def _write_gradients(graph: ir.Graph, roles: Roles, parameters: Iterable[str], inputs: Mapping[str, ir.Value]) -> None:
+    """Let gradients be written to their buffers without an accumulator where that can be (U3).
+
+    The buffers of these become outputs.
+    """
+    for parameter in parameters:
+        buffer = inputs[roles.buffers[parameter]]
+        nodes = [node for node, _ in buffer.uses()]
+        gradient = nodes[0].inputs[1]
+        if gradient is None or gradient.producer() is None or gradient.is_graph_output():
+            continue
+        whole = nodes[0].op_type == "InPlaceAccumulatorV2" or gradient.shape == buffer.shape
+        if len(nodes) > 1 or not whole or not _replaceable(nodes[0]):
+            continue
+        place = [output is nodes[0].outputs[0] for output in graph.outputs].index(True)
+        graph.outputs[place] = gradient
+        nodes[0].outputs[0].replace_all_uses_with(gradient)  # it triggers gates, which take anything
+        graph.remove(nodes[0], safe=True)
+        graph.inputs.remove(buffer)
+        gradient.type, gradient.shape, gradient.name = buffer.type, buffer.shape, buffer.name
+
+
+def _drop_unused(graph: ir.Graph, names: Container[str]) -> None:
+    for value in [value for value in graph.inputs if value.name in names and not value.uses()]:
+        graph.inputs.remove(value)
+
+
+def _replaceable(node: ir.Node) -> bool:
+    """Return whether an update may stand in for an accumulator: one of a dense gradient, whose sum nobody reads."""
+    summed = len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())
+    return is_accumulator(node) and node.op_type != "AccumulateRows" and not summed
+
+
+def _is_awaited(node: ir.Node) -> bool:
+    """Return whether another node than an accumulator waits for one: the next part of a gradient may."""
+    return any(not is_accumulator(reader) for reader, _ in node.outputs[0].uses())
+
+
+def _replace(
+    graph: ir.Graph, old: ir.Node, operator: str, inputs: Sequence[ir.Value | None], behind: ir.Node | None
+) -> ir.Node:
+    offset = ir.AttrInt64("offset", old.attributes.get_int("offset", 0))
+    output = ir.Value(type=old.outputs[0].type, shape=old.outputs[0].shape)
+    new = ir.Node(_DOMAIN, operator, inputs, [offset], outputs=[output], name=old.name)
+    graph.insert_after(old if behind is None else behind, new)
+    name = old.outputs[0].name
+    old.outputs[0].replace_all_uses_with(output, replace_graph_outputs=True)
+    graph.remove(old, safe=True)
+    output.name = name
+    return new
+
+
+def _last_reader(parameter: ir.Value, position: Mapping[ir.Node, int]) -> ir.Node | None:
+    """Return the last node that reads a parameter's numbers, directly or through views (U2)."""
+    last: ir.Node | None = None
+    pending = [parameter]
+    while pending:
+        for node, index in pending.pop().uses():
+            aliases = ((0, 0),) if node.domain == _DOMAIN and node.op_type == "Gate" else _aliases(node)
+            views = [node.outputs[target] for source, target in aliases if source == index]
+            pending += views
+            reads = not views and not reads_shape_alone(node, index)
+            if reads and (last is None or position[last] < position[node]):
+                last = node
+    return last
+
+
+def _aliases(node: ir.Node) -> tuple[tuple[int, int], ...]:
+    return traits(node.domain, node.op_type, plain_attributes(node)).aliases

@@ -1,0 +1,76 @@
+"""Which optimizer a rewritten graph has in its step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from poet_onnx.choices import NO_OPTIMIZER, OPTIMIZERS
+from poet_onnx.errors import InputError
+from poet_onnx.passes.roles import find_roles
+from poet_onnx.passes.updates import check_trainable
+from poet_onnx.training.description import Updates
+from poet_onnx.training.optimizers import KINDS
+
+_DEFAULTS = {"stock": "adamw", "training": NO_OPTIMIZER}
+"""For onnxruntime-training the graph stays what its own optimizer can be used with."""
+
+
+@dataclass(frozen=True)
+class OptimizerChoice:
+    """The optimizer that was asked for.
+
+    Attributes:
+        updates: what it does; None for no optimizer in the step.
+        is_default: nobody asked for it, so that a graph which it cannot train is planned without.
+    """
+
+    updates: Updates | None
+    is_default: bool
+
+    @classmethod
+    def read(cls, optimizer: str | None, target: str, accumulation_steps: int, clip_norm: bool) -> OptimizerChoice:
+        """Return the choice that arguments of `rewrite` make.
+
+        Raises:
+            InputError: naming the argument that cannot be used.
+        """
+        if optimizer is not None and optimizer not in OPTIMIZERS:
+            raise InputError(f"This release has no optimizer {optimizer!r}; use {', '.join(OPTIMIZERS)}.")
+        kind = optimizer or _DEFAULTS[target]
+        asks_more = accumulation_steps != 1 or clip_norm
+        if kind == NO_OPTIMIZER and asks_more:
+            raise InputError(
+                "Without an optimizer nothing is accumulated over batches or clipped in the plan: give an optimizer "
+                f"too, one of {', '.join(KINDS)}."
+            )
+        updates = None if kind == NO_OPTIMIZER else Updates(kind, accumulation_steps, clip_norm)
+        return cls(updates, optimizer is None and not asks_more)
+
+    def for_model(self, model: ir.Model, warn: Callable[[str], None] = lambda _: None) -> Updates | None:
+        """Return what is done with a normalized model's gradients.
+
+        Args:
+            model: the training graph.
+            warn: gets to know if the default cannot be used.
+
+        Raises:
+            InputError: if the optimizer that was asked for cannot train the graph.
+        """
+        if self.updates is None:
+            return None
+        try:
+            roles = find_roles(model)
+            check_trainable(value for value in model.graph.inputs if value.name in roles.parameters)
+        except InputError as error:
+            if not self.is_default:
+                raise
+            reason = str(error).split(": ")[0].rstrip(".")
+            warn(
+                f"The plan has no optimizer in it, so that its budget holds for the step alone ({reason}): say "
+                "--optimizer none, in Python optimizer='none', if that is meant."
+            )
+            return None
+        return self.updates

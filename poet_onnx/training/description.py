@@ -1,0 +1,221 @@
+"""What a training session must know of a model: which optimizer, and what its inputs and outputs are for.
+
+`rewrite` writes it into the model's metadata, so that a session needs no parser of ONNX.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.errors import InputError
+from poet_onnx.training.optimizers import KINDS, Optimizer
+
+Array = npt.NDArray[np.generic]
+
+TRAINING_KEY = "poet.training"
+"""Key of the metadata that hold a description."""
+
+RATES = "poet/rates"
+"""Input of every update: the numbers that an optimizer's `rates` returns."""
+
+FORMAT = 1
+
+_MOST_BATCHES = 2**31
+_TYPES = ("float16", "float32", "float64", "int32", "int64", "bool")
+
+
+def slot_name(parameter: str, slot: str) -> str:
+    """Return the name of what an optimizer keeps for a parameter."""
+    return f"poet/{slot}/{parameter}"
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How a step uses its gradients. Learning rate, other settings and the norm's bound are the session's own.
+
+    Attributes:
+        optimizer: its kind, one of `KINDS`.
+        accumulation_steps: batches whose gradients are averaged for one update.
+        clip_norm: whether the norm of all gradients together is bounded.
+
+    Raises:
+        InputError: if there is no such optimizer, or no such number of batches.
+    """
+
+    optimizer: str
+    accumulation_steps: int = 1
+    clip_norm: bool = False
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in KINDS:
+            raise InputError(f"There is no optimizer {self.optimizer!r}: use one of {', '.join(KINDS)}.")
+        if not 1 <= self.accumulation_steps < _MOST_BATCHES:
+            raise InputError(f"Gradients of {self.accumulation_steps} batches make no update: give 1 or more.")
+
+    @property
+    def within_step(self) -> bool:
+        """Whether a gradient may be used as soon as it is there: that of one batch, whatever the others are."""
+        return self.accumulation_steps == 1 and not self.clip_norm
+
+    @property
+    def settings(self) -> Optimizer:
+        """Return the optimizer with its default settings."""
+        return KINDS[self.optimizer]
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        batches = f", {self.accumulation_steps} batches an update" if self.accumulation_steps > 1 else ""
+        return f"{self.optimizer}{batches}{', clipped' if self.clip_norm else ''}"
+
+
+@dataclass(frozen=True)
+class State:
+    """First numbers of what a graph updates by itself, such as a running mean.
+
+    Attributes:
+        dtype: numpy's name of the element type.
+        shape: sizes.
+        data: the elements' bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, array: Array) -> State:
+        """Return the numbers of an array."""
+        return cls(array.dtype.name, array.shape, array.tobytes())
+
+    @property
+    def array(self) -> Array:
+        """The numbers, read-only."""
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the names in a training graph are for, each in the order of the file.
+
+    Attributes:
+        updates: what is done with the gradients.
+        parameters: inputs that are trained.
+        buffers: by parameter, where the gradient is kept: an input that collects it, or an output. Parameters that are
+            not here are updated within the step.
+        data: inputs that a batch fills; those that a session has values for are parameters that are not trained.
+        state: inputs that the graph itself updates, or that are frozen statistics, with their first values.
+        flag: input that says whether gradients start anew; empty if nothing is accumulated.
+        loss: output that is minimised.
+        seeds: where random numbers start that can be resumed, by the node's first output.
+        unresumable: operators that draw numbers which cannot be.
+    """
+
+    updates: Updates
+    parameters: tuple[str, ...]
+    buffers: Mapping[str, str]
+    data: tuple[str, ...]
+    state: Mapping[str, State]
+    flag: str
+    loss: str
+    seeds: Mapping[str, int]
+    unresumable: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        state = {
+            name: [each.dtype, list(each.shape), base64.b64encode(zlib.compress(each.data)).decode()]
+            for name, each in self.state.items()
+        }
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        text = plain | {"format": FORMAT, "updates": asdict(self.updates), "state": state}
+        return json.dumps(text, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Description:
+        """Return what `to_json` described.
+
+        Raises:
+            InputError: if the text describes nothing, or comes from another version.
+        """
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise _damaged("is of another version" if isinstance(values, dict) else "is no JSON")
+        if set(values) != {"format", *(field.name for field in fields(cls))}:
+            raise _damaged("lacks parts, or has too many")
+        return cls(
+            updates=_updates(values["updates"]),
+            parameters=_names(values["parameters"]),
+            buffers=_texts(values["buffers"]),
+            data=_names(values["data"]),
+            state={name: _state(name, each) for name, each in _mapping(values["state"]).items()},
+            flag=_text(values["flag"]),
+            loss=_text(values["loss"]),
+            seeds={name: _whole(seed) for name, seed in _mapping(values["seeds"]).items()},
+            unresumable=_names(values["unresumable"]),
+        )
+
+
+def _damaged(why: str) -> InputError:
+    return InputError(f"The model's metadata {TRAINING_KEY} {why}: rewrite the original again with this version.")
+
+
+def _updates(values: object) -> Updates:
+    known = _mapping(values)
+    if set(known) != {field.name for field in fields(Updates)} or type(known["clip_norm"]) is not bool:
+        raise _damaged("names no optimizer")
+    return Updates(_text(known["optimizer"]), _whole(known["accumulation_steps"]), known["clip_norm"])
+
+
+def _state(name: str, values: object) -> State:
+    if not isinstance(values, list) or len(values) != 3 or values[0] not in _TYPES or not isinstance(values[1], list):
+        raise _damaged(f"has no values of '{name}'")
+    shape = tuple(_whole(size) for size in values[1])
+    size_bytes = math.prod(shape) * np.dtype(values[0]).itemsize
+    try:
+        unpacked = zlib.decompressobj()
+        data = unpacked.decompress(base64.b64decode(_text(values[2]), validate=True), size_bytes + 1)
+    except (binascii.Error, zlib.error, ValueError, OverflowError) as error:
+        raise _damaged(f"has damaged values of '{name}'") from error
+    if len(data) != size_bytes or min(shape, default=0) < 0:
+        raise _damaged(f"has {len(data)} bytes of '{name}', whose shape {list(shape)} takes {size_bytes}")
+    return State(values[0], shape, data)
+
+
+def _mapping(values: object) -> Mapping[str, object]:
+    if not isinstance(values, dict):
+        raise _damaged("lacks names")
+    return values
+
+
+def _texts(values: object) -> dict[str, str]:
+    return {name: _text(value) for name, value in _mapping(values).items()}
+
+
+def _names(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise _damaged("lacks names")
+    return tuple(map(_text, values))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _damaged("has a name that is none")
+    return value
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or abs(value) >= 2**63:
+        raise _damaged("has a number that is none")
+    return value

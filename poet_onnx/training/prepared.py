@@ -1,0 +1,147 @@
+"""The training graph that a session runs, with what it must know of it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from poet_onnx.choices import AUTO
+from poet_onnx.errors import InputError
+from poet_onnx.input_ranges import RANGES_KEY, Ranges, ranges_from_json
+from poet_onnx.training import model_file
+from poet_onnx.training.description import TRAINING_KEY, Description, Updates
+from poet_onnx.training.optimizers import AdamW, Optimizer
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from poet_onnx.training.prepare import AnyModel
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a session was asked for that the graph must allow.
+
+    Attributes:
+        optimizer: None for the model's own kind, else AdamW.
+        accumulation_steps: batches for one update; None for the model's own number, else 1.
+        clip_norm: whether gradients are clipped.
+        keep_gradients: whether all gradients are to be seen.
+        frozen_batch_norm: as for `rewrite`.
+    """
+
+    optimizer: Optimizer | None
+    accumulation_steps: int | None
+    clip_norm: bool
+    keep_gradients: bool
+    frozen_batch_norm: str
+
+    @property
+    def updates(self) -> Updates:
+        """What is done with the gradients of a graph that was not rewritten for an optimizer."""
+        steps = 1 if self.accumulation_steps is None else self.accumulation_steps
+        return Updates((self.optimizer or AdamW()).kind, steps, self.clip_norm)
+
+    def check(self, description: Description) -> None:
+        """Check that a graph that was rewritten for an optimizer allows it.
+
+        Raises:
+            InputError: naming what it was not rewritten for.
+        """
+        made_for = description.updates
+        if self.frozen_batch_norm != AUTO:
+            raise InputError("The training model is rewritten: say to `rewrite` what is frozen.")
+        if self.optimizer is not None and self.optimizer.kind != made_for.optimizer:
+            raise InputError(
+                f"The model was rewritten for the optimizer {made_for.optimizer!r}, not for {self.optimizer}: give one "
+                f"of that kind, or rewrite the original with --optimizer {self.optimizer.kind}."
+            )
+        if self.accumulation_steps not in (None, made_for.accumulation_steps):
+            raise InputError(
+                f"The model was rewritten for gradients of {made_for.accumulation_steps} batches an update, not for "
+                f"{self.accumulation_steps}: rewrite the original with --accumulation-steps {self.accumulation_steps}."
+            )
+        if self.clip_norm and not made_for.clip_norm:
+            raise InputError(
+                "The model was rewritten to use each gradient up at once, so that their norm cannot be clipped: "
+                "rewrite the original with --clip-norm."
+            )
+        if self.keep_gradients and set(description.buffers) != set(description.parameters):
+            raise InputError(
+                "The model was rewritten to use gradients up within the step, so that none are there to be kept: "
+                "rewrite the original with --optimizer none, or with --clip-norm."
+            )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A training graph with the optimizer in its step.
+
+    Attributes:
+        description: what its names are for.
+        model: its file, or its bytes.
+        ranges: what the numbers of its inputs may be.
+    """
+
+    description: Description
+    model: str | bytes
+    ranges: Ranges
+
+    def constant_bytes(self) -> int:
+        """Return the bytes of the graph's initializers."""
+        if isinstance(self.model, bytes):
+            return model_file.constant_bytes(self.model)
+        with self._opened() as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return model_file.constant_bytes(data)
+
+    def after(self, runs: int) -> str | bytes:
+        """Return the model that draws the random numbers that follow those of a number of runs."""
+        if not runs or not self.description.seeds:
+            return self.model
+        model = self.model
+        if isinstance(model, str):
+            with self._opened() as file:
+                content = file.read()
+            if model_file.has_external_data(content):
+                from poet_onnx.training.prepare import embedded
+
+                content = embedded(model)
+            model = content
+        return model_file.advance_seeds(model, self.description.seeds, runs)
+
+    def _opened(self) -> BinaryIO:
+        assert isinstance(self.model, str)
+        try:
+            return Path(self.model).open("rb")
+        except OSError as error:
+            raise InputError(f"{self.model} cannot be read: {error.strerror or error}.") from error
+
+
+def open_model(
+    model: AnyModel,
+    wishes: Wishes,
+    forward: Callable[[], ir.Model | None],
+) -> Prepared:
+    """Return a training graph as a session runs it: a file that was rewritten for an optimizer as it is.
+
+    Args:
+        model: the training graph.
+        wishes: what the session was asked for.
+        forward: returns the evaluation graph, if one was given.
+
+    Raises:
+        InputError: if the model cannot be used, or not in the way that is wished.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        metadata = model_file.read_metadata(model)
+        if TRAINING_KEY in metadata:
+            description = Description.from_json(metadata[TRAINING_KEY])
+            wishes.check(description)
+            return Prepared(description, os.fspath(model), ranges_from_json(metadata.get(RANGES_KEY, "{}")))
+    from poet_onnx.training.prepare import prepare
+
+    return prepare(model, wishes, forward)
