@@ -11,6 +11,8 @@ from itertools import accumulate
 
 import onnx_ir as ir
 
+from poet_onnx.addresses import BLOCK_EXTRA_BYTES, plan_region
+from poet_onnx.addresses.region import Region
 from poet_onnx.capacity import PageFileError, check_page_file, schedule_in_capacity
 from poet_onnx.costs import CostTable, cost_table, estimated_workspace_nodes
 from poet_onnx.errors import InfeasibleError, PoetError
@@ -32,9 +34,6 @@ from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
 from poet_onnx.simulate import simulate
 from poet_onnx.training.description import Updates
 
-BLOCK_EXTRA_BYTES = 30
-"""What onnxruntime adds to every block on aarch64; measured with 1.31.1, and MLAS_SYMM_QGEMM_BUF_OVERRUN in mlas.h."""
-
 BLOCKS_BESIDES = 16
 """Blocks that may be there beside the graph's values: workspace, tokens, what a session passes in and out."""
 
@@ -50,6 +49,7 @@ class Planned:
         ordered: prediction after memory-aware ordering alone.
         rewritten: prediction for the plan.
         budget_bytes: the bound on the step peak or the transient peak, as the request's `budget_kind` says.
+        target: runtime that will run the plan.
     """
 
     graph: TrainingGraph
@@ -59,6 +59,12 @@ class Planned:
     ordered: Prediction
     rewritten: Prediction
     budget_bytes: int | None
+    target: str
+
+    @cached_property
+    def region(self) -> Region:
+        """Return where the plan's blocks lie."""
+        return plan_region(ScheduleProblem(self.graph, self.costs), self.plan.steps, self.target)
 
 
 def make_plan(model: ir.Model, request: Request, updates: Updates | None = None) -> Planned:
@@ -128,7 +134,9 @@ def _carry_given(model: ir.Model, request: Request, given: Plan | str, updates: 
     check_page_file(problem, plan, "; plan again for that storage.")
     aside = set_aside_bytes(problem, memory_aware_order(problem), request.target)
     plan = replayed(problem, plan, aside_bytes=aside)
-    return Planned(graph, problem.costs, plan, whole.original, whole.ordered, plan.prediction, whole.bound_bytes)
+    return Planned(
+        graph, problem.costs, plan, whole.original, whole.ordered, plan.prediction, whole.bound_bytes, request.target
+    )
 
 
 @dataclass(frozen=True)
@@ -250,7 +258,9 @@ class _Whole:
                 raise  # the computations alone take too long, and in other forms they are not modelled to take less
             return _Failure(error, variant)
         plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions, budget_bytes=problem.budget_bytes)
-        return Planned(graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes)
+        return Planned(
+            graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes, variant.target
+        )
 
     def _schedule(
         self,

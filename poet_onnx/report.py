@@ -129,6 +129,8 @@ class Report(Figures):
         certificate_origin: whether what is certified was "proven" here, or is "stated" by a plan that was given.
         status, objective_joules, bound_joules, wide_bound_joules, gap, overhead_gap, covers, solver, seed,
             solve_seconds: the plan's certificate, see `poet_onnx.plan.Certificate`.
+        region_bytes: of the memory that a session reserves for the step, in which every buffer but the graph's outputs
+            has its address; the transient peak, laid out.
         gradient_buffer_bytes: the part of the resident bytes that a `TrainingSession` does without where it updates
             parameters within the step; the optimizer's moments, which are no part of the graph, come on top in any use.
         part_bytes: weight gradients larger than this are computed in parts; None where all are whole.
@@ -162,6 +164,7 @@ class Report(Figures):
     solver: str
     seed: int
     solve_seconds: float = pydantic.Field(ge=0)
+    region_bytes: int = pydantic.Field(default=0, ge=0)
     gradient_buffer_bytes: int = pydantic.Field(default=0, ge=0)
     part_bytes: int | None = pydantic.Field(default=None, ge=1)
     estimated_workspace_nodes: tuple[str, ...] = ()
@@ -210,6 +213,7 @@ class Report(Figures):
             solver=certificate.solver,
             seed=certificate.seed,
             solve_seconds=certificate.solve_seconds,
+            region_bytes=result.region_bytes,
             gradient_buffer_bytes=result.graph.gradient_buffer_bytes,
             part_bytes=plan.part_bytes,
             estimated_workspace_nodes=estimated_workspace_nodes(result.graph, result.costs),

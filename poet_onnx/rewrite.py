@@ -20,6 +20,7 @@ from poet_onnx.external_data import hold_external, refuse_external
 from poet_onnx.extract import check_training, check_wellformed, load_model, read_proto
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.annotate import AnnotateCosts
+from poet_onnx.passes.arena import InsertArena
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside, warn_user
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.layout import DOMAIN
@@ -52,6 +53,7 @@ class RewriteResult:
         original: what the simulator predicts of the nodes in the order of the file.
         ordered: the same after memory-aware ordering alone.
         rewritten: the same of the plan.
+        region_bytes: of the memory that serves the plan's step, laid out; graph outputs are not in it.
         original_nodes: nodes of the model as given.
         budget_bytes: the bound on what `budget_kind` names: "ram" bounds resident plus transient bytes, "activation"
             transient bytes alone.
@@ -68,6 +70,7 @@ class RewriteResult:
     original: Prediction
     ordered: Prediction
     rewritten: Prediction
+    region_bytes: int
     original_nodes: int
     budget_bytes: int | None
     budget_kind: BudgetKind
@@ -275,6 +278,7 @@ def rewrite(
         original=planned.original,
         ordered=planned.ordered,
         rewritten=planned.rewritten,
+        region_bytes=planned.region.region_bytes,
         original_nodes=found.original_nodes,
         budget_bytes=planned.budget_bytes,
         budget_kind=request.budget_kind,
@@ -345,6 +349,7 @@ def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Mode
         with_plan(lambda planned: OrderNodes(planned.graph, planned.plan)),
         with_plan(lambda planned: InsertRecompute(planned.graph, planned.plan)),
         with_plan(lambda planned: InsertPaging(planned.graph, planned.plan)),
+        with_plan(lambda planned: InsertArena(planned.region)),
         RemoveUnread(),
         with_plan(metadata),
     )

@@ -17,7 +17,7 @@ STAGES = [
     {"costs", "flops", "workspace", "measured"},
     {"problem"},
     {"plan"},
-    {"simulate", "plan_figures", "plan_json", "scheduling", "given_plan"},
+    {"simulate", "addresses", "plan_figures", "plan_json", "scheduling", "given_plan"},
     {"passes"},
     {"forms", "optimizer_choice", "request", "capacity", "known_plans", "planning", "saving", "rewrite"},
     {"ops", "feeds", "runtime", "verify", "profiler", "training"},

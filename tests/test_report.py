@@ -88,6 +88,7 @@ def test_json_has_the_promised_keys() -> None:
         "page_out_bytes",
         "page_in_bytes",
         "recomputed_nodes",
+        "region_bytes",
         "status",
         "objective_joules",
         "bound_joules",

@@ -7,10 +7,10 @@ same addresses on every machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from poet_onnx.addresses.packing import pack
+from poet_onnx.addresses.region import OUTSIDE, Address, Region, StepAddresses
 from poet_onnx.addresses.slots import Slot, liveness_peak_bytes
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
@@ -28,52 +28,6 @@ PAGE_BYTES, LARGE_BYTES = 4096, 64 * 1024
 
 WORKSPACE_EXTRA_BYTES = 256
 """Room that a workspace has beyond its bytes: kernels may take several blocks of it, each rounded up."""
-
-OUTSIDE = -1
-"""Offset of what is not in the region."""
-
-
-class Address(NamedTuple):
-    """Where a block lies that a step allocates.
-
-    Attributes:
-        offset: bytes from the start of the region, or `OUTSIDE` for what leaves with the caller.
-        size_bytes: that the allocator is asked for.
-        dies: index of the last step in which the block is there.
-    """
-
-    offset: int
-    size_bytes: int
-    dies: int
-
-
-class StepAddresses(NamedTuple):
-    """Where lies what one step allocates.
-
-    Attributes:
-        workspace_offset, workspace_bytes: a part of the region that is free during this step; both 0 where the step
-            needs none.
-        blocks: what its node makes, in the order of the node's outputs.
-    """
-
-    workspace_offset: int
-    workspace_bytes: int
-    blocks: tuple[Address, ...]
-
-
-@dataclass(frozen=True)
-class Region:
-    """The memory of a step, laid out.
-
-    Attributes:
-        region_bytes: of all that is in it; a multiple of `SLOT_BYTES`.
-        liveness_peak_bytes: the most bytes of slots that are alive at once: no region can be smaller.
-        steps: one for each step of the plan.
-    """
-
-    region_bytes: int
-    liveness_peak_bytes: int
-    steps: tuple[StepAddresses, ...]
 
 
 def plan_region(problem: ScheduleProblem, steps: Sequence[Step], target: str) -> Region:

@@ -37,6 +37,7 @@ def report_table(report: Report) -> Table:
         ["step peak", *(bytes_text(c.step_peak_bytes) for c in columns)],
         ["  resident", *(bytes_text(c.resident_bytes) for c in columns)],
         ["  transient", *(bytes_text(c.transient_peak_bytes) for c in columns)],
+        ["  laid out", "", "", bytes_text(report.region_bytes)],
         [f"energy ({report.energy_origin})", *(scaled_text(c.energy_joules, "J") for c in columns)],
         [
             f"time ({'modelled' if report.time_origin == 'modelled' else 'from measured nodes'})",
