@@ -22,6 +22,7 @@ Text = Annotated[str, Field(pattern=r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$")]
 
 # Bounds outside which a number is a mistake, not a device.
 _Bytes = Annotated[int, Field(ge=1024, le=10**16)]
+_ProcessBytes = Annotated[int, Field(ge=0, le=10**12)]
 _FlopsPerSecond = Annotated[float, Field(ge=1e3, le=1e16)]
 _BytesPerSecond = Annotated[float, Field(ge=1e3, le=1e14)]
 _Latency = Annotated[float, Field(ge=0.0, le=10.0)]
@@ -131,6 +132,24 @@ class StorageProfile(_Sourced):
     endurance_bytes: Annotated[int, Field(ge=10**6, le=10**19)] | None = None
 
 
+class ProcessProfile(_Sourced):
+    """What a training process takes besides the step's own tensors: what is left of the RAM is for these.
+
+    Attributes:
+        runtime_bytes: Python, numpy and the stock onnxruntime, imported.
+        training_runtime_bytes: the same with onnxruntime-training, which imports torch; None if it does not run there.
+        session_bytes: a session, whatever its graph: its environment, and code that runs for the first time.
+        session_bytes_per_node: a session for each node of its graph.
+        paging_bytes: a session that pages: pages on their way, and the thread that moves them.
+    """
+
+    runtime_bytes: _ProcessBytes
+    training_runtime_bytes: _ProcessBytes | None = None
+    session_bytes: _ProcessBytes
+    session_bytes_per_node: _ProcessBytes
+    paging_bytes: _ProcessBytes
+
+
 class DeviceProfile(_Sourced):
     """A device that a training step is planned for.
 
@@ -138,9 +157,10 @@ class DeviceProfile(_Sourced):
         name: what `--device` calls it.
         description: one line.
         planning_only: ONNX Runtime does not run there.
-        ram_bytes: RAM that a training step may use.
+        ram_bytes: RAM that a training process may take, Python included.
         compute: the processor.
         storage: where tensors are paged to; None for a device without storage.
+        process: what a process takes besides the step's tensors; None where no Python runs, and nothing is counted.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
@@ -149,6 +169,7 @@ class DeviceProfile(_Sourced):
     ram_bytes: _Bytes
     compute: ComputeProfile
     storage: StorageProfile | None = None
+    process: ProcessProfile | None = None
 
 
 def device_names() -> tuple[str, ...]:

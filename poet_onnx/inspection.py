@@ -9,23 +9,23 @@ from functools import partial
 
 import pydantic
 
-from poet_onnx.costs import CostTable, cost_table, estimated_workspace_nodes
+from poet_onnx.costs import cost_table, estimated_workspace_nodes
 from poet_onnx.device import DeviceProfile
 from poet_onnx.extract import check_training, extract, load_model
 from poet_onnx.forms import Form, forms
-from poet_onnx.graph import TrainingGraph
 from poet_onnx.optimizer_choice import OptimizerChoice
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.lowering import normalize_for
-from poet_onnx.plan import Step
-from poet_onnx.planning import set_aside_bytes
 from poet_onnx.problem import ScheduleProblem
-from poet_onnx.report import Figures
+from poet_onnx.process import ProcessCosts
+from poet_onnx.process_budget import ProcessBudget
+from poet_onnx.report import Figures, ProcessPart, process_parts
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.scheduling.budget import SmallestBudget
 from poet_onnx.scheduling.instance import file_order
 from poet_onnx.simulate import replay
+from poet_onnx.variant import set_aside_bytes
 
 SCHEMA_VERSION = 1
 LARGEST_TENSORS = 10
@@ -66,12 +66,14 @@ class Floor(_Value):
 
     Attributes:
         budget_bytes: a plan keeps to this.
+        process_bytes: a process that carries out such a plan keeps to this: the smallest RAM budget found.
         bound_bytes: no plan of those that `covers` names keeps to less. Plans in other orders of the nodes may, and
             plans that both page and recompute.
         covers: those plans, in words.
     """
 
     budget_bytes: int
+    process_bytes: int
     bound_bytes: int
     covers: str
 
@@ -82,7 +84,9 @@ class Inspection(_Value):
     Attributes:
         target: runtime whose form of the model was looked at.
         original, ordered: the nodes in file order, and in the memory-aware order.
+        process: the parts of what a process takes that trains the ordered graph.
         smallest_budget_bytes: of transient bytes, with everything that the device allows.
+        smallest_process_bytes: the smallest RAM budget found, likewise.
         with_paging: the floor when both means may be used; None for a device without storage.
         without_paging: the floor of recompute alone.
         with_parts: the floor when large weight gradients may be computed in parts besides, and for the stock runtime
@@ -102,7 +106,9 @@ class Inspection(_Value):
     resident_bytes: int
     original: Peak
     ordered: Peak
+    process: tuple[ProcessPart, ...]
     smallest_budget_bytes: int
+    smallest_process_bytes: int
     with_paging: Floor | None
     without_paging: Floor
     with_parts: Floor | None
@@ -151,62 +157,76 @@ def inspect(
     costs = cost_table(graph, device)
     problem = ScheduleProblem(graph, costs)
     order = memory_aware_order(problem)
-    recompute_only = smallest_budget(replace(problem, paging=False), order)
-    aside = set_aside_bytes(problem, order, target)
-    without_paging = _floor(recompute_only, aside)
-    with_paging = None if device.storage is None else _floor(smallest_budget(problem, order), aside)
+    process = ProcessBudget(ProcessCosts.of(device, None, target))
+    recompute_only, without_paging = _floor(replace(problem, paging=False), order, target, process)
+    with_paging = None if device.storage is None else _floor(problem, order, target, process)[1]
     first_bytes = min(floor.budget_bytes for floor in (without_paging, with_paging) if floor is not None)
-    with_parts = _floor_of_others(others, device, target, first_bytes)
+    with_parts = _floor_of_others(others, device, target, first_bytes, process)
+    in_order = process.of_order(graph, replay(problem, ordered_steps(order)).prediction)
+    floors = [floor for floor in (without_paging, with_paging, with_parts) if floor is not None]
     return Inspection(
         model=os.fspath(path),
         target=target,
         device=device.name,
         ram_bytes=device.ram_bytes,
         resident_bytes=graph.resident_bytes,
-        original=_peak(graph, costs, ordered_steps(file_order(graph)), nodes),
-        ordered=_peak(graph, costs, ordered_steps(order), nodes),
+        original=_peak(problem, file_order(graph), nodes, process),
+        ordered=_peak(problem, order, nodes, process),
+        process=process_parts(in_order),
         smallest_budget_bytes=first_bytes if with_parts is None else with_parts.budget_bytes,
+        smallest_process_bytes=min(in_order.peak_bytes, *(floor.process_bytes for floor in floors)),
         with_paging=with_paging,
         without_paging=without_paging,
         with_parts=with_parts,
         largest_node=recompute_only.node,
         largest_node_bytes=recompute_only.node_bytes,
-        set_aside_bytes=aside,
+        set_aside_bytes=set_aside_bytes(problem, order, target),
         estimated_workspace_nodes=estimated_workspace_nodes(graph, costs),
         frozen_batch_norms=frozen,
     )
 
 
-def _floor_of_others(others: Sequence[Form], device: DeviceProfile, target: str, first_bytes: int) -> Floor | None:
+def _floor_of_others(
+    others: Sequence[Form], device: DeviceProfile, target: str, first_bytes: int, process: ProcessBudget
+) -> Floor | None:
     """Return the lowest floor of the model's other forms, if it is below that of the first."""
     found = []
     for form in others:
         graph = extract(form.model)
         problem = ScheduleProblem(graph, cost_table(graph, device))
-        order = memory_aware_order(problem)
-        found.append(_floor(smallest_budget(problem, order), set_aside_bytes(problem, order, target)))
+        found.append(_floor(problem, memory_aware_order(problem), target, process)[1])
     best = min(found, key=lambda floor: floor.budget_bytes, default=None)
-    return best if best is not None and best.budget_bytes < first_bytes else None
+    if best is None or best.budget_bytes >= first_bytes:
+        return None
+    # Plans with fewer transient bytes have more nodes, for which the session takes memory of its own.
+    return best.model_copy(update={"process_bytes": min(floor.process_bytes for floor in found)})
 
 
-def _floor(found: SmallestBudget, aside_bytes: int) -> Floor:
-    return Floor(
-        budget_bytes=found.budget_bytes + aside_bytes,
-        bound_bytes=found.bound_bytes + aside_bytes,
+def _floor(
+    problem: ScheduleProblem, order: Sequence[str], target: str, process: ProcessBudget
+) -> tuple[SmallestBudget, Floor]:
+    """Return how far the transient peak can be pushed down, and what that means for a budget."""
+    found, aside = smallest_budget(problem, order), set_aside_bytes(problem, order, target)
+    besides = process.besides_bytes(problem, order, found.budget_bytes)
+    return found, Floor(
+        budget_bytes=found.budget_bytes + aside,
+        process_bytes=found.budget_bytes + aside + besides,
+        bound_bytes=found.bound_bytes + aside,
         covers=str(found.covers),
     )
 
 
-def _peak(graph: TrainingGraph, costs: CostTable, steps: Sequence[Step], nodes: int) -> Peak:
+def _peak(problem: ScheduleProblem, order: Sequence[str], nodes: int, process: ProcessBudget) -> Peak:
     """Replay an order of the nodes and describe the moment at which it needs the most."""
-    replayed = replay(ScheduleProblem(graph, costs), steps)
+    graph, steps = problem.graph, ordered_steps(order)
+    replayed = replay(problem, steps)
     node = next(node for node in graph.nodes if node.name == steps[replayed.peak_step].subject)
     largest = [graph.tensors[name] for name, _ in replayed.live_at_peak[:LARGEST_TENSORS]]
     return Peak(
-        **Figures.of(replayed.prediction, nodes).model_dump(),
+        **Figures.of(replayed.prediction, nodes, process.of_order(graph, replayed.prediction)).model_dump(),
         peak_node=node.name,
         peak_op_type=node.op_type,
-        peak_workspace_bytes=costs.nodes[node.name].workspace_bytes,
+        peak_workspace_bytes=problem.costs.nodes[node.name].workspace_bytes,
         peak_tensors=tuple(
             LiveTensor(name=tensor.name, size_bytes=tensor.size_bytes, dtype=tensor.dtype, shape=tensor.shape)
             for tensor in largest

@@ -73,6 +73,22 @@ class StorageMeasurement(_Value):
     method: Literal["device", "page_cache"]
 
 
+class ProcessMeasurement(_Value):
+    """What a training process takes besides the step's own tensors, as the kernel counts it.
+
+    Attributes:
+        runtime_bytes: Python and all that training imports.
+        session_bytes: a session, whatever its graph.
+        session_bytes_per_node: a session for each node of its graph.
+        paging_bytes: a session that pages.
+    """
+
+    runtime_bytes: _Bytes
+    session_bytes: _Bytes
+    session_bytes_per_node: _Bytes
+    paging_bytes: _Bytes
+
+
 class MeasuredCosts(_Value):
     """Costs of one training graph, measured on one machine.
 
@@ -92,6 +108,7 @@ class MeasuredCosts(_Value):
         forms: of the model's other forms (forms.py), by the fingerprint of their graph: the nodes that differ, by name.
         storage: the page directory; None if the device has no storage.
         active_watts: power above idle during the steps, from the machine's own meter; None if none is readable.
+        process: what a training process takes there; None if it was not measured.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -108,6 +125,7 @@ class MeasuredCosts(_Value):
     forms: Mapping[_Fingerprint, Mapping[str, NodeMeasurement]] = {}
     storage: StorageMeasurement | None = None
     active_watts: Annotated[float, Field(gt=0.0, le=1e4)] | None = None
+    process: ProcessMeasurement | None = None
 
     @model_validator(mode="after")
     def _times_agree(self) -> MeasuredCosts:

@@ -4,38 +4,37 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import accumulate
 
 import onnx_ir as ir
 
-from poet_onnx.addresses import BLOCK_EXTRA_BYTES, plan_region
+from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.region import Region
 from poet_onnx.capacity import PageFileError, check_page_file, schedule_in_capacity
-from poet_onnx.costs import CostTable, cost_table, estimated_workspace_nodes
-from poet_onnx.errors import InfeasibleError, PoetError
+from poet_onnx.choices import NO_OPTIMIZER
+from poet_onnx.costs import CostTable, cost_table
+from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.extract import extract
-from poet_onnx.forms import Form, forms, take_form
+from poet_onnx.forms import forms, take_form
 from poet_onnx.given_plan import form_of, read_plan, replayed
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.known_plans import KnownPlans, least_joules
-from poet_onnx.plan import Plan, Prediction, Step
+from poet_onnx.plan import Plan, Prediction
 from poet_onnx.problem import ScheduleProblem
+from poet_onnx.process import ProcessCosts, ProcessMemory
+from poet_onnx.process_budget import ProcessBudget, ProcessBudgetError
+from poet_onnx.refusal import Asked, Failure, refusal
 from poet_onnx.request import Request
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.eviction import Prices
-from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.outcome import overhead_gap_of
-from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms, seconds_to_explain
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, seconds_to_explain
 from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
 from poet_onnx.simulate import simulate
 from poet_onnx.training.description import Updates
-
-BLOCKS_BESIDES = 16
-"""Blocks that may be there beside the graph's values: workspace, tokens, what a session passes in and out."""
+from poet_onnx.variant import Variant, set_aside_bytes
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ class Planned:
         original: prediction for the nodes in the order of the file.
         ordered: prediction after memory-aware ordering alone.
         rewritten: prediction for the plan.
-        budget_bytes: the bound on the step peak or the transient peak, as the request's `budget_kind` says.
+        original_process, ordered_process, process: what the process takes that runs them.
+        budget_bytes: the bound on the process or the transient peak, as the request's `budget_kind` says.
         target: runtime that will run the plan.
     """
 
@@ -58,6 +58,9 @@ class Planned:
     original: Prediction
     ordered: Prediction
     rewritten: Prediction
+    original_process: ProcessMemory
+    ordered_process: ProcessMemory
+    process: ProcessMemory
     budget_bytes: int | None
     target: str
 
@@ -90,12 +93,12 @@ def make_plan(model: ir.Model, request: Request, updates: Updates | None = None)
     end = time.monotonic() + request.time_limit_seconds
     whole: _Whole | None = None
     best: Planned | None = None
-    failures: list[_Failure] = []
+    failures: list[Failure] = []
     plans = KnownPlans(request.known_plans, request.device.name, request.target, _words(updates))
     for form in forms(model, request.device, request.target, split=request.split, updates=updates):
         graph = extract(form.model)
         whole = whole or _Whole.of(graph, request)
-        variant = _Variant(form, whole.problem(graph), request.target, plans.take(form, graph))
+        variant = Variant(form, whole.problem(graph), request.target, plans.take(form, graph))
         if best is not None and not whole.is_worth_a_look(variant, best, end - time.monotonic()):
             continue
         try:
@@ -104,7 +107,7 @@ def make_plan(model: ir.Model, request: Request, updates: Updates | None = None)
             if best is None:
                 raise
             break
-        if isinstance(planned, _Failure):
+        if isinstance(planned, Failure):
             failures.append(planned)
         elif best is None or planned.plan.prediction.energy_joules < best.plan.prediction.energy_joules:
             best = planned
@@ -113,13 +116,15 @@ def make_plan(model: ir.Model, request: Request, updates: Updates | None = None)
     else:
         plans.check_none_is_left()
     if best is None:
-        raise _refusal(failures, request, seconds_to_explain(end))
+        assert whole is not None
+        asked = Asked(request, whole.bound_bytes or 0, whole.process)
+        raise refusal(failures, asked, seconds_to_explain(end))
     take_form(model, request.target, best.plan.part_bytes, best.plan.expansions, updates)
     return replace(best, plan=replace(best.plan, optimizer=_words(updates)))
 
 
 def _words(updates: Updates | None) -> str:
-    return "none" if updates is None else str(updates)
+    return NO_OPTIMIZER if updates is None else str(updates)
 
 
 def _carry_given(model: ir.Model, request: Request, given: Plan | str, updates: Updates | None) -> Planned:
@@ -134,44 +139,11 @@ def _carry_given(model: ir.Model, request: Request, given: Plan | str, updates: 
     check_page_file(problem, plan, "; plan again for that storage.")
     aside = set_aside_bytes(problem, memory_aware_order(problem), request.target)
     plan = replayed(problem, plan, aside_bytes=aside)
-    return Planned(
-        graph, problem.costs, plan, whole.original, whole.ordered, plan.prediction, whole.bound_bytes, request.target
-    )
-
-
-@dataclass(frozen=True)
-class _Variant:
-    """A form of the model as the scheduler gets it.
-
-    Attributes:
-        form: how the model was changed.
-        problem: for the form's graph, within the budget that was asked for, without what is resident.
-        target: runtime that will run the graph.
-        known: steps of plans made before for the graph.
-    """
-
-    form: Form
-    problem: ScheduleProblem
-    target: str
-    known: tuple[tuple[Step, ...], ...]
-
-    @cached_property
-    def rule(self) -> tuple[str, ...]:
-        """Return the memory-aware order."""
-        return memory_aware_order(self.problem)
-
-    @cached_property
-    def aside_bytes(self) -> int:
-        """Return what is set aside of the budget."""
-        return 0 if self.problem.budget_bytes is None else set_aside_bytes(self.problem, self.rule, self.target)
-
-    @property
-    def limited(self) -> ScheduleProblem:
-        """Return the problem with what is set aside taken off its budget."""
-        if self.problem.budget_bytes is None:
-            return self.problem
-        # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
-        return replace(self.problem, budget_bytes=max(1, self.problem.budget_bytes - self.aside_bytes))
+    planned = whole.answer(problem, plan)
+    needed, bound = planned.process.peak_bytes, whole.process.budget_bytes
+    if bound is not None and needed > bound:
+        raise InputError(f"The plan needs a process of {needed:,} bytes, but the RAM budget is {bound:,}; plan again.")
+    return planned
 
 
 @dataclass(frozen=True)
@@ -184,6 +156,7 @@ class _Whole:
     ordered: Prediction
     bound_bytes: int | None
     deadline_seconds: float | None
+    process: ProcessBudget
 
     @classmethod
     def of(cls, graph: TrainingGraph, request: Request) -> _Whole:
@@ -194,7 +167,10 @@ class _Whole:
         ordered = simulate(free, ordered_steps(rule))
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
         aside = set_aside_bytes(free, rule, request.target)
-        return cls(request, graph, original, ordered, _budget_bytes(request, ordered, aside), deadline)
+        bound = _budget_bytes(request, ordered, aside)
+        costs = ProcessCosts.of(request.device, request.measured, request.target)
+        process = ProcessBudget(costs, bound if request.budget_kind == "ram" else None)
+        return cls(request, graph, original, ordered, bound, deadline, process)
 
     def problem(self, graph: TrainingGraph) -> ScheduleProblem:
         """Return the problem for the graph of any of the model's forms."""
@@ -202,7 +178,7 @@ class _Whole:
         costs = cost_table(graph, request.device, request.measured, first_graph=self.graph, threads=request.threads)
         transient = self.bound_bytes
         if transient is not None and request.budget_kind == "ram":
-            transient -= graph.resident_bytes
+            transient -= self.process.fixed_bytes(graph)
         paging = request.paging and bool(costs.page_out)
         return ScheduleProblem(graph, costs, transient, self.deadline_seconds, request.recompute, paging)
 
@@ -218,7 +194,7 @@ class _Whole:
         joules, gap = planned.plan.prediction.energy_joules, self.request.gap
         return joules - min(gap * joules, overhead_gap_of(gap) * (joules - self.ordered.energy_joules))
 
-    def is_worth_a_look(self, variant: _Variant, planned: Planned, left_seconds: float) -> bool:
+    def is_worth_a_look(self, variant: Variant, planned: Planned, left_seconds: float) -> bool:
         """Return whether another form has a plan that spends less than the best one so far.
 
         Args:
@@ -230,7 +206,7 @@ class _Whole:
             return True
         return self.could_save(planned, left_seconds) and self._may_be_cheaper(variant, planned)
 
-    def _may_be_cheaper(self, variant: _Variant, planned: Planned) -> bool:
+    def _may_be_cheaper(self, variant: Variant, planned: Planned) -> bool:
         """Return whether the memory of another form, in one order, leaves room for a plan worth looking for."""
         problem = variant.limited
         worth_joules = self._worth_joules(planned) - problem.base_joules
@@ -241,7 +217,7 @@ class _Whole:
         prices, budget_bytes = Prices.of(lives), problem.budget_bytes or 0
         return least_overhead(lives, prices, profile, budget_bytes, seconds=RELAXATION_SECONDS) < worth_joules
 
-    def planned(self, variant: _Variant, best: Planned | None, end: float) -> Planned | _Failure:
+    def planned(self, variant: Variant, best: Planned | None, end: float) -> Planned | Failure:
         """Schedule the graph of a form in what is left until a moment of `time.monotonic`.
 
         Known steps that keep the limits are the dearest answer; the search ends where none is worth it beside the best
@@ -250,21 +226,40 @@ class _Whole:
         form, problem = variant.form, variant.problem
         graph = problem.graph
         ask = partial(self._schedule, variant, variant.rule, best)  # making the order takes of the time
+
+        def in_capacity(problem: ScheduleProblem, seconds: float) -> Plan:
+            return schedule_in_capacity(problem, ask, seconds=seconds)
+
         try:
-            plan = schedule_in_capacity(variant.limited, ask, seconds=max(1.0, end - time.monotonic()))
-        except (InfeasibleError, NothingFoundError) as error:
-            is_slow = not isinstance(error, (NoneExistsError, NothingFoundError, PageFileError))
+            plan = self.process.schedule(variant.limited, in_capacity, seconds=max(1.0, end - time.monotonic()))
+        except (InfeasibleError, NothingFoundError, ProcessBudgetError) as error:
+            is_slow = not isinstance(error, (NoneExistsError, NothingFoundError, PageFileError, ProcessBudgetError))
             if is_slow and graph is self.graph and self.request.measured is None:
                 raise  # the computations alone take too long, and in other forms they are not modelled to take less
-            return _Failure(error, variant)
-        plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions, budget_bytes=problem.budget_bytes)
+            return Failure(error, variant)
+        budget = None if plan.budget_bytes is None else plan.budget_bytes + variant.aside_bytes
+        plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions, budget_bytes=budget)
+        return self.answer(problem, plan)
+
+    def answer(self, problem: ScheduleProblem, plan: Plan) -> Planned:
+        """Return a plan for a problem with what it is to be compared with."""
         return Planned(
-            graph, problem.costs, plan, self.original, self.ordered, plan.prediction, self.bound_bytes, variant.target
+            problem.graph,
+            problem.costs,
+            plan,
+            self.original,
+            self.ordered,
+            plan.prediction,
+            self.process.of_order(self.graph, self.original),
+            self.process.of_order(self.graph, self.ordered),
+            self.process.of_plan(problem.graph, plan),
+            self.bound_bytes,
+            self.request.target,
         )
 
     def _schedule(
         self,
-        variant: _Variant,
+        variant: Variant,
         rule: tuple[str, ...],
         best: Planned | None,
         problem: ScheduleProblem,
@@ -293,89 +288,3 @@ def _budget_bytes(request: Request, ordered: Prediction, aside_bytes: int) -> in
     if budget is None:
         return None if request.plan is not None else request.device.ram_bytes
     return budget.in_bytes(ordered.transient_peak_bytes + aside_bytes)
-
-
-def set_aside_bytes(problem: ScheduleProblem, order: Sequence[str], target: str) -> int:
-    """Return the bytes that a budget keeps for what the stock runtime adds to the blocks that an order holds.
-
-    On aarch64 onnxruntime makes every block MLAS_SYMM_QGEMM_BUF_OVERRUN bytes larger (allocator.cc), whatever is in it.
-    """
-    if target != "stock":
-        return 0
-    instance = build_instance(problem, order)
-    change = [0] * (len(order) + 1)
-    for value in range(len(instance.values)):
-        change[instance.producer[value]] += 1
-        change[min(instance.last_use(value), len(order) - 1) + 1] -= 1
-    return BLOCK_EXTRA_BYTES * (max(accumulate(change)) + BLOCKS_BESIDES)
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """Why there is no plan for a form.
-
-    Attributes:
-        error: what the scheduler raised.
-        variant: what it was asked.
-    """
-
-    error: InfeasibleError | NothingFoundError
-    variant: _Variant
-
-
-def _refusal(failures: Sequence[_Failure], request: Request, seconds: float) -> PoetError:
-    """Return what is said where no form has a plan: what would do, worked out only now, for it takes a while.
-
-    Where a form was not settled, none is said to be impossible.
-    """
-    for failure in failures:
-        if isinstance(failure.error, NothingFoundError):
-            return failure.error.explained(_terms(failure, request), seconds=seconds)
-    for failure in failures:
-        if isinstance(failure.error, PageFileError):
-            return failure.error  # what would do elsewhere, with any room for pages, says less
-    errors = [_infeasible(failure, request, seconds / len(failures)) for failure in failures]
-    return min(errors, key=lambda error: error.smallest_budget_bytes or math.inf)
-
-
-def _infeasible(failure: _Failure, request: Request, seconds: float) -> InfeasibleError:
-    """Return what is said of a form in the terms of the request."""
-    if not isinstance(failure.error, NoneExistsError):
-        assert isinstance(failure.error, InfeasibleError)
-        return failure.error
-    terms = _terms(failure, request)
-    error = failure.error.explained(terms, seconds=seconds)
-    message, doubt = str(error), "" if request.budget is None else request.budget.doubt
-    if doubt:
-        message = f"The {doubt}: {message[0].lower()}{message[1:]}"
-    return InfeasibleError(message, (error.smallest_budget_bytes or 0) + terms.besides_bytes)
-
-
-def _residents(updates: Updates | None) -> str:
-    """Return what lives through the step, in words."""
-    if updates is None:
-        return "parameters, gradient buffers and inputs"
-    buffers = "" if updates.within_step else ", gradient buffers"
-    return f"parameters, moments of {updates.optimizer}{buffers} and inputs"
-
-
-def _terms(failure: _Failure, request: Request) -> Terms:
-    """Return what was asked for, and what of that the scheduler was not given."""
-    problem, aside, ram = failure.variant.problem, failure.variant.aside_bytes, request.budget_kind == "ram"
-    resident = problem.graph.resident_bytes if ram else 0
-    parts = []
-    if ram:
-        parts.append(f"{resident:,} for {_residents(request.optimizer.updates)}")
-    if aside:
-        parts.append(f"{aside:,} set aside for what onnxruntime adds to its blocks on aarch64")
-    estimated = estimated_workspace_nodes(problem.graph, problem.costs)
-    if estimated:
-        count = f"{len(estimated)} node{'' if len(estimated) == 1 else 's'}"
-        parts.append(f"an estimate, settled by `poet-onnx profile`, of what the kernels of {count} allocate")
-    return Terms(
-        "RAM budget" if ram else "transient budget",
-        asked_bytes=(problem.budget_bytes or 0) + resident,
-        besides_bytes=aside + resident,
-        note=f" (with {' and '.join(parts)})" if parts else "",
-        forbidden=() if request.split else ("gradients in parts",),
-    )

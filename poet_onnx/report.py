@@ -14,6 +14,7 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.measured import MeasuredCosts
 from poet_onnx.passes.paging import page_file_bytes
 from poet_onnx.plan import Plan, Prediction
+from poet_onnx.process import ProcessMemory
 from poet_onnx.rewrite import RewriteResult
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -25,6 +26,20 @@ class _Value(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class ProcessPart(_Value):
+    """A part of what a training process takes at its peak.
+
+    Attributes:
+        name: of the part.
+        size_bytes: that it takes.
+        means: what is in it.
+    """
+
+    name: str
+    size_bytes: int = pydantic.Field(ge=0)
+    means: str
+
+
 class Figures(_Value):
     """What one training step of one version of the graph needs, as the simulator predicts it.
 
@@ -33,6 +48,7 @@ class Figures(_Value):
         resident_bytes: parameters, gradient buffers and batch.
         transient_peak_bytes: the most that everything else takes at one moment.
         step_peak_bytes: the sum of both.
+        process_peak_bytes: what a process takes that trains with it; see `poet_onnx.process`.
         energy_joules: compute and transfers, modelled or measured as the report's `energy_origin` says.
         seconds: predicted wall time.
         page_out_bytes, page_in_bytes: moved to and from storage.
@@ -43,6 +59,7 @@ class Figures(_Value):
     resident_bytes: int = pydantic.Field(ge=0)
     transient_peak_bytes: int = pydantic.Field(ge=0)
     step_peak_bytes: int = pydantic.Field(ge=0)
+    process_peak_bytes: int = pydantic.Field(ge=0)
     energy_joules: float = pydantic.Field(ge=0)
     seconds: float = pydantic.Field(ge=0)
     page_out_bytes: int = pydantic.Field(ge=0)
@@ -56,13 +73,14 @@ class Figures(_Value):
         return self
 
     @classmethod
-    def of(cls, prediction: Prediction, nodes: int) -> Figures:
-        """Make the figures of a simulator's prediction for a graph of so many nodes."""
+    def of(cls, prediction: Prediction, nodes: int, process: ProcessMemory) -> Figures:
+        """Make the figures of a simulator's prediction for a graph of so many nodes and its process."""
         return cls(
             nodes=nodes,
             resident_bytes=prediction.resident_bytes,
             transient_peak_bytes=prediction.transient_peak_bytes,
             step_peak_bytes=prediction.step_peak_bytes,
+            process_peak_bytes=process.peak_bytes,
             energy_joules=prediction.energy_joules,
             seconds=prediction.seconds,
             page_out_bytes=prediction.page_out_bytes,
@@ -123,7 +141,7 @@ class Report(Figures):
         device, method: what was planned for, and how.
         time_origin: where the nodes' seconds come from: "measured" ones are from a profile.
         energy_origin: where the nodes' joules come from: "measured" ones are a profile's seconds and metered watts.
-        budget_bytes: the budget as bytes of what `budget_kind` names: "ram" bounds the step peak, "activation" the
+        budget_bytes: the budget as bytes of what `budget_kind` names: "ram" bounds the process's peak, "activation" the
             transient peak.
         deadline_seconds: the bound on predicted step time, or None.
         certificate_origin: whether what is certified was "proven" here, or is "stated" by a plan that was given.
@@ -138,6 +156,7 @@ class Report(Figures):
         frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
         warnings: what could not be decided, a sentence each.
         wear: what paging does to the storage; None where nothing is paged.
+        process: the parts of `process_peak_bytes`.
         original: the graph as given.
         ordered: the graph after memory-aware ordering alone.
     """
@@ -171,8 +190,15 @@ class Report(Figures):
     frozen_batch_norms: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     wear: Wear | None = None
+    process: tuple[ProcessPart, ...]
     original: Figures
     ordered: Figures
+
+    @pydantic.model_validator(mode="after")
+    def _process_adds_up(self) -> Report:
+        if self.process_peak_bytes != sum(part.size_bytes for part in self.process):
+            raise ValueError("process_peak_bytes is not the sum of the parts of the process")
+        return self
 
     @classmethod
     def of_rewrite(
@@ -191,7 +217,7 @@ class Report(Figures):
         if budget_bytes is None and plan.budget_bytes is not None:
             budget_bytes, budget_kind = plan.budget_bytes, "activation"  # a plan that was made before brings its own
         return cls(
-            **Figures.of(result.rewritten, len(result.model.graph)).model_dump(),
+            **Figures.of(result.rewritten, len(result.model.graph), result.process).model_dump(),
             model=model,
             output=output,
             fingerprint=plan.fingerprint,
@@ -220,9 +246,15 @@ class Report(Figures):
             frozen_batch_norms=result.frozen_batch_norms,
             warnings=result.warnings,
             wear=Wear.of_plan(plan, result.graph, result.costs.storage),
-            original=Figures.of(result.original, result.original_nodes),
-            ordered=Figures.of(result.ordered, result.original_nodes),
+            process=process_parts(result.process),
+            original=Figures.of(result.original, result.original_nodes, result.original_process),
+            ordered=Figures.of(result.ordered, result.original_nodes, result.ordered_process),
         )
+
+
+def process_parts(process: ProcessMemory) -> tuple[ProcessPart, ...]:
+    """Return the parts of what a process takes."""
+    return tuple(ProcessPart(name=line.name, size_bytes=line.size_bytes, means=line.means) for line in process.lines)
 
 
 def load_report(path: Path) -> Report:

@@ -33,6 +33,7 @@ from poet_onnx.passes.recompute import InsertRecompute
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.planning import Planned, make_plan
+from poet_onnx.process import ProcessMemory
 from poet_onnx.request import BudgetKind, Request, read_request
 from poet_onnx.saving import save_model
 
@@ -55,8 +56,9 @@ class RewriteResult:
         rewritten: the same of the plan.
         region_bytes: of the memory that serves the plan's step, laid out; graph outputs are not in it.
         original_nodes: nodes of the model as given.
-        budget_bytes: the bound on what `budget_kind` names: "ram" bounds resident plus transient bytes, "activation"
-            transient bytes alone.
+        original_process, ordered_process, process: what a training process takes that runs them.
+        budget_bytes: the bound on what `budget_kind` names: "ram" bounds the process's peak, "activation" the transient
+            peak.
         method: how the plan was made.
         is_given: the plan was made before; its certificate says what was proven then.
         frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
@@ -71,6 +73,9 @@ class RewriteResult:
     ordered: Prediction
     rewritten: Prediction
     region_bytes: int
+    original_process: ProcessMemory
+    ordered_process: ProcessMemory
+    process: ProcessMemory
     original_nodes: int
     budget_bytes: int | None
     budget_kind: BudgetKind
@@ -202,7 +207,8 @@ def rewrite(
     Args:
         model_or_path: the training graph: a file or a model in memory.
         device: a profile, its name or its TOML file.
-        ram_budget: bound on the step peak: bytes, or text such as "256MiB". Default: the device's RAM.
+        ram_budget: bound on what the whole training process takes, Python included: bytes, or text such as "256MiB".
+            Default: the device's RAM.
         activation_budget: bound on the transient peak instead: bytes, text, or a percentage of the transient peak after
             ordering, such as "75%"; for the stock runtime of that and of what its budgets set aside for aarch64.
         deadline: bound on the predicted time of a step: seconds, or text such as "250ms" or "1.3x" (of the time that
@@ -279,6 +285,9 @@ def rewrite(
         ordered=planned.ordered,
         rewritten=planned.rewritten,
         region_bytes=planned.region.region_bytes,
+        original_process=planned.original_process,
+        ordered_process=planned.ordered_process,
+        process=planned.process,
         original_nodes=found.original_nodes,
         budget_bytes=planned.budget_bytes,
         budget_kind=request.budget_kind,

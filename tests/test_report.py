@@ -16,7 +16,8 @@ from poet_onnx.cli.tables import report_lines
 from poet_onnx.device import load_device
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Prediction
-from poet_onnx.report import Figures, Report, load_report
+from poet_onnx.process import ProcessLine, ProcessMemory
+from poet_onnx.report import Figures, Report, load_report, process_parts
 
 PREDICTION = Prediction(
     resident_bytes=100,
@@ -29,10 +30,11 @@ PREDICTION = Prediction(
     page_in_bytes=16,
     recomputed_nodes=3,
 )
+PROCESS = ProcessMemory((ProcessLine("runtime", 60, "Python"), ProcessLine("region", 140, "the step")))
 
 
 def report(**changes: Any) -> Report:
-    figures = Figures.of(PREDICTION, nodes=12)
+    figures = Figures.of(PREDICTION, 12, PROCESS)
     values: dict[str, Any] = {
         **figures.model_dump(),
         "model": "model.onnx",
@@ -56,6 +58,7 @@ def report(**changes: Any) -> Report:
         "solver": "SCIP",
         "seed": 0,
         "solve_seconds": 1.5,
+        "process": process_parts(PROCESS),
         "original": figures,
         "ordered": figures,
     }
@@ -63,14 +66,20 @@ def report(**changes: Any) -> Report:
 
 
 def test_figures_repeat_the_prediction_and_its_sum() -> None:
-    figures = Figures.of(PREDICTION, nodes=12)
+    figures = Figures.of(PREDICTION, 12, PROCESS)
     assert figures.step_peak_bytes == 140
+    assert figures.process_peak_bytes == 200
     assert (figures.nodes, figures.recomputed_nodes, figures.page_in_bytes) == (12, 3, 16)
 
 
 def test_figures_that_do_not_add_up_are_refused() -> None:
     with pytest.raises(pydantic.ValidationError, match="step_peak_bytes"):
-        Figures(**{**Figures.of(PREDICTION, nodes=1).model_dump(), "step_peak_bytes": 139})
+        Figures(**{**Figures.of(PREDICTION, 1, PROCESS).model_dump(), "step_peak_bytes": 139})
+
+
+def test_parts_that_are_not_the_process_are_refused() -> None:
+    with pytest.raises(pydantic.ValidationError, match="process_peak_bytes"):
+        report(process=process_parts(PROCESS)[1:])
 
 
 def test_json_has_the_promised_keys() -> None:
@@ -81,6 +90,8 @@ def test_json_has_the_promised_keys() -> None:
         "resident_bytes",
         "transient_peak_bytes",
         "step_peak_bytes",
+        "process_peak_bytes",
+        "process",
         "budget_bytes",
         "budget_kind",
         "energy_joules",

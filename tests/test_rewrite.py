@@ -178,25 +178,27 @@ def test_without_a_budget_the_device_has_room_and_nothing_is_recomputed(path: Pa
     assert not any(node.domain == "poet" and "/release_" not in (node.name or "") for node in relaxed.model.graph)
 
 
-def test_a_ram_budget_bounds_the_step_peak(path: Path, result: RewriteResult) -> None:
-    budget = result.original.resident_bytes + (result.budget_bytes or 0)
+def test_a_ram_budget_bounds_the_process(path: Path, result: RewriteResult) -> None:
+    budget = result.process.peak_bytes
     by_ram = poet_onnx.rewrite(path, device="a72", ram_budget=budget)
-    assert by_ram.rewritten.step_peak_bytes <= budget == by_ram.budget_bytes
-    assert by_ram.plan.steps == result.plan.steps
+    assert by_ram.process.peak_bytes <= budget == by_ram.budget_bytes
+    assert by_ram.rewritten.recomputed_nodes
+    with pytest.raises(InputError, match="but the RAM budget is"):
+        poet_onnx.rewrite(path, device="a72", plan=by_ram.plan, ram_budget=by_ram.process.peak_bytes - 1)
 
 
 @pytest.mark.parametrize("budget", ["100kB", None])
 def test_a_budget_that_nothing_keeps_names_the_smallest_that_works(
     path: Path, result: RewriteResult, budget: str | None
 ) -> None:
-    resident = result.original.resident_bytes
+    besides = result.process.peak_bytes - result.rewritten.transient_peak_bytes
     with pytest.raises(InfeasibleError, match="the smallest found that works is") as caught:
-        poet_onnx.rewrite(path, device="a72", ram_budget=budget or resident + 1000)
+        poet_onnx.rewrite(path, device="a72", ram_budget=budget or besides + 1000)
     smallest = caught.value.smallest_budget_bytes
     assert smallest is not None
     assert f"{smallest:,} bytes" in str(caught.value)
     found = poet_onnx.rewrite(path, device="a72", ram_budget=smallest)
-    assert found.rewritten.step_peak_bytes <= smallest
+    assert found.process.peak_bytes <= smallest
 
 
 def test_on_the_stock_runtime_the_budget_has_room_for_what_it_adds_to_blocks(path: Path) -> None:

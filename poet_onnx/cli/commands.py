@@ -23,11 +23,13 @@ def _do(module: str, command: str, given: dict[str, Any]) -> None:
 @click.argument("model", type=options.FILE)
 @click.argument("out", type=options.FILE, required=False)
 @options.device_option
-@click.option("--ram-budget", metavar="BYTES", help="Bound of the whole step: 256MiB (default: the device's RAM).")
+@click.option(
+    "--ram-budget", metavar="BYTES", help="Bound of the training process: 256MiB (default: the device's RAM)."
+)
 @click.option(
     "--activation-budget",
     metavar="BYTES|P%",
-    help="Bound of everything but parameters, gradient buffers and batch: 12MiB, or 75% of the ordered step.",
+    help="Bound of what a step makes and drops: 12MiB, or 75% of the ordered step.",
 )
 @click.option("--deadline", metavar="TIME|Fx", help="Bound of the predicted time: 250ms, or 1.3x of compute.")
 @click.option("--costs", type=options.FILE, help="Costs that `poet-onnx profile` measured, instead of modelled ones.")

@@ -72,6 +72,7 @@ def rewrite(
         terminal.show_json(report.model_dump_json(indent=2))
         return
     terminal.show(tables.report_table(report))
+    terminal.show(tables.process_table(report.process, "the rewritten graph"))
     for line in tables.report_lines(report):
         terminal.show(line)
     if verification is not None:

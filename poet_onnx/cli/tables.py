@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from poet_onnx.device import DeviceProfile
     from poet_onnx.inspection import Inspection
     from poet_onnx.measured import MeasuredCosts
-    from poet_onnx.report import Figures, Report, Wear
+    from poet_onnx.report import Figures, ProcessPart, Report, Wear
     from poet_onnx.verify import VerificationReport
 
 _SHOWN_NODES = 3
@@ -34,6 +34,7 @@ def report_table(report: Report) -> Table:
     """Return the before/after table: the model as given, ordered, and rewritten."""
     columns: tuple[Figures, ...] = (report.original, report.ordered, report)
     rows = [
+        ["process peak", *(bytes_text(c.process_peak_bytes) for c in columns)],
         ["step peak", *(bytes_text(c.step_peak_bytes) for c in columns)],
         ["  resident", *(bytes_text(c.resident_bytes) for c in columns)],
         ["  transient", *(bytes_text(c.transient_peak_bytes) for c in columns)],
@@ -51,6 +52,24 @@ def report_table(report: Report) -> Table:
     return plain_table(["one training step", "original", "ordered", "rewritten"], rows)
 
 
+def process_table(parts: Sequence[ProcessPart], what: str) -> Table:
+    """Return what a training process takes, line by line, and the sum.
+
+    Args:
+        parts: that add up.
+        what: the process trains, in words.
+    """
+    rows = [[part.name, bytes_text(part.size_bytes), part.means] for part in parts if part.size_bytes]
+    rows.append(["process peak", bytes_text(sum(part.size_bytes for part in parts)), ""])
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(f"RAM of a process that trains {what}")
+    table.add_column("predicted", justify="right")
+    table.add_column("", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def frozen_lines(frozen: Sequence[str]) -> list[str]:
     """Return what is to be said of frozen batch normalizations, if there are any."""
     if not frozen:
@@ -63,12 +82,10 @@ def report_lines(report: Report) -> list[str]:
     """Return what the table cannot say: budget, deadline, and what is proven."""
     lines = []
     if report.budget_bytes is not None:
-        used = report.transient_peak_bytes if report.budget_kind == "activation" else report.step_peak_bytes
-        what = "transient peak" if report.budget_kind == "activation" else "step peak"
+        used = report.transient_peak_bytes if report.budget_kind == "activation" else report.process_peak_bytes
+        what = "transient peak" if report.budget_kind == "activation" else "process peak"
         lines.append(f"budget: {bytes_text(report.budget_bytes)} ({what}); used: {bytes_text(used)}")
     lines += frozen_lines(report.frozen_batch_norms)
-    if report.gradient_buffer_bytes:
-        lines.append(f"gradient buffers: {bytes_text(report.gradient_buffer_bytes)} of what is resident")
     if report.deadline_seconds is not None:
         late = report.seconds > report.deadline_seconds * (1 + 1e-9)
         lines.append(
@@ -155,7 +172,12 @@ def device_table(device: DeviceProfile) -> Table:
     table.add_column("figure")
     table.add_column("value", justify="right")
     table.add_column("source", overflow="fold")
-    sections = (("", device), ("compute.", device.compute), ("storage.", device.storage))
+    sections = (
+        ("", device),
+        ("compute.", device.compute),
+        ("storage.", device.storage),
+        ("process.", device.process),
+    )
     for prefix, section in sections:
         for key, source in section.sources.items() if section is not None else ():
             value = getattr(section, key)
@@ -184,6 +206,7 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
             title=f"{title}: step peak {bytes_text(peak.step_peak_bytes)}, "
             f"transient {bytes_text(peak.transient_peak_bytes)}",
         )
+    yield process_table(inspection.process, "the ordered graph")
     floors = [("with recompute alone", inspection.without_paging)]
     if inspection.with_paging is not None:
         floors.insert(0, ("with recompute and paging", inspection.with_paging))
@@ -196,7 +219,7 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
             what,
             f"{floor.budget_bytes:,} B",
             f"{floor.budget_bytes / whole:.1%}",
-            f"{inspection.resident_bytes + floor.budget_bytes:,} B",
+            f"{floor.process_bytes:,} B",
         ]
         for what, floor in floors
     ]

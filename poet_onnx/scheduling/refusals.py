@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
@@ -27,14 +28,14 @@ class Terms:
     Attributes:
         kind: of budget, in words.
         asked_bytes: the whole budget.
-        besides_bytes: what is in it besides the scheduler's own.
+        besides: what a budget needs besides, where so many bytes are enough for the scheduler.
         note: what that is, in words that follow the figure asked for; empty where there is nothing.
         forbidden: what was forbidden besides recompute and paging, and could be allowed.
     """
 
     kind: str
     asked_bytes: int
-    besides_bytes: int = 0
+    besides: Callable[[int], int] = lambda _: 0
     note: str = ""
     forbidden: tuple[str, ...] = ()
 
@@ -47,9 +48,9 @@ class Terms:
         """Name the budget."""
         return f"a {self.kind} of {self.asked_bytes:,} bytes{self.note}"
 
-    def whole(self, size_bytes: int) -> str:
-        """Return the figure that bytes of the scheduler's are for whoever asked."""
-        return f"{size_bytes + self.besides_bytes:,}"
+    def whole_bytes(self, size_bytes: int) -> int:
+        """Return the budget for whoever asked, where so many bytes are enough for the scheduler."""
+        return size_bytes + self.besides(size_bytes)
 
 
 class NothingFoundError(LimitReachedError):
@@ -72,11 +73,11 @@ class NothingFoundError(LimitReachedError):
                 f"No plan for {terms} was found in {self.seconds:.0f} s; give a larger --time-limit or budget"
                 f"{_or_allow(self._problem, terms)}."
             )
-        works = smallest_budget(self._problem, self._order, seconds=seconds).budget_bytes
+        works = terms.whole_bytes(smallest_budget(self._problem, self._order, seconds=seconds).budget_bytes)
         return LimitReachedError(
             f"No plan for {terms} was found that meets the deadline of {self._problem.deadline_seconds:.6g} s, "
             f"transfers included: the fastest found takes {self._fastest_seconds:.6g} s; give at least that, or a "
-            f"budget of {terms.whole(works)} bytes{_or_allow(replace(self._problem, deadline_seconds=None), terms)}."
+            f"budget of {works:,} bytes{_or_allow(replace(self._problem, deadline_seconds=None), terms)}."
         )
 
 
@@ -95,7 +96,7 @@ class NoneExistsError(InfeasibleError):
         too_small_bytes = problem.budget_bytes or 0
         smallest = smallest_budget(problem, self._order, too_small_bytes=too_small_bytes, seconds=seconds)
         within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
-        works = terms.whole(smallest.budget_bytes)
+        works = f"{terms.whole_bytes(smallest.budget_bytes):,}"
         return InfeasibleError(
             f"No plan{within} keeps to {terms} among {self._covers}: the smallest found that works is {works} bytes, "
             f"and node '{smallest.node}' alone needs {smallest.node_bytes:,}; give at least {works} bytes"

@@ -1,0 +1,151 @@
+"""The RAM of a training process, line by line: what `top` shows, where the scheduler sees transient bytes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poet_onnx.device import DeviceProfile
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.measured import MeasuredCosts
+from poet_onnx.operators import MICROSOFT_DOMAIN
+
+_ACCUMULATORS = {
+    (MICROSOFT_DOMAIN, "InPlaceAccumulatorV2"),
+    ("poet", "Accumulate"),
+    ("poet", "AccumulateRows"),
+}
+"""Operators whose first input is a gradient buffer."""
+
+_BUFFER_SUFFIX = "_grad.accumulation.buffer"
+_FIRST_MOMENT = 3
+"""Input of an update node at which what the optimizer keeps begins: gradient, rates and parameter come before."""
+
+_MEANS = {
+    "parameters": "trained and frozen",
+    "moments": "what the optimizer keeps for each parameter",
+    "gradient buffers": "of the graph's own accumulators; where an optimizer is outside, its moments come on top",
+    "constants": "running statistics and other tensors of the graph",
+    "batch": "inputs and labels",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCosts:
+    """What a training process takes besides the step's own tensors.
+
+    Attributes:
+        runtime_bytes: Python, numpy and onnxruntime, imported.
+        session_bytes: a session, whatever its graph.
+        session_bytes_per_node: a session for each node of its graph.
+        paging_bytes: a session that pages.
+    """
+
+    runtime_bytes: int = 0
+    session_bytes: int = 0
+    session_bytes_per_node: int = 0
+    paging_bytes: int = 0
+
+    @classmethod
+    def of(cls, device: DeviceProfile, measured: MeasuredCosts | None, target: str) -> ProcessCosts:
+        """Return what was measured on a machine, else what the device's profile says; nothing where neither does."""
+        found = None if measured is None else measured.process
+        if found is not None:
+            return cls(found.runtime_bytes, found.session_bytes, found.session_bytes_per_node, found.paging_bytes)
+        profile = device.process
+        if profile is None:
+            return cls()
+        training = profile.training_runtime_bytes if target == "training" else None
+        return cls(
+            profile.runtime_bytes if training is None else training,
+            profile.session_bytes,
+            profile.session_bytes_per_node,
+            profile.paging_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLine:
+    """A part of a process's peak.
+
+    Attributes:
+        name: of the part.
+        size_bytes: that it takes.
+        means: what is in it, in words that fit a line.
+    """
+
+    name: str
+    size_bytes: int
+    means: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """What a training process takes at most, as the kernel counts it (VmHWM in /proc/PID/status).
+
+    Attributes:
+        lines: its parts, which add up to the peak.
+    """
+
+    lines: tuple[ProcessLine, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the sum of all lines."""
+        return sum(line.size_bytes for line in self.lines)
+
+    def without(self, name: str) -> int:
+        """Return the sum of all lines but one."""
+        return sum(line.size_bytes for line in self.lines if line.name != name)
+
+
+KINDS = ("parameters", "moments", "gradient buffers", "constants", "batch")
+"""What lives through the whole step, by what it is for; constants are running statistics too."""
+
+
+def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
+    """Return the kind of every input and initializer of a training graph, by its name.
+
+    A batch is what stands before the first parameter that is trained, as in the files of
+    `onnxruntime.training.artifacts`; parameters that are not trained stand among the others.
+    """
+    buffers, parameters, moments = set[str](), set[str](), set[str]()
+    for node in graph.nodes:
+        if (node.domain, node.op_type) in _ACCUMULATORS and node.inputs[0] in graph.inputs:
+            buffers.add(node.inputs[0])
+            parameters.add(node.inputs[0].removesuffix(_BUFFER_SUFFIX))
+        elif node.domain == "poet" and node.op_type.startswith("Update"):
+            parameters.add(node.inputs[_FIRST_MOMENT - 1])
+            moments.update(node.inputs[_FIRST_MOMENT:])
+    places = [place for place, name in enumerate(graph.inputs) if name in parameters]
+    first = min(places, default=len(graph.inputs))
+    kinds = dict.fromkeys((name for name, tensor in graph.tensors.items() if tensor.resident), "constants")
+    kinds |= dict.fromkeys(graph.inputs[:first], "batch") | dict.fromkeys(graph.inputs[first:], "parameters")
+    kinds |= dict.fromkeys(buffers, "gradient buffers") | dict.fromkeys(moments, "moments")
+    return kinds
+
+
+def process_memory(
+    graph: TrainingGraph, costs: ProcessCosts, *, nodes: int, region_bytes: int, pages: bool
+) -> ProcessMemory:
+    """Return what a process takes that trains a graph.
+
+    Args:
+        graph: that was planned; what lives through its step is counted once.
+        costs: of the process.
+        nodes: of the graph that runs.
+        region_bytes: what the transient values of the step take, packed.
+        pages: whether the step pages.
+    """
+    sizes = dict.fromkeys(KINDS, 0)
+    for name, kind in resident_kinds(graph).items():
+        sizes[kind] += graph.tensors[name].size_bytes
+    session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node if costs.session_bytes else 0
+    return ProcessMemory(
+        (
+            ProcessLine("runtime", costs.runtime_bytes, "Python, numpy and onnxruntime, imported"),
+            ProcessLine("session", session_bytes, f"{nodes:,} nodes"),
+            *(ProcessLine(kind, sizes[kind], _MEANS[kind]) for kind in KINDS),
+            ProcessLine("region", region_bytes, "activations, gradients and workspace, at the step's peak"),
+            ProcessLine("paging", costs.paging_bytes if pages else 0, "pages on their way to storage and back"),
+        )
+    )

@@ -1,0 +1,116 @@
+"""The budget of a process: what of it is left for the step, and a plan with which the whole process keeps to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.layout import lay_out
+from poet_onnx.plan import Plan, Prediction
+from poet_onnx.problem import ScheduleProblem
+from poet_onnx.process import ProcessCosts, ProcessMemory, process_memory
+from poet_onnx.scheduling import schedule
+
+ATTEMPTS = 4
+"""Plans that are made until the process keeps to its budget."""
+
+_LEAST_SHARE = 0.25
+"""Of the time that was given, for each plan after the first one."""
+
+_EXPLAINED_SECONDS = 5.0
+"""For a plan that tells what a process needs besides a step."""
+
+
+class ProcessBudgetError(LimitReachedError):
+    """Plans were found for what the budget leaves, but with what they add themselves the process exceeds it."""
+
+
+@dataclass(frozen=True)
+class ProcessBudget:
+    """What a training process takes, and how much it may.
+
+    Attributes:
+        costs: of the process besides the step's tensors.
+        budget_bytes: bound on the process's peak; None for none.
+    """
+
+    costs: ProcessCosts
+    budget_bytes: int | None = None
+
+    def of_order(self, graph: TrainingGraph, prediction: Prediction) -> ProcessMemory:
+        """Return what the process takes that runs every node once, in an order whose figures are known."""
+        return process_memory(
+            graph, self.costs, nodes=len(graph.nodes), region_bytes=prediction.transient_peak_bytes, pages=False
+        )
+
+    def of_plan(self, graph: TrainingGraph, plan: Plan) -> ProcessMemory:
+        """Return what the process takes that carries out a plan."""
+        prediction = plan.prediction
+        return process_memory(
+            graph,
+            self.costs,
+            nodes=len(lay_out(graph, plan.steps)),
+            region_bytes=prediction.transient_peak_bytes,
+            pages=bool(prediction.page_out_bytes or prediction.page_in_bytes),
+        )
+
+    def fixed_bytes(self, graph: TrainingGraph) -> int:
+        """Return what a process takes for a graph at least, whatever the plan, besides transient bytes."""
+        return process_memory(graph, self.costs, nodes=len(graph.nodes), region_bytes=0, pages=False).peak_bytes
+
+    def schedule(
+        self, problem: ScheduleProblem, make: Callable[[ScheduleProblem, float], Plan], *, seconds: float
+    ) -> Plan:
+        """Return a plan with which the process keeps to its budget.
+
+        The scheduler knows transient bytes alone. A plan's own nodes, its paging and the gaps between its packed
+        values come on top: where they do not fit, it plans again for as much less.
+
+        Args:
+            problem: to plan, with the transient bytes that are left of the budget.
+            make: plans a problem in some seconds; raises what it raises.
+            seconds: to plan in; what is planned again may take longer.
+
+        Raises:
+            ProcessBudgetError: if no attempt kept to the budget.
+        """
+        end = time.monotonic() + seconds
+        plan = make(problem, seconds)
+        for _ in range(ATTEMPTS - 1):
+            excess = self._excess_bytes(problem.graph, plan)
+            if excess <= 0 or plan.certificate.status == "interrupted":
+                break
+            # Below its own peak: less than the budget alone might allow the same plan again.
+            peak = plan.prediction.transient_peak_bytes
+            problem = replace(problem, budget_bytes=max(1, min(problem.budget_bytes or peak, peak) - excess))
+            plan = make(problem, max(_LEAST_SHARE * seconds, end - time.monotonic()))
+        excess = self._excess_bytes(problem.graph, plan)
+        if excess > 0:
+            needed = (self.budget_bytes or 0) + excess
+            raise ProcessBudgetError(
+                f"The best plan found needs a process of {needed:,} bytes, {excess:,} more than the RAM budget of "
+                f"{self.budget_bytes:,} bytes; give at least {needed:,} bytes."
+            )
+        return plan
+
+    def besides_bytes(self, problem: ScheduleProblem, order: Sequence[str], transient_bytes: int) -> int:
+        """Return what a process needs besides, where so many transient bytes are enough for a plan.
+
+        Args:
+            problem: its budget is ignored.
+            order: of the nodes, to begin with.
+            transient_bytes: for which there is a plan; one is made, for it has nodes of its own and may page.
+        """
+        fixed = self.fixed_bytes(problem.graph)
+        problem = replace(problem, budget_bytes=transient_bytes)
+        try:
+            plan = schedule(problem, rule=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False)
+        except (InfeasibleError, LimitReachedError):
+            return fixed
+        return max(fixed, self.of_plan(problem.graph, plan).peak_bytes - transient_bytes)
+
+    def _excess_bytes(self, graph: TrainingGraph, plan: Plan) -> int:
+        return 0 if self.budget_bytes is None else self.of_plan(graph, plan).peak_bytes - self.budget_bytes
