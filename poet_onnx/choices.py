@@ -14,3 +14,6 @@ AUTO, ALL, NONE = "auto", "all", "none"
 NO_OPTIMIZER = "none"
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", NO_OPTIMIZER)
 """What updates the parameters within the step."""
+
+LEAST_STEPS = 2
+"""Of a training process that is looked at: the second one lies beside what the first has left behind."""

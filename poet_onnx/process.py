@@ -93,10 +93,6 @@ class ProcessMemory:
         """Return the sum of all lines."""
         return sum(line.size_bytes for line in self.lines)
 
-    def without(self, name: str) -> int:
-        """Return the sum of all lines but one."""
-        return sum(line.size_bytes for line in self.lines if line.name != name)
-
 
 KINDS = ("parameters", "moments", "gradient buffers", "constants", "batch")
 """What lives through the whole step, by what it is for; constants are running statistics too."""

@@ -345,6 +345,8 @@ def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Mode
             target=request.target,
             dims=request.dims,
             threads=request.threads,
+            process={line.name: line.size_bytes for line in planned.process.lines},
+            ram_budget_bytes=planned.budget_bytes if request.budget_kind == "ram" else None,
         )
 
     return Sequential(

@@ -143,6 +143,8 @@ def compare_settings(graphs: Mapping[str, str], settings: Sequence[str]) -> Iter
 
 def compare_limits(graphs: Mapping[str, str], kinds: Sequence[str] = LIMITS) -> Iterator[Row]:
     """Yield a row for each kind of limit and graph."""
+    from poet_onnx.verify.limits import can_make_cgroup
+
     for kind in kinds:
         if kind == "memory cgroup" and not can_make_cgroup():
             continue
@@ -184,6 +186,8 @@ def smallest_limit(graphs: Mapping[str, str], graph: str, most_bytes: int) -> in
 
 def run(case: Mapping[str, Any]) -> Row:
     """Run a case in a process of its own; a process that died returns how."""
+    from poet_onnx.verify.limits import memory_cgroup
+
     by_environment = case.get("way", "environment") == "environment"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     environment |= SETTINGS[case["setting"]] if by_environment else {}
@@ -268,47 +272,10 @@ def _status(what: str) -> int:
     return process_bytes(what)
 
 
-def can_make_cgroup() -> bool:
-    """Return whether this process may make a memory cgroup."""
-    try:
-        with memory_cgroup(1 << 30):
-            return True
-    except OSError:
-        return False
-
-
 def most_in_cgroup(group: Path) -> int:
     """Return the most bytes that a memory cgroup ever had."""
     names = ("memory.max_usage_in_bytes", "memory.peak")
     return int(next(group / name for name in names if (group / name).exists()).read_text())
-
-
-@contextlib.contextmanager
-def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
-    """Make a memory cgroup, of version 1 or 2, with a limit and no swap; it is gone afterwards.
-
-    Raises:
-        OSError: there is none, or this process may not make one.
-    """
-    first = Path("/sys/fs/cgroup/memory")
-    parent = first if first.is_dir() else Path("/sys/fs/cgroup")
-    group = parent / f"poet-{os.getpid()}"
-    group.mkdir()
-    try:
-        files = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if parent == first else ("memory.max",)
-        (group / files[0]).write_text(str(limit_bytes))
-        for name in (*files[1:], "memory.swap.max"):
-            with contextlib.suppress(OSError):  # without swap there is nothing to limit
-                if (group / name).exists():
-                    (group / name).write_text(str(limit_bytes) if name in files else "0")
-        yield group
-    finally:
-        for _ in range(50):
-            try:
-                group.rmdir()
-                break
-            except OSError:  # what the kernel killed in it is not buried yet
-                time.sleep(0.1)
 
 
 if __name__ == "__main__":

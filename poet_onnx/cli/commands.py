@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from poet_onnx.choices import METHODS
+from poet_onnx.choices import LEAST_STEPS, METHODS
 from poet_onnx.cli import options
 from poet_onnx.interrupts import leaving_at_once
 
@@ -105,6 +105,11 @@ def inspect(**given: Any) -> None:
 )
 @options.threads_option(default=None, text="Inside an operator (default: those that REWRITTEN was planned for).")
 @click.option("--optimized", is_flag=True, help="Also run both under all of the runtime's optimizations.")
+@click.option("--process", "in_process", is_flag=True, help="Train in a fresh process instead, and look at its RAM.")
+@click.option("--ram-budget", metavar="BYTES", help="Bound of that process (default: the one of the rewrite).")
+@click.option(
+    "--steps", type=click.IntRange(min=LEAST_STEPS), default=5, show_default=True, help="That the process trains."
+)
 @options.page_dir_option
 @options.json_option
 def verify(**given: Any) -> None:
@@ -112,6 +117,9 @@ def verify(**given: Any) -> None:
 
     Every output and every updated buffer must have the same bits, the nodes must run in the file's order, and the
     measured memory peak must be the predicted one, within the budget. Exit code 1 if anything is wrong.
+
+    With --process REWRITTEN alone is trained, as a program of yours would: what the whole process takes must keep to
+    the RAM budget, to which its memory is limited.
     """
     _do("examining", "verify", given)
 

@@ -13,7 +13,9 @@ from poet_onnx.device import load_device
 from poet_onnx.errors import InputError
 from poet_onnx.inspection import inspect as inspect_model
 from poet_onnx.profiler import measure
+from poet_onnx.quantities import parse_budget
 from poet_onnx.verify import verify as verify_models
+from poet_onnx.verify.process import verify_process
 
 
 def inspect(model: Path, *, device: str, as_json: bool, **form: Any) -> None:
@@ -34,10 +36,25 @@ def verify(
     feeds: int,
     threads: int | None,
     optimized: bool,
+    in_process: bool,
+    ram_budget: str | None,
+    steps: int,
     page_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Run ORIGINAL and REWRITTEN on this machine and compare them."""
+    """Run ORIGINAL and REWRITTEN on this machine and compare them, or train REWRITTEN in a process of its own."""
+    context = click.get_current_context()
+    _check_usage(context, in_process)
+    if in_process:
+        budget = None if ram_budget is None else parse_budget(ram_budget, name="RAM budget").size_bytes
+        with terminal.ProgressLine(f"training {rewritten} for {steps} steps in a process of its own"):
+            run = verify_process(rewritten, ram_budget_bytes=budget, steps=steps, threads=threads, page_dir=page_dir)
+        if as_json:
+            terminal.show_json(run.model_dump_json(indent=2))
+        else:
+            for line in tables.process_run_lines(run):
+                terminal.show(line)
+        context.exit(0 if run.passed else 1)
     with terminal.ProgressLine(f"running both models for {feeds} steps"):
         report = verify_models(
             original, rewritten, feeds=feeds, threads=threads, optimized=optimized, page_dir=page_dir
@@ -47,7 +64,16 @@ def verify(
     else:
         for part in tables.verification_parts(report):
             terminal.show(part)
-    click.get_current_context().exit(0 if report.passed else 1)
+    context.exit(0 if report.passed else 1)
+
+
+def _check_usage(context: click.Context, in_process: bool) -> None:
+    """Refuse options of one check with the other."""
+    names = ("feeds", "optimized") if in_process else ("ram_budget", "steps")
+    for name in names:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            which = "does not go with" if in_process else "needs"
+            raise click.UsageError(f"--{name.replace('_', '-')} {which} --process.", context)
 
 
 def profile(

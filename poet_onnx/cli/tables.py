@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from poet_onnx.inspection import Inspection
     from poet_onnx.measured import MeasuredCosts
     from poet_onnx.report import Figures, ProcessPart, Report, Wear
-    from poet_onnx.verify import VerificationReport
+    from poet_onnx.verify import ProcessRun, VerificationReport
 
 _SHOWN_NODES = 3
 
@@ -268,6 +268,31 @@ def verification_parts(report: VerificationReport) -> Iterator[str | Table]:
     yield table
     yield from (f"problem: {problem}" for problem in report.problems)
     yield "verified: nothing is wrong" if report.passed else "not verified"
+
+
+def process_run_lines(run: ProcessRun) -> Iterator[str]:
+    """Yield what a training process took: the problems last, and the peak beside what was promised."""
+    if run.load_peak_bytes is not None and run.step_seconds is not None:
+        yield (
+            f"on {run.runtime}: {bytes_text(run.load_peak_bytes)} at most until all was loaded, "
+            f"{scaled_text(run.step_seconds, 's')} a step"
+        )
+    yield from (f"problem: {problem}" for problem in run.problems)
+    if run.measured_bytes is not None:
+        promised = (
+            ""
+            if not run.predicted_bytes
+            else (
+                f", {bytes_text(run.predicted_bytes)} predicted "
+                f"({(run.measured_bytes - run.predicted_bytes) / run.predicted_bytes:+.1%})"
+            )
+        )
+        budget = (
+            "no budget"
+            if run.budget_bytes is None
+            else (f"budget {bytes_text(run.budget_bytes)}, its limit by {run.limit}")
+        )
+        yield f"process peak of {run.steps} steps: {bytes_text(run.measured_bytes)} measured{promised}; {budget}"
 
 
 def _verdict(good: bool) -> str:

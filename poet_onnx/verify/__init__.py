@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from poet_onnx.verify.report import Difference, OptimizedRun, VerificationReport
+from poet_onnx.verify.process import verify_process
+from poet_onnx.verify.report import Difference, OptimizedRun, ProcessRun, VerificationReport
 from poet_onnx.verify.verification import verify
 
-__all__ = ["Difference", "OptimizedRun", "VerificationReport", "verify"]
+__all__ = ["Difference", "OptimizedRun", "ProcessRun", "VerificationReport", "verify", "verify_process"]

@@ -60,6 +60,34 @@ class OptimizedRun(_Value):
     lost_nodes: tuple[str, ...]
 
 
+class ProcessRun(_Value):
+    """What a training process took.
+
+    Attributes:
+        passed: it came to its end and kept to the budget.
+        problems: what is wrong, a sentence each.
+        runtime: distribution and version of the ONNX Runtime that trained.
+        steps: that it trained.
+        limit: what held it to the budget: a "memory cgroup" of its own, or "RLIMIT_DATA"; empty without a budget.
+        budget_bytes: bound on the process; None if there is none.
+        predicted_bytes: its peak, by the rewritten model; 0 if that does not tell.
+        measured_bytes: its peak, by the kernel; None if it did not come to its end.
+        load_peak_bytes: the peak until all was loaded.
+        step_seconds: median.
+    """
+
+    passed: bool
+    problems: tuple[str, ...]
+    runtime: str
+    steps: int
+    limit: str
+    budget_bytes: int | None
+    predicted_bytes: int
+    measured_bytes: int | None
+    load_peak_bytes: int | None
+    step_seconds: float | None
+
+
 class VerificationReport(_Value):
     """What a verification found.
 

@@ -1,0 +1,101 @@
+"""A training process to be looked at from outside: `python -m poet_onnx.training.trial JOB`.
+
+It imports what a user's training does and nothing else, trains some steps, and writes what it took as JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+STACK_BYTES = 8 << 20
+"""Reserved for a thread, as glibc does by default; hardly any of it is touched."""
+
+
+def main(job: Mapping[str, Any]) -> dict[str, object]:
+    """Train.
+
+    Args:
+        job: `model` and `parameters`, files; `steps`; `threads`; `page_dir` or None; `dims`, sizes of what a batch
+            leaves open; `ranges`, lowest and highest integer by input; `budget_bytes`, to which RLIMIT_DATA is set, or
+            None.
+
+    Returns:
+        What the kernel counts, in bytes: resident once all is imported, once all is loaded and at most until then, and
+        at most until the end; what the session counts itself by kind; and the seconds of each step.
+    """
+    import numpy as np
+
+    from poet_onnx import TrainingSession
+    from poet_onnx.runtime import installed_runtime
+
+    # The runtime is imported here, so that what it takes is told apart from the session.
+    sys.modules.get("onnxruntime") or __import__("onnxruntime")
+    imported_bytes = status_bytes("VmRSS")
+    if job["budget_bytes"] is not None:
+        _limit_data(job["budget_bytes"], job["threads"])
+    session = TrainingSession(job["model"], job["parameters"], threads=job["threads"], page_dir=job["page_dir"])
+    loaded_bytes, load_peak_bytes = status_bytes("VmRSS"), status_bytes("VmHWM")
+    generator = np.random.default_rng(0)
+    batch = {}
+    for name, dtype, shape in session.data_inputs:
+        sizes = tuple(size if isinstance(size, int) else job["dims"].get(size, 1) for size in shape)
+        batch[name] = np.empty(sizes, dtype)
+    seconds, peaks = [], []
+    for _ in range(job["steps"]):
+        for name, array in batch.items():
+            if array.dtype == np.float32:
+                generator.standard_normal(array.shape, np.float32, array)
+            else:
+                low, high = job["ranges"].get(name, (0, 1))
+                array[...] = generator.integers(low, high, array.shape, endpoint=True)
+        begun = time.perf_counter()
+        session.step(batch)
+        seconds.append(time.perf_counter() - begun)
+        peaks.append(status_bytes("VmHWM"))
+    runtime = installed_runtime()
+    return {
+        "runtime": f"{runtime.distribution} {runtime.version}",
+        "imported_bytes": imported_bytes,
+        "loaded_bytes": loaded_bytes,
+        "load_peak_bytes": load_peak_bytes,
+        "peak_bytes": max(peaks, default=load_peak_bytes),
+        "step_peaks_bytes": peaks,
+        "resident_bytes": dict(session.resident_bytes),
+        "step_seconds": seconds,
+    }
+
+
+def status_bytes(what: str) -> int:
+    """Return a figure of /proc/self/status, as `VmRSS` (resident now), `VmHWM` (at most).
+
+    Raises:
+        OSError: the system has no such file.
+    """
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {what}")
+
+
+def _limit_data(budget_bytes: int, threads: int) -> None:
+    """Let the process reserve as much more private memory as makes it as large as its budget.
+
+    RLIMIT_DATA counts what is reserved, touched or not, and no pages of files. So it starts from what is reserved now,
+    and allows on top what is left of the budget now, and a stack for each thread that a session starts: as many as work
+    inside an operator, and the one that moves pages.
+    """
+    import resource
+
+    left_bytes = max(0, budget_bytes - status_bytes("VmRSS"))
+    limit_bytes = status_bytes("VmData") + left_bytes + (threads + 1) * STACK_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(json.loads(sys.argv[1]))) + os.linesep)
