@@ -22,6 +22,7 @@ from poet_onnx.quantities import MOST_THREADS
 VERSION_KEY, PLAN_KEY, DEVICE_KEY, TARGET_KEY = "poet.version", "poet.plan", "poet.device", "poet.target"
 FINGERPRINT_KEY, CERTIFICATE_KEY = "poet.source_fingerprint", "poet.certificate"
 DIMS_KEY, THREADS_KEY = "poet.dims", "poet.threads"
+PROCESS_KEY, RAM_BUDGET_KEY = "poet.process", "poet.ram_budget_bytes"
 FIGURES = ("resident_bytes", "transient_peak_bytes", "step_peak_bytes", "energy_joules", "seconds")
 """Predicted figures that are written one by one, each as `poet.<figure>`."""
 
@@ -34,11 +35,15 @@ class Settings:
         target: runtime that it was written for.
         dims: sizes given to named dynamic dimensions.
         threads: threads inside an operator that it was planned for.
+        process: bytes of each part of what a process takes that trains it, as predicted; empty if that is not known.
+        ram_budget_bytes: bound on their sum; None if there was none.
     """
 
     target: str
     dims: Mapping[str, int]
     threads: int
+    process: Mapping[str, int]
+    ram_budget_bytes: int | None
 
 
 def read_json(model: ir.Model, key: str, default: Any) -> Any:
@@ -65,7 +70,16 @@ def read_settings(model: ir.Model) -> Settings:
         raise InputError(f"The model's metadata are damaged: {DIMS_KEY} holds no sizes; rewrite the model again.")
     if not (threads.isascii() and threads.isdigit() and len(threads) <= 4 and 1 <= int(threads) <= MOST_THREADS):
         raise InputError(f"The model's metadata are damaged: {THREADS_KEY} is {threads!r}; rewrite the model again.")
-    return Settings(target, dims, int(threads))
+    process, budget = read_json(model, PROCESS_KEY, {}), read_json(model, RAM_BUDGET_KEY, None)
+    if not isinstance(process, dict) or not all(_is_size(size) for size in process.values()):
+        raise InputError(f"The model's metadata are damaged: {PROCESS_KEY} holds no sizes; rewrite the model again.")
+    if RAM_BUDGET_KEY in metadata and not _is_size(budget):
+        raise InputError(f"The model's metadata are damaged: {RAM_BUDGET_KEY} is no size; rewrite the model again.")
+    return Settings(target, dims, int(threads), process, budget)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def promises(plan: Plan) -> dict[str, str]:
@@ -88,6 +102,8 @@ class WriteMetadata(InPlacePass):
         M3. `poet.version` is the version of poet-onnx that wrote the model: whoever finds it knows that the model is
             rewritten.
         M4. `poet.target` names the runtime that it was written for, `poet.threads` how many threads inside an operator.
+        M5. `poet.process` holds the parts of what a process takes that trains it, as predicted, and
+            `poet.ram_budget_bytes` the bound on their sum, where there is one.
 
     Requires nothing; ensures that the plan reads back as it was.
     """
@@ -101,6 +117,8 @@ class WriteMetadata(InPlacePass):
         target: str = "training",
         dims: Mapping[str, int] | None = None,
         threads: int = 1,
+        process: Mapping[str, int] | None = None,
+        ram_budget_bytes: int | None = None,
     ) -> None:
         super().__init__()
         self._graph = graph
@@ -109,6 +127,8 @@ class WriteMetadata(InPlacePass):
         self._target = target
         self._dims = dict(dims or {})
         self._threads = threads
+        self._process = dict(process or {})
+        self._ram_budget_bytes = ram_budget_bytes
 
     def call(self, model: ir.Model) -> PassResult:
         """Write all of it."""
@@ -122,6 +142,10 @@ class WriteMetadata(InPlacePass):
         }
         if self._dims:
             written[DIMS_KEY] = json.dumps(self._dims, sort_keys=True)
+        if self._process:
+            written[PROCESS_KEY] = json.dumps(self._process)
+        if self._ram_budget_bytes is not None:
+            written[RAM_BUDGET_KEY] = str(self._ram_budget_bytes)
         modified = any(model.metadata_props.get(key) != text for key, text in written.items())
         model.metadata_props.update(written)
         return PassResult(model, modified)
