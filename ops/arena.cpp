@@ -57,10 +57,12 @@ bool Arena::open(uint64_t number, const ArenaLayout& layout) {
   auto own_layout = std::make_unique<const ArenaLayout>(layout);
   std::vector<Known> known(layout.entry_count());
   LiveBlocks live(layout.most_alive() + 64);
+  std::vector<uint32_t> dying(layout.step_count());
   region_ = std::make_unique<const Region>(layout.region_bytes());
   layout_ = std::move(own_layout);
   known_ = std::move(known);
   live_ = std::move(live);
+  dying_ = std::move(dying);
   values_ = {};
   values_.region_bytes = layout.region_bytes();
   totals().region_bytes.fetch_add(layout.region_bytes(), kRelaxed);
@@ -83,6 +85,7 @@ void Arena::drop_if_unused() noexcept {
   region_.reset();
   layout_.reset();
   known_ = {};
+  dying_ = {};
   live_ = LiveBlocks(0);
 }
 
@@ -96,10 +99,14 @@ bool Arena::enter(uint64_t ticket, uint64_t previous) noexcept {
   // A block of the plan that outlived its run has left with the caller.
   for (const LiveBlock& block : live_)
     if (block.entry != kNoEntry) outputs_are_bound_ = false;
+  // What was passed by and did not come again was no workspace.
+  for (Known& known : known_)
+    if (known.seen_run == run_ && known.seen != 0 && known.served_run != run_) known.to_pass = 0;
   count(values_.steps, totals().steps);
   ticket_ = ticket;
   ++run_;
   run_live_ = 0;
+  std::fill(dying_.begin(), dying_.end(), 0);
   mistake_count_ = 0;
   ambiguous_bytes_ = 0;
   step_ = 0;
@@ -143,11 +150,23 @@ bool Arena::is_passed_by(uint32_t entry) {
   return true;
 }
 
+// Whether a later step cannot have begun: something is alive that dies before it, and the request fits a workspace of
+// an earlier one, so that little is lost where that is not so.
+bool Arena::is_early(uint32_t step, uint64_t bytes) const {
+  bool is_blocked = false, has_workspace = false;
+  for (uint32_t at = step_; at < step; ++at) {
+    is_blocked = is_blocked || dying_[at] != 0;
+    has_workspace = has_workspace || layout_->step(at).workspace_bytes >= bytes;
+  }
+  return is_blocked && has_workspace;
+}
+
 // The expected block that a request is for, and its step.
 uint32_t Arena::find_entry(uint64_t bytes, uint32_t* step) {
   const uint64_t extra = allocator_extra_bytes.load(kRelaxed);
   uint32_t elsewhere = kNoEntry, elsewhere_step = 0;
   for (uint32_t at = step_, last = horizon(); at <= last && at < layout_->step_count(); ++at) {
+    if (is_early(at, bytes)) break;
     const ArenaLayout::Step& candidates = layout_->step(at);
     for (uint32_t i = candidates.first; i < candidates.end; ++i) {
       const ArenaLayout::Entry& entry = layout_->entry(i);
@@ -193,26 +212,27 @@ Arena::Source Arena::serve_workspace(uint64_t bytes, void** block) {
     }
     return 0;
   };
+  const auto nothing = [](uint64_t, uint64_t) -> uint64_t { return 0; };
   uint64_t found = 0;
-  for (uint32_t at = std::min(step_, count); (at = layout_->next_workspace(at)) <= last && at < count; ++at) {
-    const ArenaLayout::Step& zone = layout_->step(at);
-    if (live_.first_fit(zone.workspace_offset, zone.workspace_offset + zone.workspace_bytes, bytes, is_awaited, &found))
-      return place(found, bytes, kNoEntry, block);
-  }
-  if (live_.first_fit(0, values_.region_bytes, bytes, is_awaited, &found)) return place(found, bytes, kNoEntry, block);
-  // It may still be the step's own, whose zone becomes a block of the next.
-  if (is_complete() && step_ < count) {
-    const ArenaLayout::Step& zone = layout_->step(step_);
-    const auto nothing = [](uint64_t, uint64_t) -> uint64_t { return 0; };
-    if (live_.first_fit(zone.workspace_offset, zone.workspace_offset + zone.workspace_bytes, bytes, nothing, &found))
-      return place(found, bytes, kNoEntry, block);
-  }
+  const auto fits_zone = [&](uint32_t end, const auto& blocked) {
+    for (uint32_t at = std::min(step_, count); (at = layout_->next_workspace(at)) < std::min(end, count); ++at) {
+      const ArenaLayout::Step& zone = layout_->step(at);
+      const uint64_t zone_end = zone.workspace_offset + zone.workspace_bytes;
+      if (live_.first_fit(zone.workspace_offset, zone_end, bytes, blocked, &found)) return true;
+    }
+    return false;
+  };
+  // Whether an earlier step asks or the next one with blocks is not known: what suits both comes first.
+  if (fits_zone(last + 1, is_awaited) || live_.first_fit(0, values_.region_bytes, bytes, is_awaited, &found) ||
+      fits_zone(last, nothing))
+    return place(found, bytes, kNoEntry, block);
   return refuse(bytes);
 }
 
 Arena::Source Arena::place(uint64_t offset, uint64_t bytes, uint32_t entry, void** block) {
   live_.insert({offset, bytes, run_, step_, entry});
   ++run_live_;
+  if (entry != kNoEntry) ++dying_[layout_->entry(entry).dies];
   if (entry == kNoEntry)
     ::poet::count(values_.workspace, totals().workspace);
   else
@@ -286,11 +306,13 @@ bool Arena::release(const void* block, uint64_t bytes) noexcept {
 void Arena::learn_from_release(const LiveBlock& released) {
   if (released.entry == kNoEntry) return;
   const uint32_t dies = layout_->entry(released.entry).dies;
+  --dying_[dies];
   if (dies < step_) return;
   if (released.step == step_) {
     for (LiveBlock& other : live_)
       if (other.entry == kNoEntry && other.run == run_ && other.step == step_ && other.bytes == released.bytes) {
         other.entry = released.entry;
+        ++dying_[dies];
         return remember_mistake(released.entry);
       }
     if (!is_complete() || dies >= horizon()) {
@@ -303,7 +325,10 @@ void Arena::learn_from_release(const LiveBlock& released) {
 }
 
 void Arena::remember_mistake(uint32_t entry) {
-  if (mistake_count_ < kMostMistakes) mistakes_[mistake_count_++] = entry;
+  if (mistake_count_ == kMostMistakes) return;
+  mistakes_[mistake_count_++] = entry;
+  known_[entry].seen_run = run_;
+  known_[entry].seen = known_[entry].to_pass + 1;
 }
 
 // A run ends when nothing of it is alive and nothing is to come, or where the plan has something alive: it has failed.

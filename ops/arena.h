@@ -79,6 +79,7 @@ class Arena {
   uint32_t horizon() const;
   bool is_expected(uint32_t entry) const;
   bool is_passed_by(uint32_t entry);
+  bool is_early(uint32_t step, uint64_t bytes) const;
   uint32_t find_entry(uint64_t bytes, uint32_t* step);
   Source serve_entry(uint32_t entry, uint32_t step, uint64_t bytes, void** block);
   Source serve_workspace(uint64_t bytes, void** block);
@@ -97,6 +98,7 @@ class Arena {
   std::unique_ptr<const Region> region_;
   LiveBlocks live_{0};
   std::vector<Known> known_;
+  std::vector<uint32_t> dying_;  // of each step: live blocks of this run that die in it
   ArenaValues values_;
   uint64_t unplanned_live_ = 0, unplanned_live_bytes_ = 0;
 

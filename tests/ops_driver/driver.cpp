@@ -285,6 +285,11 @@ int main(int argc, char** argv) {
       {"threads share a node", threads_share_a_node},
       {"counters are exact across threads", counters_are_exact_across_threads},
       {"threads of a pool are not refused memory", threads_of_a_pool_are_not_refused_memory},
+      {"layouts of a region are checked", layouts_of_a_region_are_checked},
+      {"runs that keep to their layout need no malloc", runs_that_keep_to_their_layout_need_no_malloc},
+      {"any run is served rightly", any_run_is_served_rightly},
+      {"threads share an arena or not", threads_share_an_arena_or_not},
+      {"faults of an arena are harmless", faults_of_an_arena_are_harmless},
   };
   for (const auto& [name, scenario] : scenarios) {
     scenario();
@@ -293,6 +298,8 @@ int main(int argc, char** argv) {
   if (with_fork) {
     child_of_a_fork_is_refused();
     std::printf("ok: child of a fork is refused\n");
+    a_child_of_a_fork_has_its_own_region();
+    std::printf("ok: a child of a fork has its own region\n");
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-// Scenarios of integrity.cpp and trust.cpp, which driver.cpp runs.
+// Scenarios of integrity.cpp, trust.cpp and arena.cpp, which driver.cpp runs.
 #pragma once
 
 namespace driver {
@@ -15,5 +15,12 @@ void room_is_taken_for_tensors_alone();
 void tokens_are_their_stores_own();
 void memory_of_a_page_in_shows_nothing_else();
 void transfers_may_have_no_end();
+
+void layouts_of_a_region_are_checked();
+void runs_that_keep_to_their_layout_need_no_malloc();
+void any_run_is_served_rightly();
+void threads_share_an_arena_or_not();
+void faults_of_an_arena_are_harmless();
+void a_child_of_a_fork_has_its_own_region();
 
 }  // namespace driver
