@@ -99,6 +99,9 @@ NEW_BUFFERS = Traits()
 
 UNKNOWN = Traits(known=False)
 
+ALLOCATION_ORDERS: dict[str, tuple[int, ...]] = {"ConvGrad": (1, 2, 0)}
+"""Outputs in the order in which the kernel asks for their buffers, where that is not their own (conv_grad.cc)."""
+
 
 def traits(domain: str, op_type: str, attributes: Mapping[str, AttributeValue], *, described: bool = True) -> Traits:
     """Return the properties of a node's operator.

@@ -29,7 +29,7 @@ class StepAddresses(NamedTuple):
     Attributes:
         workspace_offset, workspace_bytes: a part of the region that is free during this step; both 0 where the step
             needs none.
-        blocks: what its node makes, in the order of the node's outputs.
+        blocks: what its node makes, in the order in which the kernel asks for it.
     """
 
     workspace_offset: int

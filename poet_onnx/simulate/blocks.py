@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from poet_onnx.graph import Node
+from poet_onnx.operators import ALLOCATION_ORDERS, KNOWN_DOMAINS
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.simulate.versions import Lives, Version
@@ -42,7 +43,7 @@ class Block(NamedTuple):
 
 
 def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], lives: Lives) -> tuple[Block, ...]:
-    """Return the blocks of all steps, ordered by birth, those of one step in the order in which its node makes them.
+    """Return the blocks of all steps, ordered by birth, those of one step in the order in which its kernel asks for them.
 
     An output that takes over the buffer of an input is no block of its own: it lengthens the life of that one. The
     workspace of a step comes last; the scratch that a recomputed node is given for its state belongs to it.
@@ -61,6 +62,7 @@ def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], lives: Lives) -
             workspace = problem.costs.nodes[node.name].workspace_bytes
             workspace += problem.graph.scratch_bytes(node) if step.copy else 0
             heirs = _heirs(problem, node, made[index], dying[index])
+            made[index] = _as_allocated(node, made[index])
         for version in made[index]:
             if version in heirs:
                 place[version] = at = place[heirs[version]]
@@ -90,6 +92,15 @@ def _by_step(versions: Sequence[Version], steps: int, step_of: Callable[[Version
     for version in versions:
         found[step_of(version)].append(version)
     return found
+
+
+def _as_allocated(node: Node, made: list[Version]) -> list[Version]:
+    """Return what a node makes in the order in which its kernel asks for the buffers."""
+    order = ALLOCATION_ORDERS.get(node.op_type)
+    if order is None or node.domain not in KNOWN_DOMAINS:
+        return made
+    names = [node.outputs[index] for index in order if index < len(node.outputs)]
+    return sorted(made, key=lambda version: names.index(version.value))
 
 
 def _heirs(
