@@ -118,13 +118,17 @@ class TrainingGraph:
         """Return the transient values that a node produces; empty for a view."""
         return () if node.view else self._storages(node.outputs)
 
-    def scratch_bytes(self, node: Node) -> int:
-        """Return the bytes that a recompute of a node needs in the place of the state it would update.
+    def scratch_sizes(self, node: Node) -> tuple[int, ...]:
+        """Return the bytes of each tensor that a recompute of a node gets in the place of the state it would update.
 
         One scratch tensor stands for all of the same type and shape.
         """
         updated = (self.tensors[name] for name in node.updates)
-        return sum({(tensor.dtype, tensor.shape): tensor.size_bytes for tensor in updated}.values())
+        return tuple({(tensor.dtype, tensor.shape): tensor.size_bytes for tensor in updated}.values())
+
+    def scratch_bytes(self, node: Node) -> int:
+        """Return the bytes of all scratch tensors of a recompute of a node."""
+        return sum(self.scratch_sizes(node))
 
     def _describe(self, node: Node) -> tuple[object, ...]:
         names = (*node.inputs, *node.outputs)

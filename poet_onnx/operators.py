@@ -99,8 +99,12 @@ NEW_BUFFERS = Traits()
 
 UNKNOWN = Traits(known=False)
 
-ALLOCATION_ORDERS: dict[str, tuple[int, ...]] = {"ConvGrad": (1, 2, 0)}
-"""Outputs in the order in which the kernel asks for their buffers, where that is not their own (conv_grad.cc)."""
+BUFFER = -1
+"""Stands in `ALLOCATION_ORDERS` for a buffer of the kernel's own."""
+
+ALLOCATION_ORDERS: dict[str, tuple[int, ...]] = {"ConvGrad": (1, BUFFER, BUFFER, 2, 0)}
+"""Outputs and buffers of its own in the order in which a kernel asks for them, where outputs come in another order than
+their own (conv_grad.cc)."""
 
 
 def traits(domain: str, op_type: str, attributes: Mapping[str, AttributeValue], *, described: bool = True) -> Traits:

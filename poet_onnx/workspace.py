@@ -66,6 +66,13 @@ def workspace_bytes(graph: TrainingGraph, node: Node, *, threads: int = 1) -> in
     return rule(node, inputs, outputs, threads)
 
 
+def workspace_parts(graph: TrainingGraph, node: Node) -> tuple[int, ...]:
+    """Return the bytes of each buffer of a node's workspace where `ALLOCATION_ORDERS` has them in order, or nothing."""
+    if node.domain not in KNOWN_DOMAINS or node.op_type != "ConvGrad":
+        return ()
+    return _conv_grad_parts([graph.tensors[name] if name else None for name in node.inputs])
+
+
 def has_workspace_rule(node: Node) -> bool:
     """Return whether `workspace_bytes` counts a node exactly; otherwise it estimates."""
     return _rule(node) is not None
@@ -156,9 +163,13 @@ def _conv_threads(multiply_adds: int, pixels: int, threads: int) -> int:
 
 
 def _conv_grad(node: Node, inputs: _Tensors, outputs: _Tensors, threads: int) -> int:
+    return sum(_conv_grad_parts(inputs))
+
+
+def _conv_grad_parts(inputs: _Tensors) -> tuple[int, int]:
     # The columns of one image and one group, and a vector of ones for the bias, whether they are needed or not.
     pixels = math.prod(_present(inputs, 0).shape[2:])
-    return 4 * (math.prod(_present(inputs, 2).shape[1:]) * pixels + pixels)
+    return 4 * math.prod(_present(inputs, 2).shape[1:]) * pixels, 4 * pixels
 
 
 def _conv_transpose(node: Node, inputs: _Tensors, outputs: _Tensors, threads: int) -> int:

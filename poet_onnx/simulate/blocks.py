@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from poet_onnx.graph import Node
-from poet_onnx.operators import ALLOCATION_ORDERS, KNOWN_DOMAINS
+from poet_onnx.operators import ALLOCATION_ORDERS, BUFFER
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.simulate.versions import Lives, Version
+from poet_onnx.workspace import workspace_parts
 
 
 class BlockKind(str, enum.Enum):
-    """What a block of memory holds."""
+    """What a block of memory holds.
+
+    Scratch is a tensor of which nothing but its room is needed: what a recomputed node is given for its state, or a
+    buffer of which it is known when the kernel asks for it. Workspace is all that a kernel takes besides, however many
+    blocks it is.
+    """
 
     VALUE = "value"
     TOKEN = "token"
+    SCRATCH = "scratch"
     WORKSPACE = "workspace"
 
 
@@ -30,7 +37,7 @@ class Block(NamedTuple):
         size_bytes: as the allocator is asked for it.
         kind: what it holds.
         name: of the value (of the first one, where others take over the buffer), of the value that a token stands for,
-            or of the node whose workspace it is.
+            or of the node whose scratch or workspace it is.
         leaves: it is a graph output, which outlives the steps and belongs to the caller.
     """
 
@@ -43,10 +50,9 @@ class Block(NamedTuple):
 
 
 def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], lives: Lives) -> tuple[Block, ...]:
-    """Return the blocks of all steps, ordered by birth, those of one step in the order in which its kernel asks for them.
+    """Return the blocks of all steps, ordered by birth, those of one step as its kernel asks for them, workspace last.
 
-    An output that takes over the buffer of an input is no block of its own: it lengthens the life of that one. The
-    workspace of a step comes last; the scratch that a recomputed node is given for its state belongs to it.
+    An output that takes over the buffer of an input is no block of its own: it lengthens the life of that one.
     """
     nodes = {node.name: node for node in problem.graph.nodes}
     made = _by_step(lives.versions, len(steps), lambda version: version.born)
@@ -55,26 +61,23 @@ def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], lives: Lives) -
     blocks: list[Block] = []
     place: dict[Version, int] = {}
     for index, step in enumerate(steps):
-        heirs: dict[Version, Version] = {}
-        workspace = 0
-        if step.action is Action.COMPUTE:
-            node = nodes[step.subject]
-            workspace = problem.costs.nodes[node.name].workspace_bytes
-            workspace += problem.graph.scratch_bytes(node) if step.copy else 0
-            heirs = _heirs(problem, node, made[index], dying[index])
-            made[index] = _as_allocated(node, made[index])
-        for version in made[index]:
-            if version in heirs:
-                place[version] = at = place[heirs[version]]
-                blocks[at] = blocks[at]._replace(dies=version.dies)
-                continue
-            place[version] = len(blocks)
-            kind, leaves = BlockKind.VALUE, version.kept
-            blocks.append(Block(index, version.dies, version.size_bytes, kind, version.value, leaves))
-        for token in tokens[index]:
-            blocks.append(Block(index, token.dies, token.size_bytes, BlockKind.TOKEN, token.value))
-        if workspace:
-            blocks.append(Block(index, index, workspace, BlockKind.WORKSPACE, step.subject))
+        if step.action is not Action.COMPUTE:
+            blocks += (_block_of(version, BlockKind.VALUE) for version in made[index])
+            place.update((version, len(blocks) - 1) for version in made[index])  # of a page-in, the only one
+            blocks += (_block_of(token, BlockKind.TOKEN) for token in tokens[index])
+            continue
+        node = nodes[step.subject]
+        heirs = _heirs(problem, node, made[index], dying[index])
+        for heir, source in heirs.items():
+            place[heir] = place[source]
+            blocks[place[heir]] = blocks[place[heir]]._replace(dies=heir.dies)
+        for asked in _asked(problem, node, step, [version for version in made[index] if version not in heirs]):
+            if isinstance(asked, Version):
+                place[asked] = len(blocks)
+                blocks.append(_block_of(asked, BlockKind.VALUE))
+            else:
+                kind, size_bytes = asked
+                blocks.append(Block(index, index, size_bytes, kind, node.name))
     return tuple(blocks)
 
 
@@ -94,13 +97,32 @@ def _by_step(versions: Sequence[Version], steps: int, step_of: Callable[[Version
     return found
 
 
-def _as_allocated(node: Node, made: list[Version]) -> list[Version]:
-    """Return what a node makes in the order in which its kernel asks for the buffers."""
-    order = ALLOCATION_ORDERS.get(node.op_type)
-    if order is None or node.domain not in KNOWN_DOMAINS:
-        return made
-    names = [node.outputs[index] for index in order if index < len(node.outputs)]
-    return sorted(made, key=lambda version: names.index(version.value))
+def _block_of(version: Version, kind: BlockKind) -> Block:
+    leaves = kind is BlockKind.VALUE and version.kept
+    return Block(version.born, version.dies, version.size_bytes, kind, version.value, leaves)
+
+
+def _asked(
+    problem: ScheduleProblem, node: Node, step: Step, made: Sequence[Version]
+) -> Iterator[Version | tuple[BlockKind, int]]:
+    """Yield what a node makes, scratch and workspace (with their bytes) in the order in which memory is asked for."""
+    workspace_bytes = problem.costs.nodes[node.name].workspace_bytes
+    for size_bytes in problem.graph.scratch_sizes(node) if step.copy else ():
+        yield BlockKind.SCRATCH, size_bytes
+    buffers = workspace_parts(problem.graph, node)
+    if buffers and sum(buffers) <= workspace_bytes:
+        workspace_bytes -= sum(buffers)
+        of_name, left = {version.value: version for version in made}, iter(buffers)
+        for place in ALLOCATION_ORDERS[node.op_type]:
+            name = node.outputs[place] if BUFFER != place < len(node.outputs) else ""
+            if place == BUFFER:
+                yield BlockKind.SCRATCH, next(left)
+            elif name in of_name:
+                yield of_name[name]
+    else:
+        yield from made
+    if workspace_bytes:
+        yield BlockKind.WORKSPACE, workspace_bytes
 
 
 def _heirs(
