@@ -7,13 +7,10 @@ from itertools import chain
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.addresses.region import Region
+from poet_onnx.addresses.region import Address, Region, StepAddresses
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.passes.layout import DOMAIN
+from poet_onnx.passes.layout import ARENA, DOMAIN
 from poet_onnx.passes.weave import DOMAIN_VERSION
-
-OP_TYPE = "Arena"
-"""Operator that serves the allocations of a step from the region."""
 
 
 class InsertArena(InPlacePass):
@@ -47,15 +44,15 @@ class InsertArena(InPlacePass):
             ir.AttrInt64("region_bytes", self._region.region_bytes),
             ir.AttrInt64s("layout", layout_numbers(self._region)),
         )
-        node = ir.Node(DOMAIN, OP_TYPE, graph.inputs[:1], attributes, outputs=[armed], name=name)
+        node = ir.Node(DOMAIN, ARENA, graph.inputs[:1], attributes, outputs=[armed], name=name)
         graph.insert_before(graph[0], node)
         model.opset_imports[DOMAIN] = DOMAIN_VERSION
         return PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
         """Check that the node is there, before all others."""
-        if self._is_needed(model) and (model.graph[0].domain, model.graph[0].op_type) != (DOMAIN, OP_TYPE):
-            raise CheckFailedError("The node with the plan's addresses is not the first of the rewritten graph.")
+        if self._is_needed(model) and read_region(model) != self._region:
+            raise CheckFailedError("The rewritten graph does not begin with a node that has the plan's addresses.")
 
     def _is_needed(self, model: ir.Model) -> bool:
         return self._region.region_bytes > 0 and len(model.graph.inputs) > 0
@@ -68,3 +65,28 @@ def layout_numbers(region: Region) -> tuple[int, ...]:
         for step in region.steps
         for number in (step.workspace_offset, step.workspace_bytes, len(step.blocks), *chain(*step.blocks))
     )
+
+
+def read_region(model: ir.Model) -> Region | None:
+    """Return the addresses that a rewritten model begins with, None where it has none.
+
+    Raises:
+        CheckFailedError: if they were changed to something that is no layout.
+    """
+    first = next(iter(model.graph), None)
+    if first is None or (first.domain, first.op_type) != (DOMAIN, ARENA):
+        return None
+    size, layout = first.attributes.get("region_bytes"), first.attributes.get("layout")
+    if size is None or layout is None or (size.type, layout.type) != (ir.AttributeType.INT, ir.AttributeType.INTS):
+        raise CheckFailedError(f"Node '{first.name}' has no addresses.")
+    numbers = tuple(layout.as_ints())
+    steps, at = list[StepAddresses](), 0
+    while at < len(numbers):
+        head = numbers[at : at + 3]
+        blocks = numbers[at + 3 : at + 3 + 3 * head[-1]]
+        if len(head) < 3 or head[2] < 0 or len(blocks) < 3 * head[2]:
+            raise CheckFailedError(f"The addresses of node '{first.name}' end within step {len(steps)}.")
+        addresses = zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True)
+        steps.append(StepAddresses(head[0], head[1], tuple(Address(*address) for address in addresses)))
+        at += 3 + len(blocks)
+    return Region(size.as_int(), tuple(steps))

@@ -35,7 +35,10 @@ from poet_onnx.passes.versions import Version, follow
 from poet_onnx.plan import Action, Step
 
 DOMAIN = "poet"
-"""Operator domain of gates and transfers."""
+"""Operator domain of gates and transfers, and of the node with the plan's addresses."""
+
+ARENA = "Arena"
+"""Operator that serves a step's allocations at the plan's addresses: it stands before the nodes of the layout."""
 
 NORMALIZATIONS = frozenset(("LayerNormalization", "SimplifiedLayerNormalization"))
 """Operators that the runtime fuses with an Add before them."""

@@ -9,7 +9,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import Tensor, TrainingGraph
-from poet_onnx.passes.layout import DOMAIN, TOKEN, Placed, lay_out
+from poet_onnx.passes.layout import ARENA, DOMAIN, TOKEN, Placed, lay_out
 from poet_onnx.plan import Step
 
 DOMAIN_VERSION = 1
@@ -80,13 +80,18 @@ def weave(model: ir.Model, graph: TrainingGraph, layout: Sequence[Placed]) -> bo
 def check_woven(model: ir.Model, layout: Sequence[Placed]) -> None:
     """Check that a model's nodes are those of a layout, in its order, every input made before it is read.
 
+    Before them there may be the node with the plan's addresses.
+
     Raises:
         CheckFailedError: naming the first node that is out of place.
     """
     known = {value.name for value in model.graph.inputs} | set(model.graph.initializers)
-    if len(model.graph) != len(layout):
-        raise CheckFailedError(f"The rewritten graph has {len(model.graph)} nodes where the plan has {len(layout)}.")
-    for placed, node in zip(layout, model.graph, strict=True):
+    nodes = list(model.graph)
+    if nodes and (nodes[0].domain, nodes[0].op_type) == (DOMAIN, ARENA):
+        del nodes[0]
+    if len(nodes) != len(layout):
+        raise CheckFailedError(f"The rewritten graph has {len(nodes)} nodes where the plan has {len(layout)}.")
+    for placed, node in zip(layout, nodes, strict=True):
         inputs = tuple((value.name or "") if value is not None else "" for value in node.inputs)
         if node.name != placed.name or inputs != placed.inputs:
             raise CheckFailedError(

@@ -6,12 +6,12 @@ same addresses on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from poet_onnx.addresses.packing import pack
 from poet_onnx.addresses.region import OUTSIDE, Address, Region, StepAddresses
-from poet_onnx.addresses.slots import Slot, liveness_peak_bytes
+from poet_onnx.addresses.slots import Slot
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.simulate import replay
@@ -41,8 +41,7 @@ def plan_region(problem: ScheduleProblem, steps: Sequence[Step], target: str) ->
     Raises:
         CheckFailedError: if the steps are no valid plan of the graph.
     """
-    free = replace(problem, budget_bytes=None, deadline_seconds=None)
-    blocks = [block for block in replay(free, steps).blocks if block.size_bytes]
+    blocks = plan_blocks(problem, steps)
     paged = frozenset(step.subject for step in steps if step.action is Action.PAGE_OUT_START)
     extra_bytes = BLOCK_EXTRA_BYTES if target == "stock" else 0
     slots = [_slot(block, paged, extra_bytes) for block in blocks if not block.leaves]
@@ -57,7 +56,50 @@ def plan_region(problem: ScheduleProblem, steps: Sequence[Step], target: str) ->
         else:
             made[block.born].append(Address(offset, block.size_bytes, block.dies))
     laid_out = tuple(StepAddresses(*room, tuple(made[index])) for index, room in enumerate(workspace))
-    return Region(packing.region_bytes, liveness_peak_bytes(slots), laid_out)
+    return Region(packing.region_bytes, laid_out)
+
+
+def plan_blocks(problem: ScheduleProblem, steps: Sequence[Step]) -> list[Block]:
+    """Return the blocks of a plan that are not empty; limits are not looked at.
+
+    Raises:
+        CheckFailedError: if the steps are no valid plan of the graph.
+    """
+    free = replace(problem, budget_bytes=None, deadline_seconds=None)
+    return [block for block in replay(free, steps).blocks if block.size_bytes]
+
+
+def false_addresses(problem: ScheduleProblem, steps: Sequence[Step], region: Region) -> Iterator[str]:
+    """Yield a sentence for each step in which a region has other blocks than a plan, or has two in one place.
+
+    Workspace depends on costs that may not be at hand: of it only is asked that nothing else is there meanwhile.
+
+    Raises:
+        CheckFailedError: if the steps are no valid plan of the graph.
+    """
+    expected = plan_blocks(problem, steps)
+    made: list[list[Block]] = [[] for _ in steps]
+    for block in expected:
+        if block.kind is not BlockKind.WORKSPACE:
+            made[block.born].append(block)
+    if len(region.steps) != len(steps):
+        yield f"The file has addresses for {len(region.steps)} steps, but its plan has {len(steps)}."
+        return
+    busy: list[tuple[int, int, int]] = []
+    for index, (step, blocks) in enumerate(zip(region.steps, made, strict=True)):
+        found = [(block.size_bytes, block.dies, block.offset == OUTSIDE) for block in step.blocks]
+        if found != [(block.size_bytes, block.dies, block.leaves) for block in blocks]:
+            yield f"The file has addresses for other blocks in step {index} than its plan makes there."
+        busy = [area for area in busy if area[2] >= index]
+        new = [
+            (block.offset, block.offset + block.size_bytes, block.dies) for block in step.blocks if block.offset >= 0
+        ]
+        new.append((step.workspace_offset, step.workspace_offset + step.workspace_bytes, index))
+        for start, end, dies in new:
+            if end > region.region_bytes or any(start < high and low < end for low, high, _ in busy):
+                yield f"The file has two blocks at {start} bytes in step {index}, or one beyond the region."
+            if end > start:
+                busy.append((start, end, dies))
 
 
 def _slot(block: Block, paged: frozenset[str], extra_bytes: int) -> Slot:

@@ -43,10 +43,8 @@ class Region:
 
     Attributes:
         region_bytes: of all that is in it; a multiple of 64.
-        liveness_peak_bytes: the most bytes of slots that are alive at once: no region can be smaller.
         steps: one for each step of the plan.
     """
 
     region_bytes: int
-    liveness_peak_bytes: int
     steps: tuple[StepAddresses, ...]

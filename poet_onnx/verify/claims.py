@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import islice, takewhile
 
 import onnx_ir as ir
 
+from poet_onnx.addresses import false_addresses
 from poet_onnx.costs import cost_table
 from poet_onnx.device import load_device
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.given_plan import false_figures
 from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.arena import read_region
 from poet_onnx.passes.metadata import promises
 from poet_onnx.plan import Plan
 from poet_onnx.problem import ScheduleProblem
@@ -35,11 +37,15 @@ def false_claims(rewritten: ir.Model, graph: TrainingGraph, plan: Plan) -> Itera
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found or "", text, strict=False)))
             said = "nothing" if found is None else _part(found, same)
             yield f"The file says {said} for {key}, but its plan says {_part(text, same)}."
+    problem = ScheduleProblem(graph, cost_table(graph, load_device(_ANY_DEVICE)))
     try:
-        made = simulate(ScheduleProblem(graph, cost_table(graph, load_device(_ANY_DEVICE))), plan.steps)
+        made = simulate(problem, plan.steps)
+        region = read_region(rewritten)
     except CheckFailedError as error:
         yield f"The plan in the file cannot be carried out: {error}"
         return
+    if region is not None:
+        yield from islice(false_addresses(problem, plan.steps, region), 1)
     for false in false_figures(plan, made):
         yield f"The plan in the file says {false}."
 
