@@ -139,9 +139,12 @@ def check_trainable(parameters: Iterable[ir.Value]) -> None:
         InputError: naming one that does not.
     """
     for value in parameters:
+        if value.dtype in (None, ir.DataType.UNDEFINED):
+            raise InputError(f"Parameter '{value.name}' has no element type in the model.")
         if value.dtype != ir.DataType.FLOAT:
-            kind = "no known type" if value.dtype is None else f"type {value.dtype.name.lower()}"
-            raise InputError(f"Parameter '{value.name}' has elements of {kind}: only float32 can be trained.")
+            raise InputError(
+                f"Parameter '{value.name}' has elements of type {value.dtype!s}: only float32 can be trained."
+            )
 
 
 def free_state(graph: ir.Graph, names: Iterable[str]) -> dict[str, State]:

@@ -149,8 +149,10 @@ class Report(Figures):
             solve_seconds: the plan's certificate, see `poet_onnx.plan.Certificate`.
         region_bytes: of the memory that a session reserves for the step, in which every buffer but the graph's outputs
             has its address; the transient peak, laid out.
-        gradient_buffer_bytes: the part of the resident bytes that a `TrainingSession` does without where it updates
-            parameters within the step; the optimizer's moments, which are no part of the graph, come on top in any use.
+        optimizer: what updates the parameters within the step, in words, with its moments among the resident bytes;
+            "none" if nothing does: then moments come on top in any use.
+        gradient_buffer_bytes: the part of the resident bytes that gradients are collected in. Without an optimizer in
+            the step a `TrainingSession` does without most of them where it updates parameters within the step.
         part_bytes: weight gradients larger than this are computed in parts; None where all are whole.
         estimated_workspace_nodes: of the graph that was planned, those whose kernels' own memory is an estimate.
         frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
@@ -184,6 +186,7 @@ class Report(Figures):
     seed: int
     solve_seconds: float = pydantic.Field(ge=0)
     region_bytes: int = pydantic.Field(default=0, ge=0)
+    optimizer: str = "none"
     gradient_buffer_bytes: int = pydantic.Field(default=0, ge=0)
     part_bytes: int | None = pydantic.Field(default=None, ge=1)
     estimated_workspace_nodes: tuple[str, ...] = ()
@@ -240,6 +243,7 @@ class Report(Figures):
             seed=certificate.seed,
             solve_seconds=certificate.solve_seconds,
             region_bytes=result.region_bytes,
+            optimizer=plan.optimizer,
             gradient_buffer_bytes=result.graph.gradient_buffer_bytes,
             part_bytes=plan.part_bytes,
             estimated_workspace_nodes=estimated_workspace_nodes(result.graph, result.costs),

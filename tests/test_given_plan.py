@@ -88,7 +88,7 @@ def test_no_changed_plan_breaks_a_promise(path: Path, made: RewriteResult, tmp_p
         file = mutated(as_file(made), rng)
         text = json.dumps(file)
         try:
-            form_of(text, "host", "training")
+            form_of(text, "host", "training", "none")
             plan = replayed(problem, read_plan(text, made.graph), aside_bytes=0)
         except InputError:
             continue

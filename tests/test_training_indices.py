@@ -57,7 +57,7 @@ def test_labels_and_ids_out_of_range_are_refused_and_training_goes_on(tagger: Pa
 @pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
 def test_a_lowered_graph_knows_what_its_labels_may_be(tagger: Path, tmp_path: Path) -> None:
     path = tmp_path / "stock.onnx"
-    poet_onnx.rewrite(tagger, device="a72", target="stock").save(path)
+    poet_onnx.rewrite(tagger, device="a72", target="stock", optimizer="sgd").save(path)
     command = [os.environ["POET_STOCK_PYTHON"], str(Path(__file__).with_name("stock_refusals.py")), path, tagger.parent]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

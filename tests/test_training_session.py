@@ -15,7 +15,7 @@ import poet_onnx
 from poet_onnx import SGD, Adam, AdamW, TrainingSession
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.runtime import count_allocations, training_module
-from poet_onnx.training.optimizers import Optimizer
+from poet_onnx.training.optimizers import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -270,26 +270,32 @@ def test_every_error_is_one_of_ours() -> None:
         TrainingSession("nothing.onnx", {})
 
 
+@pytest.mark.parametrize("target", ["stock", "training"])
 @pytest.mark.parametrize(
-    ("name", "optimizer", "options", "expected"),
-    [
-        ("resnet18", AdamW(1e-3), {}, {"gradients": 0, "moments": 2}),
-        ("transformer", SGD(1e-2, momentum=0.9), {"keep_gradients": True}, {"gradients": 1, "moments": 1}),
-        ("vgg16", SGD(1e-2), {"accumulation_steps": 2}, {"gradients": 1, "moments": 0}),
-    ],
+    ("kind", "asked"),
+    [*((kind, {}) for kind in KINDS), ("adam", {"accumulation_steps": 2}), ("sgd", {"clip_norm": True})],
+    ids=str,
 )
 def test_the_plan_and_the_session_agree_on_what_lives_through_the_steps(
-    model_path: Callable[..., Path],
-    name: str,
-    optimizer: Optimizer,
-    options: dict[str, Any],
-    expected: dict[str, int],
+    model_path: Callable[..., Path], target: str, kind: str, asked: dict[str, Any]
 ) -> None:
-    """All but gradient buffers and moments is the same; of these there are as many as parameters, or none."""
-    result = poet_onnx.rewrite(model_path(name), device="a72", activation_budget="100%")
-    checkpoint = model_path(name).with_name("checkpoint")
-    found = TrainingSession(result.model, checkpoint, optimizer=optimizer, **options).resident_bytes
+    path = model_path("mobilenet")
+    result = poet_onnx.rewrite(
+        path, device="a72", activation_budget="100%", target=target, optimizer=kind, gap=0.9, **asked
+    )
+    found = TrainingSession(result.model, path.with_name("checkpoint")).resident_bytes
+    assert sum(found.values()) == result.rewritten.resident_bytes
+    moments = len(KINDS[kind].slots)
+    parameters_bytes = found["parameters"]
+    assert (found["moments"], found["gradients"]) == (moments * parameters_bytes, bool(asked) * parameters_bytes)
+    assert result.graph.gradient_buffer_bytes == found["gradients"]
+
+
+def test_without_an_optimizer_the_plan_counts_buffers_and_no_moments(model_path: Callable[..., Path]) -> None:
+    path = model_path("resnet18")
+    result = poet_onnx.rewrite(path, device="a72", activation_budget="100%")
+    found = TrainingSession(result.model, path.with_name("checkpoint"), optimizer=AdamW(1e-3)).resident_bytes
     buffers_bytes, flag_bytes = result.graph.gradient_buffer_bytes, 1
-    assert {kind: found[kind] for kind in expected} == {kind: n * buffers_bytes for kind, n in expected.items()}
-    rest = sum(size for kind, size in found.items() if kind not in expected)
-    assert rest == result.rewritten.resident_bytes - buffers_bytes - flag_bytes
+    assert (found["gradients"], found["moments"]) == (0, 2 * buffers_bytes)
+    planned = found["parameters"] + found["statistics"] + found["constants"] + found["batch"]
+    assert planned == result.rewritten.resident_bytes - buffers_bytes - flag_bytes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import rich.box
 from rich.table import Table
 
+from poet_onnx.choices import NO_OPTIMIZER
 from poet_onnx.cli.figures import bytes_text, duration_text, percent_text, scaled_text
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def report_lines(report: Report) -> list[str]:
         what = "transient peak" if report.budget_kind == "activation" else "process peak"
         lines.append(f"budget: {bytes_text(report.budget_bytes)} ({what}); used: {bytes_text(used)}")
     lines += frozen_lines(report.frozen_batch_norms)
+    if report.optimizer != NO_OPTIMIZER:
+        lines.append(f"optimizer: {report.optimizer}, in the step; what it keeps is resident")
     if report.deadline_seconds is not None:
         late = report.seconds > report.deadline_seconds * (1 + 1e-9)
         lines.append(

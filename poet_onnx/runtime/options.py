@@ -13,6 +13,8 @@ from poet_onnx.ops import library_path
 from poet_onnx.quantities import MOST_THREADS
 from poet_onnx.runtime.directories import page_directory
 from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
+from poet_onnx.training.description import TRAINING_KEY
+from poet_onnx.training.model_file import read_metadata
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
@@ -171,13 +173,19 @@ def training_module(
         paging: as in `session_options`.
 
     Raises:
-        InputError: this environment has no onnxruntime-training, or what `session_options` raises.
+        InputError: this environment has no onnxruntime-training, or the graph an optimizer of its own, or what
+            `session_options` raises.
     """
     runtime = installed_runtime()
     if not runtime.has_training:
         raise InputError(
             f"onnxruntime.training.api needs onnxruntime-training, and this environment has {runtime.distribution} "
             f"{runtime.version}: use `pip install poet-onnx[training]` in a new environment."
+        )
+    if TRAINING_KEY in read_metadata(training_model):
+        raise InputError(
+            f"{os.fspath(training_model)} was rewritten with an optimizer in its step, beside which there is no place "
+            "for another: train it with poet_onnx.TrainingSession, or rewrite the original with --optimizer none."
         )
     options = session_options(threads=threads, page_dir=page_dir, paging=paging)
     try:
