@@ -17,8 +17,10 @@ _ACCUMULATORS = {
 """Operators whose first input is a gradient buffer."""
 
 _BUFFER_SUFFIX = "_grad.accumulation.buffer"
-_FIRST_MOMENT = 3
-"""Input of an update node at which what the optimizer keeps begins: gradient, rates and parameter come before."""
+_KEPT_PREFIX = "poet/"
+"""Of inputs that hold what an optimizer keeps, and the numbers that change from step to step."""
+_UPDATED_INPUT = 2
+"""Of an update node: the parameter, behind the gradient and the rates."""
 
 _MEANS = {
     "parameters": "trained and frozen",
@@ -104,20 +106,21 @@ def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
     A batch is what stands before the first parameter that is trained, as in the files of
     `onnxruntime.training.artifacts`; parameters that are not trained stand among the others.
     """
-    buffers, parameters, moments = set[str](), set[str](), set[str]()
+    buffers, parameters, state = set[str](), set[str](), set[str]()
     for node in graph.nodes:
         if (node.domain, node.op_type) in _ACCUMULATORS and node.inputs[0] in graph.inputs:
             buffers.add(node.inputs[0])
             parameters.add(node.inputs[0].removesuffix(_BUFFER_SUFFIX))
         elif node.domain == "poet" and node.op_type.startswith("Update"):
-            parameters.add(node.inputs[_FIRST_MOMENT - 1])
-            moments.update(node.inputs[_FIRST_MOMENT:])
+            parameters.add(node.inputs[_UPDATED_INPUT])
+        else:
+            state.update(node.updates)
     places = [place for place, name in enumerate(graph.inputs) if name in parameters]
     first = min(places, default=len(graph.inputs))
     kinds = dict.fromkeys((name for name, tensor in graph.tensors.items() if tensor.resident), "constants")
     kinds |= dict.fromkeys(graph.inputs[:first], "batch") | dict.fromkeys(graph.inputs[first:], "parameters")
-    kinds |= dict.fromkeys(buffers, "gradient buffers") | dict.fromkeys(moments, "moments")
-    return kinds
+    kinds |= dict.fromkeys(buffers, "gradient buffers") | dict.fromkeys(state, "constants")
+    return kinds | {name: "moments" for name in graph.inputs if name.startswith(_KEPT_PREFIX)}
 
 
 def process_memory(

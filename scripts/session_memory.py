@@ -4,7 +4,7 @@
 
 Every row is a process of its own, with the ONNX Runtime of the interpreter that runs this: `imports` is the session's
 part of poet-onnx imported, `options` what `session_options` adds (the runtime's library), `session` what making the
-session of a model adds, and `load_peak` how much more than at its end was taken while it was made. No tensor is counted:
+session of a model adds, and `load_peak` how much more than at its end was taken while it was made. No tensor counts:
 the inputs of a training graph, which hold all parameters, are bound only later. The last lines are least squares over
 the rows: bytes of a session = a + b nodes + c initializers.
 """
@@ -22,7 +22,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-FIELDS = ("runtime", "model", "nodes", "initializers", "file_bytes", "start", "imports", "options", "session", "load_peak")
+FIELDS = (
+    "runtime",
+    "model",
+    "nodes",
+    "initializers",
+    "file_bytes",
+    "start",
+    "imports",
+    "options",
+    "session",
+    "load_peak",
+)
 """Figures from `start` on are bytes of resident memory."""
 
 WORKER = """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,16 +18,16 @@ from poet_onnx.quantities import parse_budget
 from poet_onnx.verify import verify as verify_models
 from poet_onnx.verify.process import verify_process
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.table import Table
+
 
 def inspect(model: Path, *, device: str, as_json: bool, **form: Any) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
     with terminal.ProgressLine(f"searching for the smallest budget of {model}"):
         inspection = inspect_model(model, load_device(device), **form)
-    if as_json:
-        terminal.show_json(inspection.model_dump_json(indent=2))
-        return
-    for part in tables.inspection_parts(inspection):
-        terminal.show(part)
+    _show(inspection, tables.inspection_parts(inspection), as_json)
 
 
 def verify(
@@ -48,23 +49,26 @@ def verify(
     if in_process:
         budget = None if ram_budget is None else parse_budget(ram_budget, name="RAM budget").size_bytes
         with terminal.ProgressLine(f"training {rewritten} for {steps} steps in a process of its own"):
-            run = verify_process(rewritten, ram_budget_bytes=budget, steps=steps, threads=threads, page_dir=page_dir)
-        if as_json:
-            terminal.show_json(run.model_dump_json(indent=2))
-        else:
-            for line in tables.process_run_lines(run):
-                terminal.show(line)
+            run = verify_process(
+                original, rewritten, ram_budget_bytes=budget, steps=steps, threads=threads, page_dir=page_dir
+            )
+        _show(run, tables.process_run_lines(run), as_json)
         context.exit(0 if run.passed else 1)
     with terminal.ProgressLine(f"running both models for {feeds} steps"):
         report = verify_models(
             original, rewritten, feeds=feeds, threads=threads, optimized=optimized, page_dir=page_dir
         )
-    if as_json:
-        terminal.show_json(report.model_dump_json(indent=2))
-    else:
-        for part in tables.verification_parts(report):
-            terminal.show(part)
+    _show(report, tables.verification_parts(report), as_json)
     context.exit(0 if report.passed else 1)
+
+
+def _show(found: BaseModel, parts: Iterable[str | Table], as_json: bool) -> None:
+    """Show what was found, for a program or for people."""
+    if as_json:
+        terminal.show_json(found.model_dump_json(indent=2))
+        return
+    for part in parts:
+        terminal.show(part)
 
 
 def _check_usage(context: click.Context, in_process: bool) -> None:

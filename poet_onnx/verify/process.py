@@ -24,6 +24,8 @@ from poet_onnx.choices import LEAST_STEPS
 from poet_onnx.errors import InputError
 from poet_onnx.extract import extract
 from poet_onnx.feeds import random_feeds
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.metadata import Settings, read_settings
 from poet_onnx.process import resident_kinds
 from poet_onnx.rewrite import as_model
@@ -53,6 +55,7 @@ class Trial:
 
 
 def verify_process(
+    original: str | os.PathLike[str] | ir.Model,
     rewritten: str | os.PathLike[str] | ir.Model,
     *,
     ram_budget_bytes: int | None = None,
@@ -68,7 +71,8 @@ def verify_process(
     keep to the budget besides.
 
     Args:
-        rewritten: the model that poet-onnx made, or its file.
+        original: the model before the rewrite, which tells the parameters.
+        rewritten: the model that poet-onnx made of it, or its file.
         ram_budget_bytes: bound on the process; default the one that the model was rewritten for, if any.
         steps: to train.
         threads: inside an operator; default those that the model was planned for.
@@ -89,16 +93,21 @@ def verify_process(
         else:
             path = Path(rewritten)
         parameters = Path(folder, "parameters.safetensors")
-        write_random_parameters(model, parameters)
+        write_random_parameters(_graph_of(original, settings), parameters)
         job = training_job(model, settings, path, parameters, steps=steps, threads=threads, page_dir=page_dir)
         del model
         trial = train(job, budget)
     return _judged(trial, budget, sum(settings.process.values()), steps)
 
 
-def write_random_parameters(model: ir.Model, path: Path) -> None:
+def _graph_of(original: str | os.PathLike[str] | ir.Model, settings: Settings) -> TrainingGraph:
+    model = as_model(original)
+    normalize_for("training", settings.dims or None)(model)
+    return extract(model)
+
+
+def write_random_parameters(graph: TrainingGraph, path: Path) -> None:
     """Write random values of a training graph's parameters as safetensors."""
-    graph = extract(model)
     kinds = resident_kinds(graph)
     names = tuple(name for name in graph.inputs if kinds[name] == "parameters")
     arrays: dict[str, npt.NDArray[np.generic]] = random_feeds(replace(graph, inputs=names), 0)
@@ -140,15 +149,27 @@ def training_job(
     }
 
 
-def train(job: Mapping[str, Any], budget_bytes: int | None) -> Trial:
-    """Train in a fresh process of this interpreter, held to a budget if there is one."""
+def train(job: Mapping[str, Any], budget_bytes: int | None, python: str | None = None) -> Trial:
+    """Train in a fresh process, held to a budget if there is one.
+
+    Args:
+        job: what to do.
+        budget_bytes: bound on the process; None for none.
+        python: interpreter, which imports what its own environment has; default this one, with what it imports from.
+    """
     with contextlib.ExitStack() as stack:
         limit, join, data_bytes = "", None, None
         if budget_bytes is not None:
             limit, join, data_bytes = stack.enter_context(_limited(budget_bytes))
-        command = [sys.executable, "-m", "poet_onnx.training.trial", json.dumps({**job, "budget_bytes": data_bytes})]
-        # What this process imports from, the other one does.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [
+            python or sys.executable,
+            "-m",
+            "poet_onnx.training.trial",
+            json.dumps({**job, "budget_bytes": data_bytes}),
+        ]
+        environment = dict(os.environ)
+        if python is None:
+            environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, errors="replace", check=False, preexec_fn=join
         )
