@@ -12,44 +12,11 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 std::atomic<uint64_t> allocator_extra_bytes{0};
 
-struct Totals {
-  std::atomic<uint64_t> region_bytes{0}, steps{0}, refused_steps{0}, planned{0}, workspace{0}, unplanned{0};
-  std::atomic<uint64_t> unplanned_bytes{0}, unplanned_most_bytes{0}, largest_end{0};
-};
-
-Totals& totals() {
-  static auto* const instance = new Totals;
-  return *instance;
-}
-
-void raise(std::atomic<uint64_t>& most, uint64_t value) {
-  uint64_t seen = most.load(kRelaxed);
-  while (value > seen && !most.compare_exchange_weak(seen, value, kRelaxed)) {
-  }
-}
-
-void count(uint64_t& own, std::atomic<uint64_t>& all) {
-  ++own;
-  all.fetch_add(1, kRelaxed);
-}
-
 bool overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) { return a < b + b_bytes && b < a + a_bytes; }
 
 }  // namespace
 
 void set_allocator_extra_bytes(uint64_t bytes) { allocator_extra_bytes.store(bytes, kRelaxed); }
-
-ArenaValues total_arena_values() {
-  const Totals& t = totals();
-  return {t.region_bytes.load(kRelaxed),
-          t.steps.load(kRelaxed),
-          t.refused_steps.load(kRelaxed),
-          t.planned.load(kRelaxed),
-          t.workspace.load(kRelaxed),
-          t.unplanned.load(kRelaxed),
-          t.unplanned_most_bytes.load(kRelaxed),
-          t.largest_end.load(kRelaxed)};
-}
 
 bool Arena::open(uint64_t number, const ArenaLayout& layout) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -65,7 +32,7 @@ bool Arena::open(uint64_t number, const ArenaLayout& layout) {
   dying_ = std::move(dying);
   values_ = {};
   values_.region_bytes = layout.region_bytes();
-  totals().region_bytes.fetch_add(layout.region_bytes(), kRelaxed);
+  arena_totals().region_bytes.fetch_add(layout.region_bytes(), kRelaxed);
   outputs_are_bound_ = false;
   ticket_ = 0;
   number_ = number;
@@ -81,7 +48,7 @@ void Arena::close() noexcept {
 
 void Arena::drop_if_unused() noexcept {
   if (number_ != 0 || layout_ == nullptr || !live_.empty() || unplanned_live_ != 0) return;
-  totals().region_bytes.fetch_sub(values_.region_bytes, kRelaxed);
+  arena_totals().region_bytes.fetch_sub(values_.region_bytes, kRelaxed);
   region_.reset();
   layout_.reset();
   known_ = {};
@@ -93,7 +60,7 @@ bool Arena::enter(uint64_t ticket, uint64_t previous) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (number_ == 0 || layout_->step_count() == 0) return false;
   if (ticket_ != 0 && ticket_ != previous && run_live_ != 0) {
-    count(values_.refused_steps, totals().refused_steps);
+    add_one(values_.refused_steps, arena_totals().refused_steps);
     return false;
   }
   // A block of the plan that outlived its run has left with the caller.
@@ -102,7 +69,7 @@ bool Arena::enter(uint64_t ticket, uint64_t previous) noexcept {
   // What was passed by and did not come again was no workspace.
   for (Known& known : known_)
     if (known.seen_run == run_ && known.seen != 0 && known.served_run != run_) known.to_pass = 0;
-  count(values_.steps, totals().steps);
+  add_one(values_.steps, arena_totals().steps);
   ticket_ = ticket;
   ++run_;
   run_live_ = 0;
@@ -234,22 +201,22 @@ Arena::Source Arena::place(uint64_t offset, uint64_t bytes, uint32_t entry, void
   ++run_live_;
   if (entry != kNoEntry) ++dying_[layout_->entry(entry).dies];
   if (entry == kNoEntry)
-    ::poet::count(values_.workspace, totals().workspace);
+    ::poet::add_one(values_.workspace, arena_totals().workspace);
   else
-    ::poet::count(values_.planned, totals().planned);
+    ::poet::add_one(values_.planned, arena_totals().planned);
   values_.largest_end = std::max(values_.largest_end, offset + bytes);
-  raise(totals().largest_end, offset + bytes);
+  raise_to(arena_totals().largest_end, offset + bytes);
   region_->hand_out(offset, bytes);
   *block = region_->data() + offset;
   return Source::kRegion;
 }
 
 Arena::Source Arena::refuse(uint64_t bytes) {
-  ::poet::count(values_.unplanned, totals().unplanned);
+  ::poet::add_one(values_.unplanned, arena_totals().unplanned);
   ++unplanned_live_;
   unplanned_live_bytes_ += bytes;
   values_.unplanned_most_bytes = std::max(values_.unplanned_most_bytes, unplanned_live_bytes_);
-  raise(totals().unplanned_most_bytes, totals().unplanned_bytes.fetch_add(bytes, kRelaxed) + bytes);
+  raise_to(arena_totals().unplanned_most_bytes, arena_totals().unplanned_bytes.fetch_add(bytes, kRelaxed) + bytes);
   return Source::kUnplanned;
 }
 
@@ -287,7 +254,7 @@ bool Arena::release(const void* block, uint64_t bytes) noexcept {
   if (!is_own) {
     --unplanned_live_;
     unplanned_live_bytes_ -= bytes;
-    totals().unplanned_bytes.fetch_sub(bytes, kRelaxed);
+    arena_totals().unplanned_bytes.fetch_sub(bytes, kRelaxed);
   } else if (live_.erase(static_cast<uint64_t>(static_cast<const unsigned char*>(block) - region_->data()),
                          &released)) {
     region_->take_back(released.offset, released.bytes);

@@ -16,22 +16,11 @@
 #include <vector>
 
 #include "arena_layout.h"
+#include "arena_statistics.h"
 #include "live_blocks.h"
 #include "region.h"
 
 namespace poet {
-
-// The layout that poet_onnx/runtime/arena.py reads.
-struct ArenaValues {
-  uint64_t region_bytes = 0;
-  uint64_t steps = 0;                 // runs that were served
-  uint64_t refused_steps = 0;         // runs that found the region in use by another thread
-  uint64_t planned = 0;               // blocks at their planned addresses
-  uint64_t workspace = 0;             // other blocks in the region
-  uint64_t unplanned = 0;             // blocks that the region had no room for
-  uint64_t unplanned_most_bytes = 0;  // of these, alive at once
-  uint64_t largest_end = 0;           // of the blocks in the region
-};
 
 class Arena {
  public:
@@ -115,8 +104,5 @@ class Arena {
 
 // Bytes that the runtime's allocator asks for beyond a tensor's own.
 void set_allocator_extra_bytes(uint64_t bytes);
-
-// Of all arenas that this process ever had.
-ArenaValues total_arena_values();
 
 }  // namespace poet

@@ -82,7 +82,7 @@ std::vector<uint64_t> numbers() {
 
 bool read(uint64_t number, ArenaValues* values) {
   if (number == 0) {
-    *values = total_arena_values();
+    *values = arena_totals().values();
     return true;
   }
   Registry& r = registry();

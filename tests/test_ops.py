@@ -261,6 +261,7 @@ def test_the_stock_runtime_passes_these_tests() -> None:
         for name in (
             "test_ops.py",
             "test_ops_accumulate.py",
+            "test_ops_arena.py",
             "test_ops_refusals.py",
             "test_ops_faults.py",
             "test_runtime.py",

@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "arena_plans.h"
 #include "arenas.h"
 #include "fork.h"
 #include "harness.h"
@@ -13,11 +14,6 @@
 
 namespace driver {
 namespace {
-
-using Random = std::mt19937_64;
-
-uint64_t below(Random& random, uint64_t end) { return random() % end; }
-bool one_in(Random& random, uint64_t count) { return below(random, count) == 0; }
 
 // The one place from which the runtime's allocator asks.
 __attribute__((noinline)) void* ask(size_t bytes) {
@@ -30,77 +26,6 @@ void learn_to_ask() {
   allocations::learn_caller(1);
   allocations::replacement_free(ask(1));
   allocations::learn_caller(0);
-}
-
-struct PlannedBlock {
-  uint64_t bytes = 0;
-  size_t born = 0, dies = 0;
-  bool is_output = false;     // leaves with the caller
-  bool is_workspace = false;  // of one step
-  int64_t offset = -1;
-};
-
-// A step's plan: what each step asks for, in order.
-struct Plan {
-  std::vector<std::vector<PlannedBlock>> steps;
-  int64_t region_bytes = 0;
-  std::vector<int64_t> numbers;
-};
-
-// Places every block at the lowest address that is free for as long as it lives.
-void pack(Plan* plan) {
-  std::vector<PlannedBlock*> placed;
-  for (auto& step : plan->steps)
-    for (PlannedBlock& block : step) {
-      if (block.is_output) continue;
-      std::map<int64_t, int64_t> busy;
-      for (const PlannedBlock* other : placed)
-        if (other->born <= block.dies && block.born <= other->dies)
-          busy[other->offset] = other->offset + static_cast<int64_t>(aligned(other->bytes));
-      int64_t at = 0;
-      for (const auto& [begin, end] : busy) {
-        if (begin >= at + static_cast<int64_t>(aligned(block.bytes))) break;
-        at = std::max(at, end);
-      }
-      block.offset = at;
-      placed.push_back(&block);
-      plan->region_bytes = std::max(plan->region_bytes, at + static_cast<int64_t>(aligned(block.bytes)));
-    }
-}
-
-// At most one workspace a step has a zone; `has_twins`: sizes repeat, so that one block may be taken for another.
-Plan make_plan(Random& random, bool has_twins) {
-  Plan plan;
-  plan.steps.resize(1 + below(random, 20));
-  uint64_t next_bytes = 1;
-  for (size_t step = 0; step < plan.steps.size(); ++step) {
-    const auto size = [&] { return has_twins ? 64 << below(random, 4) : (next_bytes += 1 + below(random, 90)); };
-    for (uint64_t count = below(random, 4); count > 0; --count) {
-      PlannedBlock block{size(), step, step, one_in(random, 8), false, -1};
-      while (block.dies + 1 < plan.steps.size() && !one_in(random, 4)) ++block.dies;
-      plan.steps[step].push_back(block);
-    }
-    if (one_in(random, 2)) plan.steps[step].push_back({size(), step, step, false, true, -1});
-    std::shuffle(plan.steps[step].begin(), plan.steps[step].end(), random);
-  }
-  pack(&plan);
-  for (const auto& step : plan.steps) {
-    int64_t zone = 0, zone_bytes = 0, count = 0;
-    std::vector<int64_t> blocks;
-    for (const PlannedBlock& block : step) {
-      if (block.is_workspace) {
-        zone = block.offset;
-        zone_bytes = static_cast<int64_t>(block.bytes);
-      } else {
-        blocks.insert(blocks.end(),
-                      {block.offset, static_cast<int64_t>(block.bytes), static_cast<int64_t>(block.dies)});
-        ++count;
-      }
-    }
-    plan.numbers.insert(plan.numbers.end(), {zone, zone_bytes, count});
-    plan.numbers.insert(plan.numbers.end(), blocks.begin(), blocks.end());
-  }
-  return plan;
 }
 
 // Blocks that are alive, by address, each filled with a byte of its own. Knows nothing of arenas but what they count.
@@ -158,14 +83,6 @@ class Account {
   unsigned char* highest_ = nullptr;
   unsigned last_fill_ = 0;
 };
-
-uint64_t blocks_in_region(const Plan& plan) {
-  uint64_t count = 0;
-  for (const auto& step : plan.steps)
-    count += static_cast<uint64_t>(
-        std::count_if(step.begin(), step.end(), [](const PlannedBlock& block) { return !block.is_output; }));
-  return count;
-}
 
 // How a run is not as planned: one in so many events, 0: none.
 struct Deviations {
@@ -235,7 +152,7 @@ void runs_that_keep_to_their_layout_need_no_malloc() {
     }
     account.release_all();
     arena.close();
-    REQUIRE(allocations::current_bytes() == base && total_arena_values().region_bytes == 0);
+    REQUIRE(allocations::current_bytes() == base && arena_totals().values().region_bytes == 0);
   }
 }
 
@@ -260,7 +177,7 @@ void any_run_is_served_rightly() {
     account.release_all();
     arena.close();
     REQUIRE(allocations::current_bytes() == base);
-    REQUIRE(total_arena_values().region_bytes == 0);
+    REQUIRE(arena_totals().values().region_bytes == 0);
   }
 }
 
@@ -299,7 +216,7 @@ void threads_share_an_arena_or_not() {
   ArenaValues values;
   REQUIRE(shared.read(shared.number(), &values) && values.steps + values.refused_steps == 300);
   shared.close();
-  REQUIRE(total_arena_values().region_bytes == 0);
+  REQUIRE(arena_totals().values().region_bytes == 0);
 }
 
 void layouts_of_a_region_are_checked() {
@@ -332,7 +249,7 @@ void faults_of_an_arena_are_harmless() {
   const ArenaLayout layout(64, {0, 0, 1, 0, 8, 0});
   faults::arm(faults::Kind::kNoMapping, 0);
   REQUIRE(fails([&] { arenas::open(layout); }, "needs a region of 64 bytes, but the system has "));
-  REQUIRE(faults::disarm() == 1 && total_arena_values().region_bytes == 0);
+  REQUIRE(faults::disarm() == 1 && arena_totals().values().region_bytes == 0);
   for (uint64_t calls = 0;; ++calls) {
     faults::arm(faults::Kind::kOutOfMemory, calls);
     Arena* arena = nullptr;
@@ -347,7 +264,7 @@ void faults_of_an_arena_are_harmless() {
       arena->close();
     }
     if (faults::disarm() <= calls) break;
-    REQUIRE(total_arena_values().region_bytes == 0);
+    REQUIRE(arena_totals().values().region_bytes == 0);
   }
 }
 
