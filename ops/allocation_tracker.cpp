@@ -57,6 +57,8 @@ Shard& shard_of(const void* block) {
 thread_local bool is_of_pool = false;  // the module started this thread, and no node has run on it
 thread_local size_t learnt_bytes = 0;  // not 0: that the runtime's allocator was asked for, which calls next
 
+thread_local bool is_uncounted = false;
+
 // Who asks for memory, and what it makes of an allocation that fails.
 enum class Caller {
   kAllocator,    // the runtime's, which throws or returns an error
@@ -121,7 +123,7 @@ bool remove(const void* address) {
 // forbidden where the limit says so.
 template <class Call>
 void* allocate(Caller caller, size_t alignment, size_t bytes, Call&& call) {
-  if (!is_counted(alignment)) return call(alignment);
+  if (!is_counted(alignment) || is_uncounted) return call(alignment);
   const bool is_arenas = caller == Caller::kAllocator && alignment <= kBlockAlignment;
   if (bytes >= kLargeBytes && state().aligns_large.load(std::memory_order_relaxed))
     alignment = std::max(alignment, kLargeAlignment);
@@ -217,6 +219,8 @@ void* address_of(Function* function) {
 }  // namespace
 
 void learn_caller(size_t asked_bytes) { learnt_bytes = asked_bytes; }
+
+void leave_uncounted(bool is_on) { is_uncounted = is_on; }
 
 void align_large_blocks() { state().aligns_large.store(true, std::memory_order_relaxed); }
 

@@ -32,6 +32,9 @@ void run_nodes_here();
 // From now on large blocks start at whole pages, so that direct I/O can reach them without a copy in between.
 void align_large_blocks();
 
+// What this thread allocates while it is on is not counted: the byte of a flag that no plan has.
+void leave_uncounted(bool is_on);
+
 // True where `data` is the first byte of a live tracked block of at least `bytes` bytes.
 bool is_tracked(const void* data, uint64_t bytes);
 

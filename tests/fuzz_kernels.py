@@ -58,7 +58,16 @@ class Model:
         self._shapes: dict[str, Shape] = {}
         self.feeds: dict[str, Array] = {}
         self.nodes: list[NodeProto] = []
-        makers = (self._gate, self._page, self._accumulate, self._rows, self._update, self._normalize, self._depthwise)
+        makers = (
+            self._arena,
+            self._gate,
+            self._page,
+            self._accumulate,
+            self._rows,
+            self._update,
+            self._normalize,
+            self._depthwise,
+        )
         for _ in range(self._random.randint(1, 5)):
             self._random.choice(makers)()
 
@@ -114,6 +123,8 @@ class Model:
                     given[name] = self._shape()
         if math.prod(map(abs, given.get("shape", ()))) > MOST_ELEMENTS:
             given["shape"] = attributes["shape"]
+        if given.get("region_bytes", 0) > MOST_ELEMENTS:
+            given["region_bytes"] = attributes["region_bytes"]
         if given and self._is_wrong():
             given.pop(self._random.choice(list(given)))
         names = [f"out{len(self.nodes)}_{index}" for index in range(len(outputs))]
@@ -121,6 +132,19 @@ class Model:
         for name, (dtype, shape) in zip(names, outputs, strict=True):
             self._types[name], self._shapes[name] = dtype, shape
         return names
+
+    def _arena(self) -> None:
+        """Serve what follows from a region; its layout knows nothing of the nodes, so that it fits by chance alone."""
+        steps = self._random.randint(1, 8)
+        layout: list[int] = []
+        for step in range(steps):
+            count = self._random.randint(0, 3)
+            layout += [64 * self._random.randint(0, 7), self._random.choice((0, 64)), count]
+            for _ in range(count):
+                offset = self._random.choice((-1, *range(0, 512, 64)))
+                layout += [offset, 4 * self._random.randint(1, 16), self._random.randint(step, steps - 1)]
+        name = self._input(FLOAT, self._shape())
+        self._add("Arena", [name], [(BOOL, (1,))], region_bytes=512, layout=tuple(layout))
 
     def _gate(self) -> None:
         name = self._input(self._random.choice(DTYPES), self._shape())

@@ -309,6 +309,15 @@ def test_bad_layouts_are_refused_at_load(tmp_path: Path, attributes: dict, messa
         make_session(payload, tmp_path)
 
 
+def test_the_output_may_be_read(tmp_path: Path) -> None:
+    nodes = [
+        poet_node("Arena", ["x"], ["armed"], region_bytes=64, layout=[0, 0, 0]),
+        helper.make_node("Cast", ["armed"], ["y"], to=FLOAT),
+    ]
+    session = make_session(make_model(nodes, [("x", FLOAT, (4,))], [("y", FLOAT, (1,))]), tmp_path)
+    assert session.run(None, {"x": np.ones(4, np.float32)})[0].tolist() == [1.0]
+
+
 def test_models_with_a_layout_pass_the_checker() -> None:
     register_schemas()
     checked = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(model(PLANNED)), True, True, True)
