@@ -74,3 +74,8 @@ class OptimizerChoice:
             )
             return None
         return self.updates
+
+
+def in_words(updates: Updates | None) -> str:
+    """Return what a plan says of the optimizer in its step."""
+    return NO_OPTIMIZER if updates is None else str(updates)

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.region import Region
 from poet_onnx.capacity import PageFileError, check_page_file, schedule_in_capacity
-from poet_onnx.choices import NO_OPTIMIZER
 from poet_onnx.costs import CostTable, cost_table
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.extract import extract
@@ -20,6 +19,7 @@ from poet_onnx.forms import forms, take_form
 from poet_onnx.given_plan import form_of, read_plan, replayed
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.known_plans import KnownPlans, least_joules
+from poet_onnx.optimizer_choice import in_words
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.process import ProcessCosts, ProcessMemory
@@ -94,7 +94,7 @@ def make_plan(model: ir.Model, request: Request, updates: Updates | None = None)
     whole: _Whole | None = None
     best: Planned | None = None
     failures: list[Failure] = []
-    plans = KnownPlans(request.known_plans, request.device.name, request.target, _words(updates))
+    plans = KnownPlans(request.known_plans, request.device.name, request.target, in_words(updates))
     for form in forms(model, request.device, request.target, split=request.split, updates=updates):
         graph = extract(form.model)
         whole = whole or _Whole.of(graph, request)
@@ -120,16 +120,12 @@ def make_plan(model: ir.Model, request: Request, updates: Updates | None = None)
         asked = Asked(request, whole.bound_bytes or 0, whole.process)
         raise refusal(failures, asked, seconds_to_explain(end))
     take_form(model, request.target, best.plan.part_bytes, best.plan.expansions, updates)
-    return replace(best, plan=replace(best.plan, optimizer=_words(updates)))
-
-
-def _words(updates: Updates | None) -> str:
-    return NO_OPTIMIZER if updates is None else str(updates)
+    return replace(best, plan=replace(best.plan, optimizer=in_words(updates)))
 
 
 def _carry_given(model: ir.Model, request: Request, given: Plan | str, updates: Updates | None) -> Planned:
     """Replay a plan that was made before on the model, lowered and split as it asks."""
-    options = form_of(given, request.device.name, request.target, _words(updates))
+    options = form_of(given, request.device.name, request.target, in_words(updates))
     first = next(forms(model, request.device, request.target, updates=updates))
     whole = _Whole.of(extract(first.model), request)
     take_form(model, request.target, *options, updates)

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, PassBase, PassResult, Sequential
+from onnx_ir.passes import PassBase, Sequential
 
 from poet_onnx.costs import CostTable
 from poet_onnx.device import DeviceProfile
 from poet_onnx.errors import InputError
 from poet_onnx.external_data import hold_external, refuse_external
-from poet_onnx.extract import check_training, check_wellformed, load_model, read_proto
+from poet_onnx.extract import check_wellformed, load_model, read_proto
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.arena import InsertArena
-from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside, warn_user
+from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
-from poet_onnx.passes.layout import DOMAIN
 from poet_onnx.passes.lowering import normalize_for
-from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
+from poet_onnx.passes.metadata import WriteInputRanges, WriteMetadata
 from poet_onnx.passes.normalize import own_errors
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
-from poet_onnx.planning import Planned, make_plan
+from poet_onnx.planning import Planned
 from poet_onnx.process import ProcessMemory
 from poet_onnx.request import BudgetKind, Request, read_request
+from poet_onnx.rewrite_passes import CheckGiven, Findings, PlanStep, RefuseUnfit, WithPlan
 from poet_onnx.saving import save_model
 
 if TYPE_CHECKING:
@@ -91,87 +91,6 @@ class RewriteResult:
             InputError: if it cannot be written.
         """
         save_model(self.model, path)
-
-
-@dataclass
-class _Progress:
-    """What one run of the passes has found so far; later passes read it when their turn comes."""
-
-    original_nodes: int = 0
-    planned: list[Planned] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def warn(self, sentence: str) -> None:
-        """Warn the user, and keep it for the report."""
-        self.warnings.append(sentence)
-        warn_user(sentence)
-
-
-class CheckGiven(InPlacePass):
-    """Check that a model hangs together, and hold its external data so that they are checked at each reading."""
-
-    def call(self, model: ir.Model) -> PassResult:
-        """Check the model.
-
-        Raises:
-            InputError: if it cannot be used.
-        """
-        check_wellformed(model)
-        hold_external(model)
-        return PassResult(model, modified=False)
-
-
-class RefuseUnfit(InPlacePass):
-    """Refuse a model that poet-onnx has rewritten already, and one without gradients; changes nothing."""
-
-    def __init__(self, progress: _Progress) -> None:
-        super().__init__()
-        self._progress = progress
-
-    def call(self, model: ir.Model) -> PassResult:
-        """Look at the model, and count its nodes."""
-        # An import alone says nothing: ONNX Runtime writes one for every domain that is known to its process.
-        if VERSION_KEY in model.metadata_props or any(node.domain == DOMAIN for node in model.graph):
-            raise InputError("The model was rewritten by poet-onnx already: give the model that it was made from.")
-        check_training(model)
-        self._progress.original_nodes = len(model.graph)
-        self._progress.planned.clear()
-        self._progress.warnings.clear()
-        return PassResult(model, modified=False)
-
-
-class PlanStep(InPlacePass):
-    """Plan the step; lowers it for its target, splits large gradients if need be, and writes the optimizer's updates.
-
-    Later passes do the rest.
-    """
-
-    def __init__(self, request: Request, progress: _Progress) -> None:
-        super().__init__()
-        self._request = request
-        self._progress = progress
-
-    def call(self, model: ir.Model) -> PassResult:
-        """Plan the step."""
-        request = self._request
-        updates = request.optimizer.for_model(model, self._progress.warn)
-        planned = make_plan(model, request, updates)
-        self._progress.planned.append(planned)
-        is_changed = request.target != "training" or planned.plan.part_bytes is not None or updates is not None
-        return PassResult(model, modified=is_changed)
-
-
-class WithPlan(InPlacePass):
-    """A pass that is made of the plan when its turn comes."""
-
-    def __init__(self, make: Callable[[Planned], PassBase], progress: _Progress) -> None:
-        super().__init__()
-        self._make = make
-        self._progress = progress
-
-    def call(self, model: ir.Model) -> PassResult:
-        """Make the pass and run it."""
-        return self._make(self._progress.planned[-1])(model)
 
 
 def rewrite(
@@ -272,7 +191,7 @@ def rewrite(
         clip_norm=clip_norm,
     )
     model = as_model(model_or_path)
-    found = _Progress()
+    found = Findings()
     with own_errors():
         _passes(request, found, partial(model_beside, model_or_path))(model)
     planned = found.planned[-1]
@@ -308,7 +227,7 @@ def pipeline(**options: Any) -> Sequential:
         InputError: if an option cannot be used. What is wrong with a model is raised when the passes run, as the cause
             of an `onnx_ir.passes.PassError`.
     """
-    return _passes(read_request(**options), _Progress())
+    return _passes(read_request(**options), Findings())
 
 
 def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir.Model:
@@ -333,9 +252,9 @@ def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model)
     return model
 
 
-def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Model | None] = lambda: None) -> Sequential:
+def _passes(request: Request, findings: Findings, forward: Callable[[], ir.Model | None] = lambda: None) -> Sequential:
     def with_plan(make: Callable[[Planned], PassBase]) -> WithPlan:
-        return WithPlan(make, progress)
+        return WithPlan(make, findings)
 
     def metadata(planned: Planned) -> PassBase:
         return WriteMetadata(
@@ -351,11 +270,11 @@ def _passes(request: Request, progress: _Progress, forward: Callable[[], ir.Mode
 
     return Sequential(
         CheckGiven(),
-        RefuseUnfit(progress),
-        SettleBatchNorm(request.frozen_batch_norm, forward=forward, warn=progress.warn),
+        RefuseUnfit(findings),
+        SettleBatchNorm(request.frozen_batch_norm, forward=forward, warn=findings.warn),
         normalize_for(request.target, request.dims or None),
         WriteInputRanges(),
-        PlanStep(request, progress),
+        PlanStep(request, findings),
         with_plan(lambda planned: AnnotateCosts(planned.costs)),
         with_plan(lambda planned: OrderNodes(planned.graph, planned.plan)),
         with_plan(lambda planned: InsertRecompute(planned.graph, planned.plan)),

@@ -21,7 +21,7 @@ STAGES = [
     {"passes"},
     {"process"},
     {"forms", "optimizer_choice", "request", "capacity", "known_plans", "variant", "process_budget", "refusal"},
-    {"planning", "saving", "rewrite"},
+    {"planning", "saving", "rewrite_passes", "rewrite"},
     {"ops", "feeds", "runtime", "verify", "profiler", "training"},
     {"report", "inspection"},
     {"cli"},

@@ -5,35 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from poet_onnx import plan_json
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.extract import check_training, extract
-from poet_onnx.feeds import random_feeds
-from poet_onnx.graph import Phase, TrainingGraph
-from poet_onnx.passes.batch_norm_modes import settle_alike
 from poet_onnx.passes.layout import lay_out
-from poet_onnx.passes.lowering import prepare
-from poet_onnx.passes.metadata import PLAN_KEY, read_settings
-from poet_onnx.passes.normalize import InlineFunctions, Normalization, PinSeeds
-from poet_onnx.passes.split import SplitWeightGradients
-from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.passes.weave import check_woven
-from poet_onnx.plan import Action, Plan
+from poet_onnx.plan import Action
 from poet_onnx.rewrite import as_model
 from poet_onnx.runtime import count_allocations, installed_runtime
-from poet_onnx.training.description import TRAINING_KEY, Description
+from poet_onnx.training.description import TRAINING_KEY
 from poet_onnx.verify.claims import false_claims
 from poet_onnx.verify.compare import difference
 from poet_onnx.verify.optimized import fused_copies
-from poet_onnx.verify.report import Difference, OptimizedRun, VerificationReport
+from poet_onnx.verify.report import OptimizedRun, VerificationReport
 from poet_onnx.verify.sessions import Conditions, ProfiledSession, Session
+from poet_onnx.verify.subject import Subject, feeds_of, initial_state, make_subject
 from poet_onnx.workspace import has_workspace_rule
 
 PEAK_TOLERANCE = 0.002
@@ -45,30 +35,6 @@ PEAK_TOLERANCE_BYTES = 64
 SHOWN_DIFFERENCES = 10
 
 Array = npt.NDArray[np.generic]
-
-
-@dataclass
-class _Subject:
-    """What is verified: both models, the graph and the plan, and what the checks have found.
-
-    `expected` is what the original says of its training, with the same optimizer in its step.
-    """
-
-    original: ir.Model
-    rewritten: ir.Model
-    graph: TrainingGraph
-    plan: Plan
-    state: tuple[str, ...]
-    seeds_pinned: bool
-    conditions: Conditions
-    seed: int
-    expected: Description | None
-    problems: list[str] = field(default_factory=list)
-    differences: list[Difference] = field(default_factory=list)
-    bytes_compared: int = 0
-    measured_bytes: int = 0
-    original_bytes: int = 0
-    buffers: int = 0
 
 
 def verify(
@@ -112,7 +78,7 @@ def verify(
             "A model with an optimizer in its step keeps to the file's order, and the runtime's optimizations do not: "
             "verify it without them."
         )
-    subject = _subject(as_model(original), rewritten, threads, page_dir, seed)
+    subject = make_subject(as_model(original), rewritten, threads, page_dir, seed)
     bound = subject.plan.budget_bytes if budget_bytes is None else budget_bytes
     subject.problems += false_claims(subject.rewritten, subject.graph, subject.plan)
     metadata_true = not subject.problems
@@ -154,56 +120,7 @@ def verify(
     )
 
 
-def _subject(
-    original: ir.Model,
-    rewritten: ir.Model,
-    threads: int | None,
-    page_dir: str | os.PathLike[str] | None,
-    seed: int,
-) -> _Subject:
-    text = rewritten.metadata_props.get(PLAN_KEY)
-    if text is None:
-        raise InputError("The second model holds no plan: give the original and the model that poet-onnx made of it.")
-    if PLAN_KEY in original.metadata_props:
-        raise InputError("The first model was rewritten by poet-onnx: give the model that it was made from.")
-    check_training(original)
-    settle_alike(original, rewritten)
-    settings, described = read_settings(rewritten), _described(rewritten)
-    normalized = original.clone()
-    file = plan_json.parse(text)
-    prepare(target=settings.target, dims=settings.dims or None, expansions=file.expansions)(normalized)
-    if settings.target != "training":
-        original = normalized.clone()
-    if file.part_bytes is not None:
-        SplitWeightGradients(file.part_bytes)(normalized)
-    Normalization(InlineFunctions())(original)
-    seeds_pinned = Normalization(PinSeeds())(original).modified
-    if described is not None:
-        for model in (normalized, original):
-            Normalization(WriteUpdates(described.updates, kept=described.buffers))(model)
-    graph = extract(normalized)
-    state = dict.fromkeys(name for node in graph.nodes for name in node.updates)
-    return _Subject(
-        original=original,
-        rewritten=rewritten,
-        graph=graph,
-        plan=plan_json.from_json(text, graph),
-        state=tuple(state),
-        seeds_pinned=seeds_pinned,
-        conditions=Conditions(threads or settings.threads, None if page_dir is None else os.fspath(page_dir)),
-        seed=seed,
-        expected=_described(normalized),
-        problems=[] if described == _described(normalized) else [f"The file's {TRAINING_KEY} is of another model."],
-    )
-
-
-def _described(model: ir.Model) -> Description | None:
-    """Return what a model says of its training."""
-    text = model.metadata_props.get(TRAINING_KEY)
-    return None if text is None else Description.from_json(text)
-
-
-def _check_plan(subject: _Subject) -> bool:
+def _check_plan(subject: Subject) -> bool:
     """Check that the file's nodes are those that the plan in it asks for."""
     try:
         check_woven(subject.rewritten, lay_out(subject.graph, subject.plan.steps))
@@ -213,14 +130,14 @@ def _check_plan(subject: _Subject) -> bool:
     return True
 
 
-def _check_bits(subject: _Subject, feeds: int) -> None:
+def _check_bits(subject: Subject, feeds: int) -> None:
     """Run both models for some steps, compare everything after each, and note the allocator's peaks."""
     with contextlib.ExitStack() as stack:
         counter = stack.enter_context(count_allocations())
         original = stack.enter_context(_session(subject, subject.original, "original", subject.conditions))
         rewritten = stack.enter_context(_session(subject, subject.rewritten, "rewritten", subject.conditions))
         for step in range(max(feeds, 2)):  # the first step warms the sessions up, later ones are measured
-            inputs = _feeds(subject, step)
+            inputs = feeds_of(subject, step)
             peaks, results = [], []
             for session in (original, rewritten):
                 binding = session.prepare(inputs)
@@ -237,48 +154,19 @@ def _check_bits(subject: _Subject, feeds: int) -> None:
                 break
 
 
-def _session(subject: _Subject, model: ir.Model, role: str, conditions: Conditions) -> Session:
+def _session(subject: Subject, model: ir.Model, role: str, conditions: Conditions) -> Session:
     session = Session(model, role, subject.state, conditions)
-    session.start(_initial_state(subject))
+    session.start(initial_state(subject))
     return session
 
 
-def _profiled_session(subject: _Subject, conditions: Conditions) -> ProfiledSession:
+def _profiled_session(subject: Subject, conditions: Conditions) -> ProfiledSession:
     session = ProfiledSession(subject.rewritten, "rewritten", subject.state, conditions)
-    session.start(_initial_state(subject))
+    session.start(initial_state(subject))
     return session
 
 
-def _initial_state(subject: _Subject) -> dict[str, Array]:
-    """Return contents for what the model updates: the initializers' own, random for inputs."""
-    initializers = subject.original.graph.initializers
-    feeds = random_feeds(subject.graph, subject.seed)
-    state = {}
-    for name in subject.state:
-        tensor = initializers[name].const_value if name in initializers else None
-        state[name] = feeds[name] if tensor is None else tensor.numpy()
-    return state | {name: array for name, array in _statistics(subject).items() if name in state}
-
-
-def _statistics(subject: _Subject) -> dict[str, Array]:
-    """Return the statistics that were the original's initializers and are inputs now."""
-    state = {} if subject.expected is None else subject.expected.state
-    return {name: each.array for name, each in state.items()}
-
-
-def _feeds(subject: _Subject, step: int) -> dict[str, Array]:
-    """Return random inputs of a step; accumulators add to what is there in even steps and start anew in odd ones."""
-    feeds = random_feeds(subject.graph, subject.seed + step) | _statistics(subject)
-    for node in subject.graph.nodes:
-        if node.phase is not Phase.UPDATE:
-            continue
-        for name in node.inputs:
-            if name in feeds and feeds[name].dtype == np.bool_:
-                feeds[name] = np.full_like(feeds[name], step % 2 == 1)
-    return feeds
-
-
-def _compare(subject: _Subject, step: int, original: Mapping[str, Array], rewritten: Mapping[str, Array]) -> None:
+def _compare(subject: Subject, step: int, original: Mapping[str, Array], rewritten: Mapping[str, Array]) -> None:
     for name, expected in original.items():
         found = rewritten.get(name)
         if found is None:
@@ -294,7 +182,7 @@ def _compare(subject: _Subject, step: int, original: Mapping[str, Array], rewrit
         subject.problems.append(f"Bits differ: {first}{also}.")
 
 
-def _check_peak(subject: _Subject, budget_bytes: int | None) -> None:
+def _check_peak(subject: Subject, budget_bytes: int | None) -> None:
     measured, predicted = subject.measured_bytes, subject.plan.prediction.transient_peak_bytes
     exact = all(has_workspace_rule(node) for node in subject.graph.nodes)  # otherwise the budget alone is a promise
     if exact and abs(measured - predicted) > max(PEAK_TOLERANCE * predicted, PEAK_TOLERANCE_BYTES):
@@ -309,10 +197,10 @@ def _check_peak(subject: _Subject, budget_bytes: int | None) -> None:
         )
 
 
-def _check_order(subject: _Subject) -> tuple[int, bool]:
+def _check_order(subject: Subject) -> tuple[int, bool]:
     """Check that the runtime executes the file's nodes in the file's order; return how many ran."""
     with _profiled_session(subject, subject.conditions) as session:
-        session.run(session.prepare(_feeds(subject, 0)))
+        session.run(session.prepare(feeds_of(subject, 0)))
         executed = session.executed_nodes()
     expected = [node.name for node in subject.rewritten.graph]
     for index, ((ran, _), stands) in enumerate(zip(executed, expected, strict=False)):
@@ -324,15 +212,15 @@ def _check_order(subject: _Subject) -> tuple[int, bool]:
     return len(executed), len(executed) == len(expected)
 
 
-def _check_optimized(subject: _Subject) -> OptimizedRun:
+def _check_optimized(subject: Subject) -> OptimizedRun:
     """Run both models under all optimizations: bits must be equal and recomputed nodes must run."""
     conditions = Conditions(subject.conditions.threads, subject.conditions.page_dir, optimized=True)
     with _session(subject, subject.original, "original", conditions) as session:
-        binding = session.prepare(_feeds(subject, 0))
+        binding = session.prepare(feeds_of(subject, 0))
         session.run(binding)
         expected = session.read(binding)
     with _profiled_session(subject, conditions) as session:
-        binding = session.prepare(_feeds(subject, 0))
+        binding = session.prepare(feeds_of(subject, 0))
         session.run(binding)
         found = session.read(binding)
         ran = {name for name, _ in session.executed_nodes()}

@@ -1,0 +1,92 @@
+"""The optimizer on the command line: what is planned with it, and what does not go together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from cli_runs import Cli, assert_one_sentence
+
+from poet_onnx.training.description import TRAINING_KEY, Description
+
+QUICK = ("--device", "a72", "--activation-budget", "80%", "--gap", "0.9")
+
+
+def metadata(path: Path) -> dict[str, str]:
+    return {entry.key: entry.value for entry in onnx.load(path, load_external_data=False).metadata_props}
+
+
+def test_the_optimizer_is_in_the_model_and_in_the_report(cli: Cli, model: Path) -> None:
+    resident = {}
+    for kind in ("none", "sgd", "adam"):
+        out = model.with_name(f"{kind}.onnx")
+        result = cli("rewrite", model, out, *QUICK, "--optimizer", kind, "--json")
+        assert result.code == 0, result
+        report = json.loads(result.out)
+        assert report["optimizer"] == kind
+        resident[kind] = report["resident_bytes"]
+        assert (TRAINING_KEY in metadata(out)) is (kind != "none")
+    parameters_bytes = resident["none"] - resident["sgd"] + 3 * 4 - 1  # rates came, and the flag went
+    assert resident["adam"] - resident["sgd"] == 2 * parameters_bytes + (9 - 3) * 4
+    result = cli("verify", model, model.with_name("adam.onnx"), "--feeds", "2")
+    assert result.code == 0, result
+    result = cli("verify", model, model.with_name("adam.onnx"), "--optimized")
+    assert_one_sentence(result, 2, "optimizer in its step")
+
+
+@pytest.mark.parametrize(("target", "expected"), [("training", "none"), ("stock", "adamw")])
+def test_the_default_depends_on_the_target(cli: Cli, model: Path, target: str, expected: str) -> None:
+    result = cli("rewrite", model, *QUICK, "--target", target, "--json")
+    assert json.loads(result.out)["optimizer"] == expected
+
+
+def test_accumulation_and_clipping_are_told_to_the_session(cli: Cli, model: Path) -> None:
+    asked = ("--optimizer", "adamw", "--accumulation-steps", "4", "--clip-norm")
+    result = cli("rewrite", model, *QUICK, *asked)
+    assert "optimizer: adamw, 4 batches an update, clipped, in the step" in result.out
+    described = Description.from_json(metadata(model.with_suffix(".poet.onnx"))[TRAINING_KEY])
+    assert (described.updates.accumulation_steps, described.updates.clip_norm) == (4, True)
+    assert set(described.buffers) == set(described.parameters)
+
+
+def test_a_plan_is_for_one_optimizer(cli: Cli, model: Path, tmp_path: Path) -> None:
+    plan, out = tmp_path / "plan.json", tmp_path / "out.onnx"
+    assert cli("rewrite", model, *QUICK, "--optimizer", "adam", "--plan-out", plan).code == 0
+    for other in ("sgd", "adamw", "none"):
+        result = cli("rewrite", model, out, "--device", "a72", "--plan", plan, "--optimizer", other)
+        assert_one_sentence(result, 2, "'adam'", f"'{other}'", "--optimizer")
+        result = cli("rewrite", model, out, *QUICK, "--known-plan", plan, "--optimizer", other)
+        assert_one_sentence(result, 2, "'adam'", f"'{other}'")
+    assert not out.exists()
+    assert cli("rewrite", model, out, "--device", "a72", "--plan", plan, "--optimizer", "adam").code == 0
+    first, second = onnx.load(model.with_suffix(".poet.onnx")), onnx.load(out)
+    assert [node.name for node in first.graph.node] == [node.name for node in second.graph.node]
+
+
+def test_what_does_not_go_together_is_refused(cli: Cli, model: Path) -> None:
+    for asked in (("--clip-norm",), ("--accumulation-steps", "2"), ("--optimizer", "none", "--clip-norm")):
+        assert_one_sentence(cli("rewrite", model, *QUICK, *asked), 2, "give an optimizer")
+    assert cli("rewrite", model, *QUICK, "--optimizer", "lion").code == 2
+
+
+def test_inspect_counts_the_moments(cli: Cli, model: Path) -> None:
+    found = {}
+    for kind in ("sgd", "adamw"):
+        result = cli("inspect", model, "--device", "a72", "--optimizer", kind, "--json")
+        found[kind] = json.loads(result.out)["resident_bytes"]
+    assert found["adamw"] > 1.9 * found["sgd"]
+
+
+def test_costs_are_measured_for_an_optimizer(cli: Cli, model: Path, tmp_path: Path) -> None:
+    costs = tmp_path / "costs.json"
+    measuring = ("--device", "host", "-o", costs, "--repetitions", "2", "--page-dir", tmp_path, "--optimizer", "adam")
+    result = cli("profile", model, *measuring)
+    assert result.code == 0, result
+    planning = ("--device", "host", "--activation-budget", "100%", "--costs", costs)
+    result = cli("rewrite", model, *planning, "--optimizer", "adam", "--json")
+    assert result.code == 0, result
+    assert json.loads(result.out)["time_origin"] == "measured"
+    other = cli("rewrite", model, model.with_name("o.onnx"), *planning, "--optimizer", "sgd")
+    assert_one_sentence(other, 2, "measured costs are of another graph", "for the same optimizer")
