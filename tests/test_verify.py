@@ -20,6 +20,7 @@ from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.plan import Action
 from poet_onnx.plan_json import from_json
 from poet_onnx.rewrite import RewriteResult
+from poet_onnx.training.description import TRAINING_KEY, Description, State, Updates
 from poet_onnx.verify import VerificationReport
 from poet_onnx.verify.claims import false_claims
 from poet_onnx.verify.compare import difference
@@ -312,3 +313,46 @@ def test_empty_arrays_and_scalars_are_compared() -> None:
     found = difference("t", 0, np.array(True), np.array(False))
     assert found is not None
     assert (found.element, found.original, found.rewritten) == ((), "True", "False")
+
+
+@pytest.fixture(scope="module")
+def updating(model_path: Callable[..., Path]) -> tuple[Path, ir.Model]:
+    """A model with an optimizer in its step."""
+    path = model_path("mobilenet")
+    options = {"activation_budget": "80%", "gap": 0.9, "optimizer": "adamw"}
+    return path, poet_onnx.rewrite(path, device="a72", **options).model
+
+
+def test_a_step_with_an_optimizer_keeps_every_promise(updating: tuple[Path, ir.Model]) -> None:
+    """Parameters and moments are compared, and change from step to step."""
+    path, model = updating
+    report = poet_onnx.verify(path, model, feeds=3)
+    assert report.problems == ()
+    assert report.bits_equal
+    parameters = [value for value in model.graph.inputs if (value.name or "").startswith("poet/first_moment/")]
+    assert report.buffers_compared > 3 * len(parameters) > 30
+    with pytest.raises(InputError, match="verify it without them"):
+        poet_onnx.verify(path, model, optimized=True)
+
+
+@pytest.mark.parametrize("damage", ["optimizer", "statistics", "offset", "operands"])
+def test_a_wrong_update_is_found(updating: tuple[Path, ir.Model], damage: str) -> None:
+    path, model = updating[0], updating[1].clone()
+    updates = [node for node in model.graph if node.op_type == "UpdateAdam"]
+    described = Description.from_json(model.metadata_props[TRAINING_KEY])
+    if damage == "optimizer":
+        described = replace(described, updates=Updates("adam"))
+    elif damage == "statistics":
+        name, first = next(iter(described.state.items()))
+        described = replace(described, state={**described.state, name: State.of(first.array + 1)})
+    elif damage == "offset":
+        updates[0].attributes["offset"] = ir.AttrInt64("offset", 1)
+    else:
+        first, second = updates[0].inputs[3:5]
+        updates[0].replace_input_with(3, second)
+        updates[0].replace_input_with(4, first)
+    model.metadata_props[TRAINING_KEY] = described.to_json()
+    report = poet_onnx.verify(path, model, feeds=1)
+    assert not report.passed
+    expected = {"optimizer": "plan is for the optimizer 'adamw'", "statistics": "of another model"}.get(damage, "")
+    assert expected in report.problems[0]
