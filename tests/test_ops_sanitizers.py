@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 OPS = Path(__file__).resolve().parent.parent / "ops"
-SCENARIOS = 23  # printed by the driver as "ok: ...", and those of FORKS where it forks
+SCENARIOS = 24  # printed by the driver as "ok: ...", and those of FORKS where it forks
 FORKS = 2
 
 

@@ -2,6 +2,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include <map>
 #include <random>
 #include <thread>
@@ -126,6 +130,23 @@ void run(const Plan& plan, Account& account, Random& random, const Deviations& d
 }
 
 }  // namespace
+
+#if defined(__SANITIZE_ADDRESS__)
+// What lies between the blocks of a region, and what was released, may not be touched.
+void gaps_of_a_region_are_poisoned() {
+  learn_to_ask();
+  Arena& arena = arenas::open(ArenaLayout(256, {0, 0, 1, 64, 60, 0}));
+  arenas::enter(arena);
+  auto* const block = static_cast<unsigned char*>(ask(60));
+  REQUIRE(__asan_region_is_poisoned(block, 60) == nullptr);
+  for (const int at : {-1, 60, 64}) REQUIRE(__asan_address_is_poisoned(block + at));
+  allocations::replacement_free(block);
+  REQUIRE(__asan_address_is_poisoned(block));
+  arena.close();
+}
+#else
+void gaps_of_a_region_are_poisoned() {}
+#endif
 
 // Every run of a plan whose blocks can be told apart is served as planned, whatever failed before it.
 void runs_that_keep_to_their_layout_need_no_malloc() {

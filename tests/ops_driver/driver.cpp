@@ -286,6 +286,7 @@ int main(int argc, char** argv) {
       {"counters are exact across threads", counters_are_exact_across_threads},
       {"threads of a pool are not refused memory", threads_of_a_pool_are_not_refused_memory},
       {"layouts of a region are checked", layouts_of_a_region_are_checked},
+      {"gaps of a region are poisoned", gaps_of_a_region_are_poisoned},
       {"runs that keep to their layout need no malloc", runs_that_keep_to_their_layout_need_no_malloc},
       {"any run is served rightly", any_run_is_served_rightly},
       {"threads share an arena or not", threads_share_an_arena_or_not},

@@ -17,6 +17,7 @@ void memory_of_a_page_in_shows_nothing_else();
 void transfers_may_have_no_end();
 
 void layouts_of_a_region_are_checked();
+void gaps_of_a_region_are_poisoned();
 void runs_that_keep_to_their_layout_need_no_malloc();
 void any_run_is_served_rightly();
 void threads_share_an_arena_or_not();
