@@ -1,8 +1,8 @@
 """Packing: addresses for slots such that no two that live at the same time overlap, in a region as small as can be.
 
 The problem is dynamic storage allocation, which is NP-hard. A few greedy orders are tried; then a search makes the
-region smaller step by step: it takes an order, lowers the limit by the least there is, and moves the first slot that
-does not fit under it to before one that is in its way, again and again (squeaky-wheel optimization: Joslin, Clements,
+region smaller step by step: it takes an order and a limit below the best region, and moves the first slot that does not
+fit under the limit to before one that is in its way, again and again (squeaky-wheel optimization: Joslin, Clements,
 Journal of AI Research 10, 1999). All of it is deterministic and bounded by the number of slots that are placed.
 """
 
@@ -17,8 +17,8 @@ from poet_onnx.addresses.exact import FEW_SLOTS, pack_exactly
 from poet_onnx.addresses.placement import Placement
 from poet_onnx.addresses.slots import Packing, Slot, liveness_peak_bytes
 
-MOST_PLACED = 150_000
-"""Slots placed in all: one to two seconds."""
+MOST_PLACED = 200_000
+"""Slots placed in all: about two seconds."""
 
 MOVES = (300, 1000)
 """Moves of one walk before the search begins anew from another order; walks of either length take turns."""
@@ -76,7 +76,8 @@ class _Search:
         while self.region_bytes > self.enough_bytes and self._placement.placed < MOST_PLACED:
             greedy = self._starts[number // 2 % len(self._starts)][1]
             start = greedy if number % 2 else self._best
-            self._walk_from(list(start), MOVES[number // 2 % len(MOVES)], anywhere=number % 3 == 1)
+            moves = MOVES[number // 2 % len(MOVES)]
+            self._walk_from(list(start), moves, anywhere=number % 3 == 1, is_bold=number // 4 % 2 == 1)
             number += 1
 
     def _keep_start(self, order: list[int]) -> None:
@@ -89,17 +90,20 @@ class _Search:
         self.packing = self._placement.packing(order)
         self._best = list(order)
 
-    def _walk_from(self, order: list[int], moves: int, *, anywhere: bool) -> None:
+    def _walk_from(self, order: list[int], moves: int, *, anywhere: bool, is_bold: bool) -> None:
         """Move slots that do not fit below the best region forward, `moves` times.
 
         Args:
             order: to begin with; it is changed.
             moves: how many.
             anywhere: move to any earlier position, not only to before a slot that lives at the same time.
+            is_bold: ask for half of what the region is too large, not for the least that makes it smaller.
         """
         placement, first = self._placement, 0
         for _ in range(moves):
-            stuck = placement.place(order, first, self.region_bytes - self._step_bytes)
+            excess_bytes = self.region_bytes - self.enough_bytes
+            less_bytes = max(self._step_bytes, excess_bytes // 2) if is_bold else self._step_bytes
+            stuck = placement.place(order, first, self.region_bytes - less_bytes)
             if stuck == len(order):
                 self._keep(order)
                 if self.region_bytes <= self.enough_bytes:
