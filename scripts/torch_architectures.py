@@ -111,7 +111,13 @@ def rewrite(folder: Path, labels: int) -> dict[str, object]:
     original = folder / "training_model.onnx"
     (wanted,) = (value for value in onnx.load(original).graph.input if value.name == "labels")
     dims = {size.dim_param: labels for size in wanted.type.tensor_type.shape.dim if size.dim_param}
-    options: dict[str, Any] = {"gap": GAP, "time_limit_seconds": TIME_LIMIT_SECONDS, "target": "stock", "dims": dims}
+    options: dict[str, Any] = {
+        "gap": GAP,
+        "time_limit_seconds": TIME_LIMIT_SECONDS,
+        "target": "stock",
+        "dims": dims,
+        "optimizer": "none",
+    }
     try:
         result = poet_onnx.rewrite(original, device="a72", activation_budget=BUDGET, **options)
     except InfeasibleError as error:

@@ -138,7 +138,7 @@ def test_random_nets_keep_every_bit_under_random_plans(tmp_path: Path, seed: int
     problem = ScheduleProblem(graph, cost_table(graph, load_device("a72")))
     plan = random_plan(problem, seed, recomputes=12, transfers=6)
     plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions)
-    result = poet_onnx.rewrite(path, device="a72", plan=plan, target=target)
+    result = poet_onnx.rewrite(path, device="a72", plan=plan, target=target, optimizer="none")
     report = poet_onnx.verify(path, result.model, feeds=2, page_dir=tmp_path)
     assert report.problems == ()
     assert abs(report.measured_transient_peak_bytes - report.predicted_transient_peak_bytes) <= 64
@@ -257,7 +257,7 @@ def test_resnet18_with_its_head_and_last_stage_trained_is_torchs_on_the_stock_ru
     first = statistics(net)
     data = batches((2, 3, 32, 32), 5, classes=10)
     path = export_frozen(net, data[0][0], tmp_path)
-    result = poet_onnx.rewrite(path, device="a72", activation_budget="75%", target="stock", gap=0.9)
+    result = poet_onnx.rewrite(path, device="a72", activation_budget="75%", target="stock", gap=0.9, optimizer="sgd")
     assert len(result.frozen_batch_norms) == len(norms(net))
     result.save(tmp_path / "stock.onnx")
     named = {
