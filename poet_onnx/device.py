@@ -139,7 +139,8 @@ class ProcessProfile(_Sourced):
         runtime_bytes: Python, numpy and the stock onnxruntime, imported.
         training_runtime_bytes: the same with onnxruntime-training, which imports torch; None if it does not run there.
         session_bytes: a session, whatever its graph: its environment, and code that runs for the first time.
-        session_bytes_per_node: a session for each node of its graph.
+        session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
+            each value that a node makes.
         paging_bytes: a session that pages: pages on their way, and the thread that moves them.
     """
 
@@ -147,6 +148,7 @@ class ProcessProfile(_Sourced):
     training_runtime_bytes: _ProcessBytes | None = None
     session_bytes: _ProcessBytes
     session_bytes_per_node: _ProcessBytes
+    session_bytes_per_value: _ProcessBytes
     paging_bytes: _ProcessBytes
 
 

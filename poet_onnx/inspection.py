@@ -157,7 +157,7 @@ def inspect(
     costs = cost_table(graph, device)
     problem = ScheduleProblem(graph, costs)
     order = memory_aware_order(problem)
-    process = ProcessBudget(ProcessCosts.of(device, None, target))
+    process = ProcessBudget(ProcessCosts.of(device, None, target), target)
     recompute_only, without_paging = _floor(replace(problem, paging=False), order, target, process)
     with_paging = None if device.storage is None else _floor(problem, order, target, process)[1]
     first_bytes = min(floor.budget_bytes for floor in (without_paging, with_paging) if floor is not None)

@@ -79,13 +79,15 @@ class ProcessMeasurement(_Value):
     Attributes:
         runtime_bytes: Python and all that training imports.
         session_bytes: a session, whatever its graph.
-        session_bytes_per_node: a session for each node of its graph.
+        session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
+            each value that a node makes.
         paging_bytes: a session that pages.
     """
 
     runtime_bytes: _Bytes
     session_bytes: _Bytes
     session_bytes_per_node: _Bytes
+    session_bytes_per_value: _Bytes
     paging_bytes: _Bytes
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import onnx_ir as ir
 
-from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.region import Region
 from poet_onnx.capacity import PageFileError, check_page_file, schedule_in_capacity
 from poet_onnx.costs import CostTable, cost_table
@@ -48,8 +47,8 @@ class Planned:
         ordered: prediction after memory-aware ordering alone.
         rewritten: prediction for the plan.
         original_process, ordered_process, process: what the process takes that runs them.
+        region: where the plan's blocks lie.
         budget_bytes: the bound on the process or the transient peak, as the request's `budget_kind` says.
-        target: runtime that will run the plan.
     """
 
     graph: TrainingGraph
@@ -61,13 +60,8 @@ class Planned:
     original_process: ProcessMemory
     ordered_process: ProcessMemory
     process: ProcessMemory
+    region: Region
     budget_bytes: int | None
-    target: str
-
-    @cached_property
-    def region(self) -> Region:
-        """Return where the plan's blocks lie."""
-        return plan_region(ScheduleProblem(self.graph, self.costs), self.plan.steps, self.target)
 
 
 def make_plan(model: ir.Model, request: Request, updates: Updates | None = None) -> Planned:
@@ -165,7 +159,7 @@ class _Whole:
         aside = set_aside_bytes(free, rule, request.target)
         bound = _budget_bytes(request, ordered, aside)
         costs = ProcessCosts.of(request.device, request.measured, request.target)
-        process = ProcessBudget(costs, bound if request.budget_kind == "ram" else None)
+        process = ProcessBudget(costs, request.target, bound if request.budget_kind == "ram" else None)
         return cls(request, graph, original, ordered, bound, deadline, process)
 
     def problem(self, graph: TrainingGraph) -> ScheduleProblem:
@@ -248,9 +242,9 @@ class _Whole:
             plan.prediction,
             self.process.of_order(self.graph, self.original),
             self.process.of_order(self.graph, self.ordered),
-            self.process.of_plan(problem.graph, plan),
+            self.process.of_plan(problem, plan),
+            self.process.region(problem, plan),
             self.bound_bytes,
-            self.request.target,
         )
 
     def _schedule(

@@ -22,6 +22,9 @@ _KEPT_PREFIX = "poet/"
 _UPDATED_INPUT = 2
 """Of an update node: the parameter, behind the gradient and the rates."""
 
+_MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
+"""An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
+
 _MEANS = {
     "parameters": "trained and frozen",
     "moments": "what the optimizer keeps for each parameter",
@@ -38,13 +41,15 @@ class ProcessCosts:
     Attributes:
         runtime_bytes: Python, numpy and onnxruntime, imported.
         session_bytes: a session, whatever its graph.
-        session_bytes_per_node: a session for each node of its graph.
+        session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
+            each value that a node makes.
         paging_bytes: a session that pages.
     """
 
     runtime_bytes: int = 0
     session_bytes: int = 0
     session_bytes_per_node: int = 0
+    session_bytes_per_value: int = 0
     paging_bytes: int = 0
 
     @classmethod
@@ -52,7 +57,7 @@ class ProcessCosts:
         """Return what was measured on a machine, else what the device's profile says; nothing where neither does."""
         found = None if measured is None else measured.process
         if found is not None:
-            return cls(found.runtime_bytes, found.session_bytes, found.session_bytes_per_node, found.paging_bytes)
+            return cls(**found.model_dump())
         profile = device.process
         if profile is None:
             return cls()
@@ -61,6 +66,7 @@ class ProcessCosts:
             profile.runtime_bytes if training is None else training,
             profile.session_bytes,
             profile.session_bytes_per_node,
+            profile.session_bytes_per_value,
             profile.paging_bytes,
         )
 
@@ -124,7 +130,7 @@ def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
 
 
 def process_memory(
-    graph: TrainingGraph, costs: ProcessCosts, *, nodes: int, region_bytes: int, pages: bool
+    graph: TrainingGraph, costs: ProcessCosts, *, nodes: int, values: int, region_bytes: int, pages: bool
 ) -> ProcessMemory:
     """Return what a process takes that trains a graph.
 
@@ -132,13 +138,15 @@ def process_memory(
         graph: that was planned; what lives through its step is counted once.
         costs: of the process.
         nodes: of the graph that runs.
+        values: inputs of that graph, and what its nodes make.
         region_bytes: what the transient values of the step take, packed.
         pages: whether the step pages.
     """
     sizes = dict.fromkeys(KINDS, 0)
     for name, kind in resident_kinds(graph).items():
-        sizes[kind] += graph.tensors[name].size_bytes
-    session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node if costs.session_bytes else 0
+        size_bytes = graph.tensors[name].size_bytes
+        sizes[kind] += size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
+    session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
     return ProcessMemory(
         (
             ProcessLine("runtime", costs.runtime_bytes, "Python, numpy and onnxruntime, imported"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from poet_onnx.addresses import plan_region
+from poet_onnx.addresses.region import Region
 from poet_onnx.errors import InfeasibleError, LimitReachedError
-from poet_onnx.graph import TrainingGraph
-from poet_onnx.passes.layout import lay_out
-from poet_onnx.plan import Plan, Prediction
+from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.passes.layout import Placed, lay_out
+from poet_onnx.plan import Plan, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.process import ProcessCosts, ProcessMemory, process_memory
 from poet_onnx.scheduling import schedule
@@ -34,32 +36,49 @@ class ProcessBudget:
 
     Attributes:
         costs: of the process besides the step's tensors.
+        target: runtime that the process trains with.
         budget_bytes: bound on the process's peak; None for none.
     """
 
     costs: ProcessCosts
+    target: str
     budget_bytes: int | None = None
+    _regions: dict[tuple[str, tuple[Step, ...]], Region] = field(default_factory=dict, init=False, compare=False)
 
     def of_order(self, graph: TrainingGraph, prediction: Prediction) -> ProcessMemory:
         """Return what the process takes that runs every node once, in an order whose figures are known."""
         return process_memory(
-            graph, self.costs, nodes=len(graph.nodes), region_bytes=prediction.transient_peak_bytes, pages=False
-        )
-
-    def of_plan(self, graph: TrainingGraph, plan: Plan) -> ProcessMemory:
-        """Return what the process takes that carries out a plan."""
-        prediction = plan.prediction
-        return process_memory(
             graph,
             self.costs,
-            nodes=len(lay_out(graph, plan.steps)),
+            nodes=len(graph.nodes),
+            values=_values(graph, graph.nodes),
             region_bytes=prediction.transient_peak_bytes,
+            pages=False,
+        )
+
+    def region(self, problem: ScheduleProblem, plan: Plan) -> Region:
+        """Return where the blocks of a problem's plan lie; it is worked out once."""
+        key = (problem.graph.fingerprint, plan.steps)
+        if key not in self._regions:
+            self._regions[key] = plan_region(problem, plan.steps, self.target)
+        return self._regions[key]
+
+    def of_plan(self, problem: ScheduleProblem, plan: Plan) -> ProcessMemory:
+        """Return what the process takes that carries out a problem's plan."""
+        prediction, placed = plan.prediction, lay_out(problem.graph, plan.steps)
+        return process_memory(
+            problem.graph,
+            self.costs,
+            nodes=1 + len(placed),
+            values=1 + _values(problem.graph, placed),
+            region_bytes=self.region(problem, plan).region_bytes,
             pages=bool(prediction.page_out_bytes or prediction.page_in_bytes),
         )
 
     def fixed_bytes(self, graph: TrainingGraph) -> int:
         """Return what a process takes for a graph at least, whatever the plan, besides transient bytes."""
-        return process_memory(graph, self.costs, nodes=len(graph.nodes), region_bytes=0, pages=False).peak_bytes
+        nodes, values = len(graph.nodes), _values(graph, graph.nodes)
+        return process_memory(graph, self.costs, nodes=nodes, values=values, region_bytes=0, pages=False).peak_bytes
 
     def schedule(
         self, problem: ScheduleProblem, make: Callable[[ScheduleProblem, float], Plan], *, seconds: float
@@ -80,14 +99,14 @@ class ProcessBudget:
         end = time.monotonic() + seconds
         plan = make(problem, seconds)
         for _ in range(ATTEMPTS - 1):
-            excess = self._excess_bytes(problem.graph, plan)
+            excess = self._excess_bytes(problem, plan)
             if excess <= 0 or plan.certificate.status == "interrupted":
                 break
             # Below its own peak: less than the budget alone might allow the same plan again.
             peak = plan.prediction.transient_peak_bytes
             problem = replace(problem, budget_bytes=max(1, min(problem.budget_bytes or peak, peak) - excess))
             plan = make(problem, max(_LEAST_SHARE * seconds, end - time.monotonic()))
-        excess = self._excess_bytes(problem.graph, plan)
+        excess = self._excess_bytes(problem, plan)
         if excess > 0:
             needed = (self.budget_bytes or 0) + excess
             raise ProcessBudgetError(
@@ -110,7 +129,12 @@ class ProcessBudget:
             plan = schedule(problem, rule=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False)
         except (InfeasibleError, LimitReachedError):
             return fixed
-        return max(fixed, self.of_plan(problem.graph, plan).peak_bytes - transient_bytes)
+        return max(fixed, self.of_plan(problem, plan).peak_bytes - transient_bytes)
 
-    def _excess_bytes(self, graph: TrainingGraph, plan: Plan) -> int:
-        return 0 if self.budget_bytes is None else self.of_plan(graph, plan).peak_bytes - self.budget_bytes
+    def _excess_bytes(self, problem: ScheduleProblem, plan: Plan) -> int:
+        return 0 if self.budget_bytes is None else self.of_plan(problem, plan).peak_bytes - self.budget_bytes
+
+
+def _values(graph: TrainingGraph, nodes: Sequence[Node | Placed]) -> int:
+    """Return how many values a session knows: inputs, and what nodes make."""
+    return len(graph.inputs) + sum(1 for node in nodes for name in node.outputs if name)

@@ -147,7 +147,7 @@ class Cases:
         """Yield how a process grows over steps: as given, in order, and with two budgets."""
         from poet_onnx.feeds import random_feeds
 
-        ordered = self._rewrite(target=target)
+        ordered = self._rewrite(target=target, optimizer="none")
         feeds = self._folder / "feeds.npz"
         save_arrays(feeds, random_feeds(ordered.graph, 0))
         original = self._folder / f"original-{target}.onnx"
@@ -159,7 +159,7 @@ class Cases:
         results = {"ordered": ordered}
         for share in SHARES:
             results[f"{share:.0%}"] = self._planned(
-                target=target, activation_budget=int(share * ordered.rewritten.transient_peak_bytes)
+                target=target, optimizer="none", activation_budget=int(share * ordered.rewritten.transient_peak_bytes)
             )
         for graph, result in results.items():
             yield self._rewritten_growth(target, graph, result, feeds, as_given)
@@ -229,13 +229,13 @@ class Cases:
         """Yield what whole processes take, under limits equal to two budgets."""
         from poet_onnx.verify.process import write_random_parameters
 
-        ordered = self._rewrite(target="stock")
+        ordered = self._rewrite(target="stock", optimizer="adamw")
         parameters = self._folder / "parameters.safetensors"
         write_random_parameters(ordered.graph, parameters)
         transient = ordered.rewritten.transient_peak_bytes
         for share in SHARES:
             budget = round(ordered.process.peak_bytes - (1 - share) * transient)
-            result = self._planned(target="stock", ram_budget=budget)
+            result = self._planned(target="stock", optimizer="adamw", ram_budget=budget)
             if "process" in self._options.kinds:
                 yield self._process_row(result, f"{share:.0%}", parameters)
             if "long" in self._options.kinds and share == SHARES[0]:
@@ -303,7 +303,7 @@ class Cases:
         for mode in ("torch", "onnxruntime-training"):
             found = self._run("training", {"mode": mode, "folder": str(self._folder), "steps": STEPS})
             yield self._beside_row(mode, found["peak_bytes"], found["seconds"])
-        result = self._rewrite(target="stock")
+        result = self._rewrite(target="stock", optimizer="adamw")
         trial = self._train(result, self._folder / "checkpoint", STEPS)
         if trial.figures is None:
             raise RuntimeError(f"TrainingSession: {trial.ending}")
