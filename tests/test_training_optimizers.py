@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from poet_onnx import SGD, Adam, AdamW
+from poet_onnx.choices import OPTIMIZERS
 from poet_onnx.errors import InputError
 from poet_onnx.training import kernels
-from poet_onnx.training.optimizers import Optimizer, from_settings, settings
+from poet_onnx.training.optimizers import KINDS, Optimizer, from_settings, settings
 
 STEPS = 20
 Array = np.ndarray
@@ -145,3 +146,7 @@ def test_bad_settings_are_refused(kind: type, options: dict[str, float], message
 def test_settings_of_no_optimizer_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(InputError, match=r"There is no such optimizer: use one of|These are no settings of SGD"):
         from_settings(values)
+
+
+def test_every_optimizer_can_be_asked_for() -> None:
+    assert (*KINDS, "none") == OPTIMIZERS
