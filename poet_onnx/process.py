@@ -125,6 +125,7 @@ def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
     first = min(places, default=len(graph.inputs))
     kinds = dict.fromkeys((name for name, tensor in graph.tensors.items() if tensor.resident), "constants")
     kinds |= dict.fromkeys(graph.inputs[:first], "batch") | dict.fromkeys(graph.inputs[first:], "parameters")
+    state.update(name for name in graph.inputs[first:] if graph.tensors[name].dtype == "BOOL")  # start anew or not
     kinds |= dict.fromkeys(buffers, "gradient buffers") | dict.fromkeys(state, "constants")
     return kinds | {name: "moments" for name in graph.inputs if name.startswith(_KEPT_PREFIX)}
 

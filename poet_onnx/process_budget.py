@@ -15,8 +15,9 @@ from poet_onnx.plan import Plan, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.process import ProcessCosts, ProcessMemory, process_memory
 from poet_onnx.scheduling import schedule
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
 
-ATTEMPTS = 4
+ATTEMPTS = 6
 """Plans that are made until the process keeps to its budget."""
 
 _LEAST_SHARE = 0.25
@@ -86,7 +87,8 @@ class ProcessBudget:
         """Return a plan with which the process keeps to its budget.
 
         The scheduler knows transient bytes alone. A plan's own nodes, its paging and the gaps between its packed
-        values come on top: where they do not fit, it plans again for as much less.
+        values come on top: where they do not fit, it plans again for as much less, and where nothing fits in that,
+        for something between.
 
         Args:
             problem: to plan, with the transient bytes that are left of the budget.
@@ -98,19 +100,26 @@ class ProcessBudget:
         """
         end = time.monotonic() + seconds
         plan = make(problem, seconds)
+        least = excess = self._excess_bytes(problem, plan)
+        lowest, highest = 0, min(problem.budget_bytes or 0, plan.prediction.transient_peak_bytes)
         for _ in range(ATTEMPTS - 1):
-            excess = self._excess_bytes(problem, plan)
             if excess <= 0 or plan.certificate.status == "interrupted":
                 break
             # Below its own peak: less than the budget alone might allow the same plan again.
-            peak = plan.prediction.transient_peak_bytes
-            problem = replace(problem, budget_bytes=max(1, min(problem.budget_bytes or peak, peak) - excess))
-            plan = make(problem, max(_LEAST_SHARE * seconds, end - time.monotonic()))
-        excess = self._excess_bytes(problem, plan)
+            lowered = highest - excess if highest - excess > lowest else (lowest + highest) // 2
+            try:
+                left = max(_LEAST_SHARE * seconds, end - time.monotonic())
+                plan = make(replace(problem, budget_bytes=max(1, lowered)), left)
+            except (NoneExistsError, NothingFoundError):
+                lowest = max(1, lowered)
+                continue
+            highest = min(lowered, plan.prediction.transient_peak_bytes)
+            excess = self._excess_bytes(problem, plan)
+            least = min(least, excess)
         if excess > 0:
-            needed = (self.budget_bytes or 0) + excess
+            needed = (self.budget_bytes or 0) + least
             raise ProcessBudgetError(
-                f"The best plan found needs a process of {needed:,} bytes, {excess:,} more than the RAM budget of "
+                f"The best plan found needs a process of {needed:,} bytes, {least:,} more than the RAM budget of "
                 f"{self.budget_bytes:,} bytes; give at least {needed:,} bytes."
             )
         return plan
@@ -129,7 +138,8 @@ class ProcessBudget:
             plan = schedule(problem, rule=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False)
         except (InfeasibleError, LimitReachedError):
             return fixed
-        return max(fixed, self.of_plan(problem, plan).peak_bytes - transient_bytes)
+        # Another plan for the same bytes may have more nodes; with as much again there is room for one.
+        return fixed + 2 * max(0, self.of_plan(problem, plan).peak_bytes - transient_bytes - fixed)
 
     def _excess_bytes(self, problem: ScheduleProblem, plan: Plan) -> int:
         return 0 if self.budget_bytes is None else self.of_plan(problem, plan).peak_bytes - self.budget_bytes

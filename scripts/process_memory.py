@@ -39,6 +39,9 @@ TARGETS = ("training", "stock")
 SHARES = (0.75, 0.5)
 """Of the ordered step's transient bytes, for the two budgets."""
 
+ATTEMPTS, LARGER = 4, 1.03
+"""At a budget, and what it grows by where no plan is found in time."""
+
 STEPS, LONG_STEPS, TIMED_STEPS = 5, 200, 15
 MIB = 1 << 20
 MOST_GROWTH, MOST_GROWTH_BYTES = 1.02, MIB
@@ -165,14 +168,18 @@ class Cases:
             yield self._rewritten_growth(target, graph, result, feeds, as_given)
 
     def _planned(self, **limits: Any) -> Any:
-        """Rewrite for a budget, or for the smallest one that works."""
-        from poet_onnx.errors import InfeasibleError
+        """Rewrite for a budget; where no plan keeps to it, for the smallest one that works, or for a larger one."""
+        from poet_onnx.errors import InfeasibleError, LimitReachedError
 
-        try:
-            return self._rewrite(**limits)
-        except InfeasibleError as error:
-            kind = "ram_budget" if "ram_budget" in limits else "activation_budget"
-            return self._rewrite(**{**limits, kind: error.smallest_budget_bytes})
+        kind = "ram_budget" if "ram_budget" in limits else "activation_budget"
+        for _ in range(ATTEMPTS):
+            try:
+                return self._rewrite(**limits)
+            except InfeasibleError as error:
+                limits[kind] = error.smallest_budget_bytes
+            except LimitReachedError:
+                limits[kind] = int(LARGER * limits[kind])
+        raise RuntimeError(f"{self._name}: no plan for {limits[kind]:,} bytes")
 
     def _rewritten_growth(self, target: str, graph: str, result: Any, feeds: Path, as_given: Row) -> Row:
         rewritten, bare = self._folder / "rewritten.onnx", self._folder / "bare.onnx"

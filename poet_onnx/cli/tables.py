@@ -295,7 +295,11 @@ def process_run_lines(run: ProcessRun) -> Iterator[str]:
             if run.budget_bytes is None
             else (f"budget {bytes_text(run.budget_bytes)}, its limit by {run.limit}")
         )
-        yield f"process peak of {run.steps} steps: {bytes_text(run.measured_bytes)} measured{promised}; {budget}"
+        besides = (
+            f", and {bytes_text(run.unplanned_bytes)} of an optimizer outside the plan" if run.unplanned_bytes else ""
+        )
+        measured = f"{bytes_text(run.measured_bytes)} measured"
+        yield f"process peak of {run.steps} steps: {measured}{promised}{besides}; {budget}"
 
 
 def _verdict(good: bool) -> str:
@@ -319,6 +323,11 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
         yield (
             f"measured besides: {nodes} nodes of {len(measured.forms)} other forms of the graph, such as gradients in "
             "parts, which small budgets may need"
+        )
+    if measured.process is not None:
+        yield (
+            f"process: {bytes_text(measured.process.runtime_bytes)} once all is imported, a session "
+            f"{bytes_text(measured.process.session_bytes)} besides its nodes and values"
         )
     storage = measured.storage
     if storage is not None:

@@ -16,6 +16,7 @@ from poet_onnx.measured import MeasuredCosts
 from poet_onnx.optimizer_choice import OptimizerChoice
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.profiler.process import measure_process
 from poet_onnx.profiler.steps import Runs, measure_form, measure_step
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
@@ -94,6 +95,16 @@ def measure(
     if device.storage is not None:
         report("timing the page directory")
         storage = measure_storage(directory, page_cache=page_cache, asynchronous=device.storage.asynchronous)
+    report("training in a process of its own")
+    process = measure_process(
+        model_path,
+        device,
+        target=target,
+        dims=dims or {},
+        frozen_batch_norm=frozen_batch_norm,
+        threads=threads,
+        page_dir=page_dir,
+    )
     runtime = installed_runtime()
     return MeasuredCosts(
         fingerprint=step.graph.fingerprint,
@@ -109,6 +120,7 @@ def measure(
         forms=found,
         storage=storage,
         active_watts=step.active_watts,
+        process=process,
     )
 
 

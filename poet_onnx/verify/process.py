@@ -97,7 +97,7 @@ def verify_process(
         job = training_job(model, settings, path, parameters, steps=steps, threads=threads, page_dir=page_dir)
         del model
         trial = train(job, budget)
-    return _judged(trial, budget, sum(settings.process.values()), steps)
+    return _judged(trial, budget, settings.process, steps)
 
 
 def _graph_of(original: str | os.PathLike[str] | ir.Model, settings: Settings) -> TrainingGraph:
@@ -197,9 +197,12 @@ def _join(group: Path) -> None:
     (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
 
-def _judged(trial: Trial, budget_bytes: int | None, predicted_bytes: int, steps: int) -> ProcessRun:
+def _judged(trial: Trial, budget_bytes: int | None, predicted: Mapping[str, int], steps: int) -> ProcessRun:
     runtime, problems = installed_runtime(), []
     figures = trial.figures or {}
+    kept = figures.get("resident_bytes", {})
+    unplanned = sum(kept.get(kind, 0) for kind in ("moments", "gradients"))
+    unplanned -= sum(predicted.get(kind, 0) for kind in ("moments", "gradient buffers"))
     measured = int(figures["peak_bytes"]) if figures else None
     if measured is None:
         under = "" if budget_bytes is None else f" with a budget of {budget_bytes:,} bytes ({trial.limit})"
@@ -216,7 +219,8 @@ def _judged(trial: Trial, budget_bytes: int | None, predicted_bytes: int, steps:
         steps=steps,
         limit=trial.limit,
         budget_bytes=budget_bytes,
-        predicted_bytes=predicted_bytes,
+        predicted_bytes=sum(predicted.values()),
+        unplanned_bytes=0 if predicted.get("moments") else max(0, unplanned),
         measured_bytes=measured,
         load_peak_bytes=figures.get("load_peak_bytes"),
         step_seconds=statistics.median(figures["step_seconds"]) if figures else None,

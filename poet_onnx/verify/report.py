@@ -71,6 +71,7 @@ class ProcessRun(_Value):
         limit: what held it to the budget: a "memory cgroup" of its own, or "RLIMIT_DATA"; empty without a budget.
         budget_bytes: bound on the process; None if there is none.
         predicted_bytes: its peak, by the rewritten model; 0 if that does not tell.
+        unplanned_bytes: of it, what its optimizer keeps where the plan has no optimizer.
         measured_bytes: its peak, by the kernel; None if it did not come to its end.
         load_peak_bytes: the peak until all was loaded.
         step_seconds: median.
@@ -83,6 +84,7 @@ class ProcessRun(_Value):
     limit: str
     budget_bytes: int | None
     predicted_bytes: int
+    unplanned_bytes: int
     measured_bytes: int | None
     load_peak_bytes: int | None
     step_seconds: float | None

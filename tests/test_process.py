@@ -1,0 +1,109 @@
+"""What a training process takes: lines that add up, and that are those of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from training_batches import session_of
+
+from poet_onnx import rewrite
+from poet_onnx.device import load_device
+from poet_onnx.errors import InfeasibleError
+from poet_onnx.inspection import inspect
+from poet_onnx.measured import MeasuredCosts, ProcessMeasurement
+from poet_onnx.process import KINDS, ProcessCosts, process_memory, resident_kinds
+from poet_onnx.verify import verify_process
+
+
+def sums(path: Path, **options: str) -> dict[str, int]:
+    graph = rewrite(path, device="host", **options).graph
+    kinds = dict.fromkeys(KINDS, 0)
+    for name, kind in resident_kinds(graph).items():
+        kinds[kind] += graph.tensors[name].size_bytes
+    return kinds
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "momentum", "sgd"])
+def test_what_lives_through_the_step_is_what_a_session_keeps(
+    model_path: Callable[..., Path], tmp_path: Path, optimizer: str
+) -> None:
+    path = model_path("mobilenet")
+    result = rewrite(path, device="host", optimizer=optimizer)
+    rewritten = tmp_path / "rewritten.onnx"
+    result.save(rewritten)
+    from poet_onnx import TrainingSession
+
+    kept = TrainingSession(rewritten, path.with_name("checkpoint")).resident_bytes
+    found = sums(path, optimizer=optimizer)
+    assert found["parameters"] == kept["parameters"]
+    assert found["gradient buffers"] == kept["gradients"]
+    assert found["batch"] == kept["batch"]
+    assert found["moments"] == kept["moments"] + kept["rates"]
+
+
+def test_without_an_optimizer_the_graph_has_buffers_and_no_moments(model_path: Callable[..., Path]) -> None:
+    path = model_path("mobilenet")
+    found = sums(path, optimizer="none")
+    assert found["moments"] == 0
+    assert found["gradient buffers"] == found["parameters"] == session_of(path).resident_bytes["parameters"]
+
+
+def test_a_device_without_python_counts_tensors_alone(model_path: Callable[..., Path]) -> None:
+    device = load_device("m4")
+    graph = rewrite(model_path("mlp-mse"), device="host").graph
+    costs = ProcessCosts.of(device, None, "training")
+    memory = process_memory(graph, costs, nodes=9, values=9, region_bytes=500, pages=True)
+    assert memory.peak_bytes == graph.resident_bytes + 500
+
+
+def test_what_was_measured_replaces_the_profile(model_path: Callable[..., Path]) -> None:
+    device = load_device("a72")
+    process = {
+        "runtime_bytes": 50 << 20,
+        "session_bytes": 2048,
+        "session_bytes_per_node": 2000,
+        "session_bytes_per_value": 3000,
+        "paging_bytes": 1024,
+    }
+    measured = MeasuredCosts.model_construct(process=ProcessMeasurement(**process))
+    assert ProcessCosts.of(device, measured, "stock") == ProcessCosts(**process)
+    assert (
+        ProcessCosts.of(device, None, "stock").runtime_bytes < ProcessCosts.of(device, None, "training").runtime_bytes
+    )
+
+
+@pytest.mark.parametrize("target", ["stock", "training"])
+def test_the_smallest_ram_budget_works_and_one_below_fixed_costs_does_not(
+    model_path: Callable[..., Path], target: str
+) -> None:
+    path = model_path("mobilenet")
+    found = inspect(path, load_device("a72"), target=target)
+    assert sum(part.size_bytes for part in found.process) == found.ordered.process_peak_bytes
+    assert found.smallest_process_bytes <= found.ordered.process_peak_bytes
+    result = rewrite(path, device="a72", target=target, ram_budget=found.smallest_process_bytes, time_limit_seconds=5)
+    assert result.process.peak_bytes <= found.smallest_process_bytes
+    with pytest.raises(InfeasibleError, match="for the runtime, the session"):
+        rewrite(path, device="a72", target=target, ram_budget="20MiB")
+
+
+def test_a_process_keeps_to_its_budget_and_to_its_prediction(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path = model_path("mobilenet", batch=8)
+    rewritten = tmp_path / "rewritten.onnx"
+    rewrite(path, device="host", optimizer="adamw", ram_budget="600MiB").save(rewritten)
+    run = verify_process(path, rewritten)
+    assert run.passed, run.problems
+    assert run.measured_bytes is not None
+    assert run.budget_bytes == 600 << 20
+    assert abs(run.measured_bytes - run.predicted_bytes) <= 0.03 * run.predicted_bytes + (2 << 20)
+
+
+def test_a_process_above_its_budget_is_told(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path = model_path("mobilenet", batch=8)
+    rewritten = tmp_path / "rewritten.onnx"
+    rewrite(path, device="host", optimizer="adamw").save(rewritten)
+    run = verify_process(path, rewritten, ram_budget_bytes=100 << 20)
+    assert not run.passed
+    assert run.limit in {"memory cgroup", "RLIMIT_DATA"}
+    assert "104,857,600 bytes" in run.problems[0]
