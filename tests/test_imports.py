@@ -36,7 +36,7 @@ print(json.dumps({"names": sorted(names), "added_bytes": added}))
 TRAIN = """
 import numpy as np
 from poet_onnx import TrainingSession
-session = TrainingSession(sys.argv[2], sys.argv[3])
+session = TrainingSession(sys.argv[2], sys.argv[3], eval_model=sys.argv[5])
 batch = {put.name: np.zeros([size if isinstance(size, int) else 1 for size in put.shape], put.dtype)
          for put in session.data_inputs}
 session.step(batch)
@@ -80,9 +80,10 @@ def test_session_options_import_onnxruntime_alone() -> None:
 def test_training_imports_no_parser_of_onnx(model_path: Callable[..., Path], tmp_path: Path, given: str) -> None:
     path, rewritten = model_path("mlp-mse"), tmp_path / "model.onnx"
     poet_onnx.rewrite(path, device="host", target="stock").save(rewritten)
-    parameters = path.with_name("checkpoint")
+    parameters, beside = path.with_name("checkpoint"), path.with_name("eval_model.onnx")
     if given != "checkpoint":
         parameters = tmp_path / given
-        run(os.environ["POET_STOCK_PYTHON"], TRAIN, rewritten, path.with_name("checkpoint"), parameters)
-    found = run(os.environ["POET_STOCK_PYTHON"], TRAIN, rewritten, parameters, tmp_path / "saved.safetensors")
+        run(os.environ["POET_STOCK_PYTHON"], TRAIN, rewritten, path.with_name("checkpoint"), parameters, beside)
+    saved = tmp_path / "saved.safetensors"
+    found = run(os.environ["POET_STOCK_PYTHON"], TRAIN, rewritten, parameters, saved, beside)
     assert found["names"] == ["numpy", "onnxruntime", "poet_onnx", "safetensors"]

@@ -121,6 +121,29 @@ def test_gradients_that_have_buffers_are_shown(model_path: Callable[..., Path], 
     assert all(gradient.any() for name, gradient in session.gradients.items() if name.endswith("weight"))
 
 
+def test_the_evaluation_graph_is_looked_for_at_once_and_read_when_it_is_needed(
+    model_path: Callable[..., Path], rewritten: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Before hours of training it is said that there is no such file; reading one takes memory that steps may need."""
+    file, checkpoint = rewritten("mobilenet", optimizer="sgd"), model_path("mobilenet").with_name("checkpoint")
+    with pytest.raises(InputError, match=r"nowhere\.onnx cannot be read: No such file"):
+        TrainingSession(file, checkpoint, eval_model=tmp_path / "nowhere.onnx")
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"no model")
+    session = TrainingSession(file, checkpoint, eval_model=damaged)
+    for use in (session.eval, lambda: session.export_inference_model(tmp_path / "trained.onnx")):
+        with pytest.raises(InputError, match=r"damaged\.onnx"):
+            use()
+    assert session.training
+    evaluated = TrainingSession(file, checkpoint, eval_model=model_path("mobilenet").with_name("eval_model.onnx"))
+    other = session_of(
+        model_path("mobilenet"), optimizer=SGD(), eval_model=model_path("mobilenet").with_name("eval_model.onnx")
+    )
+    evaluated.eval()
+    other.eval()
+    assert train(evaluated, 2) == train(other, 2)
+
+
 def test_the_training_api_is_told_that_there_is_an_optimizer(rewritten: Callable[..., Path]) -> None:
     file = rewritten("mobilenet", optimizer="adamw")
     with pytest.raises(InputError, match=r"an optimizer in its step.*train it with poet_onnx\.TrainingSession"):

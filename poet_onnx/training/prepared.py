@@ -91,6 +91,11 @@ class Prepared:
     model: str | bytes
     ranges: Ranges
 
+    @property
+    def is_file(self) -> bool:
+        """Whether the session runs the file that was given, as it is."""
+        return isinstance(self.model, str)
+
     def constant_bytes(self) -> int:
         """Return the bytes of the graph's initializers."""
         if isinstance(self.model, bytes):

@@ -13,6 +13,7 @@ from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
 from poet_onnx.training.batch import Array, Arrays, Wanted, read_batch
 from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
+from poet_onnx.training.evaluation import Evaluation, read_model
 from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.memory import Memory
 from poet_onnx.training.optimizers import Optimizer
@@ -22,8 +23,6 @@ from poet_onnx.training.progress import Progress
 from poet_onnx.training.runner import Runner
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from poet_onnx.training.prepare import AnyModel
 
 _NORM_EPSILON = 1e-6  # as in ONNX Runtime's InplaceClipGradNorm and torch.nn.utils.clip_grad_norm_
@@ -71,7 +70,8 @@ class TrainingSession:
             accumulation_steps: batches whose gradients are averaged for one update; default those that the model was
                 rewritten for, else 1.
             clip_norm: bound on the Euclidean norm of all gradients together.
-            eval_model: graph of the loss without training, for `eval`; reading it imports onnx_ir.
+            eval_model: graph of the loss without training, for `eval` and `export_inference_model`. Beside a model that
+                was rewritten for an optimizer it is read by the first of them, which imports onnx_ir.
             keep_gradients: let `gradients` show them; costs memory and time.
             threads: inside an operator; results of several threads are not reproducible for every operator.
             page_dir: existing directory for the page file.
@@ -90,9 +90,9 @@ class TrainingSession:
         self._training = True
 
         values = read_parameters(parameters)
-        self._eval_model = None if eval_model is None else _loaded(eval_model)
+        self._evaluation = Evaluation(eval_model)
         wishes = Wishes(optimizer, accumulation_steps, clip_norm is not None, keep_gradients, frozen_batch_norm)
-        self._model = open_model(training_model, wishes, lambda: self._eval_model)
+        self._model = open_model(training_model, wishes, self._evaluation.model)
         described = self._description = self._model.description
         self._optimizer: Optimizer = optimizer or described.updates.settings
         self._rate = self._optimizer.learning_rate
@@ -104,7 +104,8 @@ class TrainingSession:
         del values
         self._step.bind(self._memory.arrays)
         self._step.number(described.loss)
-        self._evaluation = None if self._eval_model is None else self._make_evaluation(self._eval_model)
+        if self._evaluation.is_given and not self._model.is_file:
+            self._evaluate()  # onnx_ir is there already: say at once what is wrong with the graph
 
     @property
     def parameters(self) -> Mapping[str, Array]:
@@ -165,8 +166,9 @@ class TrainingSession:
         Raises:
             InputError: if there is none.
         """
-        if self._evaluation is None:
+        if not self._evaluation.is_given:
             raise InputError("There is no evaluation graph: give TrainingSession its eval_model.")
+        self._evaluate()
         self._training = False
 
     @exclusive
@@ -184,9 +186,9 @@ class TrainingSession:
             CheckFailedError: if ONNX Runtime fails; then a checkpoint must be loaded before the next step.
         """
         if not self._training:
-            assert self._evaluation is not None
-            self._evaluation.run(read_batch(self._evaluation.wanted, inputs, labels, self._evaluation.ranges))
-            return self._evaluation.number(next(iter(self._evaluation.outputs)))
+            evaluation = self._evaluate()
+            evaluation.run(read_batch(evaluation.wanted, inputs, labels, evaluation.ranges))
+            return evaluation.number(next(iter(evaluation.outputs)))
         if self._failed:
             raise InputError("An earlier call failed or was interrupted half-way: load a checkpoint first.")
         feeds = read_batch(self._step.wanted, inputs, labels, self._step.ranges)
@@ -282,7 +284,7 @@ class TrainingSession:
         from poet_onnx.saving import save_model
         from poet_onnx.training.inference import make_inference_model
 
-        source = self._eval_model if model is None else _loaded(model)
+        source = self._evaluation.model() if model is None else read_model(model)
         if source is None:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
         forward = source.clone()
@@ -306,14 +308,9 @@ class TrainingSession:
         model = self._model.after(self._progress.runs)
         return Runner(model, role="training model", ranges=self._model.ranges, **self._options)
 
-    def _make_evaluation(self, eval_model: ir.Model) -> Runner:
-        from poet_onnx.training.prepare import evaluation_graph
-
-        payload, ranges = evaluation_graph(eval_model, self._memory.values())
-        runner = Runner(payload, role="evaluation model", ranges=ranges, **self._options)
-        runner.bind(self._memory.arrays)
-        runner.number(next(iter(runner.outputs)))
-        return runner
+    def _evaluate(self) -> Runner:
+        """Return the session of the evaluation graph."""
+        return self._evaluation.runner(self._memory.values(), self._memory.arrays, self._options)
 
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:
@@ -321,9 +318,3 @@ class TrainingSession:
         self._failed = True
         yield
         self._failed = False
-
-
-def _loaded(model: AnyModel) -> ir.Model:
-    from poet_onnx.rewrite import as_model
-
-    return as_model(model)
