@@ -51,7 +51,11 @@ def test_a_profile_covers_the_step(model_path: Callable[..., Path], tmp_path: Pa
         assert measured.nodes[node.name].output_bytes == made
     assert measured.storage is not None
     assert measured.storage.method == "device"
-    assert len(said) == 2 + len(measured.forms)
+    assert len(said) == 3 + len(measured.forms)
+    assert measured.process is not None
+    assert HOST.process is not None
+    assert measured.process.runtime_bytes == pytest.approx(HOST.process.training_runtime_bytes, rel=0.1)
+    assert measured.process.session_bytes < 2 * HOST.process.session_bytes
     assert list(tmp_path.iterdir()) == []
     measured.save(tmp_path / "costs.json")
     assert load_measured(tmp_path / "costs.json") == measured

@@ -35,7 +35,8 @@ def measure_process(
 
     Args:
         model_path: a training model, as for `rewrite`.
-        device: whose profile says what is not measured here; nothing is measured if it does not.
+        device: whose profile says what is not measured here; nothing is measured if it does not, or AdamW cannot train
+            the model.
         target: as for `rewrite`.
         dims: sizes of named dimensions.
         frozen_batch_norm: as for `rewrite`.
@@ -48,15 +49,18 @@ def measure_process(
     known = device.process
     if known is None:
         return None
-    result = rewrite(
-        model_path,
-        device=device,
-        target=target,
-        optimizer="adamw",
-        dims=dims,
-        frozen_batch_norm=frozen_batch_norm,
-        threads=threads,
-    )
+    try:
+        result = rewrite(
+            model_path,
+            device=device,
+            target=target,
+            optimizer="adamw",
+            dims=dims,
+            frozen_batch_norm=frozen_batch_norm,
+            threads=threads,
+        )
+    except InputError:  # its parameters are none that an optimizer of ours can train
+        return None
     with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
         path, parameters = Path(scratch, "model.onnx"), Path(scratch, "parameters.safetensors")
         result.save(path)
