@@ -242,8 +242,8 @@ class _Whole:
             plan.prediction,
             self.process.of_order(self.graph, self.original),
             self.process.of_order(self.graph, self.ordered),
-            self.process.of_plan(problem, plan),
-            self.process.region(problem, plan),
+            self.process.of_steps(problem, plan.steps),
+            self.process.region(problem, plan.steps),
             self.bound_bytes,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,14 @@ from poet_onnx.addresses.region import Region
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.passes.layout import Placed, lay_out
-from poet_onnx.plan import Plan, Prediction, Step
+from poet_onnx.plan import Action, Plan, Prediction, Step
 from poet_onnx.problem import ScheduleProblem
 from poet_onnx.process import ProcessCosts, ProcessMemory, process_memory
-from poet_onnx.scheduling import schedule
+from poet_onnx.scheduling import ordered_steps, schedule
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
 
-ATTEMPTS = 6
-"""Plans that are made until the process keeps to its budget."""
+ATTEMPTS = 4
+"""Plans that are made, with paging and without, until the process keeps to its budget."""
 
 _LEAST_SHARE = 0.25
 """Of the time that was given, for each plan after the first one."""
@@ -57,23 +58,23 @@ class ProcessBudget:
             pages=False,
         )
 
-    def region(self, problem: ScheduleProblem, plan: Plan) -> Region:
-        """Return where the blocks of a problem's plan lie; it is worked out once."""
-        key = (problem.graph.fingerprint, plan.steps)
+    def region(self, problem: ScheduleProblem, steps: tuple[Step, ...]) -> Region:
+        """Return where the blocks of a plan's steps lie; it is worked out once."""
+        key = (problem.graph.fingerprint, steps)
         if key not in self._regions:
-            self._regions[key] = plan_region(problem, plan.steps, self.target)
+            self._regions[key] = plan_region(problem, steps, self.target)
         return self._regions[key]
 
-    def of_plan(self, problem: ScheduleProblem, plan: Plan) -> ProcessMemory:
-        """Return what the process takes that carries out a problem's plan."""
-        prediction, placed = plan.prediction, lay_out(problem.graph, plan.steps)
+    def of_steps(self, problem: ScheduleProblem, steps: tuple[Step, ...]) -> ProcessMemory:
+        """Return what the process takes that carries out the steps of a plan."""
+        placed = lay_out(problem.graph, steps)
         return process_memory(
             problem.graph,
             self.costs,
             nodes=1 + len(placed),
             values=1 + _values(problem.graph, placed),
-            region_bytes=self.region(problem, plan).region_bytes,
-            pages=bool(prediction.page_out_bytes or prediction.page_in_bytes),
+            region_bytes=self.region(problem, steps).region_bytes,
+            pages=any(step.action is Action.PAGE_OUT_START for step in steps),
         )
 
     def fixed_bytes(self, graph: TrainingGraph) -> int:
@@ -88,7 +89,7 @@ class ProcessBudget:
 
         The scheduler knows transient bytes alone. A plan's own nodes, its paging and the gaps between its packed
         values come on top: where they do not fit, it plans again for as much less, and where nothing fits in that,
-        for something between.
+        for something between. Paging takes memory itself, so where that is too much it does without.
 
         Args:
             problem: to plan, with the transient bytes that are left of the budget.
@@ -99,33 +100,48 @@ class ProcessBudget:
             ProcessBudgetError: if no attempt kept to the budget.
         """
         end = time.monotonic() + seconds
-        plan = make(problem, seconds)
+
+        def in_time(problem: ScheduleProblem) -> Plan:
+            return make(problem, max(_LEAST_SHARE * seconds, end - time.monotonic()))
+
+        plan, excess = self._closest(problem, in_time)
+        if excess > 0 and plan.prediction.page_out_bytes and plan.certificate.status != "interrupted":
+            with contextlib.suppress(NoneExistsError, NothingFoundError):
+                unpaged = self._closest(replace(problem, paging=False), in_time)
+                plan, excess = min((plan, excess), unpaged, key=lambda found: found[1])
+        if excess > 0:
+            needed = (self.budget_bytes or 0) + excess
+            raise ProcessBudgetError(
+                f"The best plan found needs a process of {needed:,} bytes, {excess:,} more than the RAM budget of "
+                f"{self.budget_bytes:,} bytes; give at least {needed:,} bytes."
+            )
+        return plan
+
+    def _closest(self, problem: ScheduleProblem, make: Callable[[ScheduleProblem], Plan]) -> tuple[Plan, int]:
+        """Return the first plan that keeps to the budget, or the one of least excess, and by how much it exceeds it."""
+        best = plan = make(problem)
         least = excess = self._excess_bytes(problem, plan)
         lowest, highest = 0, min(problem.budget_bytes or 0, plan.prediction.transient_peak_bytes)
         for _ in range(ATTEMPTS - 1):
-            if excess <= 0 or plan.certificate.status == "interrupted":
+            if least <= 0 or plan.certificate.status == "interrupted":
                 break
             # Below its own peak: less than the budget alone might allow the same plan again.
             lowered = highest - excess if highest - excess > lowest else (lowest + highest) // 2
             try:
-                left = max(_LEAST_SHARE * seconds, end - time.monotonic())
-                plan = make(replace(problem, budget_bytes=max(1, lowered)), left)
+                plan = make(replace(problem, budget_bytes=max(1, lowered)))
             except (NoneExistsError, NothingFoundError):
                 lowest = max(1, lowered)
                 continue
             highest = min(lowered, plan.prediction.transient_peak_bytes)
             excess = self._excess_bytes(problem, plan)
-            least = min(least, excess)
-        if excess > 0:
-            needed = (self.budget_bytes or 0) + least
-            raise ProcessBudgetError(
-                f"The best plan found needs a process of {needed:,} bytes, {least:,} more than the RAM budget of "
-                f"{self.budget_bytes:,} bytes; give at least {needed:,} bytes."
-            )
-        return plan
+            if excess < least:
+                best, least = plan, excess
+        return best, least
 
     def besides_bytes(self, problem: ScheduleProblem, order: Sequence[str], transient_bytes: int) -> int:
         """Return what a process needs besides, where so many transient bytes are enough for a plan.
+
+        It is never more than with what the order needs that neither recomputes nor pages: that is certain to work.
 
         Args:
             problem: its budget is ignored.
@@ -133,16 +149,18 @@ class ProcessBudget:
             transient_bytes: for which there is a plan; one is made, for it has nodes of its own and may page.
         """
         fixed = self.fixed_bytes(problem.graph)
+        most = self.of_steps(problem, ordered_steps(order)).peak_bytes - transient_bytes
         problem = replace(problem, budget_bytes=transient_bytes)
         try:
             plan = schedule(problem, rule=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False)
         except (InfeasibleError, LimitReachedError):
-            return fixed
+            return max(fixed, most)
         # Another plan for the same bytes may have more nodes; with as much again there is room for one.
-        return fixed + 2 * max(0, self.of_plan(problem, plan).peak_bytes - transient_bytes - fixed)
+        extra = self.of_steps(problem, plan.steps).peak_bytes - transient_bytes - fixed
+        return max(fixed, min(most, fixed + 2 * extra))
 
     def _excess_bytes(self, problem: ScheduleProblem, plan: Plan) -> int:
-        return 0 if self.budget_bytes is None else self.of_plan(problem, plan).peak_bytes - self.budget_bytes
+        return 0 if self.budget_bytes is None else self.of_steps(problem, plan.steps).peak_bytes - self.budget_bytes
 
 
 def _values(graph: TrainingGraph, nodes: Sequence[Node | Placed]) -> int:
