@@ -123,7 +123,7 @@ def test_example_runs_on_board_and_workstation(tmp_path: Path) -> None:
         folder.mkdir()
         for name in ("checkpoint", "eval_model.onnx"):
             (folder / name).symlink_to(prepared("vgg16", name))
-        rewrite("host", "vgg16", folder / "training_model.poet.onnx", "--ram-budget", "120MiB")
+        rewrite("host", "vgg16", folder / "training_model.poet.onnx", "--ram-budget", "242MiB")
         printed = python(machine, EXAMPLE, cwd=folder)
         final[machine] = float(printed.split()[-1])
         onnx.checker.check_model(onnx.load(folder / "trained.onnx"))
