@@ -98,9 +98,7 @@ def training_step(folder: Path) -> Callable[[], None]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     state = api.CheckpointState.load_checkpoint(str(folder / "checkpoint"))
-    module = api.Module(
-        str(folder / "training_model.onnx"), state, str(folder / "eval_model.onnx"), session_options=options
-    )
+    module = api.Module(str(folder / "training_model.onnx"), state, None, device="cpu", session_options=options)
     optimizer = api.Optimizer(str(folder / "optimizer_model.onnx"), module)
     module.train()
     random = np.random.default_rng(0)
