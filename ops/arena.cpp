@@ -34,6 +34,8 @@ bool Arena::open(uint64_t number, const ArenaLayout& layout) {
   values_.region_bytes = layout.region_bytes();
   arena_totals().region_bytes.fetch_add(layout.region_bytes(), kRelaxed);
   outputs_are_bound_ = false;
+  run_unplanned_ = 0;
+  last_unplanned_ = kNoRun;
   ticket_ = 0;
   number_ = number;
   return true;
@@ -69,6 +71,7 @@ bool Arena::enter(uint64_t ticket, uint64_t previous) noexcept {
   // What was passed by and did not come again was no workspace.
   for (Known& known : known_)
     if (known.seen_run == run_ && known.seen != 0 && known.served_run != run_) known.to_pass = 0;
+  forget_if_worse();
   add_one(values_.steps, arena_totals().steps);
   ticket_ = ticket;
   ++run_;
@@ -79,6 +82,16 @@ bool Arena::enter(uint64_t ticket, uint64_t previous) noexcept {
   step_ = 0;
   planned_left_ = layout_->step(0).planned;
   return true;
+}
+
+// Forgets what was learnt where the last run had more unplanned blocks than the one before it.
+void Arena::forget_if_worse() {
+  const bool is_worse = run_unplanned_ > last_unplanned_;
+  last_unplanned_ = is_worse || run_ == 0 ? kNoRun : run_unplanned_;
+  run_unplanned_ = 0;
+  if (!is_worse) return;
+  outputs_are_bound_ = false;
+  for (Known& known : known_) known.to_pass = 0;
 }
 
 void Arena::leave(uint64_t ticket) noexcept {
@@ -213,6 +226,7 @@ Arena::Source Arena::place(uint64_t offset, uint64_t bytes, uint32_t entry, void
 
 Arena::Source Arena::refuse(uint64_t bytes) {
   ::poet::add_one(values_.unplanned, arena_totals().unplanned);
+  ++run_unplanned_;
   ++unplanned_live_;
   unplanned_live_bytes_ += bytes;
   values_.unplanned_most_bytes = std::max(values_.unplanned_most_bytes, unplanned_live_bytes_);

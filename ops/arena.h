@@ -6,7 +6,8 @@
 // The arena follows a run by what is asked for and released: it is in one step of the layout, and moves on when all of
 // that step's blocks have been asked for and one of a later step is, or when a block is released that dies at the end
 // of a step. Where a kernel's workspace is of the size of an expected block, the arena may take one for the other. It
-// notices when the block goes too early, and knows better in the next run.
+// notices when the block goes too early, and knows better in the next run. What it learnt in a run that something else
+// disturbed may be wrong: it forgets all of it when a run has more unplanned blocks than the one before.
 #pragma once
 
 #include <array>
@@ -63,6 +64,7 @@ class Arena {
     uint32_t to_pass = 0;  // the first so many requests of its size are workspace
   };
   static constexpr size_t kMostMistakes = 8;
+  static constexpr uint64_t kNoRun = ~uint64_t{0};
 
   bool is_complete() const { return planned_left_ == 0; }
   uint32_t horizon() const;
@@ -78,6 +80,7 @@ class Arena {
   void jump(uint32_t step);
   void learn_from_release(const LiveBlock& block);
   void remember_mistake(uint32_t entry);
+  void forget_if_worse();
   void leave_if_over();
   void drop_if_unused() noexcept;
 
@@ -94,6 +97,8 @@ class Arena {
   uint64_t ticket_ = 0;  // of the run under way; 0: there is none
   uint64_t run_ = 0;
   uint64_t run_live_ = 0;  // live blocks of the region that were taken in this run
+  uint64_t run_unplanned_ = 0;
+  uint64_t last_unplanned_ = kNoRun;  // of the run before it
   uint32_t step_ = 0;
   uint32_t planned_left_ = 0;       // of the step's blocks in the region, not asked for yet
   bool outputs_are_bound_ = false;  // what is expected elsewhere is not asked for at all

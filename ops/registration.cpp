@@ -124,7 +124,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
     auto made = std::make_unique<OpSet>(table);
     made->store_options = config.store_options;
     for (const OpDefinition* definition :
-          {&kArena, &kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd, &kAccumulate,
+         {&kArena, &kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd, &kAccumulate,
           &kAccumulateRows, &kUpdateSgd, &kUpdateMomentum, &kUpdateAdam, &kBatchNormalize, &kBatchNormalizeGradient,
           &kDepthwiseWeightGradient})
       made->ops.push_back(make_op(*definition, *made));
