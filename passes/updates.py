@@ -128,8 +128,8 @@ class WriteUpdates(InPlacePass):
                 behind = place if place is not None and position[node] < position[place] else None
                 operands = [node.inputs[1], rates, weight, *slots, *node.inputs[3:]]
                 new = _replace(graph, node, optimizer.operator, operands, behind)
-                place = new if behind is not None else place
-                position[new] = position[node]
+                place = new if behind is not None else place  # the next part waits for this one
+                position[new] = position[node if behind is None else behind]
 
 
 def check_trainable(parameters: Iterable[ir.Value]) -> None:

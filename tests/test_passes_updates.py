@@ -14,7 +14,9 @@ from poet_onnx.costs import cost_table
 from poet_onnx.device import load_device
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.extract import extract
-from poet_onnx.passes.normalize import normalize
+from poet_onnx.passes.lowering import choose_expansions, lower, normalize_for
+from poet_onnx.passes.normalize import Normalization, normalize
+from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.plan import Action, Step
 from poet_onnx.problem import ScheduleProblem
@@ -96,6 +98,23 @@ def test_parts_of_a_gradient_update_the_whole_parameter(model_path: Callable[...
             assert node.attributes.get_int("offset") == covered
             covered += _elements(node.inputs[0].shape.numpy())
         assert covered == _elements(sizes[parameter])
+
+
+@pytest.mark.parametrize("name", ["bert-2", "vgg16"])
+@pytest.mark.parametrize("target", ["stock", "training"])
+def test_parts_stay_in_their_order_where_the_parameter_is_read_behind_them(
+    model_path: Callable[..., Path], name: str, target: str
+) -> None:
+    """The gradient of the last layer's weight is made before the gradient that reads the weight."""
+    model = as_model(model_path(name))
+    normalize_for(target)(model)
+    lower(model, target, choose_expansions(model, load_device("a72"), thrifty=False) if target == "stock" else None)
+    SplitWeightGradients(8192)(model)
+    Normalization(WriteUpdates(Updates("adamw")))(model)
+    places = {node: place for place, node in enumerate(model.graph)}
+    makers = [(value.producer(), node) for node in model.graph for value in node.inputs if value is not None]
+    assert all(places[maker] < places[node] for maker, node in makers if maker is not None)
+    assert max(map(len, updates_of(model).values())) > 3
 
 
 def _elements(shape: tuple[int, ...]) -> int:
