@@ -79,11 +79,13 @@ class ProcessLine:
         name: of the part.
         size_bytes: that it takes.
         means: what is in it, in words that fit a line.
+        is_loaded: whether it may be taken before the first step; what is not is only touched then.
     """
 
     name: str
     size_bytes: int
     means: str
+    is_loaded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,17 @@ class ProcessMemory:
         """Return the sum of all lines."""
         return sum(line.size_bytes for line in self.lines)
 
+    @property
+    def load_peak_bytes(self) -> int:
+        """Return a bound on what the process takes until all is loaded."""
+        return sum(line.size_bytes for line in self.lines if line.is_loaded)
+
 
 KINDS = ("parameters", "moments", "gradient buffers", "constants", "batch")
 """What lives through the whole step, by what it is for; constants are running statistics too."""
+
+_LOADED = ("parameters", "constants")
+"""Of these, what loading touches: moments and gradient buffers are zeros that nobody touches before the first step."""
 
 
 def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
@@ -150,10 +160,10 @@ def process_memory(
     session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
     return ProcessMemory(
         (
-            ProcessLine("runtime", costs.runtime_bytes, "Python, numpy and onnxruntime, imported"),
-            ProcessLine("session", session_bytes, f"{nodes:,} nodes"),
-            *(ProcessLine(kind, sizes[kind], _MEANS[kind]) for kind in KINDS),
-            ProcessLine("region", region_bytes, "activations, gradients and workspace, at the step's peak"),
-            ProcessLine("paging", costs.paging_bytes if pages else 0, "pages on their way to storage and back"),
+            ProcessLine("runtime", costs.runtime_bytes, "Python, numpy and onnxruntime, imported", True),
+            ProcessLine("session", session_bytes, f"{nodes:,} nodes", True),
+            *(ProcessLine(kind, sizes[kind], _MEANS[kind], kind in _LOADED) for kind in KINDS),
+            ProcessLine("region", region_bytes, "activations, gradients and workspace, at the step's peak", True),
+            ProcessLine("paging", costs.paging_bytes if pages else 0, "pages on their way to storage and back", False),
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -33,11 +34,13 @@ class ProcessPart(_Value):
         name: of the part.
         size_bytes: that it takes.
         means: what is in it.
+        is_loaded: whether it may be taken before the first step.
     """
 
     name: str
     size_bytes: int = pydantic.Field(ge=0)
     means: str
+    is_loaded: bool
 
 
 class Figures(_Value):
@@ -159,6 +162,7 @@ class Report(Figures):
         warnings: what could not be decided, a sentence each.
         wear: what paging does to the storage; None where nothing is paged.
         process: the parts of `process_peak_bytes`.
+        load_peak_bytes: bound on what the process takes until all is loaded.
         original: the graph as given.
         ordered: the graph after memory-aware ordering alone.
     """
@@ -194,6 +198,7 @@ class Report(Figures):
     warnings: tuple[str, ...] = ()
     wear: Wear | None = None
     process: tuple[ProcessPart, ...]
+    load_peak_bytes: int = pydantic.Field(ge=0)
     original: Figures
     ordered: Figures
 
@@ -251,6 +256,7 @@ class Report(Figures):
             warnings=result.warnings,
             wear=Wear.of_plan(plan, result.graph, result.costs.storage),
             process=process_parts(result.process),
+            load_peak_bytes=result.process.load_peak_bytes,
             original=Figures.of(result.original, result.original_nodes, result.original_process),
             ordered=Figures.of(result.ordered, result.original_nodes, result.ordered_process),
         )
@@ -258,7 +264,7 @@ class Report(Figures):
 
 def process_parts(process: ProcessMemory) -> tuple[ProcessPart, ...]:
     """Return the parts of what a process takes."""
-    return tuple(ProcessPart(name=line.name, size_bytes=line.size_bytes, means=line.means) for line in process.lines)
+    return tuple(ProcessPart(**asdict(line)) for line in process.lines)
 
 
 def load_report(path: Path) -> Report:

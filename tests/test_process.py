@@ -91,9 +91,12 @@ def test_the_smallest_ram_budget_works_and_one_below_fixed_costs_does_not(
 def test_a_process_keeps_to_its_budget_and_to_its_prediction(model_path: Callable[..., Path], tmp_path: Path) -> None:
     path = model_path("mobilenet", batch=8)
     rewritten = tmp_path / "rewritten.onnx"
-    rewrite(path, device="host", optimizer="adamw", ram_budget="600MiB").save(rewritten)
+    result = rewrite(path, device="host", optimizer="adamw", ram_budget="600MiB")
+    result.save(rewritten)
     run = verify_process(path, rewritten)
     assert run.passed, run.problems
+    assert run.load_peak_bytes is not None
+    assert run.load_peak_bytes <= result.process.load_peak_bytes < result.process.peak_bytes
     assert run.measured_bytes is not None
     assert run.budget_bytes == 600 << 20
     assert abs(run.measured_bytes - run.predicted_bytes) <= 0.03 * run.predicted_bytes + (2 << 20)

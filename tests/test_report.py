@@ -30,7 +30,7 @@ PREDICTION = Prediction(
     page_in_bytes=16,
     recomputed_nodes=3,
 )
-PROCESS = ProcessMemory((ProcessLine("runtime", 60, "Python"), ProcessLine("region", 140, "the step")))
+PROCESS = ProcessMemory((ProcessLine("runtime", 60, "Python", True), ProcessLine("region", 140, "the step", True)))
 
 
 def report(**changes: Any) -> Report:
@@ -59,6 +59,7 @@ def report(**changes: Any) -> Report:
         "seed": 0,
         "solve_seconds": 1.5,
         "process": process_parts(PROCESS),
+        "load_peak_bytes": PROCESS.load_peak_bytes,
         "original": figures,
         "ordered": figures,
     }
@@ -91,6 +92,7 @@ def test_json_has_the_promised_keys() -> None:
         "transient_peak_bytes",
         "step_peak_bytes",
         "process_peak_bytes",
+        "load_peak_bytes",
         "process",
         "budget_bytes",
         "budget_kind",
