@@ -79,7 +79,7 @@ class ProcessLine:
         name: of the part.
         size_bytes: that it takes.
         means: what is in it, in words that fit a line.
-        is_loaded: whether it may be taken before the first step; what is not is only touched then.
+        is_loaded: whether it is taken before the first step; what is not is only touched then.
     """
 
     name: str
@@ -105,7 +105,7 @@ class ProcessMemory:
 
     @property
     def load_peak_bytes(self) -> int:
-        """Return a bound on what the process takes until all is loaded."""
+        """Return about what the process takes until all is loaded, some MiB of its first step included."""
         return sum(line.size_bytes for line in self.lines if line.is_loaded)
 
 

@@ -34,7 +34,7 @@ class ProcessPart(_Value):
         name: of the part.
         size_bytes: that it takes.
         means: what is in it.
-        is_loaded: whether it may be taken before the first step.
+        is_loaded: whether it is taken before the first step.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Report(Figures):
         warnings: what could not be decided, a sentence each.
         wear: what paging does to the storage; None where nothing is paged.
         process: the parts of `process_peak_bytes`.
-        load_peak_bytes: bound on what the process takes until all is loaded.
+        load_peak_bytes: about what the process takes until all is loaded.
         original: the graph as given.
         ordered: the graph after memory-aware ordering alone.
     """

@@ -63,7 +63,7 @@ def process_table(parts: Sequence[ProcessPart], what: str) -> Table:
     rows = [[part.name, bytes_text(part.size_bytes), part.means] for part in parts if part.size_bytes]
     rows.append(["process peak", bytes_text(sum(part.size_bytes for part in parts)), ""])
     loaded_bytes = sum(part.size_bytes for part in parts if part.is_loaded)
-    rows.append(["  until all is loaded", bytes_text(loaded_bytes), "at most, with the optimizer in the step"])
+    rows.append(["  until all is loaded", bytes_text(loaded_bytes), "about, with the optimizer in the step"])
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(f"RAM of a process that trains {what}")
     table.add_column("predicted", justify="right")
