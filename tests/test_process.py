@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_what_was_measured_replaces_the_profile(model_path: Callable[..., Path])
     )
 
 
-@pytest.mark.parametrize("target", ["training"])
+@pytest.mark.parametrize("target", ["training", "stock"])
 def test_the_smallest_ram_budget_works_and_one_below_fixed_costs_does_not(
     model_path: Callable[..., Path], target: str
 ) -> None:
@@ -111,3 +112,23 @@ def test_a_process_above_its_budget_is_told(model_path: Callable[..., Path], tmp
     assert not run.passed
     assert run.limit in {"memory cgroup", "RLIMIT_DATA"}
     assert "104,857,600 bytes" in run.problems[0]
+
+
+def test_without_control_groups_the_process_limits_itself(
+    model_path: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RLIMIT_DATA counts what is reserved, so that a budget which leaves no room for the arrays fails at load."""
+
+    def refused(limit_bytes: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(importlib.import_module("poet_onnx.verify.process"), "memory_cgroup", refused)
+    path, rewritten = model_path("resnet18"), tmp_path / "rewritten.onnx"
+    result = rewrite(path, device="host", optimizer="adamw", activation_budget="100%")
+    result.save(rewritten)
+    run = verify_process(path, rewritten, ram_budget_bytes=result.process.peak_bytes)
+    assert run.limit == "RLIMIT_DATA"
+    assert run.passed, run.problems
+    short = verify_process(path, rewritten, ram_budget_bytes=result.process.peak_bytes - (60 << 20))
+    assert (short.limit, short.passed, short.measured_bytes) == ("RLIMIT_DATA", False, None)
+    assert "no memory" in short.problems[0]
