@@ -20,7 +20,8 @@ from poet_onnx.extract import load_model
 from poet_onnx.rewrite import as_model, rewrite
 from poet_onnx.saving import save_model
 from poet_onnx.training.parameters import read_parameters
-from poet_onnx.training.session import TrainingSession, _payload
+from poet_onnx.training.prepare import _payload
+from poet_onnx.training.session import TrainingSession
 from poet_onnx.verify import verify
 
 SECRET = np.arange(100, 116, dtype=np.float32)

@@ -65,7 +65,7 @@ def test_a_profile_covers_the_step(model_path: Callable[..., Path], tmp_path: Pa
 def test_a_profile_covers_every_form(model_path: Callable[..., Path], tmp_path: Path, target: str) -> None:
     """What a form has in the place of some nodes is measured; the others keep their costs."""
     path = model_path("resnet18")
-    measured = measure(path, HOST, page_dir=tmp_path, repetitions=2, warmup=1, target=target)
+    measured = measure(path, HOST, page_dir=tmp_path, repetitions=2, warmup=1, target=target, optimizer="none")
     model = load_model(path)
     normalize_for(target)(model)
     first, *others = (extract(form.model) for form in forms(model, HOST, target))
