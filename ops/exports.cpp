@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <new>
+#include <vector>
 
 #include "allocation_tracker.h"
 #include "arenas.h"
@@ -12,6 +13,23 @@
 #include "page_store.h"
 
 #define POET_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// Copies the first `capacity` of the numbers that `make` returns to `out` and returns how many there are; -1 where
+// memory is missing.
+template <class Number, class Make>
+int64_t copy_numbers(Number* out, uint64_t capacity, Make&& make) {
+  try {
+    const std::vector<Number> numbers = make();
+    std::copy_n(numbers.begin(), std::min<uint64_t>(capacity, numbers.size()), out);
+    return static_cast<int64_t>(numbers.size());
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
+}  // namespace
 
 // How many imports of ONNX Runtime's modules were redirected: 0 where its allocations cannot be seen.
 POET_EXPORT uint64_t poet_tracked_imports() { return poet::allocations::tracked_imports(); }
@@ -42,25 +60,17 @@ POET_EXPORT int poet_start_events(uint64_t capacity) {
 // Copies the first `capacity` logged events, +bytes or -bytes, to `out` and returns how many there are; `dropped` gets
 // the number of events that the log had no room for. -1 where the memory for the copy is missing.
 POET_EXPORT int64_t poet_events(int64_t* out, uint64_t capacity, uint64_t* dropped) {
-  try {
-    const auto events = poet::allocations::events(dropped);
-    std::copy_n(events.begin(), std::min<uint64_t>(capacity, events.size()), out);
-    return static_cast<int64_t>(events.size());
-  } catch (const std::exception&) {
-    return -1;
-  }
+  return copy_numbers(out, capacity, [dropped] { return poet::allocations::events(dropped); });
 }
 
 // Copies the numbers of the open page stores to `out`, at most `capacity`, and returns how many there are; -1 where
 // memory is missing.
 POET_EXPORT int64_t poet_open_stores(uint64_t* out, uint64_t capacity) {
-  try {
-    const auto stores = poet::PageStore::all();
-    for (uint64_t i = 0; i < std::min<uint64_t>(capacity, stores.size()); ++i) out[i] = stores[i]->number();
-    return static_cast<int64_t>(stores.size());
-  } catch (const std::exception&) {
-    return -1;
-  }
+  return copy_numbers(out, capacity, [] {
+    std::vector<uint64_t> numbers;
+    for (const auto& store : poet::PageStore::all()) numbers.push_back(store->number());
+    return numbers;
+  });
 }
 
 // Writes the directory for a page file to `out`: the one that is given, or else the default one. Returns 0, or 1 where
@@ -116,13 +126,7 @@ POET_EXPORT int poet_describe_store(uint64_t number, char* out, uint64_t capacit
 // Copies the numbers of the open arenas to `out`, at most `capacity`, and returns how many there are; -1 where memory
 // is missing.
 POET_EXPORT int64_t poet_open_arenas(uint64_t* out, uint64_t capacity) {
-  try {
-    const auto numbers = poet::arenas::numbers();
-    std::copy_n(numbers.begin(), std::min<uint64_t>(capacity, numbers.size()), out);
-    return static_cast<int64_t>(numbers.size());
-  } catch (const std::exception&) {
-    return -1;
-  }
+  return copy_numbers(out, capacity, poet::arenas::numbers);
 }
 
 // Reads what an arena has served; number 0: what all arenas of the process have, closed ones too. Returns 0, or 1 where

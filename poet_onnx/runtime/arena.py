@@ -6,8 +6,10 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from poet_onnx.errors import InputError
+from poet_onnx.runtime.counting import Counter, open_numbers
 from poet_onnx.runtime.library import tracked_library
 
 
@@ -54,25 +56,8 @@ class _Values(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint64) for name in ArenaStatistics.__dataclass_fields__)
 
 
-class ArenaCounter:
-    """What arenas have served since a moment: what `count_arena` yields."""
-
-    def __init__(self, arena: int | None = None) -> None:
-        self._arena = arena
-        self._start = arena_statistics(arena)
-
-    @property
-    def statistics(self) -> ArenaStatistics:
-        """What was served since the context was entered or `reset` was last called; bytes are those of the session.
-
-        Raises:
-            InputError: the session that is counted was closed.
-        """
-        return arena_statistics(self._arena) - self._start
-
-    def reset(self) -> None:
-        """Start from now, as at the beginning of a step."""
-        self._start = arena_statistics(self._arena)
+ArenaCounter = Counter[ArenaStatistics]
+"""What arenas have served since a moment, bytes since the session was made: what `count_arena` yields."""
 
 
 @contextmanager
@@ -85,7 +70,7 @@ def count_arena(arena: int | None = None) -> Iterator[ArenaCounter]:
     Raises:
         InputError: no usable ONNX Runtime or operator library, or no arena of that number is open.
     """
-    yield ArenaCounter(arena)
+    yield Counter(partial(arena_statistics, arena))
 
 
 def open_arenas() -> tuple[int, ...]:
@@ -96,11 +81,7 @@ def open_arenas() -> tuple[int, ...]:
     Raises:
         InputError: no usable ONNX Runtime or operator library.
     """
-    library = tracked_library()
-    count = int(library.poet_open_arenas(None, 0))
-    numbers = (ctypes.c_uint64 * max(count, 0))()
-    found = min(count, int(library.poet_open_arenas(numbers, count)))
-    return tuple(numbers[:found])
+    return open_numbers("poet_open_arenas")
 
 
 def arena_statistics(arena: int | None = None) -> ArenaStatistics:

@@ -7,8 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from poet_onnx.errors import InputError
+from poet_onnx.runtime.counting import Counter, open_numbers
 from poet_onnx.runtime.library import tracked_library
 
 _LONGEST_DESCRIPTION_BYTES = 8192
@@ -71,25 +73,8 @@ class PagingStatistics:
         )
 
 
-class PagingCounter:
-    """What was moved since a moment: what `count_paging` yields."""
-
-    def __init__(self, store: int | None = None) -> None:
-        self._store = store
-        self._start = paging_statistics(store)
-
-    @property
-    def statistics(self) -> PagingStatistics:
-        """What was moved since the context was entered or `reset` was last called.
-
-        Raises:
-            InputError: the session that is counted was closed.
-        """
-        return paging_statistics(self._store) - self._start
-
-    def reset(self) -> None:
-        """Start from now, as at the beginning of a step."""
-        self._start = paging_statistics(self._store)
+PagingCounter = Counter[PagingStatistics]
+"""What was moved since a moment: what `count_paging` yields."""
 
 
 @contextmanager
@@ -102,7 +87,7 @@ def count_paging(store: int | None = None) -> Iterator[PagingCounter]:
     Raises:
         InputError: no usable ONNX Runtime or operator library, or no store of that number is open.
     """
-    yield PagingCounter(store)
+    yield Counter(partial(paging_statistics, store))
 
 
 def open_stores() -> tuple[int, ...]:
@@ -114,11 +99,7 @@ def open_stores() -> tuple[int, ...]:
     Raises:
         InputError: no usable ONNX Runtime or operator library.
     """
-    library = tracked_library()
-    count = int(library.poet_open_stores(None, 0))
-    numbers = (ctypes.c_uint64 * max(count, 0))()
-    found = min(count, int(library.poet_open_stores(numbers, count)))
-    return tuple(numbers[:found])
+    return open_numbers("poet_open_stores")
 
 
 @dataclass(frozen=True, kw_only=True)
