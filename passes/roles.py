@@ -13,7 +13,9 @@ from poet_onnx.operators import MICROSOFT_DOMAIN, traits
 from poet_onnx.passes.frozen_batch_norm import frozen_statistics
 
 _POET = "poet"
-_BUFFER_SUFFIX = "_grad.accumulation.buffer"
+BUFFER_SUFFIX = "_grad.accumulation.buffer"
+"""Of the input that collects a parameter's gradient, behind the parameter's name."""
+
 _FLAG_INPUT = {
     (MICROSOFT_DOMAIN, "InPlaceAccumulatorV2"): 2,
     (_POET, "Accumulate"): 2,
@@ -115,12 +117,12 @@ def _check_accumulators(nodes: Sequence[ir.Node]) -> None:
 def _parameter_of(node: ir.Node) -> str:
     buffer = node.inputs[0]
     name = "" if buffer is None else buffer.name or ""
-    if not name.endswith(_BUFFER_SUFFIX):
+    if not name.endswith(BUFFER_SUFFIX):
         raise InputError(
             f"The accumulator '{node.name}' adds to '{name}', but the input must be named after its parameter, "
-            f"'<parameter>{_BUFFER_SUFFIX}'."
+            f"'<parameter>{BUFFER_SUFFIX}'."
         )
-    return name.removesuffix(_BUFFER_SUFFIX)
+    return name.removesuffix(BUFFER_SUFFIX)
 
 
 def _written_initializers(graph: ir.Graph) -> Iterator[str]:

@@ -99,11 +99,16 @@ class TrainingGraph:
         return sum(tensor.size_bytes for tensor in self.tensors.values() if tensor.resident)
 
     @property
+    def gradient_buffers(self) -> frozenset[str]:
+        """Return the names of the buffers that gradients are accumulated in."""
+        accumulators = (node for node in self.nodes if node.phase is Phase.UPDATE and "Accumul" in node.op_type)
+        names = (name for node in accumulators for name in node.updates)
+        return frozenset(name for name in names if self.tensors[name].resident)
+
+    @property
     def gradient_buffer_bytes(self) -> int:
         """Return the bytes of the buffers that gradients are accumulated in, a part of the resident bytes."""
-        accumulators = (node for node in self.nodes if node.phase is Phase.UPDATE and "Accumul" in node.op_type)
-        names = {name for node in accumulators for name in node.updates}
-        return sum(self.tensors[name].size_bytes for name in names if self.tensors[name].resident)
+        return sum(self.tensors[name].size_bytes for name in self.gradient_buffers)
 
     def nodes_beyond(self, other: TrainingGraph) -> list[Node]:
         """Return the nodes that another graph does not have, by that name and the same in operator and tensors."""

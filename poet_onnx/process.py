@@ -7,18 +7,9 @@ from dataclasses import dataclass
 from poet_onnx.device import DeviceProfile
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.measured import MeasuredCosts
-from poet_onnx.operators import MICROSOFT_DOMAIN
+from poet_onnx.passes.roles import BUFFER_SUFFIX
+from poet_onnx.training.description import OWN_PREFIX
 
-_ACCUMULATORS = {
-    (MICROSOFT_DOMAIN, "InPlaceAccumulatorV2"),
-    ("poet", "Accumulate"),
-    ("poet", "AccumulateRows"),
-}
-"""Operators whose first input is a gradient buffer."""
-
-_BUFFER_SUFFIX = "_grad.accumulation.buffer"
-_KEPT_PREFIX = "poet/"
-"""Of inputs that hold what an optimizer keeps, and the numbers that change from step to step."""
 _UPDATED_INPUT = 2
 """Of an update node: the parameter, behind the gradient and the rates."""
 
@@ -122,12 +113,11 @@ def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
     A batch is what stands before the first parameter that is trained, as in the files of
     `onnxruntime.training.artifacts`; parameters that are not trained stand among the others.
     """
-    buffers, parameters, state = set[str](), set[str](), set[str]()
+    buffers = graph.gradient_buffers & set(graph.inputs)
+    parameters = {name.removesuffix(BUFFER_SUFFIX) for name in buffers}
+    state = set[str]()
     for node in graph.nodes:
-        if (node.domain, node.op_type) in _ACCUMULATORS and node.inputs[0] in graph.inputs:
-            buffers.add(node.inputs[0])
-            parameters.add(node.inputs[0].removesuffix(_BUFFER_SUFFIX))
-        elif node.domain == "poet" and node.op_type.startswith("Update"):
+        if node.domain == "poet" and node.op_type.startswith("Update"):
             parameters.add(node.inputs[_UPDATED_INPUT])
         else:
             state.update(node.updates)
@@ -136,8 +126,8 @@ def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
     kinds = dict.fromkeys((name for name, tensor in graph.tensors.items() if tensor.resident), "constants")
     kinds |= dict.fromkeys(graph.inputs[:first], "batch") | dict.fromkeys(graph.inputs[first:], "parameters")
     state.update(name for name in graph.inputs[first:] if graph.tensors[name].dtype == "BOOL")  # start anew or not
-    kinds |= dict.fromkeys(buffers, "gradient buffers") | dict.fromkeys(state, "constants")
-    return kinds | {name: "moments" for name in graph.inputs if name.startswith(_KEPT_PREFIX)}
+    kinds |= dict.fromkeys(state, "constants") | dict.fromkeys(buffers, "gradient buffers")
+    return kinds | {name: "moments" for name in graph.inputs if name.startswith(OWN_PREFIX)}
 
 
 def process_memory(

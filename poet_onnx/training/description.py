@@ -24,7 +24,10 @@ Array = npt.NDArray[np.generic]
 TRAINING_KEY = "poet.training"
 """Key of the metadata that hold a description."""
 
-RATES = "poet/rates"
+OWN_PREFIX = "poet/"
+"""Of what training keeps besides parameters: of its inputs, and of tensors in a checkpoint."""
+
+RATES = f"{OWN_PREFIX}rates"
 """Input of every update: the numbers that an optimizer's `rates` returns."""
 
 FORMAT = 1
@@ -35,7 +38,7 @@ _TYPES = ("float16", "float32", "float64", "int32", "int64", "bool")
 
 def slot_name(parameter: str, slot: str) -> str:
     """Return the name of what an optimizer keeps for a parameter."""
-    return f"poet/{slot}/{parameter}"
+    return f"{OWN_PREFIX}{slot}/{parameter}"
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,16 @@ class Description:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         text = plain | {"format": FORMAT, "updates": asdict(self.updates), "state": state}
         return json.dumps(text, separators=(",", ":"))
+
+    @classmethod
+    def of_metadata(cls, metadata: Mapping[str, str]) -> Description | None:
+        """Return what a model's metadata say; None for one that has no optimizer in its step.
+
+        Raises:
+            InputError: if that cannot be read.
+        """
+        text = metadata.get(TRAINING_KEY)
+        return None if text is None else cls.from_json(text)
 
     @classmethod
     def from_json(cls, text: str) -> Description:

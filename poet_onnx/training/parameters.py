@@ -11,15 +11,13 @@ import numpy.typing as npt
 
 from poet_onnx.errors import InputError
 from poet_onnx.training.checkpoint import open_checkpoint
+from poet_onnx.training.description import OWN_PREFIX
 from poet_onnx.training.ort_checkpoint import is_ort_checkpoint, read_ort_checkpoint
 from poet_onnx.training.values import Kind, Values
 
 Array = npt.NDArray[np.generic]
 Source = str | os.PathLike[str] | Mapping[str, Array]
 """A checkpoint of onnxruntime-training, a safetensors file, an ONNX model with weights, or arrays by name."""
-
-OWN_PREFIX = "poet/"
-"""Of tensors that are no parameters: what training keeps besides."""
 
 
 def read_parameters(source: Source) -> Mapping[str, Array]:

@@ -40,25 +40,19 @@ def prepare(training_model: AnyModel, wishes: Wishes, forward: Callable[[], ir.M
         InputError: if the graph cannot be trained.
     """
     model = as_model(training_model)
-    if TRAINING_KEY not in model.metadata_props:
-        if VERSION_KEY not in model.metadata_props:
-            settled = SettleBatchNorm(
-                wishes.frozen_batch_norm, forward=lambda: forward() or model_beside(training_model)
-            )
-            Normalization(settled)(model)
-        elif wishes.frozen_batch_norm != AUTO:
-            raise InputError("The training model is rewritten: say to `rewrite` what is frozen.")
-        ranges = known_ranges(model)
-        kept = find_roles(model).parameters if wishes.keep_gradients else ()
-        Normalization(PinSeeds(), WriteUpdates(wishes.updates, planned=True, kept=kept), RemoveUnread())(model)
-        return Prepared(_described(model), _payload(model), ranges)
-    description = _described(model)
-    wishes.check(description)
-    return Prepared(description, _payload(model), known_ranges(model))
-
-
-def _described(model: ir.Model) -> Description:
-    return Description.from_json(model.metadata_props[TRAINING_KEY])
+    description = Description.of_metadata(model.metadata_props)
+    if description is not None:
+        wishes.check(description)
+        return Prepared(description, _payload(model), known_ranges(model))
+    if VERSION_KEY not in model.metadata_props:
+        settled = SettleBatchNorm(wishes.frozen_batch_norm, forward=lambda: forward() or model_beside(training_model))
+        Normalization(settled)(model)
+    elif wishes.frozen_batch_norm != AUTO:
+        raise InputError("The training model is rewritten: say to `rewrite` what is frozen.")
+    ranges = known_ranges(model)
+    kept = find_roles(model).parameters if wishes.keep_gradients else ()
+    Normalization(PinSeeds(), WriteUpdates(wishes.updates, planned=True, kept=kept), RemoveUnread())(model)
+    return Prepared(Description.from_json(model.metadata_props[TRAINING_KEY]), _payload(model), ranges)
 
 
 def evaluation_graph(eval_model: ir.Model, shared: Collection[str]) -> tuple[bytes, Ranges]:

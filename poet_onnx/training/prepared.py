@@ -13,7 +13,7 @@ from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
 from poet_onnx.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 from poet_onnx.training import model_file
-from poet_onnx.training.description import TRAINING_KEY, Description, Updates
+from poet_onnx.training.description import Description, Updates
 from poet_onnx.training.optimizers import AdamW, Optimizer
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ def open_model(
     """
     if isinstance(model, (str, os.PathLike)):
         metadata = model_file.read_metadata(model)
-        if TRAINING_KEY in metadata:
-            description = Description.from_json(metadata[TRAINING_KEY])
+        description = Description.of_metadata(metadata)
+        if description is not None:
             wishes.check(description)
             return Prepared(description, os.fspath(model), ranges_from_json(metadata.get(RANGES_KEY, "{}")))
     from poet_onnx.training.prepare import prepare

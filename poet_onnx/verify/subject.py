@@ -14,6 +14,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.extract import check_training, extract
 from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import Phase, TrainingGraph
+from poet_onnx.optimizer_choice import in_words
 from poet_onnx.passes.batch_norm_modes import settle_alike
 from poet_onnx.passes.lowering import prepare
 from poet_onnx.passes.metadata import PLAN_KEY, read_settings
@@ -80,7 +81,8 @@ def make_subject(
         raise InputError("The first model was rewritten by poet-onnx: give the model that it was made from.")
     check_training(original)
     settle_alike(original, rewritten)
-    settings, described = read_settings(rewritten), _described(rewritten)
+    settings = read_settings(rewritten)
+    described = Description.of_metadata(rewritten.metadata_props)
     normalized = original.clone()
     file = plan_json.parse(text)
     prepare(target=settings.target, dims=settings.dims or None, expansions=file.expansions)(normalized)
@@ -93,7 +95,7 @@ def make_subject(
     if described is not None:
         for model in (normalized, original):
             Normalization(WriteUpdates(described.updates, kept=described.buffers))(model)
-    graph = extract(normalized)
+    graph, expected = extract(normalized), Description.of_metadata(normalized.metadata_props)
     state = dict.fromkeys(name for node in graph.nodes for name in node.updates)
     return Subject(
         original=original,
@@ -104,26 +106,20 @@ def make_subject(
         seeds_pinned=seeds_pinned,
         conditions=Conditions(threads or settings.threads, None if page_dir is None else os.fspath(page_dir)),
         seed=seed,
-        expected=_described(normalized),
-        problems=_false_descriptions(described, _described(normalized), file.optimizer),
+        expected=expected,
+        problems=_false_descriptions(described, expected, file.optimizer),
     )
 
 
 def _false_descriptions(said: Description | None, expected: Description | None, planned: str) -> list[str]:
     """Return a sentence for whatever a file says of its training otherwise than the original, or than its plan."""
     found = [] if said == expected else [f"The file's {TRAINING_KEY} is of another model."]
-    optimizer = "none" if said is None else str(said.updates)
+    optimizer = in_words(None if said is None else said.updates)
     if planned != optimizer:
         found.append(
             f"The file's plan is for the optimizer {planned[:_SHOWN_LETTERS]!r}, and the file has {optimizer!r}."
         )
     return found
-
-
-def _described(model: ir.Model) -> Description | None:
-    """Return what a model says of its training."""
-    text = model.metadata_props.get(TRAINING_KEY)
-    return None if text is None else Description.from_json(text)
 
 
 def initial_state(subject: Subject) -> dict[str, Array]:
