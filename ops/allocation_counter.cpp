@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <mutex>
 
+#include "atomics.h"
+
 namespace poet::allocations {
 namespace {
 
@@ -25,13 +27,6 @@ Counter& counter() {
   return *instance;
 }
 
-void raise_peak(int64_t bytes) {
-  auto& peak = counter().peak;
-  int64_t seen = peak.load(std::memory_order_relaxed);
-  while (bytes > seen && !peak.compare_exchange_weak(seen, bytes, std::memory_order_relaxed)) {
-  }
-}
-
 thread_local char refusal[192] = "";
 thread_local bool is_refused = false;  // and nothing was allocated or thrown since
 
@@ -40,7 +35,7 @@ bool add_within_limit(int64_t bytes, bool may_refuse) noexcept {
   const int64_t before = c.current.fetch_add(bytes, std::memory_order_relaxed);
   const int64_t limit = c.limit.load(std::memory_order_relaxed);
   if (bytes <= 0 || limit == 0 || before + bytes <= limit || !may_refuse) {
-    raise_peak(before + bytes);
+    raise_to(c.peak, before + bytes);
     return true;
   }
   c.current.fetch_sub(bytes, std::memory_order_relaxed);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <new>
 
+#include "atomics.h"
 #include "error.h"
 
 namespace poet {

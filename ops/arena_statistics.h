@@ -46,10 +46,4 @@ inline void add_one(uint64_t& own, std::atomic<uint64_t>& all) {
   all.fetch_add(1, std::memory_order_relaxed);
 }
 
-inline void raise_to(std::atomic<uint64_t>& most, uint64_t value) {
-  uint64_t seen = most.load(std::memory_order_relaxed);
-  while (value > seen && !most.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
-  }
-}
-
 }  // namespace poet

@@ -49,14 +49,11 @@ class ProcessBudget:
 
     def of_order(self, graph: TrainingGraph, prediction: Prediction) -> ProcessMemory:
         """Return what the process takes that runs every node once, in an order whose figures are known."""
-        return process_memory(
-            graph,
-            self.costs,
-            nodes=len(graph.nodes),
-            values=_values(graph, graph.nodes),
-            region_bytes=prediction.transient_peak_bytes,
-            pages=False,
-        )
+        return self._of_nodes(graph, prediction.transient_peak_bytes)
+
+    def _of_nodes(self, graph: TrainingGraph, region_bytes: int) -> ProcessMemory:
+        nodes, values = len(graph.nodes), _values(graph, graph.nodes)
+        return process_memory(graph, self.costs, nodes=nodes, values=values, region_bytes=region_bytes, pages=False)
 
     def region(self, problem: ScheduleProblem, steps: tuple[Step, ...]) -> Region:
         """Return where the blocks of a plan's steps lie; it is worked out once."""
@@ -79,8 +76,7 @@ class ProcessBudget:
 
     def fixed_bytes(self, graph: TrainingGraph) -> int:
         """Return what a process takes for a graph at least, whatever the plan, besides transient bytes."""
-        nodes, values = len(graph.nodes), _values(graph, graph.nodes)
-        return process_memory(graph, self.costs, nodes=nodes, values=values, region_bytes=0, pages=False).peak_bytes
+        return self._of_nodes(graph, 0).peak_bytes
 
     def schedule(
         self, problem: ScheduleProblem, make: Callable[[ScheduleProblem, float], Plan], *, seconds: float

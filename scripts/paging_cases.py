@@ -137,14 +137,6 @@ def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def process_bytes(what: str) -> int:
-    """Return a figure of /proc/self/status, as `VmRSS` (resident now), `VmHWM` (at most), `VmSize` (mapped)."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(f"{what}:"):
-            return int(line.split()[1]) * 1024
-    raise ValueError(f"/proc/self/status has no {what}")
-
-
 class _HeapFigures(ctypes.Structure):
     """What mallinfo2(3) returns."""
 

@@ -33,6 +33,8 @@ from typing import Any
 
 import numpy as np
 
+from poet_onnx.training.trial import status_bytes
+
 Row = dict[str, Any]
 
 SETTINGS: dict[str, dict[str, str]] = {
@@ -235,13 +237,13 @@ def work(case: Mapping[str, Any]) -> Row:
                 binding.bind_output(output.name)
             give_back_free_memory()
             Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew: proc(5)
-            before, faults_before = _status("VmRSS"), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            before, faults_before = status_bytes("VmRSS"), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             counter.reset_peak()
             begun, cpu_begun = time.perf_counter(), time.thread_time()
             session.run_with_iobinding(binding)
             took, cpu_took = time.perf_counter() - begun, time.thread_time() - cpu_begun
             if step >= WARMUP or "steps" in case:
-                growths.append(_status("VmHWM") - before)
+                growths.append(status_bytes("VmHWM") - before)
                 peaks.append(counter.transient_peak_bytes)
                 seconds.append(took)
                 cpu_seconds.append(cpu_took)
@@ -257,19 +259,13 @@ def work(case: Mapping[str, Any]) -> Row:
         "seconds": statistics.median(seconds),
         "cpu_seconds": statistics.median(cpu_seconds),
         "page_faults": int(statistics.median(faults)),
-        "most_bytes": most_in_cgroup(Path(case["cgroup"])) if "cgroup" in case else _status("VmPeak"),
+        "most_bytes": most_in_cgroup(Path(case["cgroup"])) if "cgroup" in case else status_bytes("VmPeak"),
     }
 
 
 def give_back_free_memory() -> None:
     """Give the system what malloc keeps for later: a step that used it again would seem to need less than it does."""
     ctypes.CDLL(None).malloc_trim(0)  # malloc_trim(3)
-
-
-def _status(what: str) -> int:
-    from paging_cases import process_bytes
-
-    return process_bytes(what)
 
 
 def most_in_cgroup(group: Path) -> int:

@@ -29,7 +29,6 @@ from paging_cases import (
     heap_bytes,
     open_descriptors,
     page_file_bytes,
-    process_bytes,
     show,
     write_table,
 )
@@ -38,6 +37,7 @@ from poet_onnx import rewrite
 from poet_onnx.feeds import random_feeds
 from poet_onnx.rewrite import RewriteResult
 from poet_onnx.runtime import count_allocations, count_paging, open_stores, page_directory
+from poet_onnx.training.trial import status_bytes
 
 Row = dict[str, object]
 
@@ -217,7 +217,7 @@ def steps(path: Path, count: int) -> Row:
                 "page_file_bytes": page_file_bytes(pages),
                 "threads": sum(1 for _ in Path("/proc/self/task").iterdir()),
                 "heap_bytes": heap_bytes(),
-                "mapped_bytes": process_bytes("VmSize"),
+                "mapped_bytes": status_bytes("VmSize"),
             }
 
         def run(number: int) -> None:

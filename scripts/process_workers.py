@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from poet_onnx.training.trial import status_bytes
+
 Row = dict[str, Any]
 
 CLASSES = 10
@@ -109,10 +111,3 @@ def training_step(folder: Path) -> Callable[[], None]:
         module.lazy_reset_grad()
 
     return step
-
-
-def status_bytes(what: str) -> int:
-    """Return a figure of /proc/self/status: VmRSS, resident now, or VmHWM, at most."""
-    from poet_onnx.training.trial import status_bytes as status
-
-    return status(what)

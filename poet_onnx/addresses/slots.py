@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
+
+from poet_onnx.simulate.blocks import live_bytes
 
 
 class Slot(NamedTuple):
@@ -36,8 +37,4 @@ class Packing(NamedTuple):
 
 def liveness_peak_bytes(slots: Sequence[Slot]) -> int:
     """Return the most bytes of slots that live at one moment: no region can be smaller."""
-    change = [0] * (max((slot.dies for slot in slots), default=-1) + 2)
-    for slot in slots:
-        change[slot.born] += slot.size_bytes
-        change[slot.dies + 1] -= slot.size_bytes
-    return max(accumulate(change))
+    return max(live_bytes(slots, max((slot.dies for slot in slots), default=-1) + 1), default=0)

@@ -9,6 +9,9 @@ from poet_onnx.errors import InputError
 from poet_onnx.ops import library_path
 from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
 
+_UPDATES = {"poet_update_sgd": 2, "poet_update_momentum": 3, "poet_update_adam": 4}
+"""Functions that update a parameter, and how many arrays they take besides the gradient."""
+
 _COUNTERS = ("poet_current_bytes", "poet_peak_bytes", "poet_allocation_count")
 
 
@@ -22,6 +25,11 @@ def operator_library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
     library.poet_page_directory.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64]
     library.poet_page_directory.restype = ctypes.c_int
+    for name, arrays in _UPDATES.items():
+        getattr(library, name).argtypes = [ctypes.c_void_p, ctypes.c_uint64, *[ctypes.c_void_p] * arrays]
+        getattr(library, name).restype = None
+    library.poet_sum_of_squares.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+    library.poet_sum_of_squares.restype = ctypes.c_double
     return library
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from poet_onnx.graph import Node
 from poet_onnx.operators import ALLOCATION_ORDERS, BUFFER
@@ -81,7 +81,23 @@ def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], lives: Lives) -
     return tuple(blocks)
 
 
-def live_bytes(blocks: Sequence[Block], steps: int) -> tuple[int, ...]:
+class Living(Protocol):
+    """What takes memory from one step to another."""
+
+    @property
+    def born(self) -> int:
+        """First step, as an index."""
+
+    @property
+    def dies(self) -> int:
+        """Last step."""
+
+    @property
+    def size_bytes(self) -> int:
+        """That it takes."""
+
+
+def live_bytes(blocks: Iterable[Living], steps: int) -> tuple[int, ...]:
     """Return the bytes of the blocks that are there in each of so many steps."""
     change = [0] * (steps + 1)
     for block in blocks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,18 +30,15 @@ def update(operator: str, gradient: Array, rates: Array, parameter: Array, slots
     """
     assert all(array.size == gradient.size for array in (parameter, *slots))
     function = getattr(operator_library(), _FUNCTIONS[operator])
-    function.restype = None
-    function(_address(gradient), ctypes.c_uint64(gradient.size), *map(_address, (rates, parameter, *slots)))
+    function(_address(gradient), gradient.size, *map(_address, (rates, parameter, *slots)))
 
 
 def sum_of_squares(gradient: Array) -> float:
     """Return the sum of the squares of a gradient of float32, added up in double and always in the same order."""
-    function = operator_library().poet_sum_of_squares
-    function.restype = ctypes.c_double
-    return float(function(_address(gradient), ctypes.c_uint64(gradient.size)))
+    return float(operator_library().poet_sum_of_squares(_address(gradient), gradient.size))
 
 
-def _address(array: Array) -> ctypes.c_void_p:
+def _address(array: Array) -> int:
     assert array.dtype == np.float32
     assert array.flags.c_contiguous
-    return ctypes.c_void_p(array.ctypes.data)
+    return array.ctypes.data

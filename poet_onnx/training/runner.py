@@ -117,7 +117,8 @@ class Runner:
                 raise InputError(
                     f"Output '{put.name}' of the {self._role} has shape {put.shape}, but must be of fixed size."
                 )
-            self.outputs[put.name] = held.get(put.name, aligned(tuple(put.shape), _dtype(put.name, put.type)))
+            array = held.get(put.name)
+            self.outputs[put.name] = aligned(tuple(put.shape), _dtype(put.name, put.type)) if array is None else array
             self._bind(self._binding.bind_ortvalue_output, put.name, self.outputs[put.name])
 
     def run(self, feeds: Mapping[str, Array] | None = None) -> None:
