@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,17 +13,16 @@ from poet_onnx.costs import cost_table
 from poet_onnx.device import load_device
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.extract import extract, load_model
-from poet_onnx.feeds import random_feeds
 from poet_onnx.forms import forms
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.measured import MeasuredCosts, load_measured
+from poet_onnx.measured import load_measured
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.normalize import normalize
-from poet_onnx.profiler import StepRunner, describe_machine, measure, measure_storage
+from poet_onnx.profiler import describe_machine, measure, measure_storage
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.storage import fit_latency_and_rate
-from poet_onnx.runtime import Throttle, session_options
+from poet_onnx.runtime import Throttle
 from poet_onnx.workspace import workspace_bytes
 
 HOST = load_device("host")
@@ -207,41 +205,3 @@ def test_the_input_rail_of_a_jetson_is_integrated(tmp_path: Path) -> None:
     time.sleep(0.2)
     joules, seconds = meter.read_joules() - before, time.perf_counter() - start
     assert joules == pytest.approx(4.0 * seconds, rel=0.1)
-
-
-def unloaded_seconds(original: StepRunner, rewritten: StepRunner) -> tuple[float, float]:
-    """Return what the steps take on a quiet machine, however busy it is.
-
-    The original's is processor time; the rewritten one also waits for storage, so that its wall time counts, relative
-    to that of the original step right before it.
-    """
-    pairs = [(original.run(), rewritten.run()) for _ in range(15)][3:]
-    cpu_seconds = statistics.median(first.cpu_seconds for first, _ in pairs)
-    ratio = statistics.median(second.wall_seconds / first.wall_seconds for first, second in pairs)
-    return cpu_seconds, cpu_seconds * ratio
-
-
-@pytest.mark.parametrize(
-    ("name", "budget", "paging"),
-    [("resnet18", "75%", True), ("vgg16", "90%", True), ("resnet18", "30%", False)],  # the last one in small parts
-)
-def test_predicted_time_is_the_measured_one(
-    model_path: Callable[..., Path], tmp_path: Path, name: str, budget: str, paging: bool
-) -> None:
-    from poet_onnx.rewrite import rewrite
-
-    path = model_path(name)
-    ratios: list[tuple[float, float]] = []
-    for _ in range(7):  # the median of the attempts so far counts
-        costs: MeasuredCosts = measure(path, HOST, page_dir=tmp_path, page_cache=True, repetitions=10)
-        result = rewrite(path, device=HOST, activation_budget=budget, costs=costs, paging=paging)
-        assert result.plan.prediction.page_out_bytes + result.plan.prediction.recomputed_nodes > 0
-        result.save(tmp_path / "rewritten.onnx")
-        feeds = random_feeds(result.graph, 0)
-        options = session_options(page_dir=tmp_path)
-        first, second = StepRunner(path, feeds), StepRunner(tmp_path / "rewritten.onnx", feeds, options=options)
-        original, rewritten = unloaded_seconds(first, second)
-        ratios.append((result.original.seconds / original, result.rewritten.seconds / rewritten))
-        if all(abs(statistics.median(each) - 1.0) <= 0.15 for each in zip(*ratios, strict=True)):
-            return
-    pytest.fail(f"predicted / measured seconds, original and rewritten: {ratios}")
