@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.costs import CostTable
+from poet_onnx.costing.costs import CostTable
 from poet_onnx.errors import CheckFailedError
 
 SECONDS_KEY, JOULES_KEY, WORKSPACE_KEY = "poet.seconds", "poet.joules", "poet.workspace_bytes"

@@ -26,8 +26,8 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.choices import ALL, AUTO, NONE
 from poet_onnx.errors import InputError, PoetWarning
-from poet_onnx.extract import load_model
-from poet_onnx.operators import ONNX_DOMAINS
+from poet_onnx.graph.extract import load_model
+from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.frozen_batch_norm import FreezeBatchNorm, batch_norms, frozen_outputs
 from poet_onnx.passes.normalize import InlineFunctions
 from poet_onnx.passes.own_statistics import OwnStatistics, own_names, read_names

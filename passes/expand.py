@@ -13,10 +13,10 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
 from onnx_ir.passes.common import InlinePass
 
-from poet_onnx.extract import check_structure
-from poet_onnx.operators import ONNX_DOMAINS
-from poet_onnx.shapes import Inferred, TensorType, infer
-from poet_onnx.shapes.runtime_rules import broadcast_gradient_axes
+from poet_onnx.graph.extract import check_structure
+from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.shapes import Inferred, TensorType, infer
+from poet_onnx.graph.shapes.runtime_rules import broadcast_gradient_axes
 
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 MICROSOFT_DOMAIN = "com.microsoft"

@@ -14,11 +14,11 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import InputError
-from poet_onnx.operators import MICROSOFT_DOMAIN
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN
+from poet_onnx.graph.shapes import Inferred
 from poet_onnx.passes.lowering.site import Site
 from poet_onnx.passes.metadata import read_json
 from poet_onnx.passes.normalize import InlineFunctions, NameNodes
-from poet_onnx.shapes import Inferred
 
 FROZEN_KEY = "poet.frozen_batch_norm"
 

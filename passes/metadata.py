@@ -12,11 +12,11 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.extract.ranges import find_ranges
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.input_ranges import RANGES_KEY, ranges_to_json
+from poet_onnx.graph.extract.ranges import find_ranges
+from poet_onnx.graph.input_ranges import RANGES_KEY, ranges_to_json
 from poet_onnx.plan import Plan
-from poet_onnx.plan_json import from_json, to_json
+from poet_onnx.plan.serialization import from_json, to_json
 from poet_onnx.quantities import MOST_THREADS
 
 VERSION_KEY, PLAN_KEY, DEVICE_KEY, TARGET_KEY = "poet.version", "poet.plan", "poet.device", "poet.target"

@@ -14,10 +14,10 @@ from onnx_ir.passes import InPlacePass, InvariantError, PassError, PassResult, P
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from poet_onnx.errors import InputError, PoetError
-from poet_onnx.extract import check_structure, plain_attributes
-from poet_onnx.operators import ONNX_DOMAINS, traits
+from poet_onnx.graph.extract import check_structure, plain_attributes
+from poet_onnx.graph.operators import ONNX_DOMAINS, traits
+from poet_onnx.graph.shapes import Array, TensorType, fixed_dims, infer
 from poet_onnx.passes.expand import ChainSums, ExpandDivGrad, ExpandFunctions
-from poet_onnx.shapes import Array, TensorType, fixed_dims, infer
 
 MOVES = frozenset(
     [
@@ -286,7 +286,7 @@ def _own_error(problem: BaseException) -> PoetError:
 
 
 def normalize(*, dims: Mapping[str, int] | None = None) -> Normalization:
-    """Return the passes that prepare a model for `poet_onnx.extract.extract`; they keep the order of its nodes.
+    """Return the passes that prepare a model for `poet_onnx.graph.extract.extract`; they keep the order of its nodes.
 
     Args:
         dims: sizes of named dynamic dimensions.

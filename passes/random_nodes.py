@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from poet_onnx.extract import plain_attributes
-from poet_onnx.operators import traits
+from poet_onnx.graph.extract import plain_attributes
+from poet_onnx.graph.operators import traits
 
 _COUNTING = frozenset(("Dropout", "BitmaskDropout", "BiasDropout", "BitmaskBiasDropout"))
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract.build import plain_attributes
-from poet_onnx.operators import MICROSOFT_DOMAIN, traits
+from poet_onnx.graph.extract.build import plain_attributes
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, traits
 from poet_onnx.passes.frozen_batch_norm import frozen_statistics
 
 _POET = "poet"

@@ -27,7 +27,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 
 DOMAIN = "poet"
 VERSION = 1

@@ -25,8 +25,8 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract import constant_array, plain_attributes, reads_shape_alone
-from poet_onnx.operators import traits
+from poet_onnx.graph.extract import constant_array, plain_attributes, reads_shape_alone
+from poet_onnx.graph.operators import traits
 from poet_onnx.passes.random_nodes import seeds, unresumable
 from poet_onnx.passes.roles import Roles, find_roles, is_accumulator
 from poet_onnx.training.description import RATES, TRAINING_KEY, Description, State, Updates, slot_name

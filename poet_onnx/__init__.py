@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,11 +16,11 @@ if TYPE_CHECKING:
     )
     from poet_onnx.ops import library_path
     from poet_onnx.plan import Plan
-    from poet_onnx.rewrite import RewriteResult, pipeline, rewrite
+    from poet_onnx.rewriting.rewrite import RewriteResult, pipeline, rewrite
     from poet_onnx.runtime import count_allocations, session_options, training_module
     from poet_onnx.training.optimizers import SGD, Adam, AdamW
     from poet_onnx.training.session import TrainingSession
-    from poet_onnx.verify import VerificationReport, verify
+    from poet_onnx.verification import VerificationReport, verify
 
 __all__ = [
     "SGD",
@@ -51,35 +49,25 @@ _HOMES = {
     "errors": ("CheckFailedError", "InfeasibleError", "InputError", "LimitReachedError", "PoetError", "PoetWarning"),
     "ops": ("library_path",),
     "plan": ("Plan",),
-    "rewrite": ("RewriteResult", "pipeline", "rewrite"),
+    "rewriting.rewrite": ("RewriteResult", "pipeline", "rewrite"),
     "runtime": ("count_allocations", "session_options", "training_module"),
     "training.optimizers": ("SGD", "Adam", "AdamW"),
     "training.session": ("TrainingSession",),
-    "verify": ("VerificationReport", "verify"),
+    "verification": ("VerificationReport", "verify"),
 }
 
-
-class _Export:
-    """A name of the package that is imported when it is first asked for.
-
-    A function has the name of its module: what the import system sets, the module, does not take its place.
-    """
-
-    def __init__(self, home: str, name: str) -> None:
-        self._home, self._name = home, name
-        self._value: object = None
-
-    def __get__(self, package: object, _: type | None = None) -> object:
-        """Return what has the name."""
-        if self._value is None:
-            self._value = getattr(import_module(f"poet_onnx.{self._home}"), self._name)
-        return self._value
-
-    def __set__(self, package: object, value: object) -> None:
-        """Give the name another meaning, but no module's."""
-        if not isinstance(value, ModuleType):
-            self._value = value
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-_EXPORTS = {name: _Export(home, name) for home, names in _HOMES.items() for name in names}
-sys.modules[__name__].__class__ = type("Package", (ModuleType,), _EXPORTS)
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names too that were not asked for yet."""
+    return sorted({*globals(), *__all__})

@@ -34,7 +34,7 @@ from benchmark.prices import Prices
 from benchmark.result import Limits
 
 from poet_onnx.graph import Phase
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.simulate import simulate
 

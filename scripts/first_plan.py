@@ -108,11 +108,11 @@ def _run(case: Case, models: Path, *, profiled: bool) -> dict[str, Any]:
 
 def _work(path: Path, device: str, percent: int, *, profiled: bool) -> int:
     """Plan one case up to its first plan, and print what it took as JSON."""
-    from poet_onnx import planning
     from poet_onnx.errors import InfeasibleError
-    from poet_onnx.extract import load_model
+    from poet_onnx.graph.extract import load_model
     from poet_onnx.passes.normalize import normalize
-    from poet_onnx.request import read_request
+    from poet_onnx.rewriting import planning
+    from poet_onnx.rewriting.request import read_request
     from poet_onnx.scheduling import Progress
 
     imported, begin = time.time(), time.monotonic()

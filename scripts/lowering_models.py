@@ -17,10 +17,10 @@ import onnx_ir as ir
 from export_models import export, quiet
 from models import RECIPES
 
-from poet_onnx.extract import extract, load_model
-from poet_onnx.feeds import random_feeds
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import LowerTraining, prepare
 from poet_onnx.passes.normalize import WriteShapes, normalize
+from poet_onnx.runtime.feeds import random_feeds
 
 WORKER = Path(__file__).with_name("lowering_worker.py")
 

@@ -25,7 +25,7 @@ from benchmark.problems import Prepared, Workshop
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule, smallest_budget
 from poet_onnx.scheduling.order import peak_bound
 from poet_onnx.scheduling.reorder import order_for

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.device import DeviceProfile, StorageProfile, load_device
-from poet_onnx.measured import MeasuredCosts
+from poet_onnx.costing.device import DeviceProfile, StorageProfile, load_device
+from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.profiler.timing import StepTime, keep_heap
 from poet_onnx.runtime import PagingOptions, Throttle, session_options
 

@@ -31,14 +31,14 @@ from paging_cases import (
     write_table,
 )
 
-from poet_onnx import rewrite
-from poet_onnx.device import DeviceProfile
+from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.errors import InfeasibleError, PoetError
-from poet_onnx.feeds import random_feeds
-from poet_onnx.measured import MeasuredCosts
 from poet_onnx.profiler import measure
-from poet_onnx.rewrite import RewriteResult
+from poet_onnx.rewriting import rewrite
+from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.runtime import PagingOptions, Throttle, count_allocations, count_paging, installed_runtime
+from poet_onnx.runtime.feeds import random_feeds
 
 MODELS = ["resnet18", "vgg16", "bert-2", "unet", "mobilenet", "bert-base"]
 BUDGETS = [1.02, 1.3, 2.0]

@@ -21,10 +21,10 @@ from typing import Any
 
 from paging_cases import Stepper, exported, open_descriptors, show, write_table
 
-from poet_onnx import rewrite
-from poet_onnx.feeds import random_feeds
 from poet_onnx.ops import library_path
+from poet_onnx.rewriting import rewrite
 from poet_onnx.runtime import PagingOptions, count_allocations, page_directory
+from poet_onnx.runtime.feeds import random_feeds
 
 FAULTS = {
     "interrupted": 1,

@@ -97,8 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def smallest_budget(path: Path) -> int:
     """Return the smallest transient budget that works for a training graph."""
-    from poet_onnx import rewrite
     from poet_onnx.errors import InfeasibleError
+    from poet_onnx.rewriting import rewrite
 
     try:
         rewrite(path, device="host", activation_budget=1024)
@@ -109,8 +109,8 @@ def smallest_budget(path: Path) -> int:
 
 def make_graphs(path: Path, folder: Path, budget: int | str) -> dict[str, str]:
     """Rewrite a training graph and save it beside its feeds; return the files."""
-    from poet_onnx import rewrite
-    from poet_onnx.feeds import random_feeds
+    from poet_onnx.rewriting import rewrite
+    from poet_onnx.runtime.feeds import random_feeds
 
     result = rewrite(path, device="host", activation_budget=budget, gap=0.05)
     rewritten, feeds = folder / "rewritten.onnx", folder / "feeds.npz"
@@ -145,7 +145,7 @@ def compare_settings(graphs: Mapping[str, str], settings: Sequence[str]) -> Iter
 
 def compare_limits(graphs: Mapping[str, str], kinds: Sequence[str] = LIMITS) -> Iterator[Row]:
     """Yield a row for each kind of limit and graph."""
-    from poet_onnx.verify.limits import can_make_cgroup
+    from poet_onnx.verification.limits import can_make_cgroup
 
     for kind in kinds:
         if kind == "memory cgroup" and not can_make_cgroup():
@@ -188,7 +188,7 @@ def smallest_limit(graphs: Mapping[str, str], graph: str, most_bytes: int) -> in
 
 def run(case: Mapping[str, Any]) -> Row:
     """Run a case in a process of its own; a process that died returns how."""
-    from poet_onnx.verify.limits import memory_cgroup
+    from poet_onnx.verification.limits import memory_cgroup
 
     by_environment = case.get("way", "environment") == "environment"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}

@@ -36,16 +36,16 @@ from paging_cases import (
     write_table,
 )
 
-from poet_onnx import rewrite
-from poet_onnx.costs import cost_table
-from poet_onnx.feeds import random_feeds
-from poet_onnx.measured import MeasuredCosts
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.plan import Action, Prediction, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.profiler import measure
 from poet_onnx.profiler.timing import StepTime
-from poet_onnx.rewrite import RewriteResult
+from poet_onnx.rewriting import rewrite
+from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.runtime import PagingOptions, PagingStatistics, Throttle, count_paging
+from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
 

@@ -33,10 +33,10 @@ from paging_cases import (
     write_table,
 )
 
-from poet_onnx import rewrite
-from poet_onnx.feeds import random_feeds
-from poet_onnx.rewrite import RewriteResult
+from poet_onnx.rewriting import rewrite
+from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.runtime import count_allocations, count_paging, open_stores, page_directory
+from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.training.trial import status_bytes
 
 Row = dict[str, object]
@@ -88,7 +88,7 @@ def paged(path: Path, folder: Path) -> tuple[RewriteResult, Path]:
 
 def train_forever(model: Path, directory: Path) -> None:
     """Run steps until this process is killed."""
-    from poet_onnx.extract import extract, load_model
+    from poet_onnx.graph.extract import extract, load_model
     from poet_onnx.passes.normalize import normalize
 
     original = load_model(model.with_name("original.onnx"))

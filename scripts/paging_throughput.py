@@ -33,10 +33,10 @@ import onnx
 from onnx import TensorProto, helper
 from paging_cases import Stepper, exported, interleaved_medians, page_files, show, write_table
 
-from poet_onnx import rewrite
-from poet_onnx.feeds import random_feeds
 from poet_onnx.profiler.timing import keep_heap
+from poet_onnx.rewriting import rewrite
 from poet_onnx.runtime import PagingOptions, count_paging, describe_store, open_stores, page_directory, session_options
+from poet_onnx.runtime.feeds import random_feeds
 
 BLOCKS_BYTES = [64 << 10, 256 << 10, 1 << 20, 4 << 20]
 BACKENDS = ["cached", "uncached", "direct", "io_uring"]

@@ -139,7 +139,7 @@ class Cases:
             yield from self._beside()
 
     def _rewrite(self, **limits: Any) -> Any:
-        from poet_onnx import rewrite
+        from poet_onnx.rewriting import rewrite
 
         plain = {"device": self._options.device, "time_limit_seconds": self._options.time_limit, "gap": 0.05}
         if self._options.costs is not None and limits["target"] == "stock":
@@ -148,7 +148,7 @@ class Cases:
 
     def _growth(self, target: str) -> Iterator[Row]:
         """Yield how a process grows over steps: as given, in order, and with two budgets."""
-        from poet_onnx.feeds import random_feeds
+        from poet_onnx.runtime.feeds import random_feeds
 
         ordered = self._rewrite(target=target, optimizer="none")
         feeds = self._folder / "feeds.npz"
@@ -234,7 +234,7 @@ class Cases:
 
     def _processes(self) -> Iterator[Row]:
         """Yield what whole processes take, under limits equal to two budgets."""
-        from poet_onnx.verify.process import write_random_parameters
+        from poet_onnx.verification.process import write_random_parameters
 
         ordered = self._rewrite(target="stock", optimizer="adamw")
         parameters = self._folder / "parameters.safetensors"
@@ -250,7 +250,7 @@ class Cases:
 
     def _train(self, result: Any, parameters: Path, steps: int) -> Any:
         from poet_onnx.passes.metadata import read_settings
-        from poet_onnx.verify.process import train, training_job
+        from poet_onnx.verification.process import train, training_job
 
         path = self._folder / "process.onnx"
         result.save(path)
@@ -349,9 +349,9 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 def save_original(path: Path, ordered: Any, target_path: Path, target: str) -> None:
     """Save a training graph as it was given, lowered for the stock runtime where that is to run it."""
-    from poet_onnx.extract import load_model
+    from poet_onnx.files.saving import save_model
+    from poet_onnx.graph.extract import load_model
     from poet_onnx.passes.lowering import prepare
-    from poet_onnx.saving import save_model
 
     model = load_model(path)
     prepare(target=target, dims=None, expansions=ordered.plan.expansions)(model)

@@ -36,13 +36,13 @@ class PlainSources:
 sys.meta_path.insert(0, PlainSources())
 with atheris.instrument_imports(include=["poet_onnx"]):
     from poet_onnx import SGD, TrainingSession, rewrite
-    from poet_onnx.device import load_device
+    from poet_onnx.costing.device import load_device
     from poet_onnx.errors import PoetError
-    from poet_onnx.extract import extract, load_model
+    from poet_onnx.graph.extract import extract, load_model
     from poet_onnx.passes.batch_norm_modes import settle_alike
     from poet_onnx.passes.lowering import prepare
     from poet_onnx.passes.metadata import PLAN_KEY, read_settings
-    from poet_onnx.plan_json import to_json
+    from poet_onnx.plan.serialization import to_json
     from poet_onnx.profiler import measure
     from poet_onnx.training.parameters import read_parameters
     from poet_onnx.training.prepare import known_ranges
@@ -101,7 +101,7 @@ def costs_reader(model: Path) -> Reader:
 def device_reader(model: Path) -> Reader:
     """Device profiles."""
     del model
-    folder = Path(__file__).resolve().parents[1] / "poet_onnx" / "devices"
+    folder = Path(__file__).resolve().parents[1] / "poet_onnx" / "costing" / "devices"
     return Reader(".toml", [path.read_bytes() for path in sorted(folder.glob("*.toml"))], load_device)
 
 

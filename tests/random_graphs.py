@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan import ALL_PLANS, Action, Certificate, Plan, Step, gaps
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate import simulate
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
-from poet_onnx.extract import extract, load_model
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import load_device
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 
 def real_problem(path: Path, device: str) -> ScheduleProblem:

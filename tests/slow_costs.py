@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from poet_onnx.measured import MeasuredCosts, NodeMeasurement
-from poet_onnx.rewrite import RewriteResult
+from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement
+from poet_onnx.rewriting.rewrite import RewriteResult
 
 
 def costs_in_proportion(result: RewriteResult, device: str, times: float) -> MeasuredCosts:

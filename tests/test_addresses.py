@@ -13,7 +13,7 @@ from test_passes_random import prepare
 from poet_onnx.addresses import LARGE_BYTES, PAGE_BYTES, SLOT_BYTES, false_addresses, plan_blocks, plan_region
 from poet_onnx.addresses.region import OUTSIDE, Region
 from poet_onnx.plan import Action
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate.blocks import BlockKind
 
 MODELS = ["densenet", "transformer", "resnet18", "unet"]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from poet_onnx import atomic
-from poet_onnx.atomic import Written, write_file
 from poet_onnx.errors import InputError
+from poet_onnx.files import atomic
+from poet_onnx.files.atomic import Written, write_file
 
 OLD, NEW = b"old" * 1000, b"new" * 100_000
 CALLS = ("open", "stat", "fstat", "fchmod", "link", "replace", "fsync", "listdir", "close")
@@ -180,7 +180,7 @@ def test_an_error_removes_the_new_files_of_a_task_and_only_these(tmp_path: Path)
 WRITER = """
 import sys
 from pathlib import Path
-from poet_onnx.atomic import write_file
+from poet_onnx.files.atomic import write_file
 path, byte, replace = Path(sys.argv[1]), sys.argv[2].encode(), sys.argv[3] == "replace"
 print("ready", flush=True)
 sys.stdin.readline()
@@ -232,7 +232,7 @@ def test_of_two_processes_that_may_not_replace_one_fails(tmp_path: Path) -> None
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
-from poet_onnx.atomic import write_file
+from poet_onnx.files.atomic import write_file
 path, dice = Path(sys.argv[1]), random.Random(0)
 for number in range(25):
     child = os.fork()

@@ -14,7 +14,7 @@ from frozen_models import export_frozen, small_net
 
 import poet_onnx
 from poet_onnx.errors import InputError, PoetWarning
-from poet_onnx.extract import load_model
+from poet_onnx.graph.extract import load_model
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 
@@ -150,7 +150,7 @@ def test_a_rewritten_model_knows_by_itself(tmp_path: Path) -> None:
 
 
 def test_measured_costs_are_of_the_same_graph(tmp_path: Path) -> None:
-    from poet_onnx.device import load_device
+    from poet_onnx.costing.device import load_device
     from poet_onnx.profiler import measure
 
     path = exported(tmp_path, 1)

@@ -15,7 +15,7 @@ from brute_force import least_energy
 
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import simulate
 

@@ -19,7 +19,7 @@ import pytest
 from cli_runs import Cli, assert_one_sentence
 
 from poet_onnx.cli import command_line
-from poet_onnx.report import load_report
+from poet_onnx.reporting.report import load_report
 
 
 def test_rewrite_writes_a_model_beside_the_original_and_shows_before_and_after(cli: Cli, model: Path) -> None:

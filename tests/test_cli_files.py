@@ -12,11 +12,11 @@ import onnx
 import pytest
 from cli_runs import Cli, assert_one_sentence
 
-from poet_onnx.atomic import write_text
 from poet_onnx.cli.files import check_writable
 from poet_onnx.cli.terminal import printable, show_json
 from poet_onnx.errors import InputError
-from poet_onnx.extract import load_model
+from poet_onnx.files.atomic import write_text
+from poet_onnx.graph.extract import load_model
 
 
 def test_a_new_file_in_a_folder_is_fine(tmp_path: Path) -> None:

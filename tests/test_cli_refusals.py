@@ -16,7 +16,7 @@ from slow_costs import costs_in_proportion
 
 import poet_onnx
 from poet_onnx.errors import CheckFailedError, LimitReachedError
-from poet_onnx.plan_json import to_json
+from poet_onnx.plan.serialization import to_json
 
 
 def refuse(cli: Cli, model: Path, code: int, parts: tuple[str, ...], *arguments: object) -> None:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from poet_onnx.costs import cost_table
-from poet_onnx.device import DeviceProfile, device_names, load_device
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import DeviceProfile, device_names, load_device
+from poet_onnx.costing.flops import count_work
+from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement
+from poet_onnx.costing.workspace import workspace_bytes
 from poet_onnx.errors import InputError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.flops import count_work
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
-from poet_onnx.workspace import workspace_bytes
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,18 @@ import onnx_ir as ir
 import pytest
 from model_mutations import mutate
 
-from poet_onnx import rewrite
-from poet_onnx.device import load_device
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError, PoetError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.inspection import inspect
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
+from poet_onnx.reporting.inspection import inspect
+from poet_onnx.rewriting import rewrite
 
 MUTATIONS, RUNS = 45, 3
 CHILD = """
 import sys
 from poet_onnx.errors import PoetError
-from poet_onnx.verify import verify
+from poet_onnx.verification import verify
 for path in sys.argv[1:]:
     try:
         verify(path, path + ".poet", feeds=1)

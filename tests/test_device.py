@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from poet_onnx.device import ComputeProfile, DeviceProfile, StorageProfile, device_names, load_device
+from poet_onnx.costing.device import ComputeProfile, DeviceProfile, StorageProfile, device_names, load_device
 from poet_onnx.errors import InputError
 
 GOOD = """

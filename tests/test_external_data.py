@@ -15,14 +15,14 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from training_batches import session_of
 
 from poet_onnx.errors import InputError
-from poet_onnx.external_data import FileTensor, embed
-from poet_onnx.extract import load_model
-from poet_onnx.rewrite import as_model, rewrite
-from poet_onnx.saving import save_model
+from poet_onnx.files.external_data import FileTensor, embed
+from poet_onnx.files.saving import save_model
+from poet_onnx.graph.extract import load_model
+from poet_onnx.rewriting.rewrite import as_model, rewrite
 from poet_onnx.training.parameters import read_parameters
 from poet_onnx.training.prepare import _payload
 from poet_onnx.training.session import TrainingSession
-from poet_onnx.verify import verify
+from poet_onnx.verification import verify
 
 SECRET = np.arange(100, 116, dtype=np.float32)
 SIZE = SECRET.nbytes

@@ -14,14 +14,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.extract import extract, load_model
 from poet_onnx.graph import Node, Phase, TrainingGraph
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import ordered_steps
 from poet_onnx.simulate import simulate
 
@@ -247,7 +247,7 @@ def test_a_dynamic_batch_is_fixed_by_name(model_path: Callable[..., Path]) -> No
 
 def test_the_fingerprint_does_not_depend_on_the_process(model_path: Callable[..., Path]) -> None:
     path = model_path("bert-2")
-    code = "import sys; from poet_onnx.extract import *; print(extract(load_model(sys.argv[1])).fingerprint)"
+    code = "import sys; from poet_onnx.graph.extract import *; print(extract(load_model(sys.argv[1])).fingerprint)"
     prints = {
         subprocess.run(
             [sys.executable, "-c", code, str(path)],

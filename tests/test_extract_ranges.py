@@ -6,8 +6,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from poet_onnx.extract.ranges import find_ranges
-from poet_onnx.input_ranges import Range
+from poet_onnx.graph.extract.ranges import find_ranges
+from poet_onnx.graph.input_ranges import Range
 
 HEADER = '<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]> g'
 CASES = {

@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
+from poet_onnx.runtime.feeds import random_feeds
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vgg16", "bert-2"])

@@ -8,11 +8,11 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from poet_onnx.device import load_device
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.forms import PART_BYTES, forms, take_form
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.rewriting.forms import PART_BYTES, forms, take_form
 
 A72 = load_device("a72")
 

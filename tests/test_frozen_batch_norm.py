@@ -29,17 +29,17 @@ from random_plans import random_plan
 from torch import nn
 
 import poet_onnx
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.forms import forms
-from poet_onnx.inspection import inspect
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm
 from poet_onnx.passes.frozen_batch_norm import FROZEN_KEY, FreezeBatchNorm, frozen_outputs
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.lowering import prepare as prepare_graph
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.reporting.inspection import inspect
+from poet_onnx.rewriting.forms import forms
 
 X = (4, 3, 8, 8)
 CLOSE = 1e-5

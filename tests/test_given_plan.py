@@ -16,10 +16,10 @@ from slow_costs import costs_in_proportion
 
 import poet_onnx
 from poet_onnx.errors import InputError
-from poet_onnx.given_plan import form_of, read_plan, replayed
-from poet_onnx.plan_json import to_json
-from poet_onnx.problem import ScheduleProblem
-from poet_onnx.rewrite import RewriteResult
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.plan.serialization import to_json
+from poet_onnx.rewriting.given_plan import form_of, read_plan, replayed
+from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.simulate import simulate
 
 MUTANTS = 400

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from poet_onnx.extract import extract, load_model
 from poet_onnx.graph import TrainingGraph
+from poet_onnx.graph.extract import extract, load_model
 
 
 @pytest.fixture(scope="module")

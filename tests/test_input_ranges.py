@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poet_onnx.errors import InputError
-from poet_onnx.input_ranges import Range, ranges_from_json, ranges_to_json
+from poet_onnx.graph.input_ranges import Range, ranges_from_json, ranges_to_json
 
 
 def test_ranges_read_back_as_they_were() -> None:

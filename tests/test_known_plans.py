@@ -11,10 +11,10 @@ from cli_runs import Cli
 
 import poet_onnx
 from poet_onnx.errors import InputError
-from poet_onnx.plan_json import to_json
-from poet_onnx.planning import _Whole
-from poet_onnx.report import load_report
-from poet_onnx.verify import verify
+from poet_onnx.plan.serialization import to_json
+from poet_onnx.reporting.report import load_report
+from poet_onnx.rewriting.planning import _Whole
+from poet_onnx.verification import verify
 
 ASK: dict[str, Any] = {"device": "a72", "paging": False}
 

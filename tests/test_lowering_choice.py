@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 import poet_onnx
-from poet_onnx import plan_json
-from poet_onnx.costs import cost_table
-from poet_onnx.device import DeviceProfile, load_device
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
-from poet_onnx.extract import extract, load_model
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import choose_expansions, lower, normalize_for
+from poet_onnx.plan import serialization as plan_json
 from poet_onnx.profiler import measure
-from poet_onnx.verify import verify
+from poet_onnx.verification import verify
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 

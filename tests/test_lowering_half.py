@@ -21,11 +21,11 @@ from test_lowering import expected, payload
 from torch import nn
 from torch.nn import functional
 
-from poet_onnx.extract import extract, load_model
-from poet_onnx.feeds import random_feeds
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import prepare
-from poet_onnx.rewrite import rewrite
-from poet_onnx.verify import verify
+from poet_onnx.rewriting.rewrite import rewrite
+from poet_onnx.runtime.feeds import random_feeds
+from poet_onnx.verification import verify
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 

@@ -15,9 +15,9 @@ from test_lowering import payload
 from torch import Tensor, nn
 from torch.nn import functional
 
-from poet_onnx.extract import extract, load_model
-from poet_onnx.feeds import random_feeds
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import prepare
+from poet_onnx.runtime.feeds import random_feeds
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 

@@ -13,11 +13,11 @@ import onnx_ir as ir
 import pytest
 from lowering_runs import Arrays, run_step
 
-from poet_onnx.extract import extract, load_model
-from poet_onnx.feeds import random_feeds
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import prepare
-from poet_onnx.rewrite import rewrite
-from poet_onnx.verify import verify
+from poet_onnx.rewriting.rewrite import rewrite
+from poet_onnx.runtime.feeds import random_feeds
+from poet_onnx.verification import verify
 
 LOSS_ERROR, GRADIENT_ERROR = 1e-6, 2e-5
 """Largest relative difference of a loss, and relative L2 difference of a gradient or a statistic."""
@@ -75,7 +75,7 @@ def test_a_rewritten_lowered_graph_keeps_its_promises(model_path: Callable[..., 
 
 VERIFY_ALL = """
 import json, sys
-from poet_onnx.verify import verify
+from poet_onnx.verification import verify
 for original, rewritten in json.loads(sys.argv[1]):
     report = verify(original, rewritten, feeds=2)
     print(json.dumps([report.problems, report.predicted_transient_peak_bytes, report.measured_transient_peak_bytes]))

@@ -15,8 +15,8 @@ from small_models import export_small
 
 import poet_onnx
 from poet_onnx.errors import InputError
-from poet_onnx.extract import load_model
-from poet_onnx.operators import MICROSOFT_DOMAIN, WITHOUT_CPU_KERNEL
+from poet_onnx.graph.extract import load_model
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, WITHOUT_CPU_KERNEL
 from poet_onnx.passes.lowering import prepare
 
 FLOAT, INT64, BITS = TensorProto.FLOAT, TensorProto.INT64, TensorProto.UINT32

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement, load_measured
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
-from poet_onnx.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement, load_measured
 
 FINGERPRINT = "0123456789abcdef" * 4
 

@@ -16,7 +16,8 @@ import pytest
 from onnx_ir.passes import PassBase, Sequential
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract import extract, load_model
+from poet_onnx.graph.extract import extract, load_model
+from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.expand import WITHOUT_KERNEL, ExpandDivGrad, ExpandFunctions
 from poet_onnx.passes.normalize import (
     FixDims,
@@ -29,7 +30,6 @@ from poet_onnx.passes.normalize import (
     normalize,
 )
 from poet_onnx.runtime import session_options
-from poet_onnx.shapes import infer
 
 MODELS = ["resnet18", "bert-2", "transformer", "mobilenet", "unet", "densenet", "mlp-mse", "mlp-bce", "mlp-l1"]
 HEAD = '<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>'

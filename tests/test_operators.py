@@ -14,11 +14,11 @@ import onnxruntime
 import pytest
 from operator_cases import CASES, Case, build, constant, feeds, floats, microsoft
 
-from poet_onnx.extract import load_model, plain_attributes
-from poet_onnx.operators import MICROSOFT, ONNX, traits
+from poet_onnx.graph.extract import load_model, plain_attributes
+from poet_onnx.graph.operators import MICROSOFT, ONNX, traits
+from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.normalize import WriteShapes, normalize
 from poet_onnx.runtime import count_allocations, session_options
-from poet_onnx.shapes import infer
 
 EXPORTED = [
     *("resnet18", "vgg16", "bert-2", "transformer", "mobilenet", "unet", "densenet"),

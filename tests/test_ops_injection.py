@@ -16,11 +16,11 @@ import onnxruntime
 import pytest
 from ops_models import Keeper, page_descriptors, round_trip_model
 
-from poet_onnx import rewrite
-from poet_onnx.device import load_device
-from poet_onnx.feeds import random_feeds
+from poet_onnx.costing.device import load_device
 from poet_onnx.ops import library_path
+from poet_onnx.rewriting import rewrite
 from poet_onnx.runtime import PagingOptions, count_allocations, count_arena, session_options
+from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.runtime.options import BACKENDS, CIPHERS
 
 FAULTS = {  # ops/faults.h, and words of the error that must come; None: the step must succeed

@@ -14,7 +14,7 @@ from torch import nn
 
 import poet_onnx
 from poet_onnx.errors import InputError
-from poet_onnx.extract import load_model
+from poet_onnx.graph.extract import load_model
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm
 from poet_onnx.passes.own_statistics import STATISTICS_KEY
 

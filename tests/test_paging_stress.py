@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from poet_onnx import rewrite
-from poet_onnx.feeds import random_feeds
-from poet_onnx.rewrite import RewriteResult
+from poet_onnx.rewriting import rewrite
+from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.runtime import PagingOptions, Throttle, count_allocations, count_paging
+from poet_onnx.runtime.feeds import random_feeds
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 sys.path.insert(0, str(SCRIPTS))

@@ -11,17 +11,17 @@ import pytest
 from onnx_ir.passes import PreconditionError
 from random_plans import file_order_plan, random_plan
 
-from poet_onnx.costs import CostTable, NodeCost, cost_table
-from poet_onnx.device import load_device
+from poet_onnx.costing.costs import CostTable, NodeCost, cost_table
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.extract import extract, load_model
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.recompute import InsertRecompute
-from poet_onnx.plan_json import from_json
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.plan.serialization import from_json
 
 
 @pytest.fixture

@@ -11,17 +11,17 @@ from onnx_ir.passes import PassBase
 from random_plans import file_order_plan, plan_of, random_plan
 
 import poet_onnx
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
-from poet_onnx.extract import extract, load_model
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import load_device
 from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.order import OrderNodes
 from poet_onnx.passes.paging import InsertPaging
 from poet_onnx.passes.recompute import InsertRecompute
 from poet_onnx.plan import Action, Plan, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 MODELS = ["mlp-mse", "densenet", "unet", "mobilenet", "transformer", "resnet18", "bert-2"]
 

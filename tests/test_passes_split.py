@@ -12,14 +12,14 @@ import pytest
 from onnx import helper
 from small_models import export_small
 
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
-from poet_onnx.extract import extract, load_model
-from poet_onnx.feeds import random_feeds
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import load_device
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.split import SplitWeightGradients
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.runtime import session_options
+from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.scheduling import memory_aware_order, ordered_steps
 from poet_onnx.simulate import simulate
 

@@ -14,10 +14,10 @@ import pytest
 from onnx import helper
 from small_models import export_small
 
-from poet_onnx import rewrite
-from poet_onnx.extract import load_model
+from poet_onnx.graph.extract import load_model
 from poet_onnx.passes import ChainSums
-from poet_onnx.verify import verify
+from poet_onnx.rewriting import rewrite
+from poet_onnx.verification import verify
 
 STOCK = os.environ.get("POET_STOCK_PYTHON")
 STEPS, WIDTH = 12, 32

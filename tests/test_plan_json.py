@@ -11,8 +11,8 @@ from random_graphs import random_graph
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Action, Plan
-from poet_onnx.plan_json import from_json, to_json
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.plan.serialization import from_json, to_json
 from poet_onnx.scheduling import schedule, smallest_budget
 
 

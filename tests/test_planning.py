@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import poet_onnx
-from poet_onnx.device import load_device
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
-from poet_onnx.inspection import inspect
-from poet_onnx.planning import _Whole
+from poet_onnx.reporting.inspection import inspect
+from poet_onnx.rewriting.planning import _Whole
 from poet_onnx.scheduling.budget import SmallestBudget, smallest_budget
 
 
@@ -72,7 +72,7 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
 ) -> None:
     """The scheduler is given what is left of a budget; where it lacks one byte, so does the budget that was asked."""
     from poet_onnx.plan import PlanClass
-    from poet_onnx.problem import ScheduleProblem
+    from poet_onnx.plan.problem import ScheduleProblem
     from poet_onnx.scheduling.instance import build_instance, file_order
     from poet_onnx.scheduling.planner import _Run
     from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from training_batches import session_of
 
-from poet_onnx import rewrite
-from poet_onnx.device import load_device
+from poet_onnx.costing.device import load_device
+from poet_onnx.costing.measured import MeasuredCosts, ProcessMeasurement
+from poet_onnx.costing.process import KINDS, ProcessCosts, process_memory, resident_kinds
 from poet_onnx.errors import InfeasibleError
-from poet_onnx.inspection import inspect
-from poet_onnx.measured import MeasuredCosts, ProcessMeasurement
-from poet_onnx.process import KINDS, ProcessCosts, process_memory, resident_kinds
-from poet_onnx.verify import verify_process
+from poet_onnx.reporting.inspection import inspect
+from poet_onnx.rewriting import rewrite
+from poet_onnx.verification import verify_process
 
 
 def sums(path: Path, **options: str) -> dict[str, int]:
@@ -122,7 +122,7 @@ def test_without_control_groups_the_process_limits_itself(
     def refused(limit_bytes: int) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(importlib.import_module("poet_onnx.verify.process"), "memory_cgroup", refused)
+    monkeypatch.setattr(importlib.import_module("poet_onnx.verification.process"), "memory_cgroup", refused)
     path, rewritten = model_path("resnet18"), tmp_path / "rewritten.onnx"
     result = rewrite(path, device="host", optimizer="adamw", activation_budget="100%")
     result.save(rewritten)

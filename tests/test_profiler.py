@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import load_device
+from poet_onnx.costing.measured import load_measured
+from poet_onnx.costing.workspace import workspace_bytes
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.forms import forms
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.measured import load_measured
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler import describe_machine, measure, measure_storage
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.storage import fit_latency_and_rate
+from poet_onnx.rewriting.forms import forms
 from poet_onnx.runtime import Throttle
-from poet_onnx.workspace import workspace_bytes
 
 HOST = load_device("host")
 

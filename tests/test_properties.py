@@ -9,11 +9,11 @@ from brute_force import least_energy
 from random_models import random_model
 
 from poet_onnx import rewrite, verify
-from poet_onnx.device import load_device
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.plan import Action
-from poet_onnx.problem import ScheduleProblem
-from poet_onnx.rewrite import RewriteResult
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.simulate import simulate
 
 METHODS = ({}, {"paging": False}, {"recompute": False})

@@ -20,12 +20,10 @@ def test_the_public_names_are_these() -> None:
         assert inspect.getdoc(getattr(poet_onnx, name)), f"{name} has no documentation"
 
 
-def test_functions_stay_functions_when_their_modules_are_imported() -> None:
-    import poet_onnx.rewrite
-    import poet_onnx.verify
-
-    assert inspect.isfunction(poet_onnx.rewrite)
-    assert inspect.isfunction(poet_onnx.verify)
+def test_a_public_name_is_listed_before_it_is_asked_for() -> None:
+    assert set(poet_onnx.__all__) <= set(dir(poet_onnx))
+    with pytest.raises(AttributeError, match="no attribute 'frobnicate'"):
+        poet_onnx.frobnicate  # noqa: B018
 
 
 def test_importing_the_package_imports_nothing_that_takes_a_while() -> None:
@@ -53,6 +51,6 @@ def test_importing_needs_neither_runtime_nor_solver() -> None:
 
 def test_pipeline_takes_what_rewrite_takes() -> None:
     options = inspect.signature(poet_onnx.rewrite).parameters
-    from poet_onnx.request import read_request
+    from poet_onnx.rewriting.request import read_request
 
     assert set(options) - {"model_or_path"} == set(inspect.signature(read_request).parameters)

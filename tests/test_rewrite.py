@@ -18,8 +18,8 @@ from slow_costs import costs_in_proportion
 import poet_onnx
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.ops.schemas import register_schemas
-from poet_onnx.plan_json import to_json
-from poet_onnx.rewrite import RewriteResult
+from poet_onnx.plan.serialization import to_json
+from poet_onnx.rewriting.rewrite import RewriteResult
 
 OPTIONS: dict[str, Any] = {"device": "a72", "activation_budget": "75%"}
 

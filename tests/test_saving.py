@@ -11,10 +11,10 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from poet_onnx import saving
 from poet_onnx.errors import InputError
-from poet_onnx.extract import load_model
-from poet_onnx.saving import save_model
+from poet_onnx.files import saving
+from poet_onnx.files.saving import save_model
+from poet_onnx.graph.extract import load_model
 
 WEIGHT = np.arange(4096, dtype=np.float32).reshape(64, 64)
 

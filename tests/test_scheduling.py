@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from random_graphs import random_graph
 from real_problems import real_problem
 
-from poet_onnx.costs import TransferCost
+from poet_onnx.costing.costs import TransferCost
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Plan, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.instance import build_instance, file_order
 from poet_onnx.scheduling.transfers import overlap

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from small_graphs import small_graph, steps_of
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.instance import build_instance, file_order

@@ -11,10 +11,10 @@ from brute_force import least_energy
 from random_graphs import random_dag
 from small_graphs import small_graph
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import InfeasibleError, LimitReachedError, PoetError
 from poet_onnx.plan import ALL_PLANS, Action, Plan, PlanClass
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.instance import file_order
 from poet_onnx.simulate import simulate

@@ -17,7 +17,7 @@ from real_problems import real_problem
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Plan
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget, solver
 from poet_onnx.scheduling.candidates import Candidates, find_candidates
 from poet_onnx.scheduling.refusals import NoneExistsError

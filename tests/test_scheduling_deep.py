@@ -12,12 +12,12 @@ import pytest
 from onnx import helper
 from small_models import export_small
 
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
-from poet_onnx.extract import extract, load_model
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import load_device
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.plan import PlanClass
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.eviction import Eviction, Prices, evict
 from poet_onnx.scheduling.lifetimes import Lifetimes, Profile

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from brute_force import least_energy
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Plan, PlanClass, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import file_order

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from small_graphs import small_graph
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import ordered_steps, smallest_budget
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.instance import Instance, build_instance, file_order

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from random_graphs import random_graph
 from real_problems import real_problem
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.budget import smallest_budget
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.instance import build_instance, file_order

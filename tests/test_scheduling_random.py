@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from small_graphs import small_graph, steps_of
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule, smallest_budget
 from poet_onnx.scheduling.instance import file_order
 

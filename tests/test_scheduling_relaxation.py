@@ -9,7 +9,7 @@ import pytest
 from random_graphs import random_dag
 from real_problems import real_problem
 
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, relaxation
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.lifetimes import Lifetimes

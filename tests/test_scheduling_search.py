@@ -12,7 +12,7 @@ from random_graphs import random_graph
 from tight_models import tight_model
 
 from poet_onnx.errors import LimitReachedError
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule, smallest_budget
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.search import improve

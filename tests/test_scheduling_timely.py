@@ -11,7 +11,7 @@ from random_graphs import random_dag
 from real_problems import real_problem
 
 from poet_onnx.errors import InfeasibleError
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation

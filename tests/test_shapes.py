@@ -15,9 +15,9 @@ import pytest
 from operator_cases import CASES, Case, build, feeds, floats, microsoft
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract import load_model
+from poet_onnx.graph.extract import load_model
+from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.normalize import normalize
-from poet_onnx.shapes import infer
 
 PROFILED = [
     *(("resnet18", 1), ("resnet18", 3), ("vgg16", 1), ("resnet50", 1), ("bert-2", 1), ("bert-2", 2), ("bert-base", 1)),
@@ -234,7 +234,7 @@ def test_a_pooling_gradient_finds_the_pooling_that_made_its_indices() -> None:
 
 
 def test_packed_elements_are_counted_in_whole_bytes() -> None:
-    from poet_onnx.shapes import TensorType
+    from poet_onnx.graph.shapes import TensorType
 
     assert TensorType(ir.DataType.INT4, (3,)).size_bytes == 2
     assert TensorType(ir.DataType.FLOAT, ()).size_bytes == 4

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate import replay, simulate
 from poet_onnx.simulate.versions import TOKEN_BYTES
 

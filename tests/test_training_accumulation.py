@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import poet_onnx
-from poet_onnx.feeds import random_feeds
+from poet_onnx.runtime.feeds import random_feeds
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import gradient_accumulation

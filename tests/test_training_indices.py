@@ -17,7 +17,7 @@ from torch_artifacts import make_artifacts
 import poet_onnx
 from poet_onnx import TrainingSession
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.input_ranges import Range
+from poet_onnx.graph.input_ranges import Range
 from poet_onnx.training.indices import check_indices
 
 

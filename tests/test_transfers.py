@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from random_graphs import random_graph
 from random_plans import random_plan
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.timeline import SLOW_TRANSFERS
 from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import replay, simulate

@@ -8,16 +8,16 @@ import pytest
 from onnx import helper
 from small_models import export_small
 
-from poet_onnx import rewrite
 from poet_onnx.cli.tables import inspection_parts, report_lines
-from poet_onnx.device import load_device
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.inspection import inspect
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler import measure
-from poet_onnx.report import Report
-from poet_onnx.verify import verify
+from poet_onnx.reporting.inspection import inspect
+from poet_onnx.reporting.report import Report
+from poet_onnx.rewriting import rewrite
+from poet_onnx.verification import verify
 
 
 @pytest.fixture(scope="module")

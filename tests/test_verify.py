@@ -18,12 +18,12 @@ import poet_onnx
 from poet_onnx.errors import InputError
 from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.plan import Action
-from poet_onnx.plan_json import from_json
-from poet_onnx.rewrite import RewriteResult
+from poet_onnx.plan.serialization import from_json
+from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.training.description import TRAINING_KEY, Description, State, Updates
-from poet_onnx.verify import VerificationReport
-from poet_onnx.verify.claims import false_claims
-from poet_onnx.verify.compare import difference
+from poet_onnx.verification import VerificationReport
+from poet_onnx.verification.claims import false_claims
+from poet_onnx.verification.compare import difference
 
 
 @pytest.fixture(scope="module")

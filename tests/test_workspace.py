@@ -11,9 +11,9 @@ import workspace_cases
 from onnx import TensorProto, helper
 from workspace_cases import MS, Case, ints
 
-from poet_onnx.flops import count_work
+from poet_onnx.costing.flops import count_work
+from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
-from poet_onnx.workspace import has_workspace_rule, workspace_bytes
 
 RNG = np.random.default_rng(7)
 

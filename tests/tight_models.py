@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from random_graphs import random_graph
 
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, smallest_budget
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation

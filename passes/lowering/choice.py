@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.costs import CostTable, cost_table
-from poet_onnx.device import DeviceProfile
-from poet_onnx.extract import extract
+from poet_onnx.costing.costs import CostTable, cost_table
+from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.graph import TrainingGraph
+from poet_onnx.graph.extract import extract
+from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.passes.lowering.lower import LowerTraining, choices, is_training_only
 from poet_onnx.passes.lowering.site import Site
 from poet_onnx.passes.normalize import WriteShapes
-from poet_onnx.shapes import Inferred, infer
 
 
 def choose_expansions(model: ir.Model, device: DeviceProfile, *, thrifty: bool) -> str:

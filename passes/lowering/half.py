@@ -10,10 +10,10 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract import check_structure, plain_attributes
-from poet_onnx.operators import traits
+from poet_onnx.graph.extract import check_structure, plain_attributes
+from poet_onnx.graph.operators import traits
+from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.lowering.site import list_nodes
-from poet_onnx.shapes import infer
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 

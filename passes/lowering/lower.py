@@ -8,8 +8,9 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract import check_structure
-from poet_onnx.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.graph.extract import check_structure
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.lowering import (
     accumulation,
     activation,
@@ -26,7 +27,6 @@ from poet_onnx.passes.lowering.half import ComputeHalfInFloat
 from poet_onnx.passes.lowering.runnable import RefuseWithoutKernel
 from poet_onnx.passes.lowering.site import POET, Rule, Site, UnsupportedError, list_nodes
 from poet_onnx.passes.normalize import Normalization, WriteShapes, normalize
-from poet_onnx.shapes import infer
 
 OLDEST_OPSET, OPSET = 13, 17
 """The oldest version of ONNX's operators whose nodes mean the same in version 17, and the one that is written."""

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from poet_onnx.graph.shapes import Array
 from poet_onnx.passes.lowering.site import Rules, Site, UnsupportedError
-from poet_onnx.shapes import Array
 
 _OPSET = 17
 _MEANING = (

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import InputError
-from poet_onnx.operators import MICROSOFT_DOMAIN, WITHOUT_CPU_KERNEL
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, WITHOUT_CPU_KERNEL
 from poet_onnx.passes.lowering.site import list_nodes
 
 IMAGE_RANK = 4

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.extract import plain_attributes
-from poet_onnx.shapes import Array, Inferred, TensorType
+from poet_onnx.graph.extract import plain_attributes
+from poet_onnx.graph.shapes import Array, Inferred, TensorType
 
 FLOAT, DOUBLE, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.BOOL
 MICROSOFT = "com.microsoft"

@@ -13,7 +13,7 @@ from poet_onnx.addresses.packing import pack
 from poet_onnx.addresses.region import OUTSIDE, Address, Region, StepAddresses
 from poet_onnx.addresses.slots import Slot
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate import replay
 from poet_onnx.simulate.blocks import Block, BlockKind
 

@@ -10,13 +10,13 @@ import click
 
 from poet_onnx.cli import tables, terminal
 from poet_onnx.cli.files import check_writable
-from poet_onnx.device import load_device
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError
-from poet_onnx.inspection import inspect as inspect_model
 from poet_onnx.profiler import measure
 from poet_onnx.quantities import parse_budget
-from poet_onnx.verify import verify as verify_models
-from poet_onnx.verify.process import verify_process
+from poet_onnx.reporting.inspection import inspect as inspect_model
+from poet_onnx.verification import verify as verify_models
+from poet_onnx.verification.process import verify_process
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

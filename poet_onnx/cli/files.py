@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from poet_onnx.atomic import check_writable_folder
 from poet_onnx.errors import InputError
+from poet_onnx.files.atomic import check_writable_folder
 
 
 def check_writable(paths: dict[str, Path], *, inputs: dict[str, Path], force: bool) -> None:

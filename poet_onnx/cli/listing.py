@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from poet_onnx.cli import tables, terminal
-from poet_onnx.device import device_names, load_device
+from poet_onnx.costing.device import device_names, load_device
 
 
 def devices(name: str | None, as_json: bool) -> None:

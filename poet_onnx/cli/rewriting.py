@@ -8,17 +8,17 @@ from typing import Any
 
 import click
 
-from poet_onnx.atomic import Written, write_text
 from poet_onnx.cli import tables, terminal
 from poet_onnx.cli.files import check_writable
+from poet_onnx.costing.measured import load_measured
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.measured import load_measured
-from poet_onnx.plan_json import to_json
-from poet_onnx.report import Report
-from poet_onnx.rewrite import RewriteResult
-from poet_onnx.rewrite import rewrite as rewrite_model
-from poet_onnx.saving import save_model
-from poet_onnx.verify import VerificationReport, verify
+from poet_onnx.files.atomic import Written, write_text
+from poet_onnx.files.saving import save_model
+from poet_onnx.plan.serialization import to_json
+from poet_onnx.reporting.report import Report
+from poet_onnx.rewriting.rewrite import RewriteResult
+from poet_onnx.rewriting.rewrite import rewrite as rewrite_model
+from poet_onnx.verification import VerificationReport, verify
 
 _FOR_THE_SOLVER = {
     "ram_budget": "--ram-budget",

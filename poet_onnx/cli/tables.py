@@ -12,11 +12,11 @@ from poet_onnx.choices import NO_OPTIMIZER
 from poet_onnx.cli.figures import bytes_text, duration_text, percent_text, scaled_text
 
 if TYPE_CHECKING:
-    from poet_onnx.device import DeviceProfile
-    from poet_onnx.inspection import Inspection
-    from poet_onnx.measured import MeasuredCosts
-    from poet_onnx.report import Figures, ProcessPart, Report, Wear
-    from poet_onnx.verify import ProcessRun, VerificationReport
+    from poet_onnx.costing.device import DeviceProfile
+    from poet_onnx.costing.measured import MeasuredCosts
+    from poet_onnx.reporting.inspection import Inspection
+    from poet_onnx.reporting.report import Figures, ProcessPart, Report, Wear
+    from poet_onnx.verification import ProcessRun, VerificationReport
 
 _SHOWN_NODES = 3
 

@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from poet_onnx.device import DeviceProfile
+from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.errors import InputError
-from poet_onnx.extract import check_training, load_model
-from poet_onnx.forms import forms
-from poet_onnx.measured import MeasuredCosts
-from poet_onnx.optimizer_choice import OptimizerChoice
+from poet_onnx.graph.extract import check_training, load_model
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.profiler.process import measure_process
 from poet_onnx.profiler.steps import Runs, measure_form, measure_step
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
+from poet_onnx.rewriting.forms import forms
+from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.runtime import installed_runtime, page_directory
 
 __all__ = ["StepRunner", "StepTime", "measure", "measure_storage"]

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from poet_onnx.errors import InputError, PoetError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.feeds import random_feeds
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.profiler.timing import StepRunner
 from poet_onnx.runtime import session_options
+from poet_onnx.runtime.feeds import random_feeds
 
 _KERNEL_SUFFIX = "_kernel_time"
 

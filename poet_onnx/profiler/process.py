@@ -7,12 +7,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from poet_onnx.device import DeviceProfile
+from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.measured import ProcessMeasurement
 from poet_onnx.errors import InputError
-from poet_onnx.measured import ProcessMeasurement
 from poet_onnx.passes.metadata import read_settings
-from poet_onnx.rewrite import rewrite
-from poet_onnx.verify.process import train, training_job, write_random_parameters
+from poet_onnx.rewriting.rewrite import rewrite
+from poet_onnx.verification.process import train, training_job, write_random_parameters
 
 STEPS = 5
 """Of the process: in the first ones memory is touched."""

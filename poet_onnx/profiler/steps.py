@@ -11,15 +11,15 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from poet_onnx.costing.measured import NodeMeasurement
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.extract import extract
-from poet_onnx.feeds import random_feeds
 from poet_onnx.graph import Node, TrainingGraph
-from poet_onnx.measured import NodeMeasurement
+from poet_onnx.graph.extract import extract
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.timing import time_steps
 from poet_onnx.profiler.workspace import CountedWorkspace, count_workspace
+from poet_onnx.runtime.feeds import random_feeds
 
 _FORM_SHARE = 0.5
 """Of the repetitions, for a form: only some of its nodes are new."""

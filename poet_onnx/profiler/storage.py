@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import ModelProto
 
+from poet_onnx.costing.measured import StorageMeasurement
 from poet_onnx.errors import InputError
-from poet_onnx.measured import StorageMeasurement
 from poet_onnx.profiler.timing import keep_heap
 from poet_onnx.profiler.transfer_graph import Transfers, transfer_feeds, transfer_graph
 from poet_onnx.runtime import Backend, PagingOptions, Throttle, count_paging, page_directory, session_options

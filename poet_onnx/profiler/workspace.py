@@ -12,9 +12,9 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
+from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
 from poet_onnx.graph import Node, Tensor, TrainingGraph
 from poet_onnx.runtime import count_allocations, session_options
-from poet_onnx.workspace import has_workspace_rule, workspace_bytes
 
 _CONSTANT_BYTES = 64 << 10
 """Initializers up to this size keep their values when a node runs alone: axes, shapes, ratios."""

@@ -6,8 +6,8 @@ import ctypes
 import os
 from pathlib import Path
 
-from poet_onnx.atomic import check_writable_folder
 from poet_onnx.errors import InputError
+from poet_onnx.files.atomic import check_writable_folder
 from poet_onnx.runtime.library import operator_library
 
 _LONGEST_ENTRY_BYTES = 1024  # of a configuration entry's value in ONNX Runtime 1.19

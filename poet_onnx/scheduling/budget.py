@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poet_onnx.plan import ALL_PLANS, PlanClass
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.classes import solver_class
 from poet_onnx.scheduling.deadlines import solve_within_deadline

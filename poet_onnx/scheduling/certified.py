@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from poet_onnx.plan import Certificate, Plan, Step, gaps
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.outcome import Bound, Limits
 from poet_onnx.simulate import simulate
 

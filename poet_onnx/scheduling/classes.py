@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poet_onnx.plan import PlanClass
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.candidates import Candidates
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Plan, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.planner import schedule
 

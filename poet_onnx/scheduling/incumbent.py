@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import PlanClass, Prediction, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.outcome import Bound, Limits, Progress

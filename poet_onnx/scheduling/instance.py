@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, TrainingGraph
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poet_onnx.graph import Node, Phase, TrainingGraph
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.instance import file_order
 from poet_onnx.scheduling.lifetimes import Lifetimes, Order, Profile
 from poet_onnx.scheduling.moves import Mover

@@ -17,7 +17,7 @@ from itertools import cycle
 
 import numpy as np
 
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.instance import file_order
 from poet_onnx.scheduling.lifetimes import Lifetimes, Profile

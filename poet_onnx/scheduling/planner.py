@@ -10,7 +10,7 @@ from functools import cached_property
 
 from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Plan, Prediction, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import attempt
 from poet_onnx.scheduling.certified import ROUNDING, certified
 from poet_onnx.scheduling.classes import class_in_order, solver_class

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from poet_onnx.plan import Action, Prediction, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction, Prices, evict
 from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
 from poet_onnx.scheduling.segments import evict_in_segments

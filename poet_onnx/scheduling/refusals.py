@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import ALL_PLANS, PlanClass
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.budget import BISECTIONS_SECONDS, smallest_budget
 from poet_onnx.scheduling.instance import Instance
 

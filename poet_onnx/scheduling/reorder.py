@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from poet_onnx.plan import Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lifetimes import Profile

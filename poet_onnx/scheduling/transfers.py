@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.timeline import Timeline, Transfer
 from poet_onnx.simulate import replay
 from poet_onnx.simulate.versions import TOKEN_BYTES

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import Action, Prediction, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate.blocks import Block, find_blocks, live_bytes
 from poet_onnx.simulate.clock import time_and_energy
 from poet_onnx.simulate.versions import check_runs, follow

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from poet_onnx.costing.workspace import workspace_parts
 from poet_onnx.graph import Node
-from poet_onnx.operators import ALLOCATION_ORDERS, BUFFER
+from poet_onnx.graph.operators import ALLOCATION_ORDERS, BUFFER
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate.versions import Lives, Version
-from poet_onnx.workspace import workspace_parts
 
 
 class BlockKind(str, enum.Enum):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 _ENDS = {Action.PAGE_OUT_START: Action.PAGE_OUT_END, Action.PAGE_IN_START: Action.PAGE_IN_END}
 

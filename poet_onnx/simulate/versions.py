@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 TOKEN_BYTES = 8
 """Bytes of the int64 token or ticket that ties the halves of a transfer together."""

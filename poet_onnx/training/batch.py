@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
-from poet_onnx.input_ranges import Ranges
+from poet_onnx.graph.input_ranges import Ranges
 from poet_onnx.training.indices import check_indices
 
 Array = npt.NDArray[np.generic]

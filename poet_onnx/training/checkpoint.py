@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.atomic import cannot_write, write_file
 from poet_onnx.errors import InputError
+from poet_onnx.files.atomic import cannot_write, write_file
 from poet_onnx.training.tensor_file import TYPES, TensorFile, flat, parse_json
 from poet_onnx.training.values import Kind
 

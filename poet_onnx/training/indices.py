@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
-from poet_onnx.input_ranges import Range
+from poet_onnx.graph.input_ranges import Range
 
 Array = npt.NDArray[np.generic]
 

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract.contents import infer_types
-from poet_onnx.operators import ONNX_DOMAINS
+from poet_onnx.graph.extract.contents import infer_types
+from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.roles import is_accumulator
 from poet_onnx.training.outputs import model_outputs
 

@@ -18,7 +18,7 @@ import re
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.extract.contents import infer_types
+from poet_onnx.graph.extract.contents import infer_types
 
 _MADE_BY_BLOCK = re.compile(r"onnx::.+::[0-9]+")
 _SHOWN_NAMES = 8

@@ -51,8 +51,8 @@ def _of_tensors(path: Path) -> Values:
 
 def _of_model(path: Path) -> Values:
     """Return the parameters in an ONNX model: this alone needs the `onnx` package."""
-    from poet_onnx.extract import load_model
-    from poet_onnx.extract.contents import constant_array
+    from poet_onnx.graph.extract import load_model
+    from poet_onnx.graph.extract.contents import constant_array
 
     tensors = {name: value.const_value for name, value in load_model(path).graph.initializers.items()}
     kinds = {

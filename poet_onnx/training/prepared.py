@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
-from poet_onnx.input_ranges import RANGES_KEY, Ranges, ranges_from_json
+from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 from poet_onnx.training import model_file
 from poet_onnx.training.description import Description, Updates
 from poet_onnx.training.optimizers import AdamW, Optimizer

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.input_ranges import Ranges
+from poet_onnx.graph.input_ranges import Ranges
 from poet_onnx.runtime import installed_runtime, session_options
 from poet_onnx.runtime.installed import runtime_errors
 from poet_onnx.training.batch import Wanted

@@ -281,7 +281,7 @@ class TrainingSession:
             InputError: if there is no forward model, or it does not tell its outputs, or it has none of the parameters,
                 or the file cannot be written.
         """
-        from poet_onnx.saving import save_model
+        from poet_onnx.files.saving import save_model
         from poet_onnx.training.inference import make_inference_model
 
         source = self._evaluation.model() if model is None else read_model(model)

@@ -6,7 +6,7 @@ import time
 
 from benchmark.ours import build_model
 from benchmark.result import Limits, Size, Solved
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.starts import greedy_start
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import Action, Prediction, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
 

@@ -6,7 +6,7 @@ import time
 
 from benchmark.result import Limits, Point, Size, Solved
 from poet_onnx.errors import InfeasibleError, LimitReachedError
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import Progress, schedule
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation

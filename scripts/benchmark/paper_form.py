@@ -20,7 +20,7 @@ from benchmark.horizon import Horizon, find_horizon
 from benchmark.linear import LinearModel
 from benchmark.prices import Prices, can_page
 from poet_onnx.plan import Action, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.simulate import versions
 

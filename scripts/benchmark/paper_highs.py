@@ -12,7 +12,7 @@ from benchmark.linear import write_mps
 from benchmark.paper_form import paper_form
 from benchmark.paper_scip import NOTE, refuse_size, scales
 from benchmark.result import INFINITY, Limits, Point, Size, Solved
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 _STATUS = {
     highspy.HighsModelStatus.kOptimal: "optimal",

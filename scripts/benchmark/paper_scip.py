@@ -13,7 +13,7 @@ from benchmark.linear import LinearModel, write_mps
 from benchmark.paper_form import estimate_size, paper_form
 from benchmark.prices import Prices
 from benchmark.result import INFINITY, Limits, Point, Size, Solved
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 LARGEST_MODEL = 1_500_000
 """Variables above which the program is not built: reading it alone takes longer than a solve may."""

@@ -11,14 +11,14 @@ import onnx_ir as ir
 
 from benchmark.artifacts import training_model
 from benchmark.cases import LADDER_TOP, Case
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError
-from poet_onnx.extract import extract, load_model
-from poet_onnx.forms import PART_BYTES
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.split import SplitWeightGradients
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.rewriting.forms import PART_BYTES
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import simulate
 

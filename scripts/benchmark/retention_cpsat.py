@@ -10,7 +10,7 @@ from benchmark.prices import Prices
 from benchmark.result import INFINITY, Limits, Point, Size, Solved
 from benchmark.retention import PAGE_INS, RECOMPUTES, RetentionModel, retention_model
 from poet_onnx.plan import Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 ENERGY_UNITS = 10_000_000
 """The base energy in the integers that CP-SAT adds up."""

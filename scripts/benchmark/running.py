@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmark.result import Limits, Size, Solved
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 

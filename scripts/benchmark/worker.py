@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from benchmark.result import Limits, Solved
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 
 class Solver(Protocol):

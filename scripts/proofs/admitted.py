@@ -9,7 +9,7 @@ from dataclasses import replace
 from random_graphs import random_attention, random_dag
 
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation, Supplies

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from pyscipopt import Model, Variable
 
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.deadlines import _missed
 from poet_onnx.scheduling.formulation import Formulation, Supplies

@@ -10,7 +10,7 @@ from brute_force import least_overhead_of_class
 from random_graphs import random_dag
 
 from poet_onnx.plan import Plan
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.instance import build_instance

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from random_graphs import random_dag
 
-from poet_onnx.costs import cost_table
-from poet_onnx.device import load_device
+from poet_onnx.costing.costs import cost_table
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.extract import extract, load_model
+from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import FrontierPoint, frontier, memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import simulate
 from proofs.finding import FAILED, Finding

@@ -9,7 +9,7 @@ from random_graphs import random_dag
 from random_plans import plan_of, random_plan
 
 from poet_onnx.plan import Action, Plan, Step
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation

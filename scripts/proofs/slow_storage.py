@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from poet_onnx.costs import CostTable, NodeCost, TransferCost
+from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 
 LARGE_BYTES = (4000, 8000, 8000, 12_000)
 SMALL_BYTES = (400, 1000, 2000)

@@ -11,7 +11,7 @@ from random_graphs import random_dag
 
 from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
 from poet_onnx.plan import Plan
-from poet_onnx.problem import ScheduleProblem
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.simulate import simulate

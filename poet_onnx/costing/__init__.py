@@ -1,0 +1,1 @@
+"""What nodes and transfers cost: device profiles, counted work, kernels' workspace, measured costs, the process."""

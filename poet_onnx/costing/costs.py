@@ -1,0 +1,216 @@
+"""What every node and every transfer costs on a device: seconds, joules, workspace bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from poet_onnx.costing.device import DeviceProfile, StorageProfile
+from poet_onnx.costing.flops import count_work
+from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement
+from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
+from poet_onnx.graph import Node, TrainingGraph
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """The cost of running a node once.
+
+    Attributes:
+        seconds: wall time.
+        joules: energy of that time.
+        workspace_bytes: bytes that the kernel allocates beside its outputs and frees before it returns.
+        measured: True if a profile gave time and workspace, False if the analytic model did.
+    """
+
+    seconds: float
+    joules: float
+    workspace_bytes: int
+    measured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCost:
+    """The cost of moving a tensor once between RAM and storage."""
+
+    seconds: float
+    joules: float
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Costs of a graph on a device.
+
+    Attributes:
+        device: name of the device profile.
+        nodes: by node name, views included.
+        page_out, page_in: by name of a transient tensor that owns its storage; both empty if the device has no storage.
+        asynchronous: transfers run beside compute; otherwise each one stops it.
+        wake_seconds: until a channel at rest begins with a transfer that is handed over to it.
+        hand_over_seconds: of the computing thread, for each transfer that it hands over; one that it carries out
+            itself, because the step waits for it at once, takes neither.
+        idle_watts: added for every second of the step; 0 where the nodes' joules already hold all of it.
+        energy_measured: the nodes' joules come from a power meter, not from the device profile's watts.
+        storage: the device profile's; None if the device has no storage.
+    """
+
+    device: str
+    nodes: Mapping[str, NodeCost]
+    page_out: Mapping[str, TransferCost]
+    page_in: Mapping[str, TransferCost]
+    asynchronous: bool
+    idle_watts: float = 0.0
+    energy_measured: bool = False
+    storage: StorageProfile | None = None
+    wake_seconds: float = 0.0
+    hand_over_seconds: float = 0.0
+
+
+def cost_table(
+    graph: TrainingGraph,
+    device: DeviceProfile,
+    measured: MeasuredCosts | None = None,
+    *,
+    first_graph: TrainingGraph | None = None,
+    threads: int = 1,
+) -> CostTable:
+    """Return what every node and every transfer of a graph costs on a device.
+
+    A node takes the larger of its arithmetic at the device's rate and its bytes at memory bandwidth, plus the runtime's
+    overhead; joules are active watts x seconds, unless the profile gives joules per flop. A transfer takes latency plus
+    bytes at the storage's rate; its joules are storage watts x seconds.
+
+    Args:
+        graph: the training graph.
+        device: the profile whose numbers are used.
+        measured: replaces times, workspace, storage rates and, where it was metered, power by what was measured.
+        first_graph: the model's first form, where `graph` is another one (forms.py): what was measured covers the
+            first with all nodes, others with the nodes that the first does not have. In a form that was not measured
+            these are modelled, in proportion to what the first form took.
+        threads: threads inside an operator, of which each may need workspace.
+
+    Raises:
+        InputError: `measured` is of another graph.
+    """
+    if measured is None:
+        nodes = {node.name: _modelled_cost(graph, node, device, threads) for node in graph.nodes}
+    else:
+        measured.check_graph(first_graph or graph)
+        nodes = _measured_costs(graph, device, measured, first_graph or graph)
+    idle_watts = device.compute.idle_watts
+    energy_measured = measured is not None and measured.active_watts is not None
+    storage = device.storage
+    if storage is None:
+        return CostTable(device.name, nodes, {}, {}, False, idle_watts, energy_measured)
+    found = measured.storage if measured is not None else None
+    figures = found or storage
+    pageable = [t for t in graph.tensors.values() if not t.resident and t.storage == t.name]
+    page_out = {
+        t.name: _transfer(t.size_bytes, figures.page_out_latency_seconds, figures.page_out_bytes_per_second, storage)
+        for t in pageable
+    }
+    page_in = {
+        t.name: _transfer(t.size_bytes, figures.page_in_latency_seconds, figures.page_in_bytes_per_second, storage)
+        for t in pageable
+    }
+    return CostTable(
+        device.name,
+        nodes,
+        page_out,
+        page_in,
+        storage.asynchronous,
+        idle_watts,
+        energy_measured,
+        storage,
+        wake_seconds=found.wake_seconds if found is not None else 0.0,
+        hand_over_seconds=found.hand_over_seconds if found is not None else 0.0,
+    )
+
+
+def _transfer(
+    size_bytes: int, latency_seconds: float, bytes_per_second: float, storage: StorageProfile
+) -> TransferCost:
+    seconds = latency_seconds + size_bytes / bytes_per_second
+    return TransferCost(seconds, seconds * storage.watts)
+
+
+def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile, threads: int) -> NodeCost:
+    if node.view:
+        return NodeCost(0.0, 0.0, 0)
+    compute = device.compute
+    work = count_work(graph, node)
+    arithmetic = work.matmul_flops / compute.matmul_flops_per_second
+    arithmetic += work.elementwise_flops / compute.elementwise_flops_per_second
+    movement = 0.0
+    if compute.memory_bytes_per_second is not None:
+        movement = work.moved_bytes / compute.memory_bytes_per_second
+    seconds = max(arithmetic, movement) + (compute.node_overhead_seconds or 0.0)
+    joules = seconds * compute.active_watts
+    if compute.joules_per_flop is not None:
+        joules = (work.matmul_flops + work.elementwise_flops) * compute.joules_per_flop
+    return NodeCost(seconds, joules, workspace_bytes(graph, node, threads=threads))
+
+
+def _measured_costs(
+    graph: TrainingGraph, device: DeviceProfile, measured: MeasuredCosts, first_graph: TrainingGraph
+) -> dict[str, NodeCost]:
+    new = graph.nodes_beyond(first_graph)
+    found = measured.nodes_of_form(graph, new)
+    known = measured.nodes if found is None else {**measured.nodes, **found}
+    costs = {node.name: _measured_cost(graph, node, known.get(node.name), device, measured) for node in graph.nodes}
+    if found is None:
+        costs |= _costs_in_proportion(graph, new, device, measured, first_graph)
+    return costs
+
+
+def _measured_cost(
+    graph: TrainingGraph, node: Node, found: NodeMeasurement | None, device: DeviceProfile, measured: MeasuredCosts
+) -> NodeCost:
+    if found is None:  # a view, or a new node whose cost comes next: the others were checked
+        return NodeCost(0.0, 0.0, 0, measured=True)
+    seconds = found.seconds + measured.node_overhead_seconds
+    joules = seconds * (measured.active_watts or device.compute.active_watts)
+    return NodeCost(
+        seconds, joules, _measured_workspace_bytes(graph, node, found, measured), measured=not found.workspace_estimated
+    )
+
+
+def _measured_workspace_bytes(graph: TrainingGraph, node: Node, found: NodeMeasurement, measured: MeasuredCosts) -> int:
+    """Return what was measured, but no less than the rule says: a budget must hold whatever a file says."""
+    if node.view:
+        return 0
+    exact = workspace_bytes(graph, node, threads=measured.threads) if has_workspace_rule(node) else 0
+    return max(found.workspace_bytes, exact)
+
+
+def _costs_in_proportion(
+    graph: TrainingGraph,
+    new: Sequence[Node],
+    device: DeviceProfile,
+    measured: MeasuredCosts,
+    first_graph: TrainingGraph,
+) -> dict[str, NodeCost]:
+    """Return costs of the nodes that were not measured: modelled, and scaled to what the measured graph took."""
+    modelled = {
+        node.name: _modelled_cost(first_graph, node, device, measured.threads).seconds for node in first_graph.nodes
+    }
+    took = {
+        node.name: _measured_cost(first_graph, node, measured.nodes.get(node.name), device, measured).seconds
+        for node in first_graph.nodes
+    }
+    whole = sum(took.values()) / sum(modelled.values())
+    watts = measured.active_watts or device.compute.active_watts
+    costs = {}
+    for node in new:
+        # What is left of a node that lost an output keeps that node's pace; parts of it are new and have none yet.
+        share = took[node.name] / modelled[node.name] if modelled.get(node.name) else whole
+        cost = _modelled_cost(graph, node, device, measured.threads)
+        costs[node.name] = NodeCost(cost.seconds * share, cost.seconds * share * watts, cost.workspace_bytes)
+    return costs
+
+
+def estimated_workspace_nodes(graph: TrainingGraph, costs: CostTable) -> tuple[str, ...]:
+    """Return the nodes whose workspace neither a rule nor a profile gives: budgets rest on an estimate there."""
+    return tuple(
+        node.name for node in graph.nodes if not costs.nodes[node.name].measured and not has_workspace_rule(node)
+    )

@@ -1,0 +1,238 @@
+"""Device profiles: what a board computes and moves per second and per joule, every number with its source."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from poet_onnx.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$")]
+"""Text of a file that is shown to people: without what a terminal obeys."""
+
+# Bounds outside which a number is a mistake, not a device.
+_Bytes = Annotated[int, Field(ge=1024, le=10**16)]
+_ProcessBytes = Annotated[int, Field(ge=0, le=10**12)]
+_FlopsPerSecond = Annotated[float, Field(ge=1e3, le=1e16)]
+_BytesPerSecond = Annotated[float, Field(ge=1e3, le=1e14)]
+_Latency = Annotated[float, Field(ge=0.0, le=10.0)]
+_Watts = Annotated[float, Field(ge=1e-6, le=1e4)]
+
+_SHOWN_LETTERS = 120
+
+_CONSISTENCY = 0.02
+"""Largest relative difference between joules per flop and active watts / flop rate that still counts as equal."""
+
+
+class _Sourced(BaseModel):
+    """A table of numbers: in TOML each is `{ value = ..., source = "..." }`; here `sources` stands beside them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+    sources: Mapping[str, Text] = Field(default_factory=dict, description="where each number comes from, by field")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _separate_sources(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        fields: dict[str, Any] = {}
+        given = data.get("sources", {})
+        if not isinstance(given, Mapping):
+            raise ValueError("`sources` must be a table of texts by the name of the number")
+        sources: dict[str, Any] = dict(given)
+        for key, entry in data.items():
+            if isinstance(entry, Mapping) and key != "sources" and "value" in entry:
+                if set(entry) != {"value", "source"}:
+                    raise ValueError(f"`{key}` must have exactly `value` and `source`, not {sorted(entry)}")
+                fields[key], sources[key] = entry["value"], entry["source"]
+            else:
+                fields[key] = entry
+        return {**fields, "sources": sources}
+
+    @model_validator(mode="after")
+    def _every_number_has_a_source(self) -> _Sourced:
+        for key in type(self).model_fields:
+            number = isinstance(value := getattr(self, key), (int, float)) and not isinstance(value, bool)
+            if number and not self.sources.get(key, "").strip():
+                raise ValueError(f"`{key}` has no source: write `{key} = {{ value = ..., source = ... }}`")
+        return self
+
+
+class ComputeProfile(_Sourced):
+    """What the processor does, with the threads that a training step uses.
+
+    Attributes:
+        matmul_flops_per_second: sustained by convolutions and matrix products, in float32.
+        elementwise_flops_per_second: sustained by everything else when it is not bound by memory.
+        memory_bytes_per_second: read and written together, from RAM; None if the model shall not count it.
+        node_overhead_seconds: what the runtime spends on a node besides its kernel.
+        active_watts: above idle, while computing.
+        idle_watts: drawn for every second of the step; 0 where energy above idle is what counts.
+        joules_per_flop: only where a source gives energy per flop; it then replaces active_watts x seconds.
+        inconsistency: why `joules_per_flop` may contradict `active_watts`; None where the numbers agree.
+    """
+
+    matmul_flops_per_second: _FlopsPerSecond
+    elementwise_flops_per_second: _FlopsPerSecond
+    memory_bytes_per_second: _BytesPerSecond | None = None
+    node_overhead_seconds: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    active_watts: _Watts
+    idle_watts: Annotated[float, Field(ge=0.0, le=1e4)]
+    joules_per_flop: Annotated[float, Field(ge=1e-15, le=1.0)] | None = None
+    inconsistency: str | None = None
+
+    @model_validator(mode="after")
+    def _energy_agrees_with_power(self) -> ComputeProfile:
+        if self.joules_per_flop is None:
+            if self.inconsistency is not None:
+                raise ValueError("`inconsistency` explains `joules_per_flop`, which is absent")
+            return self
+        implied_watts = self.joules_per_flop * self.matmul_flops_per_second
+        agrees = abs(implied_watts - self.active_watts) <= _CONSISTENCY * self.active_watts
+        if not agrees and not self.inconsistency:
+            raise ValueError(
+                f"`joules_per_flop` x `matmul_flops_per_second` is {implied_watts:.4g} W, but `active_watts` is "
+                f"{self.active_watts:.4g} W: joules must be watts x seconds"
+            )
+        if agrees and self.inconsistency:
+            raise ValueError("`inconsistency` is given, but the numbers agree")
+        return self
+
+
+class StorageProfile(_Sourced):
+    """The storage that tensors are paged to.
+
+    Attributes:
+        page_out_bytes_per_second, page_in_bytes_per_second: sustained write and read rate.
+        page_out_latency_seconds, page_in_latency_seconds: before the first byte of each transfer.
+        watts: drawn above idle while a transfer runs.
+        asynchronous: transfers run beside compute.
+        capacity_bytes: room for the page file.
+        endurance_bytes: bytes that may be written before the flash wears out; None where unknown.
+    """
+
+    page_out_bytes_per_second: _BytesPerSecond
+    page_in_bytes_per_second: _BytesPerSecond
+    page_out_latency_seconds: _Latency
+    page_in_latency_seconds: _Latency
+    watts: _Watts
+    asynchronous: bool
+    capacity_bytes: _Bytes
+    endurance_bytes: Annotated[int, Field(ge=10**6, le=10**19)] | None = None
+
+
+class ProcessProfile(_Sourced):
+    """What a training process takes besides the step's own tensors: what is left of the RAM is for these.
+
+    Attributes:
+        runtime_bytes: Python, numpy and the stock onnxruntime, imported.
+        training_runtime_bytes: the same with onnxruntime-training, which imports torch; None if it does not run there.
+        session_bytes: a session, whatever its graph: its environment, and code that runs for the first time.
+        session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
+            each value that a node makes.
+        paging_bytes: a session that pages: pages on their way, and the thread that moves them.
+    """
+
+    runtime_bytes: _ProcessBytes
+    training_runtime_bytes: _ProcessBytes | None = None
+    session_bytes: _ProcessBytes
+    session_bytes_per_node: _ProcessBytes
+    session_bytes_per_value: _ProcessBytes
+    paging_bytes: _ProcessBytes
+
+
+class DeviceProfile(_Sourced):
+    """A device that a training step is planned for.
+
+    Attributes:
+        name: what `--device` calls it.
+        description: one line.
+        planning_only: ONNX Runtime does not run there.
+        ram_bytes: RAM that a training process may take, Python included.
+        compute: the processor.
+        storage: where tensors are paged to; None for a device without storage.
+        process: what a process takes besides the step's tensors; None where no Python runs, and nothing is counted.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+    description: Annotated[Text, Field(min_length=1, max_length=200)]
+    planning_only: bool = False
+    ram_bytes: _Bytes
+    compute: ComputeProfile
+    storage: StorageProfile | None = None
+    process: ProcessProfile | None = None
+
+
+def device_names() -> tuple[str, ...]:
+    """Return the names of the built-in device profiles, sorted."""
+    folder = resources.files("poet_onnx.costing").joinpath("devices")
+    return tuple(sorted(entry.name[: -len(".toml")] for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+def load_device(name_or_path: str | Path) -> DeviceProfile:
+    """Load a device profile: a built-in one by name, or any other from a TOML file.
+
+    Args:
+        name_or_path: a name of `device_names()`, or a path that ends in `.toml`.
+
+    Raises:
+        InputError: unknown name, unreadable file, wrong TOML, or a key or number that cannot be right.
+    """
+    if str(name_or_path).endswith(".toml"):
+        path = Path(name_or_path)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"Cannot read device profile {path}: {error.strerror or error}.") from error
+        return _parse(data, str(path))
+    name = str(name_or_path)
+    if name not in device_names():
+        raise InputError(
+            f"Unknown device {name!r}: the built-in ones are {', '.join(device_names())}; "
+            "another device is given as the path of its .toml file."
+        )
+    source = resources.files("poet_onnx.costing").joinpath("devices", f"{name}.toml")
+    return _parse(source.read_bytes(), f"{name}.toml")
+
+
+def _parse(data: bytes, file: str) -> DeviceProfile:
+    try:
+        document = tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"Device profile {file} is not UTF-8 text: byte {error.start} is wrong.") from error
+    except RecursionError as error:
+        raise InputError(f"Device profile {file} is not usable TOML: its values are nested too deep.") from error
+    except ValueError as error:  # of a whole number with thousands of digits, too
+        raise InputError(f"Device profile {file} is not valid TOML: {error}.") from error
+    try:
+        return DeviceProfile.model_validate(document)
+    except ValidationError as error:
+        raise InputError(f"Device profile {file}: {describe_first_error(error)}.") from error
+
+
+def describe_first_error(error: ValidationError) -> str:
+    """Describe the first thing that a validation found wrong, with its key and the value found there, in one line."""
+    first = error.errors(include_url=False)[0]
+    key = _shortened("".join(f"{part}." for part in first["loc"]).removesuffix("."))[1:-1]
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    found = first["input"]
+    shown = f" (found {_shortened(found)})" if isinstance(found, (bool, int, float, str)) else ""
+    return f"{key}{': ' if key else ''}{message}{shown}"
+
+
+def _shortened(value: float | str) -> str:
+    """Return how a value is written in Python, without the middle of a long one."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[: _SHOWN_LETTERS // 2]}...{text[-_SHOWN_LETTERS // 2 :]}"

@@ -1,0 +1,159 @@
+"""The RAM of a training process, line by line: what `top` shows, where the scheduler sees transient bytes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.measured import MeasuredCosts
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.roles import BUFFER_SUFFIX
+from poet_onnx.training.description import OWN_PREFIX
+
+_UPDATED_INPUT = 2
+"""Of an update node: the parameter, behind the gradient and the rates."""
+
+_MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
+"""An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
+
+_MEANS = {
+    "parameters": "trained and frozen",
+    "moments": "what the optimizer keeps for each parameter",
+    "gradient buffers": "of the graph's own accumulators; where an optimizer is outside, its moments come on top",
+    "constants": "running statistics and other tensors of the graph",
+    "batch": "inputs and labels",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCosts:
+    """What a training process takes besides the step's own tensors.
+
+    Attributes:
+        runtime_bytes: Python, numpy and onnxruntime, imported.
+        session_bytes: a session, whatever its graph.
+        session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
+            each value that a node makes.
+        paging_bytes: a session that pages.
+    """
+
+    runtime_bytes: int = 0
+    session_bytes: int = 0
+    session_bytes_per_node: int = 0
+    session_bytes_per_value: int = 0
+    paging_bytes: int = 0
+
+    @classmethod
+    def of(cls, device: DeviceProfile, measured: MeasuredCosts | None, target: str) -> ProcessCosts:
+        """Return what was measured on a machine, else what the device's profile says; nothing where neither does."""
+        found = None if measured is None else measured.process
+        if found is not None:
+            return cls(**found.model_dump())
+        profile = device.process
+        if profile is None:
+            return cls()
+        training = profile.training_runtime_bytes if target == "training" else None
+        return cls(
+            profile.runtime_bytes if training is None else training,
+            profile.session_bytes,
+            profile.session_bytes_per_node,
+            profile.session_bytes_per_value,
+            profile.paging_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLine:
+    """A part of a process's peak.
+
+    Attributes:
+        name: of the part.
+        size_bytes: that it takes.
+        means: what is in it, in words that fit a line.
+        is_loaded: whether it is taken before the first step; what is not is only touched then.
+    """
+
+    name: str
+    size_bytes: int
+    means: str
+    is_loaded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """What a training process takes at most, as the kernel counts it (VmHWM in /proc/PID/status).
+
+    Attributes:
+        lines: its parts, which add up to the peak.
+    """
+
+    lines: tuple[ProcessLine, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the sum of all lines."""
+        return sum(line.size_bytes for line in self.lines)
+
+    @property
+    def load_peak_bytes(self) -> int:
+        """Return about what the process takes until all is loaded, some MiB of its first step included."""
+        return sum(line.size_bytes for line in self.lines if line.is_loaded)
+
+
+KINDS = ("parameters", "moments", "gradient buffers", "constants", "batch")
+"""What lives through the whole step, by what it is for; constants are running statistics too."""
+
+_LOADED = ("parameters", "constants")
+"""Of these, what loading touches: moments and gradient buffers are zeros that nobody touches before the first step."""
+
+
+def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
+    """Return the kind of every input and initializer of a training graph, by its name.
+
+    A batch is what stands before the first parameter that is trained, as in the files of
+    `onnxruntime.training.artifacts`; parameters that are not trained stand among the others.
+    """
+    buffers = graph.gradient_buffers & set(graph.inputs)
+    parameters = {name.removesuffix(BUFFER_SUFFIX) for name in buffers}
+    state = set[str]()
+    for node in graph.nodes:
+        if node.domain == "poet" and node.op_type.startswith("Update"):
+            parameters.add(node.inputs[_UPDATED_INPUT])
+        else:
+            state.update(node.updates)
+    places = [place for place, name in enumerate(graph.inputs) if name in parameters]
+    first = min(places, default=len(graph.inputs))
+    kinds = dict.fromkeys((name for name, tensor in graph.tensors.items() if tensor.resident), "constants")
+    kinds |= dict.fromkeys(graph.inputs[:first], "batch") | dict.fromkeys(graph.inputs[first:], "parameters")
+    state.update(name for name in graph.inputs[first:] if graph.tensors[name].dtype == "BOOL")  # start anew or not
+    kinds |= dict.fromkeys(state, "constants") | dict.fromkeys(buffers, "gradient buffers")
+    return kinds | {name: "moments" for name in graph.inputs if name.startswith(OWN_PREFIX)}
+
+
+def process_memory(
+    graph: TrainingGraph, costs: ProcessCosts, *, nodes: int, values: int, region_bytes: int, pages: bool
+) -> ProcessMemory:
+    """Return what a process takes that trains a graph.
+
+    Args:
+        graph: that was planned; what lives through its step is counted once.
+        costs: of the process.
+        nodes: of the graph that runs.
+        values: inputs of that graph, and what its nodes make.
+        region_bytes: what the transient values of the step take, packed.
+        pages: whether the step pages.
+    """
+    sizes = dict.fromkeys(KINDS, 0)
+    for name, kind in resident_kinds(graph).items():
+        size_bytes = graph.tensors[name].size_bytes
+        sizes[kind] += size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
+    session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
+    return ProcessMemory(
+        (
+            ProcessLine("runtime", costs.runtime_bytes, "Python, numpy and onnxruntime, imported", True),
+            ProcessLine("session", session_bytes, f"{nodes:,} nodes", True),
+            *(ProcessLine(kind, sizes[kind], _MEANS[kind], kind in _LOADED) for kind in KINDS),
+            ProcessLine("region", region_bytes, "activations, gradients and workspace, at the step's peak", True),
+            ProcessLine("paging", costs.paging_bytes if pages else 0, "pages on their way to storage and back", False),
+        )
+    )

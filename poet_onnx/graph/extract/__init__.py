@@ -1,0 +1,22 @@
+"""From an ONNX file to a TrainingGraph: loading, what is refused, phases, views, state and order of access."""
+
+from __future__ import annotations
+
+from poet_onnx.graph.extract.build import check_training, extract, plain_attributes
+from poet_onnx.graph.extract.contents import constant_array, infer_types
+from poet_onnx.graph.extract.load import check_structure, load_model, read_proto
+from poet_onnx.graph.extract.reads import reads_shape_alone
+from poet_onnx.graph.extract.wellformed import check_wellformed
+
+__all__ = [
+    "check_structure",
+    "check_training",
+    "check_wellformed",
+    "constant_array",
+    "extract",
+    "infer_types",
+    "load_model",
+    "plain_attributes",
+    "read_proto",
+    "reads_shape_alone",
+]

@@ -1,0 +1,328 @@
+"""Builds the TrainingGraph: the parts of the step, who shares whose buffer, and what may be run twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+import onnx_ir as ir
+
+from poet_onnx.errors import InputError
+from poet_onnx.graph import AttributeValue, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph.extract.load import check_structure
+from poet_onnx.graph.extract.reads import reads_shape_alone
+from poet_onnx.graph.operators import Traits, traits
+from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.graph.shapes.inference import has_rule
+
+MAKE_TRAINING = (
+    "make a training graph of it with onnxruntime.training.artifacts.generate_artifacts(model, loss=..., "
+    "requires_grad=[...]), and give the training_model.onnx that this writes"
+)
+
+
+def extract(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> TrainingGraph:
+    """Describe a training graph: nodes in file order, every tensor's size, what is resident, what may be recomputed.
+
+    Args:
+        model: a training graph, as `onnxruntime.training.artifacts` writes it; it is not changed.
+        dims: sizes of named dimensions.
+
+    Raises:
+        InputError: the model cannot be scheduled, in one sentence that names the node or tensor.
+    """
+    check_structure(model)
+    check_training(model)
+    return _Extraction(model, infer(model, dims)).run()
+
+
+def check_training(model: ir.Model) -> None:
+    """Check that a model computes gradients: by its operators, or by the names that gradient builders give tensors.
+
+    Raises:
+        InputError: it has a forward pass only.
+    """
+    for node in chain(model.graph, *model.functions.values()):
+        if "Grad" in node.op_type or traits(node.domain, node.op_type, {}).update:
+            return
+        if any("grad" in (value.name or "").lower() for value in node.outputs):
+            return
+    raise InputError(f"The model computes no gradients, only the forward pass: {MAKE_TRAINING}.")
+
+
+@dataclass
+class _Draft:
+    """A node while its properties are collected."""
+
+    source: ir.Node
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, AttributeValue]
+    traits: Traits
+    aliases: tuple[tuple[int, int], ...] = ()
+    written: tuple[str, ...] = ()
+
+
+def _is_view(draft: _Draft) -> bool:
+    """Return whether a node only looks at a buffer in another way."""
+    return draft.aliases == ((0, 0),) and sum(map(bool, draft.outputs)) == 1 and not draft.written
+
+
+class _Extraction:
+    def __init__(self, model: ir.Model, inferred: Inferred) -> None:
+        graph = model.graph
+        self.graph = graph
+        self.types = inferred.types
+        self.inputs = tuple(value.name or "" for value in graph.inputs)
+        self.outputs = tuple(value.name or "" for value in graph.outputs)
+        used = (name for name, value in graph.initializers.items() if value.uses() or value.is_graph_output())
+        self.resident = dict.fromkeys((*self.inputs, *used))  # ONNX Runtime drops initializers that nothing uses
+        self.storage = {name: name for name in self.resident}
+        self.drafts = [self._draft(node) for node in graph]
+        self.fingerprint = _Fingerprint(inferred)
+
+    def run(self) -> TrainingGraph:
+        self._check_names()
+        for draft in self.drafts:
+            self._share(draft)
+        phases = self._phases()
+        changed = {storage for draft in self.drafts for storage in draft.written}
+        after = self._access_order(changed)
+        nodes = tuple(
+            self._node(draft, phases[draft.name], changed, after[index]) for index, draft in enumerate(self.drafts)
+        )
+        tensors = self._tensors()
+        return TrainingGraph(
+            name=self.graph.name or "",
+            nodes=nodes,
+            tensors=tensors,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            fingerprint=self.fingerprint.of(self.graph, nodes, tensors, self.inputs, self.outputs),
+        )
+
+    def _draft(self, node: ir.Node) -> _Draft:
+        attributes = plain_attributes(node)
+        return _Draft(
+            source=node,
+            name=node.name or "",
+            inputs=tuple(value.name or "" if value is not None else "" for value in node.inputs),
+            outputs=tuple(value.name or "" for value in node.outputs),
+            attributes=attributes,
+            traits=traits(node.domain, node.op_type, attributes, described=has_rule(node)),
+        )
+
+    def _check_names(self) -> None:
+        """Give nodes without a name one of their first output, and check that names are unique and outputs are made."""
+        seen: set[str] = set()
+        for draft in self.drafts:
+            draft.name = draft.name or next((f"{draft.source.op_type}:{name}" for name in draft.outputs if name), "")
+            if draft.name in seen:
+                raise InputError(
+                    f"Two nodes are named '{draft.name}': run poet_onnx.passes.normalize() on the model,"
+                    " which makes names unique."
+                )
+            seen.add(draft.name)
+        made = {name for draft in self.drafts for name in draft.outputs}
+        for name in self.outputs:
+            if name not in made and name not in self.resident:
+                raise InputError(f"The graph output '{name}' is made by no node.")
+
+    def _share(self, draft: _Draft) -> None:
+        """Find which outputs look at an input's buffer and which buffers the node writes in place."""
+        aliases = []
+        for source, target in draft.traits.aliases:
+            there = source < len(draft.inputs) and draft.inputs[source] and target < len(draft.outputs)
+            if there and draft.outputs[target] and draft.outputs[target] not in self.outputs:
+                aliases.append((source, target))
+        draft.aliases = tuple(aliases)
+        shared = {draft.outputs[target]: self.storage[draft.inputs[source]] for source, target in aliases}
+        for name in draft.outputs:
+            if name:
+                self.storage[name] = shared.get(name, name)
+        draft.written = tuple(
+            self.storage[draft.inputs[index]]
+            for index in draft.traits.writes
+            if index < len(draft.inputs) and draft.inputs[index] and self._writes(draft, index)
+        )
+
+    @staticmethod
+    def _writes(draft: _Draft, index: int) -> bool:
+        """Return whether the kernel writes an input: ours and accumulators always, others if an output shares it."""
+        if draft.source.domain == "poet" or draft.source.op_type == "InPlaceAccumulatorV2":
+            return True
+        return any(source == index for source, _ in draft.aliases)
+
+    def _phases(self) -> dict[str, Phase]:
+        makers = {name: draft for draft in self.drafts for name in draft.outputs if name}
+        loss = self._loss(makers)
+        forward: set[str] = set()
+        stack = [makers[loss]]
+        while stack:
+            draft = stack.pop()
+            if draft.name not in forward:
+                forward.add(draft.name)
+                stack += [makers[name] for name in draft.inputs if name in makers]
+        phases = {}
+        for draft in self.drafts:
+            if draft.traits.update:
+                phases[draft.name] = Phase.UPDATE
+            else:
+                phases[draft.name] = Phase.FORWARD if draft.name in forward else Phase.BACKWARD
+        if set(phases.values()) == {Phase.FORWARD}:
+            raise InputError(f"The model computes no gradients, only the forward pass: {MAKE_TRAINING}.")
+        return phases
+
+    def _loss(self, makers: Mapping[str, _Draft]) -> str:
+        for name in self.outputs:
+            kind = self.types.get(name)
+            if name not in makers or kind is None or makers[name].traits.update:
+                continue
+            if kind.dtype.is_floating_point() and kind.elements == 1:
+                return name
+        raise InputError(f"No output of the model is a loss (one floating-point number): {MAKE_TRAINING}.")
+
+    def _access_order(self, changed: set[str]) -> list[tuple[str, ...]]:
+        """Return, for each node, the nodes that a buffer written in place orders before it.
+
+        A write follows the reads and writes that precede it in the file; a read follows the writes that precede it. A
+        view reads nothing: whoever reads the view reads the buffer. Nor does who takes a buffer's shape alone.
+        """
+        readers: dict[str, list[str]] = {storage: [] for storage in changed}
+        writers: dict[str, list[str]] = {storage: [] for storage in changed}
+        after = []
+        for draft in self.drafts:
+            reads = self._read_numbers(draft) & changed
+            before: dict[str, None] = {}
+            for storage in sorted(reads):
+                before.update(dict.fromkeys(writers[storage][-1:]))
+                if storage in draft.written:
+                    before.update(dict.fromkeys(readers[storage]))
+                    writers[storage].append(draft.name)
+                    readers[storage].clear()
+                else:
+                    readers[storage].append(draft.name)
+            after.append(tuple(before))
+        return after
+
+    def _read_numbers(self, draft: _Draft) -> set[str]:
+        """Return the storages of which a node reads numbers."""
+        if _is_view(draft):
+            return set()
+        names = enumerate(draft.inputs)
+        return {self.storage[name] for index, name in names if name and not reads_shape_alone(draft.source, index)}
+
+    def _node(self, draft: _Draft, phase: Phase, changed: set[str], after: tuple[str, ...]) -> Node:
+        return Node(
+            name=draft.name,
+            op_type=draft.source.op_type,
+            domain="" if draft.source.domain == "ai.onnx" else draft.source.domain,
+            inputs=draft.inputs,
+            outputs=draft.outputs,
+            attributes=draft.attributes,
+            phase=phase,
+            recomputable=self._recomputable(draft, phase, changed),
+            view=_is_view(draft),
+            updates=tuple(dict.fromkeys(storage for storage in draft.written if storage in self.resident)),
+            inplace=self._inplace(draft),
+            after=after,
+        )
+
+    def _recomputable(self, draft: _Draft, phase: Phase, changed: set[str]) -> bool:
+        """Return whether a second run of the node gives the same bits, as long as no resident it reads has changed.
+
+        It must draw no random numbers and change nothing but state that its own outputs do not depend on (the running
+        statistics of a normalisation in training), and no transient input that matters may be written in place.
+        Whether a resident has changed, such as a parameter that is updated, is a matter of the plan's order. Beyond the
+        forward pass only nodes that read nothing but residents qualify, such as a weight's transposition.
+        """
+        if draft.traits.random or draft.traits.update or not draft.traits.known:
+            return False
+        if phase is not Phase.FORWARD and not all(self.storage[name] in self.resident for name in draft.inputs if name):
+            return False
+        matters = {self.storage[name] for i, name in enumerate(draft.inputs) if name and i not in draft.traits.unread}
+        return not (matters & changed) - self.resident.keys()
+
+    def _inplace(self, draft: _Draft) -> tuple[tuple[int, int], ...]:
+        """Return the in-place pairs the planner can use: same shape and element size, no resident, no graph output."""
+        pairs = []
+        for source, target in draft.traits.inplace:
+            if source >= len(draft.inputs) or target >= len(draft.outputs):
+                continue
+            taken, made = draft.inputs[source], draft.outputs[target]
+            if not taken or not made or made in self.outputs or draft.inputs.count(taken) > 1:
+                continue
+            storage = self.storage[taken]
+            old, new = self.types[taken], self.types[made]
+            if storage in self.resident or storage in self.outputs or old.shape != new.shape:
+                continue
+            if old.dtype.itemsize == new.dtype.itemsize:
+                pairs.append((source, target))
+        return tuple(pairs)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            name: Tensor(
+                name=name,
+                dtype=self.types[name].dtype.name,
+                shape=self.types[name].shape,
+                size_bytes=self.types[name].size_bytes,
+                storage=storage,
+                resident=name in self.resident,
+                is_output=name in self.outputs,
+            )
+            for name, storage in self.storage.items()
+        }
+
+
+def plain_attributes(node: ir.Node) -> dict[str, AttributeValue]:
+    """Return a node's attributes that are numbers, strings or lists of them, by name."""
+    kinds = ir.AttributeType
+    plain: dict[str, AttributeValue] = {}
+    for name, attribute in node.attributes.items():
+        if attribute.type in (kinds.INT, kinds.FLOAT, kinds.STRING):
+            plain[name] = attribute.value
+        elif attribute.type in (kinds.INTS, kinds.FLOATS, kinds.STRINGS):
+            plain[name] = tuple(attribute.value)
+    return plain
+
+
+class _Fingerprint:
+    """SHA-256 over all that a plan depends on; weights' values are not part of it."""
+
+    def __init__(self, inferred: Inferred) -> None:
+        self.values = inferred.values
+        self.digest = hashlib.sha256()
+
+    def of(
+        self,
+        graph: ir.Graph,
+        nodes: Iterable[Node],
+        tensors: Mapping[str, Tensor],
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+    ) -> str:
+        """Return the fingerprint as hex."""
+        self._add("graph", inputs, outputs)
+        for node in nodes:
+            self._add("node", node.name, node.op_type, node.domain, node.inputs, node.outputs)
+            self._add("attributes", sorted(node.attributes.items()))
+        for source in graph:
+            for name, attribute in sorted(source.attributes.items()):
+                if attribute.type == ir.AttributeType.TENSOR:
+                    self._add("tensor", name, hashlib.sha256(attribute.as_tensor().tobytes()).hexdigest())
+        for tensor in sorted(tensors.values(), key=lambda tensor: tensor.name):
+            self._add("tensor", tensor.name, tensor.dtype, tensor.shape, tensor.storage, tensor.resident)
+        for name in sorted(graph.initializers):
+            value = self.values.get(name)
+            if name in tensors and value is not None and value.dtype.kind in "iub":
+                self._add("value", name, value.tolist())
+        return self.digest.hexdigest()
+
+    def _add(self, *parts: object) -> None:
+        self.digest.update(json.dumps(parts, separators=(",", ":")).encode())
+        self.digest.update(b"\n")

@@ -1,0 +1,156 @@
+"""What a graph's inputs may hold where operators take their numbers for labels or indices.
+
+Rules:
+    N1. A loss takes the numbers of its classes, from 0, and the one that it ignores.
+    N2. Gather takes rows of a table (a parameter or constant) from 0, as torch's embedding does: a negative index would
+        train a row at the table's end without a word. GatherElements, ScatterElements and OneHot do too, as torch's
+        gather, scatter and one_hot.
+    N3. Elsewhere negative indices count from the end, as in ONNX. Indices with several coordinates are held to the
+        largest axis.
+    N4. Lengths of sequences are 0 up to the longest.
+    N5. A number counts where operators that move or convert it can bring it to such a place; all numbers of an input
+        are held to what any of them must hold to. Behind arithmetic, and where a size is not known, nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import onnx_ir as ir
+
+from poet_onnx.graph.extract.build import plain_attributes
+from poet_onnx.graph.input_ranges import Range, Ranges
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+
+_MOVES = frozenset(
+    word
+    for line in (
+        "Identity Cast Reshape Flatten Squeeze Unsqueeze Transpose Slice Split SplitTraining Expand Tile Gather",
+        "GatherElements GatherND ReverseSequence Gate",
+    )
+    for word in line.split()
+)
+"""Operators that move or convert the numbers of their first input."""
+
+_JOINS = frozenset(("Concat", "ConcatTraining"))
+_MOST_AXES = 64
+_DOMAINS = (*ONNX_DOMAINS, MICROSOFT_DOMAIN, "poet")
+
+
+def find_ranges(graph: ir.Graph) -> Ranges:
+    """Return what is known of a graph's inputs; shapes that the graph does not say are not known."""
+    found: dict[str, dict[Range, None]] = {}
+    for node in graph:
+        place, rule = _READERS.get(node.op_type, (0, None))
+        numbers = _input(node, place)
+        if rule is None or numbers is None or node.domain not in _DOMAINS:
+            continue
+        sources = [value for value in _origins(numbers) if value.is_graph_input()]
+        allowed = rule(node) if sources else None
+        if allowed is not None:
+            for source in sources:
+                found.setdefault(source.name or "", {})[allowed] = None
+    return {name: tuple(ranges) for name, ranges in found.items()}
+
+
+def _origins(numbers: ir.Value) -> list[ir.Value]:
+    """Return the values that numbers come from: inputs, constants, and what other operators than moves make."""
+    seen, pending, found = {numbers}, [numbers], []
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if node is None or node.domain not in _DOMAINS or node.op_type not in _MOVES | _JOINS:
+            found.append(value)
+            continue
+        before = node.inputs if node.op_type in _JOINS else node.inputs[:1]
+        new = [source for source in before if source is not None and source not in seen]
+        seen.update(new)
+        pending += new
+    return found
+
+
+def _input(node: ir.Node, place: int) -> ir.Value | None:
+    return node.inputs[place] if place < len(node.inputs) else None
+
+
+def _attribute(node: ir.Node, name: str) -> int:
+    """Return an attribute that is 0 where it is left out."""
+    value = plain_attributes(node).get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _size(node: ir.Node, place: int, axis: int) -> int | None:
+    """Return a size of an input if the graph says it."""
+    value = _input(node, place)
+    shape = () if value is None or value.shape is None else tuple(value.shape)
+    size = shape[axis] if -len(shape) <= axis < len(shape) else None
+    return size if isinstance(size, int) else None
+
+
+def _integer(value: ir.Value | None) -> int | None:
+    """Return the number that a constant holds."""
+    tensor = None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.size != 1 or not tensor.dtype.is_integer():
+        return None
+    return int(tensor.numpy().reshape(()))
+
+
+def _classes(node: ir.Node) -> Range | None:
+    """Return what a loss of scores and labels takes; of ONNX Runtime's own, an input is the label to be ignored."""
+    size, given = _size(node, 0, 1), _input(node, 3) if "Internal" in node.op_type else None
+    ignored = _attribute(node, "ignore_index") if "ignore_index" in node.attributes else None
+    if given is not None:
+        ignored = _integer(given)
+    if size is None or (given is not None and ignored is None):
+        return None
+    return Range(0, size - 1, ignored)
+
+
+def _rows(node: ir.Node) -> Range | None:
+    data, size = _input(node, 0), _size(node, 0, _attribute(node, "axis"))
+    if data is None or size is None:
+        return None
+    is_table = all(value.producer() is None for value in _origins(data))
+    return Range(0 if is_table else -size, size - 1)
+
+
+def _elements(node: ir.Node) -> Range | None:
+    size = _size(node, 0, _attribute(node, "axis"))
+    return None if size is None else Range(0, size - 1)
+
+
+def _coordinates(node: ir.Node) -> Range | None:
+    first, count = _attribute(node, "batch_dims"), _size(node, 1, -1)
+    sizes = [_size(node, 0, first + place) for place in range(min(count or 0, _MOST_AXES))]
+    known = [size for size in sizes if size is not None]
+    return Range(-max(known), max(known) - 1) if known and len(known) == count else None
+
+
+def _one_hot(node: ir.Node) -> Range | None:
+    depth = _integer(_input(node, 1))
+    return None if depth is None else Range(0, depth - 1)
+
+
+def _lengths(axis: str, node: ir.Node) -> Range | None:
+    longest = _size(node, 0, _attribute(node, axis))
+    return None if longest is None else Range(0, longest)
+
+
+_READERS: dict[str, tuple[int, Callable[[ir.Node], Range | None]]] = {
+    "SoftmaxCrossEntropyLoss": (1, _classes),
+    "SoftmaxCrossEntropyLossInternal": (1, _classes),
+    "NegativeLogLikelihoodLoss": (1, _classes),
+    "NegativeLogLikelihoodLossInternal": (1, _classes),
+    "NegativeLogLikelihoodLossInternal2": (1, _classes),
+    "Gather": (1, _rows),
+    "GatherElements": (1, _elements),
+    "ScatterElements": (1, _elements),
+    "Scatter": (1, _elements),
+    "GatherND": (1, _coordinates),
+    "ScatterND": (1, _coordinates),
+    "OneHot": (0, _one_hot),
+    **dict.fromkeys(("RNN", "GRU", "LSTM", "GRUTraining", "LSTMTraining"), (4, partial(_lengths, "layout"))),
+    "ReverseSequence": (1, partial(_lengths, "time_axis")),
+}
+"""Which input holds the numbers, and what they may be, by operator."""

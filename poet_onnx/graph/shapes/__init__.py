@@ -1,0 +1,9 @@
+"""Shapes and element types of every tensor, and the values of small constants that shapes depend on."""
+
+from __future__ import annotations
+
+from poet_onnx.graph.shapes.declared import fixed_dims
+from poet_onnx.graph.shapes.inference import Inferred, infer
+from poet_onnx.graph.shapes.types import Array, TensorType
+
+__all__ = ["Array", "Inferred", "TensorType", "fixed_dims", "infer"]

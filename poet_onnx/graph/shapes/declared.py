@@ -1,0 +1,58 @@
+"""What a model itself says of its tensors: types, named dimensions, and how errors name a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from poet_onnx.errors import InputError
+from poet_onnx.graph.shapes.types import TensorType
+
+
+def describe(node: ir.Node) -> str:
+    """Return a node as errors name it."""
+    return f"node '{node.name or (node.outputs[0].name if node.outputs else '')}' (operator {node.op_type})"
+
+
+def fixed_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
+    """Check that the named dimensions exist in the graph's inputs and that their sizes make sense.
+
+    Raises:
+        InputError: a name that no input has, or a size below 1.
+    """
+    known = {
+        dim.value
+        for value in model.graph.inputs
+        for dim in value.shape or ()
+        if isinstance(dim, ir.SymbolicDim) and dim.value is not None
+    }
+    for name, size in dims.items():
+        if size < 1:
+            raise InputError(f"Dimension '{name}' cannot be {size}: give a size of at least 1.")
+        if name not in known:
+            names = ", ".join(sorted(known)) or "none: all of its inputs have fixed sizes"
+            raise InputError(f"The model has no dimension named '{name}'; its named dimensions are {names}.")
+
+
+def declared_type(value: ir.Value, dims: Mapping[str, int]) -> TensorType | None:
+    """Return the type that the model declares for a value, or None where it is not complete."""
+    if value.dtype is None or value.shape is None or not isinstance(value.type, ir.TensorType):
+        return None
+    shape = [dim if isinstance(dim, int) else dims.get(dim.value or "") for dim in value.shape]
+    if any(size is None for size in shape):
+        return None
+    return TensorType(value.dtype, tuple(int(size) for size in shape if size is not None))
+
+
+def check_kind(value: ir.Value, what: str) -> None:
+    """Check that a value is a tensor of numbers.
+
+    Raises:
+        InputError: it is a sequence, a map, an optional, a sparse tensor or holds strings.
+    """
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        kind = type(value.type).__name__.removesuffix("Type").lower()
+        raise InputError(f"{what} '{value.name}' is a {kind}: only tensors of numbers can be scheduled.")
+    if value.dtype == ir.DataType.STRING:
+        raise InputError(f"{what} '{value.name}' holds strings: only tensors of numbers can be scheduled.")

@@ -1,0 +1,327 @@
+"""Finds the type of every tensor in node order, with ONNX's own inference and rules for what it does not know."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+import onnx_ir as ir
+
+from poet_onnx.errors import InputError
+from poet_onnx.graph.operators import traits
+from poet_onnx.graph.shapes.declared import check_kind, declared_type, describe, fixed_dims
+from poet_onnx.graph.shapes.fitting import check_fit
+from poet_onnx.graph.shapes.runtime_rules import MICROSOFT, ONNX, POET
+from poet_onnx.graph.shapes.types import Array, Rule, RuleError, Site, TensorType
+from poet_onnx.graph.shapes.values import LARGEST_VALUE, evaluate
+
+ONNX_DOMAINS = ("", "ai.onnx")
+
+PLAIN = {getattr(ir.AttributeType, kind + more) for kind in ("INT", "FLOAT", "STRING") for more in ("", "S")}
+"""Attributes that are the same where their values are."""
+
+ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What Python and numpy raise where a node's inputs or attributes are none that its operator can have."""
+
+
+@dataclass
+class Inferred:
+    """What is known of a model's tensors.
+
+    Attributes:
+        types: by tensor name.
+        values: of small constants, by tensor name.
+    """
+
+    types: dict[str, TensorType] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+
+
+def infer(model: ir.Model, dims: Mapping[str, int] | None = None) -> Inferred:
+    """Find the element type and the shape of every tensor of a model, in node order.
+
+    Args:
+        model: without functions and subgraphs.
+        dims: sizes of named dimensions.
+
+    Raises:
+        InputError: a tensor whose size cannot be known, an unknown operator, a tensor that is not a tensor of numbers.
+    """
+    return _Inference(model, dims or {}).run()
+
+
+def has_rule(node: ir.Node) -> bool:
+    """Return whether ONNX or a rule of ours describes a node's operator, not just the model's own value_info."""
+    if node.domain in ONNX_DOMAINS:
+        return onnx.defs.has(node.op_type) or node.op_type in MICROSOFT
+    return node.op_type in {"com.microsoft": MICROSOFT, "poet": POET}.get(node.domain, {})
+
+
+def _written(graph: ir.Graph) -> set[str]:
+    """Return the tensors that nodes write in place, themselves or through views: no constants, whatever they hold."""
+    written: set[str] = set()
+    for node in reversed(graph):
+        entry = traits(node.domain, node.op_type, {name: a.value for name, a in node.attributes.items()})
+        views = [source for source, target in entry.aliases if _name(node.outputs, target) in written]
+        written |= {_name(node.inputs, index) for index in (*entry.writes, *views)} - {""}
+    return written
+
+
+def _name(values: Sequence[ir.Value | None], index: int) -> str:
+    value = values[index] if index < len(values) else None
+    return (value.name if value is not None else None) or ""
+
+
+class _Inference:
+    def __init__(self, model: ir.Model, dims: Mapping[str, int]) -> None:
+        fixed_dims(model, dims)
+        self.graph = model.graph
+        self.dims = dims
+        self.found = Inferred()
+        self.written = _written(model.graph)
+        self.opsets = dict(model.opset_imports)
+        self.known: dict[tuple[object, ...], list[TensorType | None]] = {}
+        self.imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
+
+    def run(self) -> Inferred:
+        for value in self.graph.inputs:
+            self.found.types[value.name or ""] = self._input(value)
+        for name, value in self.graph.initializers.items():
+            self._initializer(name, value)
+        for node in self.graph:
+            self._node(node)
+        return self.found
+
+    def _input(self, value: ir.Value) -> TensorType:
+        check_kind(value, "The graph input")
+        found = declared_type(value, self.dims)
+        if found is not None:
+            return found
+        if value.shape is None:
+            raise InputError(f"The graph input '{value.name}' declares no shape: export the model with static shapes.")
+        for index, dim in enumerate(value.shape):
+            if isinstance(dim, ir.SymbolicDim) and dim.value not in self.dims:
+                if dim.value is None:
+                    raise InputError(
+                        f"Dimension {index} of the graph input '{value.name}' is not fixed and has no name:"
+                        " export the model with static shapes."
+                    )
+                raise InputError(
+                    f"Dimension {index} of the graph input '{value.name}' is not fixed: give the size of '{dim.value}',"
+                    f" such as --dim {dim.value}=8."
+                )
+        raise InputError(f"The graph input '{value.name}' declares no element type: export the model again.")
+
+    def _initializer(self, name: str, value: ir.Value) -> None:
+        tensor = value.const_value
+        if tensor is None:
+            raise InputError(f"The initializer '{name}' has no data: export the model again.")
+        if tensor.dtype == ir.DataType.STRING:
+            raise InputError(f"The initializer '{name}' holds strings: only tensors of numbers can be scheduled.")
+        shape = tuple(int(size) for size in tensor.shape if isinstance(size, int))
+        self.found.types[name] = TensorType(tensor.dtype, shape)
+        self._check_declared(value, self.found.types[name])
+        small = tensor.size <= LARGEST_VALUE
+        constant = not value.is_graph_input() and name not in self.written
+        if small and constant and not isinstance(tensor, ir.ExternalTensor):
+            try:
+                self.found.values[name] = tensor.numpy()
+            except ValueError as problem:
+                raise InputError(f"The initializer '{name}' has other data than its shape says: {problem}.") from None
+
+    def _node(self, node: ir.Node) -> None:
+        site = self._site(node)
+        types = self._types(node, site)
+        for value, inferred in zip(node.outputs, types, strict=False):
+            if not value.name:
+                continue
+            kind = inferred or declared_type(value, self.dims)
+            if kind is None:
+                raise InputError(
+                    f"The size of tensor '{value.name}', made by {describe(node)}, is not known before the step runs:"
+                    " export the model with static shapes."
+                )
+            self._check_declared(value, kind, f", made by {describe(node)},")
+            if kind.dtype == ir.DataType.STRING:
+                raise InputError(
+                    f"Tensor '{value.name}', made by {describe(node)}, holds strings:"
+                    " only tensors of numbers can be scheduled."
+                )
+            self.found.types[value.name] = kind
+        for value, constant in zip(node.outputs, self._constants(node, site, types), strict=False):
+            if value.name and constant is not None:
+                self.found.values[value.name] = constant
+
+    def _check_declared(self, value: ir.Value, found: TensorType, where: str = "") -> None:
+        """Check that what the model declares of a tensor is what it is: kernels believe the declaration.
+
+        Raises:
+            InputError: it declares another shape or element type.
+        """
+        declared = None if value.shape is None else [self._size(dim) for dim in value.shape]
+        fits = declared is None or (
+            len(declared) == len(found.shape)
+            and all(size in (None, known) for size, known in zip(declared, found.shape, strict=True))
+        )
+        if fits and value.dtype in (None, found.dtype):
+            return
+        said = [size if size is not None else "?" for size in declared or ()] if not fits else value.dtype
+        raise InputError(
+            f"Tensor '{value.name}'{where} is declared as {said} and is {found.dtype.name} {list(found.shape)}:"
+            " export the model again."
+        )
+
+    def _size(self, dim: int | ir.SymbolicDim) -> int | None:
+        return dim if isinstance(dim, int) else self.dims.get(dim.value or "")
+
+    def _site(self, node: ir.Node) -> Site:
+        types: list[TensorType | None] = []
+        for value in node.inputs:
+            name = value.name if value is not None else None
+            if name and name not in self.found.types:
+                made_later = value is not None and value.producer() is not None
+                why = "made only later: sort the model's nodes" if made_later else "made by nothing in the model"
+                raise InputError(f"Tensor '{name}', read by {describe(node)}, is {why}.")
+            types.append(self.found.types[name] if name else None)
+
+        def source_types(index: int) -> Sequence[TensorType | None]:
+            value = node.inputs[index]
+            producer = value.producer() if value is not None else None
+            inputs = producer.inputs if producer is not None else ()
+            return [self.found.types.get(v.name or "") if v is not None else None for v in inputs]
+
+        def source_op(index: int) -> str:
+            value = node.inputs[index]
+            producer = value.producer() if value is not None else None
+            return producer.op_type if producer is not None else ""
+
+        return Site(
+            op_type=node.op_type,
+            attributes={name: attribute.value for name, attribute in node.attributes.items()},
+            types=types,
+            values=[self.found.values.get(v.name or "") if v is not None else None for v in node.inputs],
+            declared=[declared_type(value, self.dims) for value in node.outputs],
+            source_types=source_types,
+            source_op=source_op,
+        )
+
+    def _types(self, node: ir.Node, site: Site) -> Sequence[TensorType | None]:
+        rule, schema = self._rule(node), None
+        if rule is None:
+            schema = self._schema(node)
+        try:
+            types: Sequence[TensorType | None]
+            if rule is not None or schema is None:
+                check_fit(site)
+            if rule is not None:
+                types = rule(site)
+            elif schema is not None:
+                types = self._like_others(node, site, schema)
+            else:
+                types = site.declared
+        except RuleError as problem:
+            name = next((value.name for value in node.outputs if value.name), "")
+            raise InputError(
+                f"The size of tensor '{name}', made by {describe(node)}, is not known: {problem}."
+            ) from None
+        except ODD as problem:
+            raise InputError(f"The {describe(node)} has inputs or attributes that do not fit it: {problem}.") from None
+        if len(types) < len(node.outputs) and any(value.name for value in node.outputs[len(types) :]):
+            raise InputError(f"The {describe(node)} has more than the {len(types)} outputs of its operator.")
+        return list(types) + [None] * (len(node.outputs) - len(types))
+
+    @staticmethod
+    def _rule(node: ir.Node) -> Rule | None:
+        if node.domain in ONNX_DOMAINS:
+            return ONNX.get(node.op_type) or MICROSOFT.get(node.op_type)
+        return {"com.microsoft": MICROSOFT, "poet": POET}.get(node.domain, {}).get(node.op_type)
+
+    def _schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
+        """Return ONNX's schema of a node, or None for an ONNX Runtime operator that only the model describes."""
+        if node.domain == "poet":
+            raise InputError(
+                f"The model was already rewritten by poet-onnx (it has {describe(node)}): give the original model."
+            )
+        domain = "" if node.domain in ONNX_DOMAINS else node.domain
+        version = self.opsets.get(node.domain, self.opsets.get(domain))
+        if version is None:
+            raise InputError(f"The model imports no version of domain '{node.domain}', which {describe(node)} needs.")
+        with contextlib.suppress(onnx.defs.SchemaError):
+            return onnx.defs.get_schema(node.op_type, version, domain)
+        if node.op_type and all(declared_type(value, self.dims) for value in node.outputs if value.name):
+            return None
+        where = f"domain '{node.domain}'" if domain else f"ONNX opset {version}"
+        raise InputError(
+            f"The operator of {describe(node)} is unknown in {where}, and the model does not declare what it makes:"
+            " export it with the shapes of all values."
+        )
+
+    def _like_others(self, node: ir.Node, site: Site, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
+        """Return what ONNX infers for a node, asked once for all that look the same: large graphs repeat a few."""
+        values = [None if array is None else (array.dtype.str, array.shape, array.tobytes()) for array in site.values]
+        attributes = sorted(
+            (name, attribute.type, attribute.value if attribute.type in PLAIN else id(attribute))
+            for name, attribute in node.attributes.items()
+        )
+        named = [bool(value.name) for value in node.outputs]
+        key = node.domain, node.op_type, *map(tuple, (attributes, site.types, values, named))
+        if key not in self.known:
+            self.known[key] = self._onnx(node, site, schema)
+        return self.known[key]
+
+    def _onnx(self, node: ir.Node, site: Site, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
+        names = [value.name if value is not None and value.name else "" for value in node.inputs]
+        input_types = {
+            name: onnx.helper.make_tensor_type_proto(int(kind.dtype), kind.shape)
+            for name, kind in zip(names, site.types, strict=True)
+            if kind is not None
+        }
+        data = {
+            name: onnx.numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
+            for name, value in zip(names, site.values, strict=True)
+            if value is not None
+        }
+        try:
+            inferred = onnx.shape_inference.infer_node_outputs(
+                schema, ir.to_proto(node), input_types, data, opset_imports=self.imports
+            )
+        except Exception as problem:  # ONNX raises several unrelated types
+            lines = str(problem).strip().splitlines()
+            raise RuleError(lines[0].rstrip(". ") if lines else type(problem).__name__) from problem
+        return [self._from_proto(node, value, inferred.get(value.name or "")) for value in node.outputs]
+
+    @staticmethod
+    def _from_proto(node: ir.Node, value: ir.Value, proto: Any) -> TensorType | None:
+        if proto is None or not value.name:
+            return None
+        if proto.WhichOneof("value") not in ("tensor_type", None):
+            kind = proto.WhichOneof("value").removesuffix("_type").replace("_", " ")
+            raise InputError(
+                f"Tensor '{value.name}', made by {describe(node)}, is a {kind}:"
+                " only tensors of numbers can be scheduled."
+            )
+        tensor = proto.tensor_type
+        if not tensor.elem_type or not tensor.HasField("shape"):
+            return None
+        if any(not dim.HasField("dim_value") for dim in tensor.shape.dim):
+            return None
+        return TensorType(ir.DataType(tensor.elem_type), tuple(dim.dim_value for dim in tensor.shape.dim))
+
+    def _constants(self, node: ir.Node, site: Site, types: Sequence[TensorType | None]) -> Sequence[Array | None]:
+        try:
+            with np.errstate(all="ignore"):
+                return self._values(node, site, types)
+        except (RuleError, *ODD) as problem:
+            raise InputError(f"What {describe(node)} computes is not defined: {problem}.") from None
+
+    def _values(self, node: ir.Node, site: Site, types: Sequence[TensorType | None]) -> Sequence[Array | None]:
+        if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
+            tensor = ir.convenience.get_const_tensor(node.outputs[0])
+            small = tensor is not None and tensor.size <= LARGEST_VALUE
+            return [tensor.numpy() if tensor is not None and small else None]
+        return evaluate(site, types)

@@ -1,0 +1,235 @@
+"""What fills the memory of a training step, and how small its budget could be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pydantic
+
+from poet_onnx.costing.costs import cost_table, estimated_workspace_nodes
+from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.graph.extract import check_training, extract, load_model
+from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
+from poet_onnx.passes.frozen_batch_norm import frozen_outputs
+from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
+from poet_onnx.rewriting.forms import Form, forms
+from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
+from poet_onnx.rewriting.process_budget import ProcessBudget
+from poet_onnx.rewriting.variant import set_aside_bytes
+from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
+from poet_onnx.scheduling.budget import SmallestBudget
+from poet_onnx.scheduling.instance import file_order
+from poet_onnx.simulate import replay
+
+SCHEMA_VERSION = 1
+LARGEST_TENSORS = 10
+
+
+class _Value(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class LiveTensor(_Value):
+    """A tensor that is in memory at the peak."""
+
+    name: str
+    size_bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Peak(Figures):
+    """One order of the nodes, and the moment at which it needs the most.
+
+    Attributes:
+        peak_node, peak_op_type: the node that runs at the peak.
+        peak_workspace_bytes: what its kernel allocates for itself.
+        peak_tensors: the largest tensors alive there, largest first.
+        peak_tensor_count: how many are alive there.
+    """
+
+    peak_node: str
+    peak_op_type: str
+    peak_workspace_bytes: int
+    peak_tensors: tuple[LiveTensor, ...]
+    peak_tensor_count: int
+
+
+class Floor(_Value):
+    """The smallest activation budget for which a plan was found, and a bound on that of others like it.
+
+    Attributes:
+        budget_bytes: a plan keeps to this.
+        process_bytes: a process that carries out such a plan keeps to this: the smallest RAM budget found.
+        bound_bytes: no plan of those that `covers` names keeps to less. Plans in other orders of the nodes may, and
+            plans that both page and recompute.
+        covers: those plans, in words.
+    """
+
+    budget_bytes: int
+    process_bytes: int
+    bound_bytes: int
+    covers: str
+
+
+class Inspection(_Value):
+    """What fills the memory of a training step.
+
+    Attributes:
+        target: runtime whose form of the model was looked at.
+        original, ordered: the nodes in file order, and in the memory-aware order.
+        process: the parts of what a process takes that trains the ordered graph.
+        smallest_budget_bytes: of transient bytes, with everything that the device allows.
+        smallest_process_bytes: the smallest RAM budget found, likewise.
+        with_paging: the floor when both means may be used; None for a device without storage.
+        without_paging: the floor of recompute alone.
+        with_parts: the floor when large weight gradients may be computed in parts besides, and for the stock runtime
+            other expansions taken; None where that does not lower it.
+        largest_node, largest_node_bytes: the node that needs the most by itself, in any plan with whole gradients.
+        set_aside_bytes: what a budget for the stock runtime keeps for what onnxruntime adds to its blocks on aarch64;
+            it is in every floor, and in what a percentage is one of.
+        estimated_workspace_nodes: nodes whose kernels' own memory is an estimate, in all of the figures.
+        frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    model: str
+    target: str
+    device: str
+    ram_bytes: int
+    resident_bytes: int
+    original: Peak
+    ordered: Peak
+    process: tuple[ProcessPart, ...]
+    smallest_budget_bytes: int
+    smallest_process_bytes: int
+    with_paging: Floor | None
+    without_paging: Floor
+    with_parts: Floor | None
+    largest_node: str
+    largest_node_bytes: int
+    set_aside_bytes: int = 0
+    estimated_workspace_nodes: tuple[str, ...] = ()
+    frozen_batch_norms: tuple[str, ...] = ()
+
+
+def inspect(
+    path: str | os.PathLike[str],
+    device: DeviceProfile,
+    *,
+    dims: Mapping[str, int] | None = None,
+    target: str = "training",
+    frozen_batch_norm: str = "auto",
+    optimizer: str | None = None,
+    accumulation_steps: int = 1,
+    clip_norm: bool = False,
+) -> Inspection:
+    """Find what fills the memory of a model's training step and the smallest budget that can work on a device.
+
+    Args:
+        path: a training model.
+        device: whose storage and costs to assume.
+        dims: sizes of named dimensions.
+        target: runtime that will run the model; for "stock" its lowered form is looked at.
+        frozen_batch_norm: as for `rewrite`.
+        optimizer: as for `rewrite`.
+        accumulation_steps: as for `rewrite`.
+        clip_norm: as for `rewrite`.
+
+    Raises:
+        InputError: if the model cannot be used.
+    """
+    model = load_model(path)
+    check_training(model)
+    nodes = len(model.graph)
+    SettleBatchNorm(frozen_batch_norm, forward=partial(model_beside, path))(model)
+    frozen = frozen_outputs(model)
+    normalize_for(target, dims)(model)
+    updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(model)
+    first, *others = forms(model, device, target, updates=updates)
+    graph = extract(first.model)
+    costs = cost_table(graph, device)
+    problem = ScheduleProblem(graph, costs)
+    order = memory_aware_order(problem)
+    process = ProcessBudget(ProcessCosts.of(device, None, target), target)
+    recompute_only, without_paging = _floor(replace(problem, paging=False), order, target, process)
+    with_paging = None if device.storage is None else _floor(problem, order, target, process)[1]
+    first_bytes = min(floor.budget_bytes for floor in (without_paging, with_paging) if floor is not None)
+    with_parts = _floor_of_others(others, device, target, first_bytes, process)
+    in_order = process.of_order(graph, replay(problem, ordered_steps(order)).prediction)
+    floors = [floor for floor in (without_paging, with_paging, with_parts) if floor is not None]
+    return Inspection(
+        model=os.fspath(path),
+        target=target,
+        device=device.name,
+        ram_bytes=device.ram_bytes,
+        resident_bytes=graph.resident_bytes,
+        original=_peak(problem, file_order(graph), nodes, process),
+        ordered=_peak(problem, order, nodes, process),
+        process=process_parts(in_order),
+        smallest_budget_bytes=first_bytes if with_parts is None else with_parts.budget_bytes,
+        smallest_process_bytes=min(in_order.peak_bytes, *(floor.process_bytes for floor in floors)),
+        with_paging=with_paging,
+        without_paging=without_paging,
+        with_parts=with_parts,
+        largest_node=recompute_only.node,
+        largest_node_bytes=recompute_only.node_bytes,
+        set_aside_bytes=set_aside_bytes(problem, order, target),
+        estimated_workspace_nodes=estimated_workspace_nodes(graph, costs),
+        frozen_batch_norms=frozen,
+    )
+
+
+def _floor_of_others(
+    others: Sequence[Form], device: DeviceProfile, target: str, first_bytes: int, process: ProcessBudget
+) -> Floor | None:
+    """Return the lowest floor of the model's other forms, if it is below that of the first."""
+    found = []
+    for form in others:
+        graph = extract(form.model)
+        problem = ScheduleProblem(graph, cost_table(graph, device))
+        found.append(_floor(problem, memory_aware_order(problem), target, process)[1])
+    best = min(found, key=lambda floor: floor.budget_bytes, default=None)
+    if best is None or best.budget_bytes >= first_bytes:
+        return None
+    # Plans with fewer transient bytes have more nodes, for which the session takes memory of its own.
+    return best.model_copy(update={"process_bytes": min(floor.process_bytes for floor in found)})
+
+
+def _floor(
+    problem: ScheduleProblem, order: Sequence[str], target: str, process: ProcessBudget
+) -> tuple[SmallestBudget, Floor]:
+    """Return how far the transient peak can be pushed down, and what that means for a budget."""
+    found, aside = smallest_budget(problem, order), set_aside_bytes(problem, order, target)
+    besides = process.besides_bytes(problem, order, found.budget_bytes)
+    return found, Floor(
+        budget_bytes=found.budget_bytes + aside,
+        process_bytes=found.budget_bytes + aside + besides,
+        bound_bytes=found.bound_bytes + aside,
+        covers=str(found.covers),
+    )
+
+
+def _peak(problem: ScheduleProblem, order: Sequence[str], nodes: int, process: ProcessBudget) -> Peak:
+    """Replay an order of the nodes and describe the moment at which it needs the most."""
+    graph, steps = problem.graph, ordered_steps(order)
+    replayed = replay(problem, steps)
+    node = next(node for node in graph.nodes if node.name == steps[replayed.peak_step].subject)
+    largest = [graph.tensors[name] for name, _ in replayed.live_at_peak[:LARGEST_TENSORS]]
+    return Peak(
+        **Figures.of(replayed.prediction, nodes, process.of_order(graph, replayed.prediction)).model_dump(),
+        peak_node=node.name,
+        peak_op_type=node.op_type,
+        peak_workspace_bytes=problem.costs.nodes[node.name].workspace_bytes,
+        peak_tensors=tuple(
+            LiveTensor(name=tensor.name, size_bytes=tensor.size_bytes, dtype=tensor.dtype, shape=tensor.shape)
+            for tensor in largest
+        ),
+        peak_tensor_count=len(replayed.live_at_peak),
+    )

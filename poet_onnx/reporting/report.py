@@ -1,0 +1,281 @@
+"""The report of a rewrite: what was asked, what is predicted and what is proven, as one validated JSON value."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import pydantic
+
+from poet_onnx.costing.costs import estimated_workspace_nodes
+from poet_onnx.costing.device import StorageProfile, describe_first_error
+from poet_onnx.costing.measured import MeasuredCosts
+from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.errors import InputError
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.paging import page_file_bytes
+from poet_onnx.plan import Plan, Prediction
+from poet_onnx.rewriting.rewrite import RewriteResult
+
+SCHEMA_VERSION: Literal[1] = 1
+
+Origin: TypeAlias = Literal["modelled", "measured"]
+
+
+class _Value(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ProcessPart(_Value):
+    """A part of what a training process takes at its peak.
+
+    Attributes:
+        name: of the part.
+        size_bytes: that it takes.
+        means: what is in it.
+        is_loaded: whether it is taken before the first step.
+    """
+
+    name: str
+    size_bytes: int = pydantic.Field(ge=0)
+    means: str
+    is_loaded: bool
+
+
+class Figures(_Value):
+    """What one training step of one version of the graph needs, as the simulator predicts it.
+
+    Attributes:
+        nodes: nodes of the graph, inserted ones included.
+        resident_bytes: parameters, gradient buffers and batch.
+        transient_peak_bytes: the most that everything else takes at one moment.
+        step_peak_bytes: the sum of both.
+        process_peak_bytes: what a process takes that trains with it; see `poet_onnx.costing.process`.
+        energy_joules: compute and transfers, modelled or measured as the report's `energy_origin` says.
+        seconds: predicted wall time.
+        page_out_bytes, page_in_bytes: moved to and from storage.
+        recomputed_nodes: nodes that run again.
+    """
+
+    nodes: int = pydantic.Field(ge=0)
+    resident_bytes: int = pydantic.Field(ge=0)
+    transient_peak_bytes: int = pydantic.Field(ge=0)
+    step_peak_bytes: int = pydantic.Field(ge=0)
+    process_peak_bytes: int = pydantic.Field(ge=0)
+    energy_joules: float = pydantic.Field(ge=0)
+    seconds: float = pydantic.Field(ge=0)
+    page_out_bytes: int = pydantic.Field(ge=0)
+    page_in_bytes: int = pydantic.Field(ge=0)
+    recomputed_nodes: int = pydantic.Field(ge=0)
+
+    @pydantic.model_validator(mode="after")
+    def _adds_up(self) -> Figures:
+        if self.step_peak_bytes != self.resident_bytes + self.transient_peak_bytes:
+            raise ValueError("step_peak_bytes is not resident_bytes plus transient_peak_bytes")
+        return self
+
+    @classmethod
+    def of(cls, prediction: Prediction, nodes: int, process: ProcessMemory) -> Figures:
+        """Make the figures of a simulator's prediction for a graph of so many nodes and its process."""
+        return cls(
+            nodes=nodes,
+            resident_bytes=prediction.resident_bytes,
+            transient_peak_bytes=prediction.transient_peak_bytes,
+            step_peak_bytes=prediction.step_peak_bytes,
+            process_peak_bytes=process.peak_bytes,
+            energy_joules=prediction.energy_joules,
+            seconds=prediction.seconds,
+            page_out_bytes=prediction.page_out_bytes,
+            page_in_bytes=prediction.page_in_bytes,
+            recomputed_nodes=prediction.recomputed_nodes,
+        )
+
+
+class Wear(_Value):
+    """What paging writes to the storage while a model trains, and how long the storage stands that.
+
+    Attributes:
+        written_bytes_per_step: as `page_out_bytes`.
+        written_bytes_per_hour: if one step follows the other.
+        page_file_bytes: room that the page file needs.
+        capacity_bytes: of the storage.
+        capacity_seconds: training time in which as much is written as the storage holds.
+        endurance_bytes: what may be written before the storage wears out; None where the device profile does not know.
+        life_steps, life_seconds: training until then, if the storage is new and nothing else writes to it.
+    """
+
+    written_bytes_per_step: int = pydantic.Field(gt=0)
+    written_bytes_per_hour: float = pydantic.Field(gt=0)
+    page_file_bytes: int = pydantic.Field(gt=0)
+    capacity_bytes: int = pydantic.Field(gt=0)
+    capacity_seconds: float = pydantic.Field(gt=0)
+    endurance_bytes: int | None = pydantic.Field(default=None, gt=0)
+    life_steps: int | None = pydantic.Field(default=None, ge=0)
+    life_seconds: float | None = pydantic.Field(default=None, gt=0)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, graph: TrainingGraph, storage: StorageProfile | None) -> Wear | None:
+        """Make the figures of a plan; None where it writes nothing or takes no time."""
+        written, seconds = plan.prediction.page_out_bytes, plan.prediction.seconds
+        if storage is None or not written or not seconds:
+            return None
+        endurance = storage.endurance_bytes
+        return cls(
+            written_bytes_per_step=written,
+            written_bytes_per_hour=written * 3600 / seconds,
+            page_file_bytes=page_file_bytes(graph, plan),
+            capacity_bytes=storage.capacity_bytes,
+            capacity_seconds=storage.capacity_bytes / written * seconds,
+            endurance_bytes=endurance,
+            life_steps=None if endurance is None else endurance // written,
+            life_seconds=None if endurance is None else endurance / written * seconds,
+        )
+
+
+class Report(Figures):
+    """What a rewrite did. The figures at the top level are the rewritten graph's.
+
+    Attributes:
+        schema_version: of this JSON.
+        model: the file that was read, or the graph's name.
+        output: the file that was written, or None.
+        fingerprint: of the training graph.
+        device, method: what was planned for, and how.
+        time_origin: where the nodes' seconds come from: "measured" ones are from a profile.
+        energy_origin: where the nodes' joules come from: "measured" ones are a profile's seconds and metered watts.
+        budget_bytes: the budget as bytes of what `budget_kind` names: "ram" bounds the process's peak, "activation" the
+            transient peak.
+        deadline_seconds: the bound on predicted step time, or None.
+        certificate_origin: whether what is certified was "proven" here, or is "stated" by a plan that was given.
+        status, objective_joules, bound_joules, wide_bound_joules, gap, overhead_gap, covers, solver, seed,
+            solve_seconds: the plan's certificate, see `poet_onnx.plan.Certificate`.
+        region_bytes: of the memory that a session reserves for the step, in which every buffer but the graph's outputs
+            has its address; the transient peak, laid out.
+        optimizer: what updates the parameters within the step, in words, with its moments among the resident bytes;
+            "none" if nothing does: then moments come on top in any use.
+        gradient_buffer_bytes: the part of the resident bytes that gradients are collected in. Without an optimizer in
+            the step a `TrainingSession` does without most of them where it updates parameters within the step.
+        part_bytes: weight gradients larger than this are computed in parts; None where all are whole.
+        estimated_workspace_nodes: of the graph that was planned, those whose kernels' own memory is an estimate.
+        frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
+        warnings: what could not be decided, a sentence each.
+        wear: what paging does to the storage; None where nothing is paged.
+        process: the parts of `process_peak_bytes`.
+        load_peak_bytes: about what the process takes until all is loaded.
+        original: the graph as given.
+        ordered: the graph after memory-aware ordering alone.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    model: str
+    output: str | None
+    fingerprint: str
+    device: str
+    method: str
+    time_origin: Origin
+    energy_origin: Origin
+    budget_bytes: int | None = pydantic.Field(ge=0)
+    budget_kind: Literal["ram", "activation"]
+    deadline_seconds: float | None = pydantic.Field(gt=0)
+    certificate_origin: Literal["proven", "stated"]
+    status: str
+    objective_joules: float = pydantic.Field(ge=0)
+    bound_joules: float = pydantic.Field(ge=0)
+    wide_bound_joules: float = pydantic.Field(ge=0)
+    gap: float = pydantic.Field(ge=0)
+    overhead_gap: float = pydantic.Field(ge=0)
+    covers: str
+    solver: str
+    seed: int
+    solve_seconds: float = pydantic.Field(ge=0)
+    region_bytes: int = pydantic.Field(default=0, ge=0)
+    optimizer: str = "none"
+    gradient_buffer_bytes: int = pydantic.Field(default=0, ge=0)
+    part_bytes: int | None = pydantic.Field(default=None, ge=1)
+    estimated_workspace_nodes: tuple[str, ...] = ()
+    frozen_batch_norms: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    wear: Wear | None = None
+    process: tuple[ProcessPart, ...]
+    load_peak_bytes: int = pydantic.Field(ge=0)
+    original: Figures
+    ordered: Figures
+
+    @pydantic.model_validator(mode="after")
+    def _process_adds_up(self) -> Report:
+        if self.process_peak_bytes != sum(part.size_bytes for part in self.process):
+            raise ValueError("process_peak_bytes is not the sum of the parts of the process")
+        return self
+
+    @classmethod
+    def of_rewrite(
+        cls, result: RewriteResult, *, model: str, output: str | None, measured: MeasuredCosts | None = None
+    ) -> Report:
+        """Make the report of a rewrite.
+
+        Args:
+            result: of the rewrite.
+            model: the file that was read, or another name of the model.
+            output: the file that was written, if there is one.
+            measured: the costs that were planned with, if they were not modelled.
+        """
+        plan, certificate = result.plan, result.plan.certificate
+        budget_bytes, budget_kind = result.budget_bytes, result.budget_kind
+        if budget_bytes is None and plan.budget_bytes is not None:
+            budget_bytes, budget_kind = plan.budget_bytes, "activation"  # a plan that was made before brings its own
+        return cls(
+            **Figures.of(result.rewritten, len(result.model.graph), result.process).model_dump(),
+            model=model,
+            output=output,
+            fingerprint=plan.fingerprint,
+            device=plan.device,
+            method=result.method,
+            time_origin="modelled" if measured is None else "measured",
+            energy_origin="modelled" if measured is None or measured.active_watts is None else "measured",
+            budget_bytes=budget_bytes,
+            budget_kind=budget_kind,
+            deadline_seconds=plan.deadline_seconds,
+            certificate_origin="stated" if result.is_given and certificate.covers.in_order else "proven",
+            status=certificate.status,
+            objective_joules=certificate.objective_joules,
+            bound_joules=certificate.bound_joules,
+            wide_bound_joules=certificate.wide_bound_joules,
+            gap=certificate.gap,
+            overhead_gap=certificate.overhead_gap,
+            covers=str(certificate.covers),
+            solver=certificate.solver,
+            seed=certificate.seed,
+            solve_seconds=certificate.solve_seconds,
+            region_bytes=result.region_bytes,
+            optimizer=plan.optimizer,
+            gradient_buffer_bytes=result.graph.gradient_buffer_bytes,
+            part_bytes=plan.part_bytes,
+            estimated_workspace_nodes=estimated_workspace_nodes(result.graph, result.costs),
+            frozen_batch_norms=result.frozen_batch_norms,
+            warnings=result.warnings,
+            wear=Wear.of_plan(plan, result.graph, result.costs.storage),
+            process=process_parts(result.process),
+            load_peak_bytes=result.process.load_peak_bytes,
+            original=Figures.of(result.original, result.original_nodes, result.original_process),
+            ordered=Figures.of(result.ordered, result.original_nodes, result.ordered_process),
+        )
+
+
+def process_parts(process: ProcessMemory) -> tuple[ProcessPart, ...]:
+    """Return the parts of what a process takes."""
+    return tuple(ProcessPart(**asdict(line)) for line in process.lines)
+
+
+def load_report(path: Path) -> Report:
+    """Read a report that `poet-onnx rewrite --report-out` wrote.
+
+    Raises:
+        InputError: the file cannot be read or is not such a report.
+    """
+    try:
+        return Report.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"Cannot read the report {path}: {error.strerror}.") from error
+    except pydantic.ValidationError as error:
+        raise InputError(f"{path} is not a report of this release: {describe_first_error(error)}.") from error

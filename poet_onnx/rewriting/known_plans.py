@@ -1,0 +1,80 @@
+"""Plans made before for other limits of a model: no new plan spends more than one of them that keeps its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.plan import Step
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.rewriting.forms import Form
+from poet_onnx.rewriting.given_plan import form_of, read_plan
+from poet_onnx.rewriting.request import NamedPlan
+from poet_onnx.simulate import simulate
+
+
+class KnownPlans:
+    """Plans that were given, by the form of the model that they are for, until that is looked at."""
+
+    def __init__(self, given: Sequence[NamedPlan], device: str, target: str, optimizer: str) -> None:
+        """Sort the plans.
+
+        Raises:
+            InputError: if one is no plan, or for another device, target or optimizer.
+        """
+        self._left: dict[tuple[int | None, str | None], list[NamedPlan]] = {}
+        for name, plan in given:
+            with _naming(name):
+                form = form_of(plan, device, target, optimizer)
+            self._left.setdefault(form, []).append((name, plan))
+
+    @property
+    def are_left(self) -> bool:
+        """Whether there are plans for forms that were not looked at."""
+        return bool(self._left)
+
+    def take(self, form: Form, graph: TrainingGraph) -> tuple[tuple[Step, ...], ...]:
+        """Return the steps of the plans for a form, which are no longer left then.
+
+        Raises:
+            InputError: if one is for another graph.
+        """
+        steps = []
+        for name, plan in self._left.pop((form.part_bytes, form.expansions), ()):
+            with _naming(name):
+                steps.append(read_plan(plan, graph).steps)
+        return tuple(steps)
+
+    def check_none_is_left(self) -> None:
+        """Check that every plan was for a form of the model.
+
+        Raises:
+            InputError: if one was not.
+        """
+        for plans in self._left.values():
+            raise InputError(
+                f"Known plan {plans[0][0]}: with these options, this model is never planned in the form that the plan "
+                "is for; leave it out, or plan again."
+            )
+
+
+@contextmanager
+def _naming(plan: str) -> Iterator[None]:
+    """Say of which plan an error is."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"Known plan {plan}: {error}") from error
+
+
+def least_joules(problem: ScheduleProblem, plans: Sequence[tuple[Step, ...]]) -> float:
+    """Return the energy of the cheapest of some plans that keep the limits of a problem, or infinity."""
+    least = float("inf")
+    for steps in plans:
+        try:
+            least = min(least, simulate(problem, steps).energy_joules)
+        except CheckFailedError:
+            continue  # it keeps other limits
+    return least

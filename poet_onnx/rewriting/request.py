@@ -1,0 +1,156 @@
+"""What a rewrite was asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
+
+from poet_onnx.choices import METHODS, TARGETS
+from poet_onnx.costing.device import DeviceProfile, load_device
+from poet_onnx.errors import InputError
+from poet_onnx.plan import Plan
+from poet_onnx.quantities import MOST_THREADS, Budget, Deadline, parse_budget, parse_deadline
+from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
+
+if TYPE_CHECKING:
+    from poet_onnx.costing.measured import MeasuredCosts
+    from poet_onnx.scheduling import Progress
+
+BudgetKind: TypeAlias = Literal["ram", "activation"]
+NamedPlan: TypeAlias = tuple[str, Plan | str]
+"""What a plan is called in messages, and the plan or the text of its file."""
+
+_MOST_SECONDS = 10**9
+"""For the solver; SCIP takes no more than 1e20."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of a rewrite, read and checked; `poet_onnx.rewrite` says what they mean."""
+
+    device: DeviceProfile
+    budget: Budget | None
+    budget_kind: BudgetKind
+    deadline: Deadline | None
+    measured: MeasuredCosts | None
+    method: str
+    recompute: bool
+    paging: bool
+    split: bool
+    gap: float
+    time_limit_seconds: float
+    seed: int
+    plan: Plan | str | None
+    known_plans: tuple[NamedPlan, ...]
+    progress: Callable[[Progress], None] | None
+    dims: Mapping[str, int]
+    target: str
+    frozen_batch_norm: str
+    threads: int
+    optimizer: OptimizerChoice
+
+
+def read_request(
+    *,
+    device: str | os.PathLike[str] | DeviceProfile,
+    ram_budget: SupportsIndex | str | None = None,
+    activation_budget: SupportsIndex | str | None = None,
+    deadline: float | str | None = None,
+    costs: MeasuredCosts | str | os.PathLike[str] | None = None,
+    method: str = "poet",
+    recompute: bool = True,
+    paging: bool = True,
+    split: bool = True,
+    gap: float = 0.01,
+    time_limit_seconds: float = 60.0,
+    seed: int = 0,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    known_plans: Sequence[Plan | str | os.PathLike[str]] = (),
+    progress: Callable[[Progress], None] | None = None,
+    dims: Mapping[str, int] | None = None,
+    target: str = "training",
+    frozen_batch_norm: str = "auto",
+    threads: int = 1,
+    optimizer: str | None = None,
+    accumulation_steps: int = 1,
+    clip_norm: bool = False,
+) -> Request:
+    """Read and check the arguments of a rewrite.
+
+    Raises:
+        InputError: naming the argument that cannot be used, and what can.
+    """
+    for name, chosen, known in (("method", method, METHODS), ("target", target, TARGETS)):
+        if chosen not in known:
+            raise InputError(f"This release has no {name} {chosen!r}; use {' or '.join(map(repr, known))}.")
+    if ram_budget is not None and activation_budget is not None:
+        raise InputError("Give a RAM budget or an activation budget, not both.")
+    if plan is not None and known_plans:
+        raise InputError("Give a plan to carry out, or known plans to spend no more than, not both.")
+    for name, number, low, high in (
+        ("gap", gap, 0, 1),
+        ("time limit", time_limit_seconds, 0, _MOST_SECONDS),
+        ("seed", seed, 0, 2**31),
+        ("number of threads", threads, 1, MOST_THREADS + 1),
+    ):
+        if not low <= number < high:
+            raise InputError(f"A {name} of {number} is out of range: it must be at least {low} and below {high}.")
+    for name, size in (dims or {}).items():
+        if size < 1:
+            raise InputError(f"Dimension {name}={size} is out of range: it must be at least 1.")
+    budget: Budget | None = None
+    if ram_budget is not None:
+        budget = parse_budget(ram_budget, name="RAM budget")
+    elif activation_budget is not None:
+        share_of = "the transient peak after ordering"
+        budget = parse_budget(activation_budget, name="activation budget", share_of=share_of)
+    profile = device if isinstance(device, DeviceProfile) else load_device(os.fspath(device))
+    measured = _measured(costs)
+    if measured is not None:
+        measured.check_use(device=profile.name, target=target, threads=threads)
+    return Request(
+        device=profile,
+        budget=budget,
+        budget_kind="ram" if activation_budget is None else "activation",
+        deadline=None if deadline is None else parse_deadline(deadline, name="deadline"),
+        measured=measured,
+        method=method,
+        recompute=recompute,
+        paging=paging,
+        split=split,
+        gap=gap,
+        time_limit_seconds=time_limit_seconds,
+        seed=seed,
+        plan=plan if isinstance(plan, Plan) or plan is None else _read_text(Path(plan), "plan"),
+        known_plans=tuple(_named(known, number) for number, known in enumerate(known_plans, start=1)),
+        progress=progress,
+        dims=dict(dims or {}),
+        target=target,
+        frozen_batch_norm=frozen_batch_norm,
+        threads=threads,
+        optimizer=OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm),
+    )
+
+
+def _named(plan: Plan | str | os.PathLike[str], number: int) -> NamedPlan:
+    """Name a known plan, and read its file."""
+    return (f"no. {number}", plan) if isinstance(plan, Plan) else (os.fspath(plan), _read_text(Path(plan), "plan"))
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InputError(f"Cannot read the {what} {path}: {reason}.") from error
+
+
+def _measured(costs: MeasuredCosts | str | os.PathLike[str] | None) -> MeasuredCosts | None:
+    if not isinstance(costs, (str, os.PathLike)):
+        return costs
+    from poet_onnx.costing.measured import load_measured
+
+    return load_measured(Path(costs))

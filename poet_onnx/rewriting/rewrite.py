@@ -1,0 +1,285 @@
+"""Rewrite a training graph: plan its step for a device and carry the plan out on the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import PassBase, Sequential
+
+from poet_onnx.costing.costs import CostTable
+from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.errors import InputError
+from poet_onnx.files.external_data import hold_external, refuse_external
+from poet_onnx.files.saving import save_model
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.graph.extract import check_wellformed, load_model, read_proto
+from poet_onnx.passes.annotate import AnnotateCosts
+from poet_onnx.passes.arena import InsertArena
+from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
+from poet_onnx.passes.frozen_batch_norm import frozen_outputs
+from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.passes.metadata import WriteInputRanges, WriteMetadata
+from poet_onnx.passes.normalize import own_errors
+from poet_onnx.passes.order import OrderNodes
+from poet_onnx.passes.paging import InsertPaging
+from poet_onnx.passes.recompute import InsertRecompute
+from poet_onnx.passes.unread import RemoveUnread
+from poet_onnx.plan import Plan, Prediction
+from poet_onnx.rewriting.planning import Planned
+from poet_onnx.rewriting.request import BudgetKind, Request, read_request
+from poet_onnx.rewriting.rewrite_passes import CheckGiven, Findings, PlanStep, RefuseUnfit, WithPlan
+
+if TYPE_CHECKING:
+    from poet_onnx.costing.measured import MeasuredCosts
+    from poet_onnx.scheduling import Progress
+
+
+@dataclass(frozen=True)
+class RewriteResult:
+    """A rewritten model and what is known about it.
+
+    Attributes:
+        model: the rewritten model.
+        plan: what was carried out, with its certificate.
+        graph: the training graph that was planned: the model as given, after normalization.
+        costs: what the plan's figures are made of.
+        original: what the simulator predicts of the nodes in the order of the file.
+        ordered: the same after memory-aware ordering alone.
+        rewritten: the same of the plan.
+        region_bytes: of the memory that serves the plan's step, laid out; graph outputs are not in it.
+        original_nodes: nodes of the model as given.
+        original_process, ordered_process, process: what a training process takes that runs them.
+        budget_bytes: the bound on what `budget_kind` names: "ram" bounds the process's peak, "activation" the transient
+            peak.
+        method: how the plan was made.
+        is_given: the plan was made before; its certificate says what was proven then.
+        frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
+        warnings: what could not be decided, a sentence each.
+    """
+
+    model: ir.Model
+    plan: Plan
+    graph: TrainingGraph
+    costs: CostTable
+    original: Prediction
+    ordered: Prediction
+    rewritten: Prediction
+    region_bytes: int
+    original_process: ProcessMemory
+    ordered_process: ProcessMemory
+    process: ProcessMemory
+    original_nodes: int
+    budget_bytes: int | None
+    budget_kind: BudgetKind
+    method: str
+    is_given: bool
+    frozen_batch_norms: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file, whole or not at all; what is external data stays external.
+
+        Raises:
+            InputError: if it cannot be written.
+        """
+        save_model(self.model, path)
+
+
+def rewrite(
+    model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    *,
+    device: str | os.PathLike[str] | DeviceProfile,
+    ram_budget: SupportsIndex | str | None = None,
+    activation_budget: SupportsIndex | str | None = None,
+    deadline: float | str | None = None,
+    costs: MeasuredCosts | str | os.PathLike[str] | None = None,
+    method: str = "poet",
+    recompute: bool = True,
+    paging: bool = True,
+    split: bool = True,
+    gap: float = 0.01,
+    time_limit_seconds: float = 60.0,
+    seed: int = 0,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    known_plans: Sequence[Plan | str | os.PathLike[str]] = (),
+    progress: Callable[[Progress], None] | None = None,
+    dims: Mapping[str, int] | None = None,
+    target: str = "training",
+    frozen_batch_norm: str = "auto",
+    threads: int = 1,
+    optimizer: str | None = None,
+    accumulation_steps: int = 1,
+    clip_norm: bool = False,
+) -> RewriteResult:
+    """Rewrite a training graph so that its step keeps to a budget on a device, for the least energy.
+
+    The rewritten graph computes the same bits. The model given is not changed.
+
+    Args:
+        model_or_path: the training graph: a file or a model in memory.
+        device: a profile, its name or its TOML file.
+        ram_budget: bound on what the whole training process takes, Python included: bytes, or text such as "256MiB".
+            Default: the device's RAM.
+        activation_budget: bound on the transient peak instead: bytes, text, or a percentage of the transient peak after
+            ordering, such as "75%"; for the stock runtime of that and of what its budgets set aside for aarch64.
+        deadline: bound on the predicted time of a step: seconds, or text such as "250ms" or "1.3x" (of the time that
+            computing alone takes). Default none.
+        costs: measured costs, or the file of a profile, in place of modelled ones.
+        method: how to plan; "poet".
+        recompute: whether the plan may run nodes again.
+        paging: whether the plan may move values to storage and back.
+        split: whether large weight gradients may be computed in parts, where whole ones do not fit or cost more.
+        gap: how close to the least energy the plan must be proven to be.
+        time_limit_seconds: for the solver; the best plan found by then is used.
+        seed: of the solver.
+        plan: a plan made before for this model, or its file: carried out without a solver. Budget and deadline are then
+            the plan's own.
+        known_plans: plans made before for this model and device, or their files: the answer spends no more energy than
+            one of them that keeps the limits asked for. So, with what was planned for smaller budgets, a larger one
+            never costs more.
+        progress: called while the solver works.
+        dims: sizes of named dynamic dimensions.
+        target: runtime that will run the model: "training" is onnxruntime-training, "stock" the plain onnxruntime,
+            for which operators that only train are lowered to others.
+        frozen_batch_norm: batch normalizations that use their running statistics and never move them, as torch's in
+            eval mode: "auto" are those of which the model, or the eval_model.onnx beside its file, tells; "all";
+            "none"; or patterns of names of nodes or parameters with commas between them, such as "layer1.*,bn1.*".
+        threads: threads inside an operator that the model will run with; each may need workspace of its own.
+        optimizer: what updates the parameters within the step, "sgd", "momentum", "adam" or "adamw", with what it keeps
+            for each of them; "none" leaves gradients to be collected, for ONNX Runtime's own optimizer. Default "adamw"
+            for the stock runtime, "none" for onnxruntime-training. Learning rate and other settings are
+            `TrainingSession`'s.
+        accumulation_steps: batches whose gradients are averaged for one update; more than 1 needs a buffer for each.
+        clip_norm: whether the session may bound the norm of all gradients together, which needs a buffer for each.
+
+    Raises:
+        InputError: if an argument or the model cannot be used.
+        InfeasibleError: if no plan keeps to the budget and the deadline.
+        LimitReachedError: if the time limit came before any plan was found.
+        CheckFailedError: if a check of ours did not hold.
+    """
+    request = read_request(
+        device=device,
+        ram_budget=ram_budget,
+        activation_budget=activation_budget,
+        deadline=deadline,
+        costs=costs,
+        method=method,
+        recompute=recompute,
+        paging=paging,
+        split=split,
+        gap=gap,
+        time_limit_seconds=time_limit_seconds,
+        seed=seed,
+        plan=plan,
+        known_plans=known_plans,
+        progress=progress,
+        dims=dims,
+        target=target,
+        frozen_batch_norm=frozen_batch_norm,
+        threads=threads,
+        optimizer=optimizer,
+        accumulation_steps=accumulation_steps,
+        clip_norm=clip_norm,
+    )
+    model = as_model(model_or_path)
+    found = Findings()
+    with own_errors():
+        _passes(request, found, partial(model_beside, model_or_path))(model)
+    planned = found.planned[-1]
+    return RewriteResult(
+        model=model,
+        plan=planned.plan,
+        graph=planned.graph,
+        costs=planned.costs,
+        original=planned.original,
+        ordered=planned.ordered,
+        rewritten=planned.rewritten,
+        region_bytes=planned.region.region_bytes,
+        original_process=planned.original_process,
+        ordered_process=planned.ordered_process,
+        process=planned.process,
+        original_nodes=found.original_nodes,
+        budget_bytes=planned.budget_bytes,
+        budget_kind=request.budget_kind,
+        method=method,
+        is_given=request.plan is not None,
+        frozen_batch_norms=frozen_outputs(model),
+        warnings=tuple(found.warnings),
+    )
+
+
+def pipeline(**options: Any) -> Sequential:
+    """Return the passes of `rewrite` as one `onnx_ir` pass for an export pipeline; it changes the model in place.
+
+    Args:
+        options: the keyword arguments of `rewrite`.
+
+    Raises:
+        InputError: if an option cannot be used. What is wrong with a model is raised when the passes run, as the cause
+            of an `onnx_ir.passes.PassError`.
+    """
+    return _passes(read_request(**options), Findings())
+
+
+def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir.Model:
+    """Return a model that may be changed: loaded from a file, read from a protobuf message, or copied.
+
+    Raises:
+        InputError: if there is no such file, or it is no ONNX model or one that does not hang together.
+    """
+    if isinstance(model_or_path, ir.Model):
+        check_wellformed(model_or_path)
+        model = model_or_path.clone()
+        hold_external(model)
+    elif isinstance(model_or_path, onnx.ModelProto):
+        model = read_proto(model_or_path, "The ModelProto")
+        refuse_external(model, "a ModelProto")
+    elif isinstance(model_or_path, (str, os.PathLike)):
+        model = load_model(model_or_path)
+    else:
+        raise InputError(
+            f"A model cannot be a {type(model_or_path).__name__}: give a path, an onnx.ModelProto or an onnx_ir.Model."
+        )
+    return model
+
+
+def _passes(request: Request, findings: Findings, forward: Callable[[], ir.Model | None] = lambda: None) -> Sequential:
+    def with_plan(make: Callable[[Planned], PassBase]) -> WithPlan:
+        return WithPlan(make, findings)
+
+    def metadata(planned: Planned) -> PassBase:
+        return WriteMetadata(
+            planned.graph,
+            planned.plan,
+            version=version("poet-onnx"),
+            target=request.target,
+            dims=request.dims,
+            threads=request.threads,
+            process={line.name: line.size_bytes for line in planned.process.lines},
+            ram_budget_bytes=planned.budget_bytes if request.budget_kind == "ram" else None,
+        )
+
+    return Sequential(
+        CheckGiven(),
+        RefuseUnfit(findings),
+        SettleBatchNorm(request.frozen_batch_norm, forward=forward, warn=findings.warn),
+        normalize_for(request.target, request.dims or None),
+        WriteInputRanges(),
+        PlanStep(request, findings),
+        with_plan(lambda planned: AnnotateCosts(planned.costs)),
+        with_plan(lambda planned: OrderNodes(planned.graph, planned.plan)),
+        with_plan(lambda planned: InsertRecompute(planned.graph, planned.plan)),
+        with_plan(lambda planned: InsertPaging(planned.graph, planned.plan)),
+        with_plan(lambda planned: InsertArena(planned.region)),
+        RemoveUnread(),
+        with_plan(metadata),
+    )

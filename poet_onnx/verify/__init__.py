@@ -1,9 +1,0 @@
-"""Verify: run the original and the rewritten model in ONNX Runtime and compare what they do with what was promised."""
-
-from __future__ import annotations
-
-from poet_onnx.verify.process import verify_process
-from poet_onnx.verify.report import Difference, OptimizedRun, ProcessRun, VerificationReport
-from poet_onnx.verify.verification import verify
-
-__all__ = ["Difference", "OptimizedRun", "ProcessRun", "VerificationReport", "verify", "verify_process"]
