@@ -36,7 +36,7 @@ FAULTS = {
     "out of memory": 7,
     "unsupported": 8,
 }
-"""The numbers of ops/faults.h."""
+"""The numbers of ops/faults/faults.h."""
 
 HARMLESS = ("interrupted", "short")
 CASES = [("bert-2", "12%"), ("resnet18", "75%")]

@@ -35,7 +35,7 @@ SHAPE = (1, 8, SIDE, SIDE)
 BYTES = 4 * 8 * SIDE * SIDE
 WORKSPACE_BYTES = 1 << 20
 REGION_BYTES = 3 * BYTES + WORKSPACE_BYTES
-NO_MAPPING = 9  # ops/faults.h
+NO_MAPPING = 9  # ops/faults/faults.h
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
 
 Block = tuple[int, int, int]

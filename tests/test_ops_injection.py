@@ -23,7 +23,7 @@ from poet_onnx.runtime import PagingOptions, count_allocations, count_arena, ses
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.runtime.options import BACKENDS, CIPHERS
 
-FAULTS = {  # ops/faults.h, and words of the error that must come; None: the step must succeed
+FAULTS = {  # ops/faults/faults.h, and words of the error that must come; None: the step must succeed
     "interrupted": (1, None),
     "short": (2, None),
     "EIO": (3, f"errno {errno.EIO}"),

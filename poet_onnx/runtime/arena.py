@@ -51,7 +51,7 @@ class ArenaStatistics:
 
 
 class _Values(ctypes.Structure):
-    """`ArenaValues` of ops/arena.h."""
+    """`ArenaValues` of ops/arena/arena_statistics.h."""
 
     _fields_ = tuple((name, ctypes.c_uint64) for name in ArenaStatistics.__dataclass_fields__)
 

@@ -17,7 +17,7 @@ _LONGEST_DESCRIPTION_BYTES = 8192
 
 
 class _Values(ctypes.Structure):
-    """`StatisticsValues` of ops/statistics.h."""
+    """`StatisticsValues` of ops/store/statistics.h."""
 
     _fields_ = (
         ("page_outs", ctypes.c_uint64),

@@ -10,10 +10,10 @@
 #include <random>
 #include <thread>
 
+#include "arena/arenas.h"
 #include "arena_plans.h"
-#include "arenas.h"
-#include "fork.h"
 #include "harness.h"
+#include "process/fork.h"
 #include "scenarios.h"
 
 namespace driver {

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "arena_layout.h"
+#include "arena/arena_layout.h"
 
 namespace driver {
 

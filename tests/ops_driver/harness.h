@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "allocation_tracker.h"
-#include "error.h"
-#include "faults.h"
-#include "page.h"
-#include "page_store.h"
-#include "pending_read.h"
+#include "faults/faults.h"
+#include "process/error.h"
+#include "runtime/allocation_tracker.h"
+#include "store/page.h"
+#include "store/page_store.h"
+#include "store/pending_read.h"
 
 #define REQUIRE(condition)                                                         \
   do {                                                                             \

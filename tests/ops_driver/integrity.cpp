@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "checksum.h"
 #include "harness.h"
 #include "scenarios.h"
+#include "store/checksum.h"
 
 namespace driver {
 

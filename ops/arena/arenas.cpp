@@ -1,0 +1,103 @@
+#include "arena/arenas.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace poet::arenas {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Arena>> arenas;
+  uint64_t last_number = 0;
+};
+
+// Never destroyed: blocks are released until the process has gone.
+Registry& registry() {
+  static auto* const instance = new Registry;
+  return *instance;
+}
+
+std::atomic<uint64_t> last_ticket{0};
+std::atomic<Arena*> last_entered{nullptr};
+
+// The run that this thread is in, as far as it knows: the arena tells whether it is so.
+struct Here {
+  Arena* arena = nullptr;
+  uint64_t ticket = 0;
+};
+thread_local Here here;
+
+}  // namespace
+
+Arena& open(const ArenaLayout& layout) {
+  Registry& r = registry();
+  const std::lock_guard<std::mutex> lock(r.mutex);
+  const uint64_t number = ++r.last_number;
+  for (const auto& arena : r.arenas)
+    if (arena->open(number, layout)) return *arena;
+  auto made = std::make_unique<Arena>();
+  r.arenas.reserve(r.arenas.size() + 1);
+  made->open(number, layout);
+  r.arenas.push_back(std::move(made));
+  return *r.arenas.back();
+}
+
+void enter(Arena& arena) {
+  if (here.arena != nullptr && here.arena != &arena) here.arena->leave(here.ticket);
+  const uint64_t ticket = last_ticket.fetch_add(1, std::memory_order_relaxed) + 1;
+  const bool is_entered = arena.enter(ticket, here.arena == &arena ? here.ticket : 0);
+  here = is_entered ? Here{&arena, ticket} : Here{};
+  if (is_entered) last_entered.store(&arena, std::memory_order_release);
+}
+
+Grant take(uint64_t bytes, bool is_of_pool) noexcept {
+  if (here.arena != nullptr) {
+    Grant grant{nullptr, here.arena};
+    switch (here.arena->take(here.ticket, bytes, &grant.block)) {
+      case Arena::Source::kRegion:
+      case Arena::Source::kUnplanned:
+        return grant;
+      case Arena::Source::kExpectedElsewhere:
+        return {};
+      case Arena::Source::kNotInStep:
+        here = {};
+        return {};
+    }
+  }
+  if (!is_of_pool) return {};
+  Arena* const arena = last_entered.load(std::memory_order_acquire);
+  return arena != nullptr && arena->add_unplanned(bytes) ? Grant{nullptr, arena} : Grant{};
+}
+
+std::vector<uint64_t> numbers() {
+  Registry& r = registry();
+  const std::lock_guard<std::mutex> lock(r.mutex);
+  std::vector<uint64_t> found;
+  for (const auto& arena : r.arenas)
+    if (const uint64_t number = arena->number()) found.push_back(number);
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+bool read(uint64_t number, ArenaValues* values) {
+  if (number == 0) {
+    *values = arena_totals().values();
+    return true;
+  }
+  Registry& r = registry();
+  const std::lock_guard<std::mutex> lock(r.mutex);
+  return std::any_of(r.arenas.begin(), r.arenas.end(), [&](const auto& arena) { return arena->read(number, values); });
+}
+
+void lock_for_fork() {
+  registry().mutex.lock();
+  for (const auto& arena : registry().arenas) arena->lock_for_fork();
+}
+
+void unlock_after_fork() {
+  for (const auto& arena : registry().arenas) arena->unlock_after_fork();
+  registry().mutex.unlock();
+}
+
+}  // namespace poet::arenas

@@ -1,0 +1,39 @@
+// Arena(X) -> armed: the first node of a step. From here on the allocations of the thread come from the region that the
+// node reserved when its session was made. Nobody needs the output, but the runtime's own operators crash on an input
+// that was never made. It lives as long as the run, and is outside of every plan.
+#include "arena/arenas.h"
+#include "kernels/kernel.h"
+#include "runtime/allocation_tracker.h"
+
+namespace poet {
+namespace {
+
+struct Uncounted {
+  Uncounted() { allocations::leave_uncounted(true); }
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
+  ~Uncounted() { allocations::leave_uncounted(false); }
+};
+
+class ArenaKernel final : public Kernel {
+ public:
+  explicit ArenaKernel(const NodeInfo& node)
+      : arena_(arenas::open(ArenaLayout(node.require_int("region_bytes"), node.require_ints("layout")))) {}
+  ~ArenaKernel() override { arena_.close(); }
+  void compute(Context& context) override {
+    const Uncounted uncounted;
+    context.output_true();
+    arenas::enter(arena_);
+  }
+
+ private:
+  Arena& arena_;
+};
+
+std::unique_ptr<Kernel> create(const NodeInfo& node) { return std::make_unique<ArenaKernel>(node); }
+
+}  // namespace
+
+const OpDefinition kArena{"Arena", 1, {kBool}, false, create, infer_flag};
+
+}  // namespace poet

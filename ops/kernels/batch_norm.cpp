@@ -1,0 +1,235 @@
+// Batch normalization in training and its gradient, each in one node.
+//
+//   BatchNormalize(X, scale, bias, running_mean, running_variance, rates) -> (Y, mean, inverse)
+//       Y = X * slope + (bias - mean * slope), with slope = scale * inverse, the batch's mean and
+//       inverse = 1 / sqrt(variance + epsilon);
+//       rates = (epsilon, momentum); running = momentum * running + (1 - momentum) * batch's, in place, with the
+//       variance over all elements
+//   BatchNormalizeGradient(dY, X, scale, mean, inverse) -> (dX, dScale, dBias)
+//       dBias = sum(dY);  dScale = inverse * sum(dY * (X - mean))
+//       dX = scale * inverse * (dY - dBias / count - (X - mean) * inverse * dScale / count)
+//
+// X and dY are [batch, channels, pixels...] of float, everything else has one number for each channel.
+//
+// BatchNormalize gives the bits of the training runtime's BatchNormInternal on x86-64. A rectifier behind it decides by
+// a sign; of millions a few are zero but for rounding, and gradients jump where one falls the other way. So sums are
+// taken in that runtime's order, in packets of four floats, and roots as it takes them. The gradient decides nothing:
+// it takes sums in lanes of float over the pixels of one channel of one image, beyond that in double, which is more
+// accurate.
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "kernels/vector_loops.h"
+
+namespace poet {
+namespace {
+
+constexpr uint64_t kPacket = 4;  // floats of a vector of SSE, for which the training runtime is compiled
+
+// The sum of term(x[i]): of packets in pairs from `head` on, of a last packet, and of the numbers in front and behind.
+template <typename Term>
+inline float sum_in_packets(const float* x, uint64_t count, uint64_t head, Term term) {
+  float pair[2 * kPacket] = {};
+  uint64_t i = head;
+  for (; i + 2 * kPacket <= count; i += 2 * kPacket)
+    for (uint64_t lane = 0; lane < 2 * kPacket; ++lane) pair[lane] += term(x[i + lane]);
+  for (uint64_t lane = 0; lane < kPacket; ++lane) pair[lane] += pair[lane + kPacket];
+  if (i + kPacket <= count) {
+    for (uint64_t lane = 0; lane < kPacket; ++lane) pair[lane] += term(x[i + lane]);
+    i += kPacket;
+  }
+  float total = (pair[0] + pair[2]) + (pair[1] + pair[3]);
+  for (uint64_t before = 0; before < head; ++before) total += term(x[before]);
+  for (; i < count; ++i) total += term(x[i]);
+  return total;
+}
+
+// The sum of a channel that begins `first` floats into a tensor. Packets are aligned, as the tensor itself is.
+POET_WIDE float sum_aligned(const float* x, uint64_t first, uint64_t count) {
+  const uint64_t head = std::min((0 - first) % kPacket, count);
+  return sum_in_packets(x + first, count, head, [](float number) { return number; });
+}
+
+POET_WIDE float sum_of_squares_about(const float* x, uint64_t count, float centre) {
+  return sum_in_packets(x, count, 0, [centre](float number) { return (number - centre) * (number - centre); });
+}
+
+// The square root of one of four numbers: the processor's guess of 1 / root, and one step of Newton's iteration. Makers
+// of processors guess differently, so this is the one result here that depends on the machine.
+float root_in_packet(float number) {
+#ifdef __SSE__
+  if (number < std::numeric_limits<float>::min()) return 0;
+  const float guess = _mm_cvtss_f32(_mm_rsqrt_ss(_mm_set_ss(number)));
+  return number * (guess * (number * -0.5F * (guess * guess) + 1.5F));
+#else
+  return std::sqrt(number);
+#endif
+}
+
+POET_WIDE float sum(const float* x, uint64_t count) {
+  Lanes lanes;
+  uint64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (uint64_t lane = 0; lane < kLanes; ++lane) lanes.sums[lane] += x[i + lane];
+  for (uint64_t lane = 0; i < count; ++i, ++lane) lanes.sums[lane] += x[i];
+  return lanes.total();
+}
+
+POET_WIDE float sum_of_products_about(const float* d_y, const float* x, uint64_t count, float centre) {
+  Lanes lanes;
+  uint64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (uint64_t lane = 0; lane < kLanes; ++lane) lanes.sums[lane] += d_y[i + lane] * (x[i + lane] - centre);
+  for (uint64_t lane = 0; i < count; ++i, ++lane) lanes.sums[lane] += d_y[i] * (x[i] - centre);
+  return lanes.total();
+}
+
+POET_WIDE void normalize(float* __restrict y, const float* __restrict x, uint64_t count, float slope, float offset) {
+  for (uint64_t i = 0; i < count; ++i) y[i] = x[i] * slope + offset;
+}
+
+// `middle` is the mean of d_y but for its rounding, which `offset` makes good: a product with d_y itself would lose the
+// digits of d_y's deviations, and with them the sum of d_x, which is zero.
+POET_WIDE void combine(float* __restrict d_x, const float* __restrict d_y, const float* __restrict x, uint64_t count,
+                       float middle, float centre, float factor, float slope, float offset) {
+  for (uint64_t i = 0; i < count; ++i) d_x[i] = factor * (d_y[i] - middle) + (slope * (x[i] - centre) + offset);
+}
+
+struct Sizes {
+  uint64_t batch = 1;
+  uint64_t channels = 1;
+  uint64_t pixels = 1;
+  double count() const { return static_cast<double>(batch) * static_cast<double>(pixels); }
+};
+
+Sizes read_sizes(const Tensor& x) {
+  const Shape& shape = x.layout.shape;
+  if (x.layout.dtype != kFloat || shape.rank() < 2)
+    throw Error("input 0 is of element type " + std::to_string(x.layout.dtype) + " and shape " + to_string(shape) +
+                ", but must be float of two dimensions or more");
+  Sizes sizes;
+  sizes.batch = static_cast<uint64_t>(shape.data()[0]);
+  sizes.channels = static_cast<uint64_t>(shape.data()[1]);
+  for (size_t i = 2; i < shape.rank(); ++i) sizes.pixels *= static_cast<uint64_t>(shape.data()[i]);
+  return sizes;
+}
+
+float* read_numbers(const Context& context, size_t index, uint64_t count) {
+  const Tensor tensor = context.input(index);
+  if (tensor.layout.dtype != kFloat || tensor.layout.bytes / sizeof(float) != count)
+    throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
+                " and shape " + to_string(tensor.layout.shape) + ", but must be " + std::to_string(count) + " floats");
+  return static_cast<float*>(tensor.data);
+}
+
+Shape per_channel(const Sizes& sizes) {
+  Shape shape(1);
+  shape.data()[0] = static_cast<int64_t>(sizes.channels);
+  return shape;
+}
+
+class BatchNormalize final : public Kernel {
+ public:
+  void compute(Context& context) override {
+    const Tensor input = context.input(0);
+    const Sizes sizes = read_sizes(input);
+    const auto* x = static_cast<const float*>(input.data);
+    const float* scale = read_numbers(context, 1, sizes.channels);
+    const float* bias = read_numbers(context, 2, sizes.channels);
+    float* running_mean = read_numbers(context, 3, sizes.channels);
+    float* running_variance = read_numbers(context, 4, sizes.channels);
+    const float* rates = read_numbers(context, 5, 2);
+    const uint64_t bytes = sizes.channels * sizeof(float);
+    // A recomputed node has one scratch tensor for both statistics: nobody reads what it leaves there.
+    for (const float* statistic : {running_mean, running_variance})
+      require_apart({{statistic, bytes}, {scale, bytes}, {bias, bytes}, {rates, 2 * sizeof(float)}, input.memory()}, 1);
+    const float epsilon = rates[0], momentum = rates[1], rest = 1.0F - momentum;
+    auto* y = static_cast<float*>(context.output(0, input.layout.shape));
+    auto* means = static_cast<float*>(context.output(1, per_channel(sizes)));
+    auto* inverses = static_cast<float*>(context.output(2, per_channel(sizes)));
+    const uint64_t image = sizes.channels * sizes.pixels;
+    const auto count = static_cast<float>(sizes.batch * sizes.pixels);
+    const uint64_t in_packets = sizes.channels / kPacket * kPacket;
+    for (uint64_t channel = 0; channel < sizes.channels; ++channel) {
+      const uint64_t first = channel * sizes.pixels;
+      float total = 0, squares = 0;
+      for (uint64_t n = 0; n < sizes.batch; ++n) total += sum_aligned(x, n * image + first, sizes.pixels);
+      const float mean = total / count;
+      for (uint64_t n = 0; n < sizes.batch; ++n)
+        squares += sum_of_squares_about(x + n * image + first, sizes.pixels, mean);
+      const float variance = squares / count;
+      const float reciprocal = 1.0F / (variance + epsilon);
+      const float inverse = channel < in_packets ? root_in_packet(reciprocal) : std::sqrt(reciprocal);
+      const float slope = inverse * scale[channel], offset = bias[channel] - mean * slope;
+      for (uint64_t n = 0; n < sizes.batch; ++n)
+        normalize(y + n * image + first, x + n * image + first, sizes.pixels, slope, offset);
+      means[channel] = mean;
+      inverses[channel] = inverse;
+      running_mean[channel] = momentum * running_mean[channel] + rest * mean;
+      running_variance[channel] = momentum * running_variance[channel] + rest * variance;
+    }
+  }
+};
+
+class BatchNormalizeGradient final : public Kernel {
+ public:
+  void compute(Context& context) override {
+    const Tensor gradient = context.input(0);
+    const Tensor input = context.input(1);
+    const Sizes sizes = read_sizes(gradient);
+    if (input.layout.dtype != kFloat || input.layout.shape != gradient.layout.shape)
+      throw Error("input 1 is of element type " + std::to_string(input.layout.dtype) + " and shape " +
+                  to_string(input.layout.shape) + ", but must be as input 0, of shape " +
+                  to_string(gradient.layout.shape));
+    const auto* d_y = static_cast<const float*>(gradient.data);
+    const auto* x = static_cast<const float*>(input.data);
+    const float* scale = read_numbers(context, 2, sizes.channels);
+    const float* mean = read_numbers(context, 3, sizes.channels);
+    const float* inverse = read_numbers(context, 4, sizes.channels);
+    auto* d_x = static_cast<float*>(context.output(0, input.layout.shape));
+    auto* d_scale = static_cast<float*>(context.output(1, per_channel(sizes)));
+    auto* d_bias = static_cast<float*>(context.output(2, per_channel(sizes)));
+    const uint64_t image = sizes.channels * sizes.pixels;
+    for (uint64_t channel = 0; channel < sizes.channels; ++channel) {
+      const uint64_t first = channel * sizes.pixels;
+      double total = 0, products = 0;
+      for (uint64_t n = 0; n < sizes.batch; ++n) {
+        const uint64_t start = n * image + first;
+        total += static_cast<double>(sum(d_y + start, sizes.pixels));
+        products += static_cast<double>(sum_of_products_about(d_y + start, x + start, sizes.pixels, mean[channel]));
+      }
+      const double each = static_cast<double>(inverse[channel]);
+      const double factor = static_cast<double>(scale[channel]) * each;
+      const double average = total / sizes.count();
+      const auto middle = static_cast<float>(average);
+      const auto offset = static_cast<float>(factor * (static_cast<double>(middle) - average));
+      const auto slope = static_cast<float>(-factor * each * each * products / sizes.count());
+      d_scale[channel] = static_cast<float>(each * products);
+      d_bias[channel] = static_cast<float>(total);
+      for (uint64_t n = 0; n < sizes.batch; ++n)
+        combine(d_x + n * image + first, d_y + n * image + first, x + n * image + first, sizes.pixels, middle,
+                mean[channel], static_cast<float>(factor), slope, offset);
+    }
+  }
+};
+
+std::unique_ptr<Kernel> create_batch_normalize(const NodeInfo&) { return std::make_unique<BatchNormalize>(); }
+std::unique_ptr<Kernel> create_batch_normalize_gradient(const NodeInfo&) {
+  return std::make_unique<BatchNormalizeGradient>();
+}
+
+}  // namespace
+
+const OpDefinition kBatchNormalize{"BatchNormalize", 3, {kFloat, kFloat, kFloat}, false, create_batch_normalize,
+                                   infer_from_input};
+const OpDefinition kBatchNormalizeGradient{
+    "BatchNormalizeGradient", 3, {kFloat, kFloat, kFloat}, false, create_batch_normalize_gradient, infer_from_input};
+
+}  // namespace poet

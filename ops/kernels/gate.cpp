@@ -1,0 +1,18 @@
+// Gate(X, trigger...) -> Y: Y is X, in X's own buffer, but not before the triggers have been computed.
+#include "kernels/kernel.h"
+
+namespace poet {
+namespace {
+
+class Gate final : public Kernel {
+ public:
+  void compute(Context& context) override { context.forward(context.input(0)); }
+};
+
+std::unique_ptr<Kernel> create(const NodeInfo&) { return std::make_unique<Gate>(); }
+
+}  // namespace
+
+const OpDefinition kGate{"Gate", 1, {kUndefined, kUndefined}, true, create, infer_from_input};
+
+}  // namespace poet

@@ -1,0 +1,123 @@
+// What the operators of domain `poet` share: their description for ONNX Runtime, and typed access to inputs and
+// outputs.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/ort_api.h"
+#include "store/store_options.h"
+#include "store/tensor_layout.h"
+
+namespace poet {
+
+class Context;
+
+// One operator's run-time object. ONNX Runtime makes one per node and session and may run it from several threads.
+class Kernel {
+ public:
+  Kernel() = default;
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+  virtual ~Kernel() = default;
+  virtual void compute(Context& context) = 0;  // throws Error
+};
+
+// The node a kernel is made for.
+class NodeInfo {
+ public:
+  NodeInfo(const Api& api, const OrtKernelInfo* raw, const StoreOptions& store_options)
+      : api_(api), raw_(raw), store_options_(store_options) {}
+
+  const Api& api() const { return api_; }
+  const StoreOptions& store_options() const { return store_options_; }
+  // An address that is the same for all nodes of a session, and in no other living session; nullptr where unknown.
+  const void* session() const;
+  std::string name() const;
+  int64_t require_int(const char* attribute) const;
+  bool optional_int(const char* attribute, int64_t* value) const;  // false where it is absent
+  Shape require_shape(const char* attribute) const;
+  std::vector<int64_t> require_ints(const char* attribute) const;
+  // The bytes of an input where its shape is known before the first run; false where it is not.
+  bool static_input_bytes(size_t index, uint64_t* bytes) const;
+
+ private:
+  const Api& api_;
+  const OrtKernelInfo* raw_;
+  const StoreOptions& store_options_;
+};
+
+struct Memory {
+  const void* data;
+  uint64_t bytes;
+};
+
+struct Tensor {
+  const OrtValue* value;
+  void* data;
+  TensorLayout layout;
+
+  Memory memory() const { return {data, layout.bytes}; }
+};
+
+// Throws Error where one of the first `changed` memories, which a kernel changes, overlaps another one.
+void require_apart(std::initializer_list<Memory> memories, size_t changed);
+
+// One call of a kernel.
+class Context {
+ public:
+  Context(const Api& api, OrtKernelContext* raw) : api_(api), raw_(raw) {}
+
+  Tensor input(size_t index) const;
+  int64_t input_token(size_t index) const;  // the single int64 of a token or ticket
+  void* output(size_t index, const Shape& shape);
+  void output_token(size_t index, int64_t token);
+  void output_true();  // the only output: one bool
+  // Writes input `index` to output 0, which ONNX Runtime lets share its buffer: a copy only where it could not.
+  void forward(const Tensor& input);
+  // True where ONNX Runtime's plain CPU allocator owns the tensor's buffer, not an arena that hands out parts of a
+  // block.
+  bool has_own_block(const OrtValue* value) const;
+  const OrtValue* output_value(size_t index, const Shape& shape);
+
+ private:
+  const Api& api_;
+  OrtKernelContext* raw_;
+};
+
+// What is the same in every session; instances are constants, one per operator.
+struct OpDefinition {
+  const char* name;
+  size_t output_count;
+  int output_types[3];  // element types; kUndefined: what shape inference says
+  bool shares_input;    // output 0 may share input 0's buffer
+  std::unique_ptr<Kernel> (*create)(const NodeInfo&);
+  void (*infer)(const Api&, const OrtShapeInferContext*);
+};
+
+extern const OpDefinition kArena;
+extern const OpDefinition kGate;
+extern const OpDefinition kPageOut;
+extern const OpDefinition kPageIn;
+extern const OpDefinition kPageOutStart;
+extern const OpDefinition kPageOutEnd;
+extern const OpDefinition kPageInStart;
+extern const OpDefinition kPageInEnd;
+extern const OpDefinition kAccumulate;
+extern const OpDefinition kAccumulateRows;
+extern const OpDefinition kUpdateSgd;
+extern const OpDefinition kUpdateMomentum;
+extern const OpDefinition kUpdateAdam;
+extern const OpDefinition kBatchNormalize;
+extern const OpDefinition kBatchNormalizeGradient;
+extern const OpDefinition kDepthwiseWeightGradient;
+
+// Shape inference: the output is what input 0 is / is of these attributes' type and shape / is one int64 / one bool.
+void infer_from_input(const Api& api, const OrtShapeInferContext* context);
+void infer_from_attributes(const Api& api, const OrtShapeInferContext* context);
+void infer_token(const Api& api, const OrtShapeInferContext* context, size_t output);
+void infer_flag(const Api& api, const OrtShapeInferContext* context);
+
+}  // namespace poet

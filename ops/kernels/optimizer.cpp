@@ -1,0 +1,215 @@
+// Optimizers that change parameters and their state in place, and the squares of which the norm that clips gradients is
+// the root.
+//
+//   UpdateSgd(gradient, rates, parameter, after...) -> updated
+//   UpdateMomentum(gradient, rates, parameter, momentum, after...) -> updated
+//   UpdateAdam(gradient, rates, parameter, first_moment, second_moment, after...) -> updated
+//       update the parameter's elements from `offset` on, as many as the gradient has, and their state
+//
+// `rates` holds the numbers that change from step to step, and those that do not, as floats;
+// poet_onnx/training/optimizers.py computes them. Every operation below is one correctly rounded float operation, in
+// the order written: CMakeLists.txt turns contraction to fused multiply-add off, so every machine computes the same
+// bits.
+//
+//   UpdateSgd:   rates = (scale, rate, l2)
+//       g = scale * gradient + l2 * w;  w = w - rate * g
+//   UpdateMomentum:   rates = (scale, rate, l2, momentum, nesterov)
+//       g = scale * gradient + l2 * w;  b = momentum * b + g;  w = w - rate * (nesterov != 0 ? g + momentum * b : b)
+//       (torch.optim.SGD without dampening; b starts as zero)
+//   UpdateAdam:  rates = (scale, rate, beta1, 1 - beta1, beta2, 1 - beta2, epsilon, decay, l2)
+//       g = scale * gradient + l2 * w;  m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + ((1 - beta2) * g) * g
+//       w = w - (rate * m) / (sqrt(v) + epsilon);  w = w - decay * w
+//       (AdamWComputeMode1 in orttraining/orttraining/training_ops/cpu/optimizer/adamw/adamw.cc of
+//       github.com/microsoft/onnxruntime, v1.19.2, whose square root is an approximation on x86)
+#include "kernels/optimizer.h"
+
+#include <cmath>
+
+#include "kernels/kernel.h"
+
+namespace poet {
+namespace {
+
+constexpr int64_t kSgdRates = 3;
+constexpr int64_t kMomentumRates = 5;
+constexpr int64_t kAdamRates = 9;
+
+// Elementwise loops in the widest vectors of the machine that runs them: the bits are the same in any.
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define POET_WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define POET_WIDE
+#endif
+
+POET_WIDE void sgd(float* __restrict w, const float* __restrict gradient, uint64_t count, const float* rates) {
+  const float scale = rates[0], rate = rates[1], l2 = rates[2];
+  for (uint64_t i = 0; i < count; ++i) {
+    const float g = scale * gradient[i] + l2 * w[i];
+    w[i] = w[i] - rate * g;
+  }
+}
+
+POET_WIDE void momentum_sgd(float* __restrict w, float* __restrict b, const float* __restrict gradient, uint64_t count,
+                            const float* rates) {
+  const float scale = rates[0], rate = rates[1], l2 = rates[2], momentum = rates[3];
+  const bool nesterov = rates[4] != 0.0F;
+  for (uint64_t i = 0; i < count; ++i) {
+    const float g = scale * gradient[i] + l2 * w[i];
+    b[i] = momentum * b[i] + g;
+    w[i] = w[i] - rate * (nesterov ? g + momentum * b[i] : b[i]);
+  }
+}
+
+POET_WIDE void adam(float* __restrict w, float* __restrict m, float* __restrict v, const float* __restrict gradient,
+                    uint64_t count, const float* rates) {
+  const float scale = rates[0], rate = rates[1], beta1 = rates[2], rest1 = rates[3], beta2 = rates[4], rest2 = rates[5],
+              epsilon = rates[6], decay = rates[7], l2 = rates[8];
+  for (uint64_t i = 0; i < count; ++i) {
+    const float g = scale * gradient[i] + l2 * w[i];
+    m[i] = beta1 * m[i] + rest1 * g;
+    v[i] = beta2 * v[i] + (rest2 * g) * g;
+    const float moved = w[i] - (rate * m[i]) / (std::sqrt(v[i]) + epsilon);
+    w[i] = moved - decay * moved;
+  }
+}
+
+// Eight sums in turn, so that the order of the additions does not depend on the machine's vectors.
+POET_WIDE double squares(const float* __restrict gradient, uint64_t count) {
+  constexpr uint64_t kLanes = 8;
+  double lanes[kLanes] = {};
+  const uint64_t whole = count - count % kLanes;
+  for (uint64_t i = 0; i < whole; i += kLanes)
+    for (uint64_t lane = 0; lane < kLanes; ++lane) {
+      const double g = static_cast<double>(gradient[i + lane]);
+      lanes[lane] += g * g;
+    }
+  for (uint64_t i = whole; i < count; ++i) {
+    const double g = static_cast<double>(gradient[i]);
+    lanes[i - whole] += g * g;
+  }
+  double sum = 0.0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+}  // namespace
+
+void update_sgd(float* parameter, const float* gradient, uint64_t count, const float* rates) {
+  sgd(parameter, gradient, count, rates);
+}
+
+void update_momentum(float* parameter, float* momentum, const float* gradient, uint64_t count, const float* rates) {
+  momentum_sgd(parameter, momentum, gradient, count, rates);
+}
+
+void update_adam(float* parameter, float* first_moment, float* second_moment, const float* gradient, uint64_t count,
+                 const float* rates) {
+  adam(parameter, first_moment, second_moment, gradient, count, rates);
+}
+
+double sum_of_squares(const float* gradient, uint64_t count) { return squares(gradient, count); }
+
+namespace {
+
+Tensor require(const Context& context, size_t index) {
+  const Tensor tensor = context.input(index);
+  if (tensor.layout.dtype != kFloat)
+    throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
+                ", but must be float");
+  return tensor;
+}
+
+uint64_t element_count(const Tensor& tensor) { return tensor.layout.bytes / element_bytes(tensor.layout.dtype); }
+
+// What both optimizers check and hand to their loops.
+class Update : public Kernel {
+ public:
+  explicit Update(const NodeInfo& node) : offset_(node.require_int("offset")) {
+    if (offset_ < 0) throw Error("the attribute 'offset' is " + std::to_string(offset_) + ", but must be 0 or more");
+  }
+
+ protected:
+  static Tensor read_rates(const Context& context, int64_t wanted) {
+    const Tensor tensor = require(context, 1);
+    if (element_count(tensor) != static_cast<uint64_t>(wanted))
+      throw Error("the rates have " + std::to_string(element_count(tensor)) + " elements, but must have " +
+                  std::to_string(wanted));
+    return tensor;
+  }
+
+  // The elements of input `index` that `count` elements of a gradient change.
+  float* part(const Context& context, size_t index, uint64_t count) const {
+    const Tensor tensor = require(context, index);
+    const uint64_t room = element_count(tensor), offset = static_cast<uint64_t>(offset_);
+    if (offset > room || count > room - offset)
+      throw Error("a gradient of " + std::to_string(count) + " elements at offset " + std::to_string(offset) +
+                  " does not fit into input " + std::to_string(index) + " of " + std::to_string(room));
+    return static_cast<float*>(tensor.data) + offset;
+  }
+
+ private:
+  int64_t offset_;
+};
+
+class UpdateSgd final : public Update {
+ public:
+  using Update::Update;
+  void compute(Context& context) override {
+    const Tensor gradient = require(context, 0);
+    const uint64_t count = element_count(gradient);
+    float* parameter = part(context, 2, count);
+    const Tensor rates = read_rates(context, kSgdRates);
+    require_apart({{parameter, gradient.layout.bytes}, gradient.memory(), rates.memory()}, 1);
+    sgd(parameter, static_cast<const float*>(gradient.data), count, static_cast<const float*>(rates.data));
+    context.output_true();
+  }
+};
+
+class UpdateMomentum final : public Update {
+ public:
+  using Update::Update;
+  void compute(Context& context) override {
+    const Tensor gradient = require(context, 0);
+    const uint64_t count = element_count(gradient);
+    float* parameter = part(context, 2, count);
+    float* momentum = part(context, 3, count);
+    const uint64_t bytes = gradient.layout.bytes;
+    const Tensor rates = read_rates(context, kMomentumRates);
+    require_apart({{parameter, bytes}, {momentum, bytes}, gradient.memory(), rates.memory()}, 2);
+    momentum_sgd(parameter, momentum, static_cast<const float*>(gradient.data), count,
+                 static_cast<const float*>(rates.data));
+    context.output_true();
+  }
+};
+
+class UpdateAdam final : public Update {
+ public:
+  using Update::Update;
+  void compute(Context& context) override {
+    const Tensor gradient = require(context, 0);
+    const uint64_t count = element_count(gradient);
+    float* parameter = part(context, 2, count);
+    float* first_moment = part(context, 3, count);
+    float* second_moment = part(context, 4, count);
+    const uint64_t bytes = gradient.layout.bytes;
+    const Tensor rates = read_rates(context, kAdamRates);
+    require_apart(
+        {{parameter, bytes}, {first_moment, bytes}, {second_moment, bytes}, gradient.memory(), rates.memory()}, 3);
+    adam(parameter, first_moment, second_moment, static_cast<const float*>(gradient.data), count,
+         static_cast<const float*>(rates.data));
+    context.output_true();
+  }
+};
+
+template <class K>
+std::unique_ptr<Kernel> create(const NodeInfo& node) {
+  return std::make_unique<K>(node);
+}
+
+}  // namespace
+
+const OpDefinition kUpdateSgd{"UpdateSgd", 1, {kBool}, false, create<UpdateSgd>, infer_flag};
+const OpDefinition kUpdateMomentum{"UpdateMomentum", 1, {kBool}, false, create<UpdateMomentum>, infer_flag};
+const OpDefinition kUpdateAdam{"UpdateAdam", 1, {kBool}, false, create<UpdateAdam>, infer_flag};
+
+}  // namespace poet

@@ -1,0 +1,168 @@
+// RegisterCustomOps, the function that ONNX Runtime looks up in a custom-op library, and the OrtCustomOp of each
+// operator.
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "process/fork.h"
+#include "runtime/allocation_tracker.h"
+#include "runtime/session_config.h"
+
+namespace poet {
+namespace {
+
+constexpr const char* kDomain = "poet";
+constexpr int kLastVersion = 0x7fffffff;
+
+// The operators as one session sees them: with the runtime's functions and its options.
+struct OpSet;
+struct Op : OrtCustomOp {
+  const OpDefinition* definition = nullptr;
+  const OpSet* set = nullptr;
+};
+struct OpSet {
+  explicit OpSet(const OrtApi* table) : api(table) {}
+  Api api;
+  StoreOptions store_options;
+  std::vector<Op> ops;
+  OrtCustomOpDomain* domain = nullptr;
+};
+
+struct KernelHandle {
+  const Api* api;
+  std::unique_ptr<Kernel> kernel;
+};
+
+const Op& self(const OrtCustomOp* op) { return *static_cast<const Op*>(op); }
+
+OrtStatus* create_kernel(const OrtCustomOp* raw, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
+  const Op& op = self(raw);
+  const Api& api = op.set->api;
+  return guarded(api, [&] {
+    const NodeInfo node(api, info, op.set->store_options);
+    try {
+      *kernel = new KernelHandle{&api, op.definition->create(node)};
+    } catch (const Error& error) {
+      throw Error(std::string(op.definition->name) + " node '" + node.name() + "': " + error.what());
+    }
+  });
+}
+
+OrtStatus* compute(void* raw, OrtKernelContext* raw_context) {
+  const auto* handle = static_cast<const KernelHandle*>(raw);
+  return guarded(*handle->api, [&] {
+    Context context(*handle->api, raw_context);
+    allocations::run_nodes_here();
+    handle->kernel->compute(context);
+  });
+}
+
+OrtStatus* infer(const OrtCustomOp* raw, OrtShapeInferContext* context) {
+  const Op& op = self(raw);
+  return guarded(op.set->api, [&] {
+    try {
+      op.definition->infer(op.set->api, context);
+    } catch (const Error& error) {
+      throw Error(std::string(op.definition->name) + ": " + error.what());
+    }
+  });
+}
+
+// Output 0 shares the buffer of input 0. The arrays are constants, so there is nothing to release.
+size_t share_first(int** inputs, int** outputs) {
+  static int first = 0;
+  *inputs = &first;
+  *outputs = &first;
+  return 1;
+}
+
+void release_nothing(int*, int*) {}
+
+Op make_op(const OpDefinition& definition, const OpSet& set) {
+  Op op{};
+  op.definition = &definition;
+  op.set = &set;
+  op.version = kOrtApiVersion;
+  op.GetName = [](const OrtCustomOp* raw) { return self(raw).definition->name; };
+  op.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+  // One variadic input of any types: the tensors an operator works on, then triggers.
+  op.GetInputTypeCount = [](const OrtCustomOp*) -> size_t { return 1; };
+  op.GetInputType = [](const OrtCustomOp*, size_t) -> int { return kUndefined; };
+  op.GetInputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return kVariadic; };
+  op.GetInputMemoryType = [](const OrtCustomOp*, size_t) -> int { return 0; };
+  op.GetVariadicInputMinArity = [](const OrtCustomOp*) -> int { return 1; };
+  op.GetVariadicInputHomogeneity = [](const OrtCustomOp*) -> int { return 0; };
+  op.GetOutputTypeCount = [](const OrtCustomOp* raw) { return self(raw).definition->output_count; };
+  op.GetOutputType = [](const OrtCustomOp* raw, size_t index) -> int {
+    return self(raw).definition->output_types[index];
+  };
+  op.GetOutputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return kRequired; };
+  op.GetVariadicOutputMinArity = [](const OrtCustomOp*) -> int { return 1; };
+  op.GetVariadicOutputHomogeneity = [](const OrtCustomOp*) -> int { return 0; };
+  op.GetStartVersion = [](const OrtCustomOp*) -> int { return 1; };
+  op.GetEndVersion = [](const OrtCustomOp*) -> int { return kLastVersion; };
+  op.CreateKernelV2 = create_kernel;
+  op.KernelComputeV2 = compute;
+  op.KernelDestroy = [](void* raw) { delete static_cast<KernelHandle*>(raw); };
+  op.InferOutputShapeFn = infer;
+  if (definition.shares_input) {
+    op.GetAliasMap = share_first;
+    op.ReleaseAliasMap = release_nothing;
+  }
+  return op;
+}
+
+// The operators for a session's options. ONNX Runtime keeps pointers to them for as long as any session lives, which it
+// does not tell, so a set is made once per runtime and options and kept.
+const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& config) {
+  static std::mutex mutex;
+  static auto* const sets = new std::map<std::pair<const OrtApi*, std::string>, std::unique_ptr<OpSet>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<OpSet>& set = (*sets)[{table, config.text}];
+  if (set == nullptr) {
+    auto made = std::make_unique<OpSet>(table);
+    made->store_options = config.store_options;
+    for (const OpDefinition* definition :
+         {&kArena, &kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd, &kAccumulate,
+          &kAccumulateRows, &kUpdateSgd, &kUpdateMomentum, &kUpdateAdam, &kBatchNormalize, &kBatchNormalizeGradient,
+          &kDepthwiseWeightGradient})
+      made->ops.push_back(make_op(*definition, *made));
+    api.check(api.create_custom_op_domain(kDomain, &made->domain));
+    for (const Op& op : made->ops) api.check(api.custom_op_domain_add(made->domain, &op));
+    set = std::move(made);
+  }
+  return *set;
+}
+
+// Tracks the runtime's allocations, and shows the tracker its allocator at work.
+void track_allocations(const Api& api, const OrtApiBase* base) {
+  allocations::track_module(reinterpret_cast<const void*>(base->GetApi));
+  OrtAllocator* allocator = nullptr;
+  api.check(api.get_allocator_with_default_options(&allocator));
+  void* block = nullptr;
+  constexpr size_t kAskedBytes = 1;
+  allocations::learn_caller(kAskedBytes);
+  const bool is_made = api.succeeded(api.allocator_alloc(allocator, kAskedBytes, &block));
+  allocations::learn_caller(0);
+  if (is_made) api.check(api.allocator_free(allocator, block));
+}
+
+}  // namespace
+}  // namespace poet
+
+extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
+                                                                               const OrtApiBase* base) {
+  using namespace poet;
+  const OrtApi* table = base->GetApi(kOrtApiVersion);
+  if (table == nullptr) {
+    return Api::create_status_of(base->GetApi(1))(kOrtFail, "the poet ops library needs ONNX Runtime 1.18 or newer");
+  }
+  const Api api(table);
+  return guarded(api, [&] {
+    fork_depth();  // installs the handlers before the first lock is taken
+    const OpSet& set = op_set(table, api, read_session_config(api, options));
+    track_allocations(api, base);
+    api.check(api.add_custom_op_domain(options, set.domain));
+  });
+}
