@@ -9,8 +9,8 @@ Codec::Codec(bool has_checksum, CipherKind cipher)
     : has_checksum_(has_checksum && cipher == CipherKind::kNone),
       cipher_(cipher == CipherKind::kNone ? nullptr : std::make_unique<Cipher>(cipher)) {}
 
-bool Codec::begin(bool is_write, int64_t slot, uint64_t bytes, const Seal& seal) noexcept {
-  if (has_checksum_) checksum_.begin(seal.generation, bytes);
+bool Codec::begin(bool is_write, int64_t slot, const Seal& seal) noexcept {
+  if (has_checksum_) checksum_.begin(seal.generation);
   return cipher_ == nullptr || cipher_->begin(is_write, slot, seal.generation);
 }
 

@@ -22,7 +22,7 @@ class Codec {
   // True where the file holds other bytes than the tensor: they need a buffer of their own.
   bool changes_bytes() const { return cipher_ != nullptr; }
 
-  bool begin(bool is_write, int64_t slot, uint64_t bytes, const Seal& seal) noexcept;
+  bool begin(bool is_write, int64_t slot, const Seal& seal) noexcept;
   // Moves the next bytes of the page to the file's side or back; `to` may be `from` where changes_bytes() is false.
   bool move(const void* from, void* to, size_t bytes) noexcept;
   bool end_encoding(Seal* seal) noexcept;

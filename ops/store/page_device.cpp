@@ -81,10 +81,10 @@ void PageDevice::probe_backends(uint64_t bytes) {
       continue;  // not possible here: the next may be
     }
     const Clock::time_point start = Clock::now();
-    codec_.begin(true, 0, probe.bytes(), Seal{next_generation(), 0, {}});
+    codec_.begin(true, 0, Seal{next_generation(), 0, {}});
     const bool written = backend_->write(probe.data(), probe.bytes(), 0).error == 0;
     codec_.abandon();
-    codec_.begin(false, 0, probe.bytes(), Seal{next_generation(), 0, {}});
+    codec_.begin(false, 0, Seal{next_generation(), 0, {}});
     const bool read = backend_->read(probe.data(), probe.bytes(), 0).error == 0;
     codec_.abandon();
     if (!written || !read || Clock::now() - start >= least) continue;
@@ -111,7 +111,7 @@ void PageDevice::carry_out(Transfer& transfer) noexcept {
 }
 
 IoResult PageDevice::move(Transfer& transfer) noexcept {
-  if (!codec_.begin(transfer.is_write, transfer.slot, transfer.bytes, transfer.seal)) {
+  if (!codec_.begin(transfer.is_write, transfer.slot, transfer.seal)) {
     codec_.abandon();
     return {IoResult::kCipherFailed, 0};
   }

@@ -35,13 +35,13 @@ void missing_libcrypto_is_named() {
   REQUIRE(fails([&] { make_store(options); }, "libcrypto.so.3 or libcrypto.so.1.1 is not installed"));
 }
 
-// The sums that the reference implementation gives (xxhash 4.1.0 of PyPI: xxh64_intdigest and xxh3_64_intdigest).
+// The sums that the reference implementation gives (xxhash 4.1.0 of PyPI: xxh64_intdigest).
 void checksums_are_those_of_the_specification() {
   std::vector<unsigned char> data(5000);
   for (uint32_t i = 0; i < data.size(); ++i) data[i] = static_cast<unsigned char>((i * i * 7 + i) % 251);
-  const auto sum = [&](size_t way, size_t bytes, uint64_t seed, size_t piece) {
-    Checksum checksum(way);
-    checksum.begin(seed, bytes);
+  const auto sum = [&](size_t bytes, uint64_t seed, size_t piece) {
+    Checksum checksum;
+    checksum.begin(seed);
     for (size_t at = 0; at < bytes; at += piece) checksum.add(data.data() + at, std::min(piece, bytes - at));
     return checksum.value();
   };
@@ -58,24 +58,13 @@ void checksums_are_those_of_the_specification() {
       {32, 7, 0xa7b4e33c2c200bed},
       {33, 7, 0x19e788400bb12e7a},
       {240, 7, 0x48f243bfe7fb403c},
-      {241, 0, 0xd4634329aad08f65},
-      {256, 0, 0xd0b01ed18eb993df},
-      {1024, 0, 0x44890b7b4c489375},
-      {1025, 0, 0xaa349a4f5734eeab},
-      {1088, 0, 0x267f359afab80a62},
-      {2048, 0, 0x9fdb7d44fb19c60d},
-      {2049, 0, 0x213352ff7c98516c},
-      {3000, 0, 0xf136ed1031fa402},
-      {5000, 0, 0xf7f350384800490a},
-      {241, 0x123456789abcdef, 0xc79ef9c86883c1d1},
-      {1024, 0x123456789abcdef, 0x1469e216bdc97e2},
-      {2049, 0x123456789abcdef, 0x4453275f3119aecf},
-      {5000, 0x123456789abcdef, 0x3e5d60a6e8bcc175},
+      {241, 0, 0x53ef42f347b93045},
+      {1024, 0, 0xb1acdfc9e0503fc5},
+      {1025, 0x123456789abcdef, 0x9ae42d5b0f1de713},
+      {5000, 0x123456789abcdef, 0xfe5e0d112083222f},
   };
-  for (size_t way = 0; way < Checksum::ways(); ++way)
-    for (const Known& one : known)
-      for (const size_t piece : {7, 64, 1000, 1024, 1500, 5000})
-        REQUIRE(sum(way, one.bytes, one.seed, piece) == one.sum);
+  for (const Known& one : known)
+    for (const size_t piece : {7, 32, 50, 64, 1000, 5000}) REQUIRE(sum(one.bytes, one.seed, piece) == one.sum);
 }
 
 // Every system call and every allocation of a store's life fails in turn, in every way: the result is right or an
