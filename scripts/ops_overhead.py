@@ -87,7 +87,7 @@ def transfer_rows(directory: Path) -> list[dict[str, object]]:
     """Return two rows for each way to keep a page: how fast a large tensor goes out, and comes in."""
     rows = []
     size = 4 * LARGE[0]
-    for backend in ("cached", "direct", "io_uring"):
+    for backend in ("cached", "direct"):
         for checksum, cipher in ((False, None), (True, None), (True, "aes-256-gcm"), (True, "chacha20-poly1305")):
             paging = PagingOptions(backend=backend, checksum=checksum, cipher=cipher)
             taken = measure(model(1, asynchronous), directory, paging, LARGE)

@@ -40,7 +40,7 @@ FAULTS = {
 
 HARMLESS = ("interrupted", "short")
 CASES = [("bert-2", "12%"), ("resnet18", "75%")]
-BACKENDS = ["cached", "direct", "io_uring"]
+BACKENDS = ["cached", "direct"]
 NEVER = 1 << 60
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
 

@@ -35,11 +35,11 @@ from paging_cases import Stepper, exported, interleaved_medians, page_files, sho
 
 from poet_onnx.profiler.timing import keep_heap
 from poet_onnx.rewriting import rewrite
-from poet_onnx.runtime import PagingOptions, count_paging, describe_store, open_stores, page_directory, session_options
+from poet_onnx.runtime import PagingOptions, count_paging, page_directory, session_options
 from poet_onnx.runtime.feeds import random_feeds
 
 BLOCKS_BYTES = [64 << 10, 256 << 10, 1 << 20, 4 << 20]
-BACKENDS = ["cached", "uncached", "direct", "io_uring"]
+BACKENDS = ["cached", "uncached", "direct"]
 LIKE = {
     "cached": ["--ioengine=psync", "--direct=0", "--invalidate=0"],
     # A block is on the storage before the next one is written, and not in the page cache when it is read: neither from
@@ -52,12 +52,11 @@ LIKE = {
         "--sync_file_range=wait_before,write,wait_after:1",
     ],
     "direct": ["--ioengine=psync", "--direct=1", "--invalidate=0"],
-    "io_uring": ["--ioengine=io_uring", "--direct=1", "--invalidate=0"],
 }
 """How fio is told to work like a back end."""
 
 TOTAL_BYTES = 128 << 20
-PASSES = {"cached": 12, "uncached": 2, "direct": 2, "io_uring": 2}
+PASSES = {"cached": 12, "uncached": 2, "direct": 2}
 """Over all bytes in a turn, so that it takes a few tenths of a second: fio's clock has milliseconds."""
 TURNS = 9
 LEAST_SHARE, MOST_OVERHEAD = 0.95, 1.02
@@ -98,9 +97,6 @@ def compare(folder: Path, block: int, paging: PagingOptions, turns: int) -> Iter
     """Yield a row for writing and one for reading blocks of a size."""
     others = set(page_files(folder))
     pages = Pages(folder, block, paging)
-    if pages.backend != paging.backend:
-        yield {"what": "nothing", "passed": "yes", "backend": f"{paging.backend} is not possible here"}
-        return
     (file,) = set(page_files(folder)) - others
     fio = Fio(file, block, paging.backend)
     found = [(pages.turn(), fio.turn()) for _ in range(turns + 1)][1:]  # the first one warms up
@@ -142,14 +138,7 @@ class Pages:
             nodes += [page_in, helper.make_node("Shape", [f"y{slot}"], [f"done{slot}"])]
         model = _model(nodes, [("x", TensorProto.FLOAT, [floats])], [f"done{count - 1}"])
         options = session_options(page_dir=folder, paging=paging)
-        others = set(open_stores())
         self._session: Any = onnxruntime.InferenceSession(model, options)
-        (self._store,) = set(open_stores()) - others
-
-    @property
-    def backend(self) -> str:
-        """The back end in use."""
-        return describe_store(self._store).backend
 
     def turn(self) -> dict[str, float]:
         """Write and read everything once and return the rates, in bytes per second."""

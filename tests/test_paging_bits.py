@@ -32,7 +32,6 @@ MODES = {
     "checked": PagingOptions(backend="cached"),
     "uncached": PagingOptions(backend="uncached"),
     "direct": PagingOptions(backend="direct"),
-    "io_uring": PagingOptions(backend="io_uring"),
     "auto": PagingOptions(backend="auto"),
     "aes": PagingOptions(cipher="aes-256-gcm"),
     "chacha": PagingOptions(cipher="chacha20-poly1305", backend="direct", checksum=False),

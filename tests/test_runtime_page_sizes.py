@@ -185,5 +185,5 @@ def test_a_page_file_beyond_the_free_memory_stays_out_of_the_page_cache(tmp_path
     run(session)
     assert os.fstat(descriptor).st_blocks * 512 == 40_960  # the plan's word reserves nothing
     described = describe_store(open_stores()[-1])
-    assert described.backend in ("uncached", "direct", "io_uring")
+    assert described.backend in ("uncached", "direct")
     assert f"{size >> 20} MiB of pages" in described.reason

@@ -46,8 +46,7 @@ Kind choice_of(const Api& api, const OrtSessionOptions* options, const char* key
 constexpr std::pair<const char*, BackendKind> kBackends[] = {{"auto", BackendKind::kAuto},
                                                              {"cached", BackendKind::kCached},
                                                              {"uncached", BackendKind::kUncached},
-                                                             {"direct", BackendKind::kDirect},
-                                                             {"io_uring", BackendKind::kUring}};
+                                                             {"direct", BackendKind::kDirect}};
 constexpr const char* kInRamKey = "poet.page_in_ram";
 constexpr std::pair<const char*, bool> kSwitch[] = {{"1", true}, {"0", false}};
 constexpr std::pair<const char*, CipherKind> kCiphers[] = {{"none", CipherKind::kNone},

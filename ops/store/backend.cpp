@@ -94,22 +94,14 @@ const char* name_of(BackendKind kind) {
       return "uncached";
     case BackendKind::kDirect:
       return "direct";
-    case BackendKind::kUring:
-      return "io_uring";
     default:
       return "auto";
   }
 }
 
 std::unique_ptr<Backend> make_backend(BackendKind kind, PageFile& file, Codec& codec) {
-  switch (kind) {
-    case BackendKind::kDirect:
-      return make_direct_backend(file, codec);
-    case BackendKind::kUring:
-      return make_uring_backend(file, codec);
-    default:
-      return std::make_unique<Cached>(file, codec, kind == BackendKind::kUncached);
-  }
+  if (kind == BackendKind::kDirect) return make_direct_backend(file, codec);
+  return std::make_unique<Cached>(file, codec, kind == BackendKind::kUncached);
 }
 
 }  // namespace poet

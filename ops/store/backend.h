@@ -13,8 +13,7 @@ enum class BackendKind {
   kAuto,      // what suits the size of the file and the storage: page_device.cpp
   kCached,    // pread and pwrite through the page cache
   kUncached,  // the same, and the page cache writes out and forgets each page before its transfer ends
-  kDirect,    // O_DIRECT, by the asynchronous I/O that every Linux has
-  kUring,     // O_DIRECT by io_uring
+  kDirect,    // O_DIRECT, with several requests under way
 };
 const char* name_of(BackendKind kind);
 
@@ -40,6 +39,5 @@ inline bool is_direct_memory(const void* data, const Codec& codec) {
 // Throws Error where the file or the system cannot do it. The back end refers to file and codec.
 std::unique_ptr<Backend> make_backend(BackendKind kind, PageFile& file, Codec& codec);
 std::unique_ptr<Backend> make_direct_backend(PageFile& file, Codec& codec);
-std::unique_ptr<Backend> make_uring_backend(PageFile& file, Codec& codec);
 
 }  // namespace poet

@@ -22,18 +22,13 @@ constexpr int kMostIdleRequests = 16;  // in a row that transfer less than a blo
 
 class Direct final : public Backend {
  public:
-  Direct(BackendKind kind, PageFile& file, Codec& codec, std::unique_ptr<Requests> requests)
-      : kind_(kind),
-        file_(file),
-        codec_(codec),
-        requests_(std::move(requests)),
-        staging_(kMostRequests * kStagedPieceBytes) {
+  Direct(PageFile& file, Codec& codec) : file_(file), codec_(codec), staging_(kMostRequests * kStagedPieceBytes) {
     if (const int error = file_.set_direct(true); error != 0)
       throw Error("direct I/O is not possible in " + file_.directory() + ": " + error_text(error));
   }
   ~Direct() override { static_cast<void>(file_.set_direct(false)); }
 
-  BackendKind kind() const override { return kind_; }
+  BackendKind kind() const override { return BackendKind::kDirect; }
   uint64_t staging_bytes() const override { return staging_.bytes(); }
   IoResult write(const void* data, uint64_t bytes, uint64_t offset) noexcept override {
     return move(true, static_cast<unsigned char*>(const_cast<void*>(data)), bytes, offset);
@@ -89,9 +84,9 @@ class Direct final : public Backend {
   }
 
   void request(const Piece& piece) noexcept {
-    requests_->queue({page_.is_write, file_.descriptor(), buffer_of(piece) + piece.done_bytes,
-                      whole_blocks(piece.length) - piece.done_bytes, page_.offset + piece.at + piece.done_bytes,
-                      piece.number, page_.count == 1});
+    requests_.queue({page_.is_write, file_.descriptor(), buffer_of(piece) + piece.done_bytes,
+                     whole_blocks(piece.length) - piece.done_bytes, page_.offset + piece.at + piece.done_bytes,
+                     piece.number, page_.count == 1});
   }
 
   IoResult move(bool is_write, unsigned char* data, uint64_t bytes, uint64_t offset) noexcept {
@@ -129,7 +124,7 @@ class Direct final : public Backend {
       std::memset(buffer + piece.length, 0, whole_blocks(piece.length) - piece.length);
     }
     request(piece);
-    requests_->submit();
+    requests_.submit();
     return !page_.is_write || is_staged(piece) || codec_.move(buffer, buffer, piece.length);
   }
 
@@ -144,7 +139,7 @@ class Direct final : public Backend {
   int await_one(unsigned* under_way, IoResult* result) noexcept {
     uint64_t number = 0;
     int64_t moved = 0;
-    if (const int error = requests_->next_completion(&number, &moved); error != 0) return error;
+    if (const int error = requests_.next_completion(&number, &moved); error != 0) return error;
     Piece& piece = pieces_[number % kMostRequests];
     --*under_way;
     const uint64_t wanted = whole_blocks(piece.length);
@@ -166,10 +161,9 @@ class Direct final : public Backend {
     return 0;
   }
 
-  const BackendKind kind_;
   PageFile& file_;
   Codec& codec_;
-  const std::unique_ptr<Requests> requests_;
+  Requests requests_;
   const Staging staging_;
   Page page_;
   std::array<Piece, kMostRequests> pieces_{};
@@ -178,11 +172,7 @@ class Direct final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_direct_backend(PageFile& file, Codec& codec) {
-  return std::make_unique<Direct>(BackendKind::kDirect, file, codec, make_aio_requests());
-}
-
-std::unique_ptr<Backend> make_uring_backend(PageFile& file, Codec& codec) {
-  return std::make_unique<Direct>(BackendKind::kUring, file, codec, make_uring_requests());
+  return std::make_unique<Direct>(file, codec);
 }
 
 }  // namespace poet

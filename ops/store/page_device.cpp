@@ -16,7 +16,6 @@ namespace {
 
 // Of the available memory, a page file may fill this share of the page cache without pushing out much else.
 constexpr uint64_t kCacheShare = 8;
-constexpr uint64_t kProbeBytes = 4 << 20;
 
 // Sleeps as exactly as the system can: a thread's sleeps may otherwise last 50 us longer (prctl(2)).
 void sleep_until(Clock::time_point end) {
@@ -45,54 +44,39 @@ void PageDevice::reserve(uint64_t offset, uint64_t bytes, uint64_t file_bytes) {
 void PageDevice::use(BackendKind kind) {
   backend_.reset();  // before the next one sets the file's flags
   backend_ = make_backend(kind, file_, codec_);
-  const bool is_direct = kind == BackendKind::kDirect || kind == BackendKind::kUring;
-  if (is_direct && !codec_.changes_bytes()) allocations::align_large_blocks();
+  if (kind == BackendKind::kDirect && !codec_.changes_bytes()) allocations::align_large_blocks();
 }
 
-// Uses the back end that was asked for, or else the fastest that keeps the page cache free of a large file.
+// Uses the back end that was asked for, or else one that keeps the page cache free of a large file.
 void PageDevice::settle_backend(uint64_t file_bytes) {
-  if (options_.backend == BackendKind::kUring) {
-    try {
-      use(BackendKind::kUring);
-    } catch (const Error& error) {
-      use(BackendKind::kDirect);
-      reason_ = error.what();
-    }
-    return;
-  }
   if (options_.backend != BackendKind::kAuto) return use(options_.backend);
   const uint64_t available = available_bytes();
   reason_ = in_mib(file_bytes) + " of pages, " + in_mib(available) + " of memory available";
   if (file_bytes <= available / kCacheShare) return use(BackendKind::kCached);
-  probe_backends(std::min(kProbeBytes, file_bytes / kBlockBytes * kBlockBytes));
+  if (!try_direct()) use(BackendKind::kUncached);
 }
 
+// Uses direct I/O; false where the file system cannot do it, which some say only when they are asked for a transfer.
 // Nothing is in the file yet. What is tried in it has gone again afterwards.
-void PageDevice::probe_backends(uint64_t bytes) {
-  const Staging probe(bytes);
-  file_.reserve(0, bytes);
-  std::fill_n(probe.data(), probe.bytes(), static_cast<unsigned char>(0xa5));
-  auto fastest = BackendKind::kUncached;
-  auto least = Clock::duration::max();
-  for (const BackendKind kind : {BackendKind::kDirect, BackendKind::kUring}) {
-    try {
-      use(kind);
-    } catch (const Error&) {
-      continue;  // not possible here: the next may be
+bool PageDevice::try_direct() {
+  const Staging probe(kBlockBytes);
+  file_.reserve(0, kBlockBytes);
+  std::fill_n(probe.data(), kBlockBytes, static_cast<unsigned char>(0xa5));
+  bool is_possible = true;
+  try {
+    use(BackendKind::kDirect);
+    for (const bool is_write : {true, false}) {
+      codec_.begin(is_write, 0, Seal{next_generation(), 0, {}});
+      const IoResult moved =
+          is_write ? backend_->write(probe.data(), kBlockBytes, 0) : backend_->read(probe.data(), kBlockBytes, 0);
+      codec_.abandon();
+      is_possible = is_possible && moved.error == 0;
     }
-    const Clock::time_point start = Clock::now();
-    codec_.begin(true, 0, Seal{next_generation(), 0, {}});
-    const bool written = backend_->write(probe.data(), probe.bytes(), 0).error == 0;
-    codec_.abandon();
-    codec_.begin(false, 0, Seal{next_generation(), 0, {}});
-    const bool read = backend_->read(probe.data(), probe.bytes(), 0).error == 0;
-    codec_.abandon();
-    if (!written || !read || Clock::now() - start >= least) continue;
-    least = Clock::now() - start;
-    fastest = kind;
+  } catch (const Error&) {
+    is_possible = false;
   }
-  use(fastest);
-  file_.give_back(0, bytes);
+  file_.give_back(0, kBlockBytes);
+  return is_possible;
 }
 
 DeviceReport PageDevice::report() {

@@ -46,7 +46,7 @@ class PageDevice {
 
  private:
   void settle_backend(uint64_t file_bytes);
-  void probe_backends(uint64_t bytes);
+  bool try_direct();
   void use(BackendKind kind);
   IoResult move(Transfer& transfer) noexcept;
   void hold_back(const Transfer& transfer, Clock::time_point start);

@@ -1,8 +1,13 @@
-// Requests for direct I/O, several of them under way at once: what the direct back ends (direct.cpp) are made of.
+// Requests for direct I/O, several of them under way at once, by Linux's asynchronous I/O; one after the other where
+// the system forbids that. io_uring would gain nothing: for pieces of 256 KiB and more it is as fast, for smaller ones
+// slower, and containers forbid it by default (github.com/moby/moby, pull request 46762).
+// Source of the interface: the manual pages io_setup(2), io_submit(2), io_getevents(2) and io_destroy(2).
 #pragma once
 
+#include <linux/aio_abi.h>
+
+#include <array>
 #include <cstdint>
-#include <memory>
 
 namespace poet {
 
@@ -18,25 +23,51 @@ struct Request {
   bool is_only = false;  // no other will be under way beside it
 };
 
-class Requests {
+// Requests that have ended, or never began, before anybody waits for them.
+class Ended {
  public:
-  Requests() = default;
-  Requests(const Requests&) = delete;
-  Requests& operator=(const Requests&) = delete;
-  virtual ~Requests() = default;
+  void add(uint64_t number, int64_t result) noexcept { ended_[count_++] = {number, result}; }
+  bool take(uint64_t* number, int64_t* result) noexcept {
+    if (count_ == 0) return false;
+    --count_;
+    *number = ended_[count_].number;
+    *result = ended_[count_].result;
+    return true;
+  }
 
-  // They neither throw nor allocate. At most kMostRequests are queued and not ended.
-  virtual void queue(const Request& request) noexcept = 0;
-  // Has the system begin with what was queued. Without it, next_completion does so.
-  virtual void submit() noexcept = 0;
-  // Waits for a request to end: its number, and the bytes that it moved or an errno value below 0. Returns 0, or the
-  // errno value of a way that does not work any more.
-  virtual int next_completion(uint64_t* number, int64_t* result) noexcept = 0;
+ private:
+  struct Entry {
+    uint64_t number;
+    int64_t result;
+  };
+  std::array<Entry, kMostRequests> ended_{};
+  unsigned count_ = 0;
 };
 
-// By the system's asynchronous I/O, or one after the other where it is forbidden.
-std::unique_ptr<Requests> make_aio_requests();
-// By io_uring. Throws Error where the system cannot do that.
-std::unique_ptr<Requests> make_uring_requests();
+class Requests {
+ public:
+  Requests();
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+  ~Requests();
+
+  // They neither throw nor allocate. At most kMostRequests are queued and not ended.
+  void queue(const Request& request) noexcept;
+  // Has the system begin with what was queued. Without it, next_completion does so.
+  void submit() noexcept;
+  // Waits for a request to end: its number, and the bytes that it moved or an errno value below 0. Returns 0, or the
+  // errno value of a way that does not work any more.
+  int next_completion(uint64_t* number, int64_t* result) noexcept;
+
+ private:
+  void carry_out(const Request& request) noexcept;
+
+  aio_context_t context_ = 0;
+  bool is_possible_ = false;
+  std::array<iocb, kMostRequests> entries_{};
+  std::array<iocb*, kMostRequests> pointers_{};
+  unsigned queued_ = 0;
+  Ended ended_;
+};
 
 }  // namespace poet

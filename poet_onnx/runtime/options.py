@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PAGE_DIR_ENTRY = "poet.page_dir"
 _PAGE_DIR_VARIABLE = "POET_PAGE_DIR"
 
-Backend = Literal["auto", "cached", "uncached", "direct", "io_uring"]
+Backend = Literal["auto", "cached", "uncached", "direct"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 """Ways to move pages between memory and the page file."""
 CIPHERS = ("aes-256-gcm", "chacha20-poly1305")
@@ -61,9 +61,9 @@ class PagingOptions:
 
     Attributes:
         backend: "cached" goes through the page cache; "uncached" does so too and drops each page from it when the next
-            one comes; "direct" goes past it (O_DIRECT); "io_uring" does so with several requests under way, and is
-            "direct" where the system forbids io_uring. "auto" is "cached" for a page file that takes little of the free
-            memory, and else what a short measurement finds fastest of the others. `describe_store` tells the choice.
+            one comes; "direct" goes past it (O_DIRECT), with several requests under way. "auto" is "cached" for a page
+            file that takes little of the free memory, else "direct" where the file system can do that, or "uncached".
+            `describe_store` tells the choice.
         checksum: whether each page is known again by a 64-bit checksum when it is read.
         cipher: encrypts pages with a key that is only in memory, and authenticates them: "aes-256-gcm" (fast where the
             processor has instructions for it) or "chacha20-poly1305". Needs OpenSSL's libcrypto 3 or 1.1.

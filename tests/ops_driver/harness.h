@@ -50,8 +50,8 @@ inline std::shared_ptr<PageStore> make_store(StoreOptions options = {}) {
 inline std::vector<StoreOptions> every_kind_of_store() {
   std::vector<StoreOptions> kinds;
   for (const CipherKind cipher : {CipherKind::kNone, CipherKind::kAes256Gcm, CipherKind::kChaCha20Poly1305})
-    for (const BackendKind backend : {BackendKind::kAuto, BackendKind::kCached, BackendKind::kUncached,
-                                      BackendKind::kDirect, BackendKind::kUring}) {
+    for (const BackendKind backend :
+         {BackendKind::kAuto, BackendKind::kCached, BackendKind::kUncached, BackendKind::kDirect}) {
       StoreOptions options;
       options.backend = backend;
       options.cipher = cipher;
