@@ -130,5 +130,5 @@ def model(model_path: Callable[..., Path], tmp_path: Path) -> Path:
     """Return a small training model alone in a folder of its own."""
     path = tmp_path / "work" / "training_model.onnx"
     path.parent.mkdir()
-    path.write_bytes(model_path("mobilenet").read_bytes())
+    path.write_bytes(model_path("densenet").read_bytes())
     return path

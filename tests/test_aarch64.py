@@ -56,19 +56,25 @@ def train(machine: str, model: str, rewritten: Path, *options: str | Path) -> di
     return report
 
 
+def train_within_the_budget(machine: str, model: str, rewritten: Path, *options: str | Path) -> dict[str, Any]:
+    """Train; the measured peaks are the predicted one, within the budget."""
+    report = train(machine, model, rewritten, *options)
+    plan = json.loads({entry.key: entry.value for entry in onnx.load(rewritten).metadata_props}["poet.plan"])
+    assert report["peaks_bytes"][1:]
+    for peak_bytes in report["peaks_bytes"][1:]:  # the first step may include what a session allocates once
+        predicted_bytes = plan["prediction"]["transient_peak_bytes"]
+        assert predicted_bytes * (1 - PEAK_TOLERANCE) <= peak_bytes <= plan["budget_bytes"]
+    return report
+
+
 def train_in_two_parts(machine: str, model: str, rewritten: Path, *, steps: int) -> list[float]:
     """Train within the budget; go on from the checkpoint after the first step in a new process, to the same bits."""
     saved = rewritten.with_suffix(f".{machine}.safetensors")
-    whole = train(machine, model, rewritten, "--steps", str(steps), "--save", saved)
+    whole = train_within_the_budget(machine, model, rewritten, "--steps", str(steps), "--save", saved)
     resumed = train(machine, model, rewritten, "--first", "1", "--steps", str(steps - 1), "--resume", saved)
     assert whole["updates"] == resumed["updates"] == steps
     assert resumed["losses"] == whole["losses"][1:]
     assert resumed["parameters"] == whole["parameters"]
-    plan = json.loads({entry.key: entry.value for entry in onnx.load(rewritten).metadata_props}["poet.plan"])
-    # The first step may include what a session allocates once.
-    for peak_bytes in whole["peaks_bytes"][1:]:
-        predicted_bytes = plan["prediction"]["transient_peak_bytes"]
-        assert predicted_bytes * (1 - PEAK_TOLERANCE) <= peak_bytes <= plan["budget_bytes"]
     losses: list[float] = whole["losses"]
     return losses
 
@@ -90,6 +96,22 @@ def test_environments_hold_nothing_but_the_wheel_and_what_it_needs(tmp_path: Pat
     assert not {"onnxruntime-training", "torch", "pip"} & set(names)
 
 
+def test_shipped_plan_recomputes_and_pages_on_the_board(tmp_path: Path) -> None:
+    planned, shipped, plan = tmp_path / "host.onnx", tmp_path / "board.onnx", tmp_path / "plan.json"
+    rewrite("host", "transformer", planned, "--activation-budget", "20%", "--plan-out", plan)
+    rewrite("board", "transformer", shipped, "--plan", plan)
+    assert shipped.read_bytes() == planned.read_bytes()
+    nodes = onnx.load(shipped).graph.node
+    assert {"PageOutStart", "PageInStart"} <= {node.op_type for node in nodes if node.domain == "poet"}
+    assert [node.name for node in nodes if "/recompute_" in node.name]
+    losses = {
+        machine: train_within_the_budget(machine, "transformer", rewritten, "--steps", "2")["losses"]
+        for machine, rewritten in (("host", planned), ("board", shipped))
+    }
+    assert losses["board"] == pytest.approx(losses["host"], rel=LOSS_TOLERANCE)
+
+
+@pytest.mark.deep
 def test_vgg16_is_planned_and_trained_on_the_board_as_on_a_workstation(tmp_path: Path) -> None:
     losses = {}
     for machine in ("host", "board"):
@@ -101,21 +123,7 @@ def test_vgg16_is_planned_and_trained_on_the_board_as_on_a_workstation(tmp_path:
     assert losses["board"] == pytest.approx(losses["host"], rel=LOSS_TOLERANCE)
 
 
-def test_shipped_plan_recomputes_and_pages_on_the_board(tmp_path: Path) -> None:
-    planned, shipped, plan = tmp_path / "host.onnx", tmp_path / "board.onnx", tmp_path / "plan.json"
-    rewrite("host", "transformer", planned, "--activation-budget", "20%", "--plan-out", plan)
-    rewrite("board", "transformer", shipped, "--plan", plan)
-    assert shipped.read_bytes() == planned.read_bytes()
-    nodes = onnx.load(shipped).graph.node
-    assert {"PageOutStart", "PageInStart"} <= {node.op_type for node in nodes if node.domain == "poet"}
-    assert [node.name for node in nodes if "/recompute_" in node.name]
-    losses = {
-        machine: train_in_two_parts(machine, "transformer", rewritten, steps=4)
-        for machine, rewritten in (("host", planned), ("board", shipped))
-    }
-    assert losses["board"] == pytest.approx(losses["host"], rel=LOSS_TOLERANCE)
-
-
+@pytest.mark.deep
 def test_example_runs_on_board_and_workstation(tmp_path: Path) -> None:
     final = {}
     for machine in ("host", "board"):

@@ -1,4 +1,4 @@
-"""Short runs of the fuzz targets beside this file; POET_FUZZ_SECONDS makes each of them longer."""
+"""Runs of the fuzz targets beside this file; POET_FUZZ_SECONDS makes each of them longer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from test_ops_sanitizers import OPS, tool
+
+pytestmark = pytest.mark.deep
 
 TARGETS = Path(__file__).parent
 SECONDS = int(os.environ.get("POET_FUZZ_SECONDS", "15"))

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from test_ops_sanitizers import OPS, tool
 
+pytestmark = pytest.mark.deep
+
 SECONDS = 15
 SEEDS = 50
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.deep
+
 OPS = Path(__file__).resolve().parent.parent / "ops"
 SCENARIOS = 24  # printed by the driver as "ok: ...", and those of FORKS where it forks
 FORKS = 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
+from deep import sampled
 from onnx_ir.passes import PassBase
 from random_plans import file_order_plan, plan_of, random_plan
 
@@ -33,7 +34,7 @@ def prepare(path: Path) -> tuple[ir.Model, ScheduleProblem]:
     return model, ScheduleProblem(graph, cost_table(graph, load_device("a72")))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sampled(range(4), 0))
 @pytest.mark.parametrize("name", MODELS)
 def test_a_random_plan_keeps_every_bit_and_its_predicted_peak(
     model_path: Callable[..., Path], tmp_path: Path, name: str, seed: int

@@ -6,6 +6,7 @@ import random
 
 import pytest
 from brute_force import least_energy
+from deep import sampled
 from random_models import random_model
 
 from poet_onnx import rewrite, verify
@@ -17,7 +18,7 @@ from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.simulate import simulate
 
 METHODS = ({}, {"paging": False}, {"recompute": False})
-SEEDS = range(200)
+SEEDS = sampled(range(200), *range(0, 200, 13))
 
 
 def _tight(seed: int, layers: int, **options: bool) -> RewriteResult:
@@ -47,7 +48,7 @@ def test_rewritten_model_is_the_same_and_fits(seed: int) -> None:
     assert report.measured_transient_peak_bytes <= result.plan.budget_bytes
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", sampled(range(10), 0, 1, 5))
 def test_energy_equals_exhaustive_search_on_real_models(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poet_onnx.scheduling.candidates.TINY_FRACTION", 0.0)
     monkeypatch.setattr("poet_onnx.scheduling.residency.TOKEN_BYTES_EACH", 0)
