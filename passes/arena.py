@@ -10,7 +10,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.addresses.region import Address, Region, StepAddresses
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.passes.layout import ARENA, DOMAIN
-from poet_onnx.passes.weave import DOMAIN_VERSION
+from poet_onnx.passes.materialize import DOMAIN_VERSION
 
 
 class InsertArena(InPlacePass):

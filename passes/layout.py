@@ -58,6 +58,7 @@ class Placed:
         like: for every output the graph's tensor that it has the type and shape of, or `TOKEN`.
         source: name of the graph's node that it is, or repeats; "" for gates, scratch and transfers.
         slot: of a transfer, which slot of the page file; None otherwise.
+        value: of a transfer, the tensor that it moves; "" otherwise.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Placed:
     like: tuple[str, ...]
     source: str = ""
     slot: int | None = None
+    value: str = ""
 
 
 def lay_out(graph: TrainingGraph, steps: Sequence[Step]) -> tuple[Placed, ...]:
@@ -100,9 +102,8 @@ class _Names:
 
 @dataclass
 class _Stored:
-    """A page-out in progress or done: its slot, its newest token and the triggers of the page-ins that used it."""
+    """A page-out in progress or done: its newest token and the triggers of the page-ins that used it."""
 
-    slot: int
     token: str
     complete: bool
     triggers: set[str] = field(default_factory=set)
@@ -271,19 +272,22 @@ class _Layout:
         follower = self._steps[index + 1] if index + 1 < len(self._steps) else None
         return follower is not None and follower.action is end and follower.subject == self._steps[index].subject
 
-    def _transfer(self, op_type: str, name: str, inputs: Sequence[str], outputs: Mapping[str, str], slot: int) -> None:
-        placed = Placed(name, op_type, DOMAIN, tuple(inputs), tuple(outputs), tuple(outputs.values()), slot=slot)
-        self._placed.append(placed)
+    def _transfer(self, op_type: str, value: str, name: str, inputs: Sequence[str], outputs: Mapping[str, str]) -> None:
+        named = self._node_names.of(value, name)
+        made, like = tuple(outputs), tuple(outputs.values())
+        self._placed.append(
+            Placed(named, op_type, DOMAIN, tuple(inputs), made, like, slot=self._slots[value], value=value)
+        )
 
     def _page_out_start(self, index: int, value: str) -> None:
-        slot = self._slots.setdefault(value, len(self._slots))
+        self._slots.setdefault(value, len(self._slots))
         number = self._page_outs[value] = self._page_outs.get(value, 0) + 1
         source = self._name(value, self._lives.reads[index][value])
         synchronous = self._synchronous(index, Action.PAGE_OUT_END)
         op_type, word = ("PageOut", "page_out") if synchronous else ("PageOutStart", "page_out_start")
         token = self._values.of(value, f"/token_{number}" if synchronous else f"/started_{number}")
-        self._transfer(op_type, self._node_names.of(value, f"/{word}_{number}"), [source], {token: TOKEN}, slot)
-        self._stored[value] = _Stored(slot, token, complete=synchronous)
+        self._transfer(op_type, value, f"/{word}_{number}", [source], {token: TOKEN})
+        self._stored[value] = _Stored(token, complete=synchronous)
 
     def _page_out_end(self, index: int, value: str) -> None:
         if self._synchronous(index - 1, Action.PAGE_OUT_END) and self._steps[index - 1].action is Action.PAGE_OUT_START:
@@ -292,8 +296,7 @@ class _Layout:
         stored = self._stored[value]
         source = self._name(value, self._lives.reads[index][value])
         token = self._values.of(value, f"/token_{number}")
-        name = self._node_names.of(value, f"/page_out_end_{number}")
-        self._transfer("PageOutEnd", name, [stored.token, source], {token: TOKEN}, stored.slot)
+        self._transfer("PageOutEnd", value, f"/page_out_end_{number}", [stored.token, source], {token: TOKEN})
         stored.token, stored.complete = token, True
 
     def _page_in_start(self, index: int, value: str) -> None:
@@ -310,12 +313,10 @@ class _Layout:
         inputs = [token] if trigger is None else [token, trigger]
         result = self._name(value, version)
         if self._synchronous(index, Action.PAGE_IN_END):
-            name = self._node_names.of(value, f"/page_in_{number}")
-            self._transfer("PageIn", name, inputs, {result: value}, stored.slot)
+            self._transfer("PageIn", value, f"/page_in_{number}", inputs, {result: value})
             return
         raw, ticket = self._values.of(result, "/raw"), self._values.of(result, "/ticket")
-        name = self._node_names.of(value, f"/page_in_start_{number}")
-        self._transfer("PageInStart", name, inputs, {raw: value, ticket: TOKEN}, stored.slot)
+        self._transfer("PageInStart", value, f"/page_in_start_{number}", inputs, {raw: value, ticket: TOKEN})
 
     def _page_in_end(self, index: int, value: str) -> None:
         version = self._lives.reads[index][value]
@@ -325,6 +326,5 @@ class _Layout:
         result = self._name(value, version)
         raw, ticket = self._values.of(result, "/raw"), self._values.of(result, "/ticket")
         number = version.suffix.rpartition("_")[2]
-        name = self._node_names.of(value, f"/page_in_end_{number}")
-        self._transfer("PageInEnd", name, [raw, ticket], {result: value}, self._slots[value])
+        self._transfer("PageInEnd", value, f"/page_in_end_{number}", [raw, ticket], {result: value})
         self._release(index, value, number)

@@ -16,10 +16,10 @@ from poet_onnx.costing.device import load_device
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.annotate import AnnotateCosts
+from poet_onnx.passes.layout import lay_out
+from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.passes.normalize import normalize
-from poet_onnx.passes.order import OrderNodes
-from poet_onnx.passes.recompute import InsertRecompute
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.plan.serialization import from_json
 
@@ -37,6 +37,10 @@ def problem(model: ir.Model) -> ScheduleProblem:
     return ScheduleProblem(graph, cost_table(graph, load_device("a72")))
 
 
+def in_file_order(problem: ScheduleProblem) -> MaterializePlan:
+    return MaterializePlan(problem.graph, lay_out(problem.graph, file_order_plan(problem).steps))
+
+
 def test_a1_a2_every_node_carries_its_exact_costs(model: ir.Model, problem: ScheduleProblem) -> None:
     assert AnnotateCosts(problem.costs)(model).modified
     assert not AnnotateCosts(problem.costs)(model).modified
@@ -51,8 +55,7 @@ def test_a1_a2_every_node_carries_its_exact_costs(model: ir.Model, problem: Sche
 def test_a3_copies_carry_the_costs_of_their_original(model: ir.Model, problem: ScheduleProblem) -> None:
     plan = random_plan(problem, 1, recomputes=6, transfers=0)
     AnnotateCosts(problem.costs)(model)
-    OrderNodes(problem.graph, plan)(model)
-    InsertRecompute(problem.graph, plan)(model)
+    MaterializePlan(problem.graph, lay_out(problem.graph, plan.steps))(model)
     copies = [node for node in model.graph if "/recompute_" in (node.name or "")]
     originals = {node.name: node for node in model.graph}
     assert copies
@@ -90,19 +93,19 @@ def test_a_plan_that_does_not_read_back_is_found(model: ir.Model, problem: Sched
         write.ensures(model)
 
 
-def test_the_order_pass_refuses_another_model(problem: ScheduleProblem, model_path: Callable[..., Path]) -> None:
+def test_a_plan_is_not_materialized_in_another_model(problem: ScheduleProblem, model_path: Callable[..., Path]) -> None:
     other = load_model(model_path("mlp-bce"))
     normalize()(other)
     other.graph.remove([node for node in other.graph if node.op_type == "InPlaceAccumulatorV2"])
     with pytest.raises(PreconditionError):
-        OrderNodes(problem.graph, file_order_plan(problem))(other)
+        in_file_order(problem)(other)
 
 
 def test_a_model_that_was_changed_behind_a_pass_is_found(model: ir.Model, problem: ScheduleProblem) -> None:
-    order = OrderNodes(problem.graph, file_order_plan(problem))
-    order(model)
+    materialize = in_file_order(problem)
+    materialize(model)
     first = model.graph[0]
     model.graph.remove(first)
     model.graph.append(first)
     with pytest.raises(CheckFailedError, match="stands where the plan has"):
-        order.ensures(model)
+        materialize.ensures(model)

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 from deep import sampled
-from onnx_ir.passes import PassBase
+from onnx_ir.passes import PreconditionError
 from random_plans import file_order_plan, plan_of, random_plan
 
 import poet_onnx
@@ -16,12 +16,11 @@ from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.graph.extract import extract, load_model
+from poet_onnx.passes.layout import lay_out
+from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.passes.normalize import normalize
-from poet_onnx.passes.order import OrderNodes
-from poet_onnx.passes.paging import InsertPaging
-from poet_onnx.passes.recompute import InsertRecompute
-from poet_onnx.plan import Action, Plan, Step
+from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 
 MODELS = ["mlp-mse", "densenet", "unet", "mobilenet", "transformer", "resnet18", "bert-2"]
@@ -48,33 +47,37 @@ def test_a_random_plan_keeps_every_bit_and_its_predicted_peak(
     assert abs(report.measured_transient_peak_bytes - report.predicted_transient_peak_bytes) <= 64
 
 
+@pytest.mark.parametrize("kind", ["order", "recompute", "paging", "all"])
 @pytest.mark.parametrize("name", ["densenet", "transformer"])
-def test_the_model_is_complete_after_every_pass(model_path: Callable[..., Path], name: str) -> None:
+def test_each_kind_of_step_is_carried_out_by_itself(model_path: Callable[..., Path], name: str, kind: str) -> None:
     path = model_path(name)
     model, problem = prepare(path)
-    whole = random_plan(problem, 7, recomputes=12, transfers=10)
-    computes = [step for step in whole.steps if step.action is Action.COMPUTE]
-    stages: list[tuple[type[OrderNodes | InsertRecompute | InsertPaging], list[Step]]] = [
-        (OrderNodes, [step for step in computes if not step.copy]),
-        (InsertRecompute, computes),
-        (InsertPaging, list(whole.steps)),
-    ]
-    for make, steps in stages:
-        carry_out: PassBase = make(problem.graph, whole)
-        assert carry_out(model).modified
-        assert not carry_out(model).modified, "a second run must find nothing to do"
-        done = plan_of(problem, steps)
-        snapshot = model.clone()
-        WriteMetadata(problem.graph, done, version="0")(snapshot)
-        assert poet_onnx.verify(path, snapshot, feeds=1).problems == ()
+    recomputes, transfers = 12 * (kind in ("recompute", "all")), 10 * (kind in ("paging", "all"))
+    plan = random_plan(problem, 7, recomputes=recomputes, transfers=transfers)
+    assert (plan.prediction.recomputed_nodes > 0, plan.prediction.page_in_bytes > 0) == (recomputes > 0, transfers > 0)
+    materialize = MaterializePlan(problem.graph, lay_out(problem.graph, plan.steps))
+    assert materialize(model).modified
+    WriteMetadata(problem.graph, plan, version="0")(model)
+    assert poet_onnx.verify(path, model, feeds=1).problems == ()
+
+
+def test_a_plan_is_not_materialized_twice(model_path: Callable[..., Path]) -> None:
+    model, problem = prepare(model_path("densenet"))
+    plan = random_plan(problem, 7)
+    materialize = MaterializePlan(problem.graph, lay_out(problem.graph, plan.steps))
+    materialize(model)
+    with pytest.raises(PreconditionError) as refused:
+        materialize(model)
+    assert "other than the graph that the plan was made for" in str(refused.value.__cause__)
 
 
 def test_ordering_by_the_file_changes_no_node(model_path: Callable[..., Path]) -> None:
     model, problem = prepare(model_path("densenet"))
     before = [node.name for node in model.graph if node.op_type not in ("Identity", "Reshape")]
-    plan: Plan = file_order_plan(problem)
-    OrderNodes(problem.graph, plan)(model)
-    assert [node.name for node in model.graph if node.op_type not in ("Identity", "Reshape")] == before
+    plan = file_order_plan(problem)
+    MaterializePlan(problem.graph, lay_out(problem.graph, plan.steps))(model)
+    kept = [node.name for node in model.graph if node.op_type not in ("Identity", "Reshape", "Gate")]
+    assert kept == before
 
 
 @pytest.mark.parametrize("words", ["oi|r", "o|ri", "roi|", "oi|i", "or|i", "oir|i", "r|r", "o|i"])

@@ -25,12 +25,11 @@ from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.arena import InsertArena
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
+from poet_onnx.passes.layout import lay_out
 from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import WriteInputRanges, WriteMetadata
 from poet_onnx.passes.normalize import own_errors
-from poet_onnx.passes.order import OrderNodes
-from poet_onnx.passes.paging import InsertPaging
-from poet_onnx.passes.recompute import InsertRecompute
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.rewriting.planning import Planned
@@ -276,9 +275,7 @@ def _passes(request: Request, findings: Findings, forward: Callable[[], ir.Model
         WriteInputRanges(),
         PlanStep(request, findings),
         with_plan(lambda planned: AnnotateCosts(planned.costs)),
-        with_plan(lambda planned: OrderNodes(planned.graph, planned.plan)),
-        with_plan(lambda planned: InsertRecompute(planned.graph, planned.plan)),
-        with_plan(lambda planned: InsertPaging(planned.graph, planned.plan)),
+        with_plan(lambda planned: MaterializePlan(planned.graph, lay_out(planned.graph, planned.plan.steps))),
         with_plan(lambda planned: InsertArena(planned.region)),
         RemoveUnread(),
         with_plan(metadata),

@@ -17,9 +17,8 @@ from benchmark.prices import Prices
 from benchmark.problems import Prepared
 from benchmark.result import Solved, seconds_to_gap
 from poet_onnx.errors import PoetError
-from poet_onnx.passes.order import OrderNodes
-from poet_onnx.passes.paging import InsertPaging
-from poet_onnx.passes.recompute import InsertRecompute
+from poet_onnx.passes.layout import lay_out
+from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction
 
 Cell = str | int | float | None
@@ -124,8 +123,8 @@ def _carry_out(prepared: Prepared, verdict: Verdict) -> tuple[float | None, str]
     model = prepared.variant.model.clone()
     begin = time.monotonic()
     try:
-        for make in (OrderNodes, InsertRecompute, InsertPaging):
-            make(prepared.problem.graph, plan)(model)
+        graph = prepared.problem.graph
+        MaterializePlan(graph, lay_out(graph, plan.steps))(model)
     except (PassError, InvariantError, PoetError) as error:
         return None, f"cannot be carried out: {error.__cause__ or error}"
     return time.monotonic() - begin, ""
