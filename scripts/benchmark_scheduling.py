@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare schedulers on the same problems: ours, its greedy start, the paper's program, retention intervals.
+"""Compare schedulers on the same problems: ours, its quick plan, the paper's program, retention intervals.
 
 python scripts/benchmark_scheduling.py --quick -o quick.csv
 Every method runs in a process of its own and gets the same graph, order, costs and budget; every plan is judged by the
@@ -96,7 +96,7 @@ def _chosen(pattern: str, quick: bool) -> list[Case]:
 def _limits(options: argparse.Namespace, method: str) -> Limits:
     seconds = options.time_limit
     if seconds is None:
-        own = OUR_SECONDS if method in ("ours", "greedy") else OTHERS_SECONDS
+        own = OUR_SECONDS if method in ("ours", "quick") else OTHERS_SECONDS
         seconds = 20.0 if options.quick else own
     return Limits(seconds, options.gap, options.threads, options.seed)
 

@@ -119,7 +119,7 @@ def test_plans_hold_in_the_simulator_and_exact_methods_agree_with_exhaustive_sea
             energy = verdict.prediction.energy_joules
             assert energy >= best * (1 - 1e-6)
             assert solved.bound_joules <= energy * (1 + 1e-6)
-            if method != "greedy":
+            if method != "quick":
                 assert solved.status == "optimal"
                 assert energy == pytest.approx(best, rel=1e-5)
                 assert solved.bound_joules == pytest.approx(best, rel=1e-5)
@@ -172,7 +172,7 @@ def test_size_is_known_before_the_program_is_built() -> None:
 def test_a_process_that_fails_says_why() -> None:
     problem, order = _tight(1, 0.4)
     without_budget = dataclasses.replace(problem, budget_bytes=None)
-    solved = run("greedy", without_budget, order, SECONDS)
+    solved = run("quick", without_budget, order, SECONDS)
     assert solved.status == "failed"
     assert "budget" in solved.note
 
@@ -257,14 +257,14 @@ def test_an_interrupted_run_keeps_its_rows(
     (tmp_path / "models" / "vgg16-b1").mkdir(parents=True)
     (tmp_path / "models" / "vgg16-b1" / "training_model.onnx").symlink_to(model_path("vgg16"))
 
-    def until_greedy(method: str, problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
-        if method == "greedy":
+    def until_quick(method: str, problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
+        if method == "quick":
             raise KeyboardInterrupt
         return run(method, problem, order, limits)
 
-    monkeypatch.setattr(benchmark_scheduling, "run", until_greedy)
+    monkeypatch.setattr(benchmark_scheduling, "run", until_quick)
     table = tmp_path / "out" / "table.csv"
-    arguments = ["--cases", "vgg16-whole/m4/step5/none", "--methods", "ours,greedy", "-o", str(table)]
+    arguments = ["--cases", "vgg16-whole/m4/step5/none", "--methods", "ours,quick", "-o", str(table)]
     code = benchmark_scheduling.main([*arguments, "--models", str(tmp_path / "models")])
     assert code == 130
     assert str(table) in capsys.readouterr().err

@@ -16,7 +16,7 @@ from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.plugins import Rounding, Watcher
 from poet_onnx.scheduling.solver import _build, solve
-from poet_onnx.scheduling.starts import greedy_start, rounded_start
+from poet_onnx.scheduling.starts import paged_start, rounded_start
 from poet_onnx.simulate import simulate
 
 
@@ -37,7 +37,7 @@ def test_a_rounding_is_a_schedule_whatever_the_levels(seed: int) -> None:
             assert row.high is None or total <= row.high + 1e-9
         simulate(problem, to_steps(model, x))
     # A value that may be brought back is: keeping less is always among what is tried.
-    assert found or greedy_start(model) is None
+    assert found or paged_start(model) is None
 
 
 def test_scip_takes_what_is_rounded_at_its_root() -> None:
@@ -81,7 +81,7 @@ def test_an_interrupt_while_rounding_or_looking_for_rows_ends_the_search(
 @pytest.mark.parametrize("is_given_one", [False, True])
 def test_patience_with_assignments_that_make_no_plan_in_time_ends(is_given_one: bool) -> None:
     problem, model = tight_model(6, 20, 0.2)
-    start = greedy_start(model)
+    start = paged_start(model)
     assert start is not None
     hasty = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0, patience_iterations=0)
     late = replace(problem, deadline_seconds=1e-9)

@@ -12,11 +12,15 @@ from random_graphs import random_graph
 from tight_models import tight_model
 
 from poet_onnx.errors import LimitReachedError
+from poet_onnx.plan import Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule, smallest_budget
+from poet_onnx.scheduling.eviction import Prices
+from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.lowering import to_steps
+from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.search import improve
-from poet_onnx.scheduling.starts import greedy_start
+from poet_onnx.scheduling.starts import paged_start, start_from
 from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
@@ -28,7 +32,7 @@ from proofs.finding import exact_bytes
 @pytest.mark.parametrize("seed", range(25))
 def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[str, bool]) -> None:
     problem, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4, **options)
-    start = greedy_start(model)
+    start = paged_start(model)
     if start is None:
         return
     improved = improve(model, start, time_limit_seconds=2.0)
@@ -44,12 +48,19 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
     assert prediction.energy_joules == pytest.approx(base + model.joules(improved), rel=1e-9)
 
 
+def _quick_steps(problem: ScheduleProblem) -> tuple[Step, ...]:
+    lives = Lifetimes(problem)
+    profile = lives.profile(lives.order_of(memory_aware_order(problem)))
+    quick = quick_plan(lives, Prices.of(lives), profile, problem.budget_bytes or 0)
+    return quick.steps if quick is not None else ()
+
+
 def test_the_search_alone_comes_close_to_the_optimum() -> None:
     spent = best = 0.0
     with exact_bytes():  # tokens are as large as these values
         for seed in range(12):
             problem, model = tight_model(seed, 12, 0.3)
-            start = greedy_start(model)
+            start = start_from(model, _quick_steps(problem))
             assert start is not None
             spent += model.joules(improve(model, start, time_limit_seconds=2.0))
             plan = schedule(problem, gap=0.0, order=memory_aware_order(problem))

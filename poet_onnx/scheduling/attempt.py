@@ -1,4 +1,4 @@
-"""One model from start to finish: a greedy start, local search, SCIP, local search on what it found."""
+"""One model from start to finish: the best plan so far, local search, SCIP, local search on what it found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.outcome import Limits, Outcome, seconds_until
 from poet_onnx.scheduling.search import MOST_CHANGES, improve
-from poet_onnx.scheduling.starts import greedy_start
+from poet_onnx.scheduling.starts import paged_start, start_from
 from poet_onnx.scheduling.timely import improve_in_time
 from poet_onnx.scheduling.timing import Timing
 
@@ -36,7 +36,7 @@ def attempt(
 ) -> tuple[Outcome, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
 
-    If there is no plan after the greedy start, `is_hopeless` is asked whether none is to be found, given the model and
+    If there is no plan after the local search, `is_hopeless` is asked whether none is to be found, given the model and
     the start, if there is one, before time is given a price and the solver starts.
 
     Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
@@ -58,13 +58,9 @@ def attempt(
         without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
         if model.memory.fixed_bytes > budget_bytes - tightened:
             return Outcome(without, None, bound, 0), model
-        start = None if model.placing else greedy_start(model)
-        if start is not None:
-            start = _improved(model, incumbent, start, SEARCH_SHARE * seconds_until(end))
+        start = None if model.placing else _start(model, incumbent, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is None and not model.placing and not tightened and is_hopeless(model, start):
             return Outcome("infeasible", None, bound, 0), model
-        if start is None and not model.placing:
-            start = _in_time(model, incumbent, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is not None and time.monotonic() > end:
             outcome = Outcome("time_limit", None, bound, 0)
         else:
@@ -87,18 +83,15 @@ def attempt(
     return Outcome("time_limit", None, bound, 0), model
 
 
-def _improved(
-    model: Formulation, incumbent: Incumbent, start: list[float], time_limit_seconds: float
-) -> list[float] | None:
-    """Offer a start that may exceed rows of time, and what local search makes of it, which does not; return that."""
-    incumbent.offer(model, start)
+def _start(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) -> list[float] | None:
+    """Offer what local search makes of the best plan so far, in time or not, or of paging everything; return that."""
+    start = None if incumbent.start is None else start_from(model, incumbent.start)
+    if start is None:
+        start = paged_start(model)
+        if start is None:
+            return None
+        incumbent.offer(model, start)
     improved = improve_in_time(model, start, time_limit_seconds=time_limit_seconds, most_changes=START_CHANGES)
     if improved is not None:
         incumbent.offer(model, improved)
     return improved
-
-
-def _in_time(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) -> list[float] | None:
-    """Return a start where every greedy one takes too much time, as `_improved` does."""
-    start = greedy_start(replace(model, time=[])) if model.time else None
-    return None if start is None else _improved(model, incumbent, start, time_limit_seconds)

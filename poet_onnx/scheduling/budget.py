@@ -17,7 +17,7 @@ from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.outcome import Limits
-from poet_onnx.scheduling.starts import greedy_start
+from poet_onnx.scheduling.starts import paged_start
 
 SEARCH_SECONDS = 20.0
 
@@ -119,7 +119,7 @@ def _search(
         if model.memory.fixed_bytes > budget:
             budget = model.memory.fixed_bytes
             continue
-        if greedy_start(model) is not None:
+        if paged_start(model) is not None:
             return _tightened(instance, model), floor
         found, proven, _ = least_budget(model, time_limit_seconds=seconds)
         floor = floor.lifted(int(min(proven, found)), model)
@@ -184,7 +184,7 @@ def _tightened(instance: Instance, model: Formulation) -> int:
     """
     while model.memory.fixed_bytes < model.budget_bytes:
         tighter = _model(instance, model.memory.fixed_bytes)
-        if tighter.memory.fixed_bytes > tighter.budget_bytes or greedy_start(tighter) is None:
+        if tighter.memory.fixed_bytes > tighter.budget_bytes or paged_start(tighter) is None:
             break
         model = tighter
     return model.budget_bytes

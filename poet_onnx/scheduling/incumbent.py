@@ -28,6 +28,7 @@ class Incumbent:
         joules: its energy as simulated, infinite without a plan.
         bound: what is proven.
         fastest_seconds: of all plans offered, those included that miss the deadline.
+        start: the steps to set out from: those of the plan, or of the fastest one that misses the deadline.
         iterations: of the simplex, spent on it so far.
         refused: why the simulator refused plans, those aside that miss the deadline.
     """
@@ -41,6 +42,7 @@ class Incumbent:
     ) -> None:
         self.steps: tuple[Step, ...] | None = None
         self.prediction: Prediction | None = None
+        self.start: tuple[Step, ...] | None = None
         self.joules = self.fastest_seconds = float("inf")
         self.base_joules = base_joules
         self.bound = Bound.base(base_joules)
@@ -71,11 +73,14 @@ class Incumbent:
 
     def take(self, steps: tuple[Step, ...], prediction: Prediction) -> bool:
         """Take a plan whose transfers are placed and which the simulator has accepted, as `offer` does."""
+        if self.steps is None and prediction.seconds < self.fastest_seconds:
+            self.start = steps
         self.fastest_seconds = min(self.fastest_seconds, prediction.seconds)
         if prediction.seconds > self._latest_seconds:
             return False
         if self.prediction is None or prediction.energy_joules < self.prediction.energy_joules:
-            self.steps, self.prediction, self.joules = steps, prediction, prediction.energy_joules
+            self.start = self.steps = steps
+            self.prediction, self.joules = prediction, prediction.energy_joules
             self.report()
         return True
 

@@ -9,6 +9,7 @@ import heapq
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from poet_onnx.scheduling.formulation import Formulation, Supplies
 
 MOST_EJECTIONS = 6
 """Values that one move may send out of RAM to make room for another."""
+
+MOST_EVICTIONS = 1_000
+"""Values that may be sent out of RAM to make an assignment fit."""
 
 MOST_PRICED = 6
 """Values that are looked at closely before one is ejected."""
@@ -56,6 +60,17 @@ def improve(
     return search.x
 
 
+def fitted(model: Formulation, x: list[float]) -> list[float] | None:
+    """Return an assignment whose memory fits, made from one that may need more; None if too much would have to leave.
+
+    Args:
+        model: what is assigned; the rows of time may be exceeded.
+        x: satisfies all rows but, perhaps, those of memory and time.
+    """
+    search = _Search(replace(model, time=[]), x, MOST_CHANGES)
+    return search.x if search.fit() else None
+
+
 class _Search(Assignment):
     def __init__(self, model: Formulation, x: list[float], most_changes: int) -> None:
         super().__init__(model, x)
@@ -71,6 +86,20 @@ class _Search(Assignment):
     def is_over(self, deadline: float) -> bool:
         """Return whether the search has done enough."""
         return self.changes >= self.most_changes or time.monotonic() > deadline
+
+    def fit(self) -> bool:
+        """Send values out of RAM until every row of memory holds; return whether it does."""
+        before = Before(set(), set(), {})
+        for _ in range(MOST_EVICTIONS):
+            excess = self.activity - self.ceilings.limit
+            row = int(np.argmax(excess)) if len(excess) else 0
+            if not len(excess) or excess[row] <= 0:
+                return True
+            ejection = self._ejection(row, float(excess[row]), set())
+            if ejection is None:
+                return False
+            self.put(ejection, Supplies(frozenset(), frozenset()), before)
+        return False
 
     def descend(self, deadline: float) -> bool:
         """Try every move once, the dearest supply first; return whether anything became cheaper."""

@@ -1,18 +1,13 @@
-"""Feasible schedules without branching: give everything back, then keep in RAM what pays most for its place.
-
-Or keep what the solution of a relaxation keeps for the most part, and bring back the rest as it does.
-"""
+"""Feasible schedules without branching: what a plan brings back, or what the solution of a relaxation mostly does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from poet_onnx.plan import Action, Step
 from poet_onnx.scheduling.formulation import Formulation, Supplies
-from poet_onnx.scheduling.memory import Ceilings
-
-MOST_VARIABLE_VISITS = 1_000_000
-"""Variables that the greedy start may set, over all its trials: about half a second, and the same on any machine."""
+from poet_onnx.scheduling.search import fitted
 
 SHARES_KEPT = (0.1, 0.3, 0.5, 0.7, 0.9, 0.999)
 """How much of a value a relaxation must keep in RAM, for it to be kept; the first that fits is taken."""
@@ -34,19 +29,48 @@ class Gap:
     length: int
 
 
-def greedy_start(model: Formulation) -> list[float] | None:
-    """Return a feasible assignment of all variables, or None if none was found this way."""
-    gaps = _gaps(model)
-    ceilings = model.ceilings()
-    forced = {gap for gap in gaps if _must_stay(model, gap)}
-    # A value that is read again at once is best kept; only where that is too much may it be recomputed. Where there is
-    # no room for the tokens of transfers, all may have to stay.
-    for retained in (forced | {gap for gap in gaps if gap.length == 1}, forced, set(gaps)):
-        decisions = _Decisions(model, retained)
-        best = decisions.assignment()
-        if best is not None and ceilings.holds(best):
-            return _retain_more(model, ceilings, decisions, best)
-    return None
+def start_from(model: Formulation, steps: Sequence[Step]) -> list[float] | None:
+    """Return an assignment that brings back what a plan brings back, as far as the model has a variable for that.
+
+    What it has none for stays in RAM, for which others may have to leave.
+
+    Args:
+        model: what to assign; the rows of time may be exceeded.
+        steps: of a plan in the model's order, wherever its transfers stand.
+    """
+    candidates = model.candidates
+    position = {node.name: number for number, node in enumerate(candidates.instance.nodes)}
+    number = {name: value for value, name in enumerate(candidates.instance.values)}
+    at = {
+        (value, event.stage): index for value, events in candidates.events.items() for index, event in enumerate(events)
+    }
+    recomputed: set[tuple[int, int]] = set()
+    paged_in: set[tuple[int, int]] = set()
+    stage = 0
+    for step in steps:
+        if step.action is Action.COMPUTE and not step.copy:
+            stage += 1
+        values: Sequence[int] = ()
+        if step.action is Action.COMPUTE and step.copy:
+            values = candidates.instance.writes[position[step.subject]]
+        elif step.action is Action.PAGE_IN_END:
+            values = (number[step.subject],)
+        for value in values:
+            index = at.get((value, stage))
+            slot = None if index is None else candidates.events[value][index].own
+            if index is not None and slot is not None and step.copy:
+                recomputed.add((stage, candidates.slots[stage][slot]))
+            elif index is not None and (value, index) in model.page_in:
+                paged_in.add((value, index))
+    made = {(value, at.get((value, stage))) for stage, unit in recomputed for value in candidates.units[unit].outputs}
+    supplies = Supplies(frozenset(recomputed), frozenset(paged_in - made))
+    return fitted(model, model.complete(model.useful(supplies)))
+
+
+def paged_start(model: Formulation) -> list[float] | None:
+    """Return the assignment that keeps in RAM only what it must, or all there is, or None if neither fits."""
+    starts = (rounded_start(model, [level] * len(model.cost)) for level in (0.0, 1.0))
+    return next((start for start in starts if start is not None), None)
 
 
 def rounded_start(model: Formulation, levels: Sequence[float]) -> list[float] | None:
@@ -69,31 +93,6 @@ def rounded_start(model: Formulation, levels: Sequence[float]) -> list[float] | 
     return None
 
 
-def _retain_more(
-    model: Formulation,
-    ceilings: Ceilings,
-    decisions: _Decisions,
-    best: list[float],
-) -> list[float]:
-    """Keep more values in RAM, in batches while they fit, those first that pay most for their place."""
-    waiting = [gap for gap in _gaps(model) if gap not in decisions.retained]
-    waiting.sort(key=lambda gap: (-_worth(model, gap), gap.value, gap.last))
-    trials = max(20, MOST_VARIABLE_VISITS // max(1, len(model.cost)))
-    batch = max(1, len(waiting) // 8)
-    while waiting and trials:
-        trials -= 1
-        trial = _Decisions(model, decisions.retained | set(waiting[:batch]))
-        x = trial.assignment()
-        if x is not None and ceilings.holds(x) and model.joules(x) <= model.joules(best):
-            decisions, best = trial, x
-            waiting = waiting[batch:]
-        elif batch > 1:
-            batch = max(1, batch // 2)
-        else:
-            waiting = waiting[1:]
-    return best
-
-
 def _gaps(model: Formulation) -> list[Gap]:
     gaps = []
     for value, events in model.candidates.events.items():
@@ -110,28 +109,16 @@ def _must_stay(model: Formulation, gap: Gap) -> bool:
     return (gap.value, gap.last) not in model.page_in and event.own is None
 
 
-def _worth(model: Formulation, gap: Gap) -> float:
-    """Return joules saved per byte and stage by keeping a value in RAM through a gap."""
-    candidates = model.candidates
-    event = candidates.events[gap.value][gap.last]
-    prices = []
-    if (gap.value, gap.last) in model.page_in:
-        prices.append(model.cost[model.page_in[gap.value, gap.last]] + 0.7 * model.cost[model.page_out[gap.value]])
-    if event.own is not None:
-        prices.append(candidates.units[candidates.slots[event.stage][event.own]].joules)
-    return min(prices, default=0.0) / (candidates.instance.sizes[gap.value] * gap.length)
-
-
 @dataclass(frozen=True)
 class _Decisions:
     """Which gaps are kept in RAM; the others are ended by a page-in, or by recompute where paging is not possible.
 
-    With levels of a relaxation given, they say where both are possible which of them.
+    Where both are possible, the levels of a relaxation say which of them.
     """
 
     model: Formulation
     retained: set[Gap]
-    levels: Sequence[float] | None = None
+    levels: Sequence[float]
 
     def assignment(self) -> list[float] | None:
         """Return values for all variables, or None where a recompute lacks an input that nothing can supply."""
@@ -183,7 +170,7 @@ class _Decisions:
         page_in = self.model.page_in.get((value, index))
         event = self.model.candidates.events[value][index]
         own = self.model.own(event.stage, event)
-        if page_in is None or own is None or self.levels is None:
+        if page_in is None or own is None:
             return page_in is not None
         return self.levels[page_in] >= self.levels[own]
 

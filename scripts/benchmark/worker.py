@@ -27,7 +27,7 @@ class Solver(Protocol):
 
 METHODS: dict[str, tuple[str, str]] = {
     "ours": ("benchmark.ours", "solve_ours"),
-    "greedy": ("benchmark.greedy", "solve_greedy"),
+    "quick": ("benchmark.quick", "solve_quick"),
     "paper-scip": ("benchmark.paper_scip", "solve_paper_scip"),
     "paper-highs": ("benchmark.paper_highs", "solve_paper_highs"),
     "retention-cpsat": ("benchmark.retention_cpsat", "solve_retention"),

@@ -15,7 +15,7 @@ from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation, Supplies
 from poet_onnx.scheduling.instance import build_instance
 from poet_onnx.scheduling.lowering import to_steps
-from poet_onnx.scheduling.starts import greedy_start
+from poet_onnx.scheduling.starts import paged_start
 from poet_onnx.simulate import simulate
 from proofs.finding import FAILED, Finding
 
@@ -54,7 +54,7 @@ def check_admitted(seed: int, *, most_nodes: int = 44) -> list[Finding]:
 
 def _walk(model: Formulation, rng: random.Random) -> Iterator[list[float]]:
     """Yield assignments that all rows hold for, each a few changes away from an earlier one."""
-    start = greedy_start(model)
+    start = paged_start(model)
     here = None if start is None else model.supplies(start)
     for _ in range(STEPS if here is not None else 0):
         assert here is not None
