@@ -6,9 +6,6 @@ equality: energy and bound are those of exhaustive search within the class; how 
 validity: every plan, and every plan offered on the way to it, passes the simulator and keeps budget and deadline.
 admitted: what the rows of the model admit, walks from one assignment to another, the simulator accepts.
 rows: no row of the model, those of time included, leaves out a plan that keeps the budget and the deadline.
-decisions: on small graphs with slow transfers, sets of recomputes and page-ins of which a search over all places of
-    their transfers knows the least time; the model with every row of time admits those that can be in time. How many
-    of the others it refuses says how strong the rows are; tests/test_scheduling_timing.py seeds faults in them.
 search: exhaustive search over plans with the places of their transfers finds none that a bound or a proof denies.
 monotone: over grids of budgets and deadlines, more of either never costs more; with --models on these as well.
 The exit code is 1 if there is a counterexample; each is printed with what makes it again. Proofs that are not asked for
@@ -29,7 +26,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from proofs.admitted import check_admitted
-from proofs.decisions import check_decisions
 from proofs.equality import check_equality
 from proofs.finding import Finding
 from proofs.monotone import check_model, check_monotone
@@ -42,7 +38,6 @@ PROOFS: dict[str, tuple[Callable[[int], list[Finding]], int]] = {
     "validity": (check_validity, 1000),
     "admitted": (check_admitted, 1000),
     "rows": (check_rows, 1000),
-    "decisions": (check_decisions, 300),
     "search": (check_search, 400),
     "monotone": (check_monotone, 30),
 }

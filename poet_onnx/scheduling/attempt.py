@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from poet_onnx.scheduling.building import formulate
@@ -31,13 +30,9 @@ def attempt(
     timing: Timing | None,
     limits: Limits,
     *,
-    is_hopeless: Callable[[Formulation, list[float] | None], bool] = lambda model, start: False,
     must_count_all: bool = False,
 ) -> tuple[Outcome, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
-
-    If there is no plan after the local search, `is_hopeless` is asked whether none is to be found, given the model and
-    the start, if there is one, before time is given a price and the solver starts.
 
     Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
     model is solved again; the bound is the first model's.
@@ -58,9 +53,7 @@ def attempt(
         without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
         if model.memory.fixed_bytes > budget_bytes - tightened:
             return Outcome(without, None, bound, 0), model
-        start = None if model.placing else _start(model, incumbent, SEARCH_SHARE * seconds_until(end))
-        if incumbent.steps is None and not model.placing and not tightened and is_hopeless(model, start):
-            return Outcome("infeasible", None, bound, 0), model
+        start = _start(model, incumbent, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is not None and time.monotonic() > end:
             outcome = Outcome("time_limit", None, bound, 0)
         else:
@@ -73,9 +66,6 @@ def attempt(
         if outcome.x is None:
             return outcome, model
         exact = model.exact(outcome.x)
-        if model.placing:
-            incumbent.offer(model, exact)
-            return replace(outcome, x=tuple(exact)), model
         if model.ceilings().excess_bytes(exact) <= tightened:
             exact = improve(model, exact, time_limit_seconds=seconds_until(end))
             incumbent.offer(model, exact)

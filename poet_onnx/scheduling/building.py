@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poet_onnx.scheduling.candidates import Event, find_candidates
-from poet_onnx.scheduling.channel import add_places
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import Instance
 from poet_onnx.scheduling.memory import Row
@@ -56,13 +55,14 @@ def formulate(
 def _formulate(
     instance: Instance, budget_bytes: int, timing: Timing | None, *, lengthen: bool = True, counts_all: bool
 ) -> Formulation:
-    time_matters = timing is not None and timing.limits_transfers
+    is_timed = timing is not None and timing.limits_transfers
     candidates = find_candidates(
         instance,
         budget_bytes,
         longest_seconds=float("inf") if timing is None else timing.spare_seconds,
-        prune=not time_matters or not instance.problem.costs.asynchronous or (timing is not None and timing.is_narrow),
-        time_matters=time_matters,
+        # Where only the time of transfers could speak for a recompute, a model that leaves plans out leaves it out too.
+        prune=not (timing is not None and is_timed and timing.leaves_none_out and instance.problem.costs.asynchronous),
+        time_matters=is_timed,
         lengthen=lengthen,
         small_share=0.0 if counts_all else None,
     )
@@ -75,7 +75,6 @@ def _formulate(
     if timing is not None:
         add_footprints(model, timing)
         add_time_rows(model, timing)
-        add_places(model, timing)
     _add_fetch_rows(model)
     model.memory = memory_rows(model, counts_tokens=counts_all)
     return model

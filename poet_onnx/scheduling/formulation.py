@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from poet_onnx.scheduling.candidates import Candidates, Event
-from poet_onnx.scheduling.memory import Ceilings, MemoryRows, Row, Stay
+from poet_onnx.scheduling.memory import Ceilings, MemoryRows, Row
 
 
 class Supplied(Protocol):
@@ -75,10 +75,6 @@ class Formulation:
         leaving_until: the stage up to which they do.
         arrival: for page-ins that must start stages before they are needed, the first stage whose node they are in RAM
             with; that stage's recomputes may come before.
-        unwritten: for a value, the event it waits for and a stage, whether it is in RAM while the stage's node runs
-            only because its page-out has not ended.
-        early: for a page-in and a stage, whether its buffer is in RAM while the stage's node runs.
-        stays: what these keep in RAM.
         is_narrow: what is set aside for small values and tokens left room for fewer choices than there are.
         proves: every plan of the class within the budget and the deadline satisfies the rows.
     """
@@ -94,9 +90,6 @@ class Formulation:
     leaving: dict[int, int] = field(default_factory=dict)
     leaving_until: dict[int, int] = field(default_factory=dict)
     arrival: dict[tuple[int, int], int] = field(default_factory=dict)
-    unwritten: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    early: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    stays: list[Stay] = field(default_factory=list)
     is_narrow: bool = False
     proves: bool = True
     recompute: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -115,11 +108,6 @@ class Formulation:
     def require(self, required: int, by: int, *, unless: Iterable[int] = ()) -> None:
         """Add the row that one variable is at least another, less its excuses."""
         self.rows.append(Row({required: 1.0, by: -1.0, **dict.fromkeys(unless, 1.0)}, low=0.0))
-
-    @property
-    def placing(self) -> tuple[int, ...]:
-        """Return the binary variables that say where transfers are, which supplies do not determine."""
-        return (*self.unwritten.values(), *self.early.values())
 
     def own(self, stage: int, event: Event) -> int | None:
         """Return the variable that recomputes a value at one of its events, if any."""
@@ -149,11 +137,8 @@ class Formulation:
         return x
 
     def exact(self, x: Sequence[float]) -> list[float]:
-        """Return a solver's assignment with whole numbers: what it decides, all that follows, where transfers are."""
-        found = self.complete(self.supplies(x))
-        for variable in self.placing:
-            found[variable] = float(x[variable] > 0.5)
-        return found
+        """Return a solver's assignment with whole numbers: what it decides, and all that follows."""
+        return self.complete(self.supplies(x))
 
     def joules(self, x: Sequence[float]) -> float:
         """Return what an assignment of the variables costs."""

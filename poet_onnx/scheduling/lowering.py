@@ -11,13 +11,13 @@ from poet_onnx.scheduling.formulation import Formulation
 def to_steps(model: Formulation, x: Sequence[float]) -> tuple[Step, ...]:
     """Return the steps that an assignment describes, each transfer's halves side by side.
 
-    A value is paged out right after it is made, or behind others that must leave before it, and paged in right before
-    its first reader of the stage.
+    A value is paged out right after it is made, and paged in right before its first reader of the stage.
     """
     instance, candidates = model.candidates.instance, model.candidates
     leaving: dict[int, list[int]] = {}
-    for value, stage in _departures(model, x):
-        leaving.setdefault(stage, []).append(value)
+    for value, variable in model.page_out.items():
+        if x[variable] > 0.5:
+            leaving.setdefault(instance.producer[value], []).append(value)
     arriving: dict[int, list[int]] = {}
     for (value, index), variable in model.page_in.items():
         if x[variable] > 0.5:
@@ -41,25 +41,6 @@ def to_steps(model: Formulation, x: Sequence[float]) -> tuple[Step, ...]:
             name = instance.values[value]
             steps.extend((Step(Action.PAGE_OUT_START, name), Step(Action.PAGE_OUT_END, name)))
     return tuple(steps)
-
-
-def _departures(model: Formulation, x: Sequence[float]) -> Iterator[tuple[int, int]]:
-    """Yield each value that is paged out with the stage behind whose node that begins.
-
-    A value of which the assignment says that it is still to be written at a stage leaves behind those which are not.
-    """
-    producer = model.candidates.instance.producer
-    leaving = [value for value, variable in model.page_out.items() if x[variable] > 0.5]
-    waits_until: dict[int, int] = {}
-    gone_by: dict[int, int] = {}
-    for (value, index, stage), variable in sorted(model.unwritten.items()):
-        if x[variable] > 0.5:
-            waits_until[value] = stage
-        elif x[model.page_out[value]] > 0.5 > x[model.retain[value, index]]:
-            gone_by.setdefault(value, stage)
-    for value in sorted(leaving, key=lambda value: waits_until.get(value, -1)):
-        before = [other for other, stage in gone_by.items() if stage <= waits_until.get(value, -1)]
-        yield value, max(producer[other] for other in (value, *before))
 
 
 def _page_in(model: Formulation, values: Sequence[int]) -> Iterator[Step]:

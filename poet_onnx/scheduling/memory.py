@@ -36,26 +36,6 @@ class Span:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """A variable with the bytes that it keeps in RAM through stages, besides the levels of retained values.
-
-    Attributes:
-        variable: of the model.
-        size_bytes: what it keeps.
-        first_stage, end_stage: from all slots of one stage up to, not including, those of another; maybe none.
-        node_stage: the stage before the first one, if its node, but not its slots, has the bytes in RAM too.
-        slots_stage: the stage behind the last one, if its slots, but not its node, have the bytes in RAM too.
-    """
-
-    variable: int
-    size_bytes: int
-    first_stage: int
-    end_stage: int
-    node_stage: int | None = None
-    slots_stage: int | None = None
-
-
 @dataclass(frozen=True)
 class MemoryRows:
     """The rows that can bind.

@@ -20,9 +20,6 @@ from poet_onnx.scheduling.timely import improve_in_time
 POLISH_WORK = 400_000
 """Variables times nodes to go on for when the asked gaps are reached; most models are solved to the end in it."""
 
-LAST_PATIENCE = 5
-"""Times the patience with assignments that make no plan in time, for SCIP to find others than it was given."""
-
 NEXT_ROUNDING = 4
 """Times as many nodes as at one rounding until the next."""
 
@@ -38,45 +35,16 @@ def iterations_of(scip: Model) -> int:
     return int(scip.getNLPIterations()) if scip.getStage() in (PY_SCIP_STAGE.SOLVING, PY_SCIP_STAGE.SOLVED) else 0
 
 
-class Patience(Listener):
-    """Stops SCIP after so many iterations of the simplex.
+class Watcher(Listener):
+    """Hands every better assignment and bound on as SCIP finds them, and stops it a while after the asked gaps.
+
+    SCIP is never stopped at a gap and resumed: doing that lost the optimum of a model, and with it the bound.
 
     Attributes:
         ending: why SCIP was stopped, None if it was not.
     """
 
     events = (PY_SCIP_EVENTTYPE.BESTSOLFOUND, PY_SCIP_EVENTTYPE.NODESOLVED, PY_SCIP_EVENTTYPE.LPSOLVED)
-
-    def __init__(self, most_iterations: float) -> None:
-        self.most_iterations = most_iterations
-        self.ending: str | None = None
-
-    def eventexec(self, event: Event) -> None:
-        """Look at what SCIP has."""
-        if self.ending is not None:
-            self.stop(self.ending)
-        self._look(event)
-
-    def stop(self, ending: str) -> None:
-        """Make SCIP stop, at the next event if it cannot yet, and note why."""
-        self.ending = ending
-        if self.model.getStage() != PY_SCIP_STAGE.INITSOLVE:
-            self.model.interruptSolve()
-
-    def stop_if_spent(self) -> None:
-        """Stop SCIP after all its iterations."""
-        if iterations_of(self.model) >= self.most_iterations:
-            self.stop("timelimit")
-
-    def _look(self, event: Event) -> None:
-        self.stop_if_spent()
-
-
-class Watcher(Patience):
-    """Hands every better assignment and bound on as SCIP finds them, and stops it a while after the asked gaps.
-
-    SCIP is never stopped at a gap and resumed: doing that lost the optimum of a model, and with it the bound.
-    """
 
     def __init__(
         self,
@@ -87,7 +55,6 @@ class Watcher(Patience):
         limits: Limits,
         *,
         interrupts: Interrupts,
-        starts: int = 0,
     ) -> None:
         """Note what to watch.
 
@@ -98,9 +65,9 @@ class Watcher(Patience):
             incumbent: takes what is found.
             limits: when to stop.
             interrupts: to heed while something takes its time.
-            starts: assignments that SCIP was given.
         """
-        super().__init__(limits.most_iterations - incumbent.iterations)
+        self.most_iterations = limits.most_iterations - incumbent.iterations
+        self.ending: str | None = None
         self.formulation = formulation
         self.covers = solver_class(formulation.candidates)
         self.variables = variables
@@ -108,16 +75,23 @@ class Watcher(Patience):
         self.incumbent = incumbent
         self.limits = limits
         self.interrupts = interrupts
-        self.starts = starts
-        self.best_found = 0
         self.last_node: int | None = None
 
-    def _look(self, event: Event) -> None:
+    def eventexec(self, event: Event) -> None:
+        """Look at what SCIP has."""
+        if self.ending is not None:
+            self.stop(self.ending)
         try:
             with self.interrupts:
                 self._hand_on(event)
         except KeyboardInterrupt:
             self.stop("userinterrupt")
+
+    def stop(self, ending: str) -> None:
+        """Make SCIP stop, at the next event if it cannot yet, and note why."""
+        self.ending = ending
+        if self.model.getStage() != PY_SCIP_STAGE.INITSOLVE:
+            self.model.interruptSolve()
 
     def _hand_on(self, event: Event) -> None:
         dual = self.model.getDualbound()
@@ -129,7 +103,6 @@ class Watcher(Patience):
             best = self.model.getBestSol()
             x = [self.model.getSolVal(best, variable) for variable in self.variables]
             self.incumbent.offer(self.formulation, self.formulation.exact(x))
-            self.best_found += 1
         self.stop_if_spent()
         if self.is_close() and self.ending is None:
             nodes = int(self.model.getNTotalNodes())
@@ -140,11 +113,9 @@ class Watcher(Patience):
 
     def stop_if_spent(self) -> None:
         """Stop SCIP after all its iterations, or after those of its patience with assignments that make no plan."""
-        super().stop_if_spent()
-        iterations, patience = iterations_of(self.model), self.limits.patience_iterations
-        if self.incumbent.steps is not None or iterations <= patience or not self.model.getNSols():
-            return
-        if self.best_found > self.starts or iterations > LAST_PATIENCE * patience:
+        iterations = iterations_of(self.model)
+        is_in_vain = self.incumbent.steps is None and self.model.getNSols() > 0
+        if iterations >= self.most_iterations or (is_in_vain and iterations > self.limits.patience_iterations):
             self.stop("timelimit")
 
     def is_close(self) -> bool:

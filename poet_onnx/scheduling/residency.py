@@ -34,20 +34,13 @@ def memory_rows(model: Formulation, *, counts_tokens: bool = False) -> MemoryRow
         for index, event in enumerate(events):
             at[event.stage].append((value, index))
     at_node: list[dict[int, float]] = [{} for _ in instance.nodes]
-    at_slots: list[dict[int, float]] = [{} for _ in instance.nodes]
     for (value, index), stage in model.arrival.items():
         at_node[stage][model.page_in[value, index]] = instance.sizes[value]
-    for stay in model.stays:
-        builder.wait(stay.variable, stay.size_bytes, stay.first_stage, stay.end_stage)
-        if stay.node_stage is not None:
-            at_node[stay.node_stage][stay.variable] = stay.size_bytes
-        if stay.slots_stage is not None:
-            at_slots[stay.slots_stage][stay.variable] = stay.size_bytes
     for stage, here in enumerate(at):
         builder.begin_stage()
         before, during = always[stage]
         for slot in range(len(candidates.slots[stage])):
-            builder.add({**_slot_terms(model, stage, slot, here), **at_slots[stage]}, before)
+            builder.add(_slot_terms(model, stage, slot, here), before)
         terms, own = _node_terms(model, stage, here)
         builder.add({**terms, **at_node[stage]}, during + own)
     return builder.finish()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from importlib import metadata
 
 from pyscipopt import Model, Variable, quicksum
-from pyscipopt.scip import PY_SCIP_HEURTIMING, PY_SCIP_PARAMSETTING
+from pyscipopt.scip import PY_SCIP_HEURTIMING
 
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.interrupts import Interrupts, optimize
 from poet_onnx.scheduling.memory import Row
 from poet_onnx.scheduling.outcome import Limits, Outcome
-from poet_onnx.scheduling.plugins import Patience, Rounding, Separator, Watcher, iterations_of
+from poet_onnx.scheduling.plugins import Rounding, Separator, Watcher, iterations_of
 
 OBJECTIVE_SCALE = 1e4
 """The base energy in the units that SCIP sees, which keeps its tolerances far below what matters."""
@@ -51,33 +50,6 @@ too. On MobileNet, batch 8, 25 % on m4 the gap is .1 to 1.0 % after 60 s for eac
 neighbourhoods 1.5 to 2.1 %.
 """
 
-SEARCH_PARAMETERS: dict[str, str] = {"lp/pricing": "s"}
-"""SCIP's settings where no plan is known: its simplex takes the steepest edge.
-
-Where waits have no price, many bases cost the same, and the simplex took ten thousand steps after each round of cuts
-instead of some hundreds (MobileNet, batch 8, 25 % on tx2 within 1.3x). With a price on them it is slower.
-"""
-
-REFUTING_PARAMETERS: dict[str, int | float] = {
-    "branching/relpscost/initcand": 20,
-    "branching/relpscost/maxlookahead": 3,
-    "branching/relpscost/sbiterofs": 1000,
-    "branching/relpscost/sbiterquot": 0.1,
-}
-"""SCIP's settings for branching where a model is only to be refuted: less effort to compare candidates.
-
-With the rows beside bottlenecks, and neither cuts nor heuristics, MobileNet, batch 8, 25 % on tx2 within 1.3x is
-refuted in 60 to 180 nodes, 11 to 18 s, for each of six seeds. With cuts, or with SCIP's own effort, it takes 30 to 80.
-"""
-
-PLACING_PARAMETERS: dict[str, bool | int] = {
-    "constraints/linear/extractcliques": False,
-    "propagating/probing/maxprerounds": 0,
-}
-"""SCIP's settings where rows of time place transfers: their cliques are no help, and to find them and keep their table
-clean may take half a minute.
-"""
-
 SEPARATOR_PRIORITY = 100_000
 """Before SCIP's own separators, whose cuts can build on these rows."""
 
@@ -101,10 +73,8 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
     if start is not None:
         _add_start(scip, variables, start)
         scip.setParams(PROOF_PARAMETERS)
-    else:
-        scip.setParams(SEARCH_PARAMETERS)
     interrupts = Interrupts()
-    watcher = Watcher(model, variables, scale, incumbent, limits, interrupts=interrupts, starts=int(start is not None))
+    watcher = Watcher(model, variables, scale, incumbent, limits, interrupts=interrupts)
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
     scip.includeSepa(
         Separator(watcher),
@@ -113,46 +83,19 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
         priority=SEPARATOR_PRIORITY,
         freq=1,
     )
-    if not model.placing:
-        scip.includeHeur(
-            Rounding(watcher),
-            "rounding by gaps",
-            "keeps in RAM what the LP does, and searches from there",
-            "P",
-            priority=ROUNDING_PRIORITY,
-            timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE,
-        )
+    scip.includeHeur(
+        Rounding(watcher),
+        "rounding by gaps",
+        "keeps in RAM what the LP does, and searches from there",
+        "P",
+        priority=ROUNDING_PRIORITY,
+        timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE,
+    )
     scip.setParam("limits/time", limits.time_limit_seconds)
     is_interrupted = optimize(scip, interrupts)
     incumbent.iterations += iterations_of(scip)
     status = "userinterrupt" if is_interrupted else watcher.ending or str(scip.getStatus())
     return _outcome(scip, variables, scale, status)
-
-
-def is_infeasible(model: Formulation, limits: Limits, *, branches: bool) -> bool:
-    """Return whether a search for nothing else soon shows that no assignment satisfies the rows.
-
-    Args:
-        model: what is perhaps infeasible.
-        limits: of the search.
-        branches: go on where presolving and the relaxation at the root do not do.
-
-    Raises:
-        KeyboardInterrupt: if the solver was interrupted.
-    """
-    scale = _scale(model, model.candidates.instance.base_joules)
-    scip, _ = _build(model, [cost * scale for cost in model.cost], limits)
-    scip.setHeuristics(PY_SCIP_PARAMSETTING.OFF)
-    scip.setSeparating(PY_SCIP_PARAMSETTING.OFF)
-    scip.setParams({**SEARCH_PARAMETERS, **(REFUTING_PARAMETERS if branches else {"limits/nodes": 1})})
-    scip.setParams({"limits/solutions": 1, "limits/time": limits.time_limit_seconds})
-    if limits.most_iterations < math.inf:
-        scip.setParam("lp/rootiterlim", int(limits.most_iterations))
-    patience = Patience(limits.most_iterations)
-    scip.includeEventhdlr(patience, "patience", "stops after all iterations that are allowed")
-    if optimize(scip):
-        raise KeyboardInterrupt
-    return (patience.ending or str(scip.getStatus())) == "infeasible"
 
 
 def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[float, float, tuple[float, ...] | None]:
@@ -190,8 +133,6 @@ def _build(
     scip.hideOutput()
     scip.setParam("timing/clocktype", 2)
     scip.setParam("randomization/randomseedshift", limits.seed)
-    if model.placing:
-        scip.setParams(PLACING_PARAMETERS)
     variables = [
         scip.addVar(f"x{number}", vtype="B" if binary else "C", lb=0.0, ub=1.0, obj=objective[number])
         for number, binary in enumerate(model.binary)

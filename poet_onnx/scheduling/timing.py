@@ -9,7 +9,7 @@ in it, and a transfer that takes longer than the step may wait is in RAM while t
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -26,54 +26,25 @@ class Timing:
         deadline_seconds: for the whole step.
         spare_seconds: what it leaves beside the computations, for recomputes and waits.
         charged: share of the transfers' time that counts as waits: 1 where they are synchronous.
-        wait_seconds: the longest that the step is assumed to wait for transfers in windows and footprints. With
-            `spare_seconds` these rows hold for every plan that keeps the deadline; with less they leave some out;
-            infinite if transfers are not to be limited at all.
-        stretch: how much longer than alone a transfer is assumed to be in RAM, because others use the channel.
+        wait_seconds: the longest that the step is assumed to wait for transfers in windows and footprints; infinite if
+            the time of transfers is not looked at.
         begins, ends: stages of windows, from each of the former to each of the latter, in which transfers must fit:
             from the recomputes of the first stage to those of the last one, before the node of that.
-        departures: stages at which the model tells which page-outs have ended when their nodes run: those that have,
-            and began in a window that ends there, lie in it; what the others write is still in RAM.
-        arrivals: stages at which the model tells which page-ins have begun when their nodes have run: those that have
-            not, and are due in a window that begins behind, lie in it; the buffers of the others are in RAM.
-        is_narrow: recomputes are left out that take longer and more energy than to store and fetch what they make.
+        leaves_none_out: every plan that keeps the deadline satisfies the rows.
     """
 
     deadline_seconds: float
     spare_seconds: float
     charged: float = 0.0
     wait_seconds: float = 0.0
-    stretch: float = 1.0
     begins: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
-    departures: tuple[int, ...] = ()
-    arrivals: tuple[int, ...] = ()
-    is_narrow: bool = False
+    leaves_none_out: bool = True
 
-    def with_rows(
-        self, begins: Iterable[int], ends: Iterable[int], departures: Iterable[int], arrivals: Iterable[int]
-    ) -> Timing:
-        """Return this view with these rows too, and those of windows between its stages and these."""
-        return replace(
-            self,
-            begins=tuple(sorted({*self.begins, *begins})),
-            ends=tuple(sorted({*self.ends, *ends})),
-            departures=tuple(sorted({*self.departures, *departures})),
-            arrivals=tuple(sorted({*self.arrivals, *arrivals})),
-        )
-
-    def with_rows_of(self, other: Timing) -> Timing:
-        """Return this view with the rows of another one too, and those of windows between the stages of both."""
-        return self.with_rows(other.begins, other.ends, other.departures, other.arrivals)
-
-    def is_within(self, other: Timing) -> bool:
-        """Return whether no plan that this view admits is left out by another one with the same rows."""
-        return (
-            self.charged >= other.charged
-            and self.wait_seconds <= other.wait_seconds
-            and self.stretch >= other.stretch
-            and self.is_narrow >= other.is_narrow
-        )
+    def with_windows_of(self, other: Timing) -> Timing:
+        """Return this relaxation with the windows of another one too, and those between the stages of both."""
+        begins, ends = {*self.begins, *other.begins}, {*self.ends, *other.ends}
+        return replace(self, begins=tuple(sorted(begins)), ends=tuple(sorted(ends)))
 
     @property
     def windows(self) -> Iterator[tuple[int, int]]:
@@ -85,21 +56,9 @@ class Timing:
         """Return whether the time of transfers matters at all."""
         return self.charged > 0 or self.wait_seconds < float("inf")
 
-    @property
-    def places_transfers(self) -> bool:
-        """Return whether the model tells of some stages which transfers have ended or begun."""
-        return bool(self.departures or self.arrivals)
-
-    @property
-    def leaves_none_out(self) -> bool:
-        """Return whether every plan that keeps the deadline satisfies the rows."""
-        charged_in_vain = self.charged > 0 and self.wait_seconds < float("inf")
-        is_whole = not charged_in_vain and not self.is_narrow
-        return self.wait_seconds >= self.spare_seconds and self.stretch <= 1 and is_whole
-
 
 def relaxed_timing(instance: Instance, deadline_seconds: float) -> Timing:
-    """Return the view of a deadline that leaves no plan out which keeps it; exact where transfers are synchronous."""
+    """Return the relaxation of a deadline, which leaves no plan out; exact where transfers are synchronous."""
     # The simulator allows for rounding in the same measure.
     spare = max(0.0, deadline_seconds - instance.base_seconds) + 1e-9 * deadline_seconds
     if instance.problem.costs.asynchronous:
@@ -119,7 +78,7 @@ def add_footprints(model: Formulation, timing: Timing) -> None:
     clock = clock_seconds(instance)
     for value, variable in model.page_out.items():
         begin, name = instance.producer[value] + 1, instance.values[value]
-        until = clock[begin] + timing.stretch * costs.page_out[name].seconds - timing.wait_seconds
+        until = clock[begin] + costs.page_out[name].seconds - timing.wait_seconds
         end = begin
         while end < candidates.events[value][0].stage and clock[end] < until:
             end += 1
@@ -128,7 +87,7 @@ def add_footprints(model: Formulation, timing: Timing) -> None:
             for other in (variable, model.retain[value, 0]):
                 model.require(model.leaving[value], other)
         for (_, index), (earliest, stage) in page_ins(model, value):
-            since = clock[stage] - timing.stretch * costs.page_in[name].seconds + timing.wait_seconds
+            since = clock[stage] - costs.page_in[name].seconds + timing.wait_seconds
             start = stage
             while start > earliest and clock[start] > since:
                 start -= 1
@@ -145,8 +104,6 @@ def add_time_rows(model: Formulation, timing: Timing) -> None:
     add_row(model, {**work, **charged}, timing.spare_seconds)
     if timing.limits_transfers:
         add_row(model, transfers, timing.deadline_seconds)
-    if timing.places_transfers:
-        return  # in the windows, what is placed in them counts too
     clock = clock_seconds(candidates.instance)
     for first, end in timing.windows:
         outside = _work_outside(model, first, end + 1)
@@ -176,7 +133,7 @@ def transfer_seconds(model: Formulation) -> dict[int, float]:
 
 
 def crowded_windows(model: Formulation, x: Sequence[float], timing: Timing, *, most: int = 12) -> Timing:
-    """Return a view of the deadline with the windows only whose transfers, as an assignment has them, fit least."""
+    """Return a relaxation of the deadline with the windows only whose transfers fit least in an assignment."""
     candidates = model.candidates
     clock = clock_seconds(candidates.instance)
     seconds = transfer_seconds(model)
@@ -199,7 +156,7 @@ def crowded_windows(model: Formulation, x: Sequence[float], timing: Timing, *, m
             crowded.append((-worst[0], first, worst[1]))
     windows = [(first, end) for _, first, end in sorted(crowded)[:most]]
     begins, ends = (tuple(sorted({window[side] for window in windows})) for side in (0, 1))
-    return replace(timing, begins=begins, ends=ends, departures=(), arrivals=())
+    return replace(timing, begins=begins, ends=ends)
 
 
 def _jobs(model: Formulation, x: Sequence[float], seconds: dict[int, float]) -> Iterator[tuple[int, int, float]]:

@@ -132,8 +132,7 @@ def admits(model: Formulation, supplies: Supplies) -> bool:
 def fix(model: Formulation, supplies: Supplies, scip: Model, variables: Sequence[Variable]) -> None:
     """Give the solver's variables the levels that supplies determine."""
     x = model.complete(supplies)
-    free = set(model.placing)
-    for number, (variable, level, binary) in enumerate(zip(variables, x, model.binary, strict=True)):
-        if binary and number not in free:
+    for variable, level, binary in zip(variables, x, model.binary, strict=True):
+        if binary:
             scip.chgVarLb(variable, level)
             scip.chgVarUb(variable, level)
