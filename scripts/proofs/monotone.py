@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -11,11 +11,12 @@ from random_graphs import random_dag
 
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
-from poet_onnx.errors import CheckFailedError
+from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
+from poet_onnx.plan import Plan, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling import FrontierPoint, frontier, memory_aware_order, ordered_steps, smallest_budget
+from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.simulate import simulate
 from proofs.finding import FAILED, Finding
 
@@ -24,6 +25,15 @@ PLACES = (0.0, 0.3, 0.6, 0.95)
 
 SLACKS = (None, 1.05, 1.3)
 """Deadlines, as multiples of the computations' time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """What was found for a budget and a deadline."""
+
+    budget_bytes: int
+    deadline_seconds: float | None
+    plan: Plan | None
 
 
 def check_monotone(seed: int) -> list[Finding]:
@@ -50,8 +60,8 @@ def check_grid(
     alone = simulate(problem, ordered_steps(order))
     smallest = smallest_budget(problem, order).budget_bytes
     budgets = sorted({smallest + int((alone.transient_peak_bytes - smallest) * place) for place in places})
-    limits = [(budget, slack and slack * alone.seconds) for budget in budgets for slack in SLACKS]
-    points = frontier(problem, limits, order=order, time_limit_seconds=time_limit_seconds)
+    limits = [(budget, slack and slack * alone.seconds) for budget in budgets for slack in sorted(SLACKS, key=_rank)]
+    points = list(_points(problem, order, limits, time_limit_seconds))
     found = [
         Finding("monotone", group, _about_point(problem, point), 0.0, f"{case}: {_name(point)}") for point in points
     ]
@@ -62,11 +72,34 @@ def check_grid(
     return found
 
 
-def _name(point: FrontierPoint) -> str:
+def _rank(slack: float | None) -> float:
+    return float("inf") if slack is None else slack
+
+
+def _points(
+    problem: ScheduleProblem,
+    order: tuple[str, ...],
+    limits: Sequence[tuple[int, float | None]],
+    time_limit_seconds: float,
+) -> Iterator[_Point]:
+    """Plan for many limits, from the tightest on, each with the plans found before at hand."""
+    known: list[tuple[Step, ...]] = []
+    for budget, deadline in limits:
+        limited = replace(problem, budget_bytes=budget, deadline_seconds=deadline)
+        try:
+            plan = schedule(limited, time_limit_seconds=time_limit_seconds, order=order, known=known)
+        except (InfeasibleError, LimitReachedError):
+            yield _Point(budget, deadline, None)
+            continue
+        known.append(plan.steps)
+        yield _Point(budget, deadline, plan)
+
+
+def _name(point: _Point) -> str:
     return f"{point.budget_bytes} bytes in {point.deadline_seconds} s"
 
 
-def _about_point(problem: ScheduleProblem, point: FrontierPoint) -> str:
+def _about_point(problem: ScheduleProblem, point: _Point) -> str:
     if point.plan is None:
         return "no plan" if point.deadline_seconds is not None else f"{FAILED}: no plan, and no deadline"
     limited = replace(problem, budget_bytes=point.budget_bytes, deadline_seconds=point.deadline_seconds)
@@ -77,7 +110,7 @@ def _about_point(problem: ScheduleProblem, point: FrontierPoint) -> str:
     return "a plan" if prediction == point.plan.prediction else f"{FAILED}: other figures than the simulator's"
 
 
-def _about_pair(one: FrontierPoint, other: FrontierPoint) -> tuple[str, float]:
+def _about_pair(one: _Point, other: _Point) -> tuple[str, float]:
     """Return what is wrong, if anything, where one of two points has the tighter limits."""
     for tight, wide in ((one, other), (other, one)):
         later = wide.deadline_seconds is None or (
