@@ -29,15 +29,11 @@ def attempt(
     budget_bytes: int,
     timing: Timing | None,
     limits: Limits,
-    *,
-    must_count_all: bool = False,
 ) -> tuple[Outcome, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
 
     Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
     model is solved again; the bound is the first model's.
-
-    With `must_count_all` no room is set aside in the model, see `formulate`.
 
     Returns:
         How the solver ended, its assignment made exact and improved (None if it found none), and the model.
@@ -48,7 +44,7 @@ def attempt(
     end = time.monotonic() + limits.time_limit_seconds
     bound = 0.0
     for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
-        model = formulate(instance, budget_bytes - tightened, timing, must_count_all=must_count_all)
+        model = formulate(instance, budget_bytes - tightened, timing)
         model.proves = model.proves and not tightened
         without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
         if model.memory.fixed_bytes > budget_bytes - tightened:

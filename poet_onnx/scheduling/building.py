@@ -22,7 +22,6 @@ def formulate(
     timing: Timing | None = None,
     *,
     may_count_all: bool = True,
-    must_count_all: bool = False,
 ) -> Formulation:
     """Build the model for a budget and a deadline.
 
@@ -37,18 +36,16 @@ def formulate(
         budget_bytes: bound on the transient peak.
         timing: how the model sees the deadline; None for none.
         may_count_all: whether the last of these may be done.
-        must_count_all: do that at once.
     """
     paging = replace(instance, problem=replace(instance.problem, recompute=False))
     tokens_bytes = TOKEN_BYTES_EACH * len(instance.values) if instance.problem.paging else 0
-    is_crowded = must_count_all or (may_count_all and tokens_bytes > TOKENS_SHARE * budget_bytes)
+    is_crowded = may_count_all and tokens_bytes > TOKENS_SHARE * budget_bytes
     model = _formulate(instance, budget_bytes, timing, counts_all=is_crowded)
     for counts_all in range(is_crowded, may_count_all + 1):
         for source in (instance, paging) if instance.problem.paging else (instance,):
             if model.memory.fixed_bytes <= budget_bytes:
                 return model
             model = _formulate(source, budget_bytes, timing, lengthen=False, counts_all=bool(counts_all))
-            model.is_narrow = not counts_all
     return model
 
 

@@ -75,7 +75,6 @@ class Formulation:
         leaving_until: the stage up to which they do.
         arrival: for page-ins that must start stages before they are needed, the first stage whose node they are in RAM
             with; that stage's recomputes may come before.
-        is_narrow: what is set aside for small values and tokens left room for fewer choices than there are.
         proves: every plan of the class within the budget and the deadline satisfies the rows.
     """
 
@@ -90,7 +89,6 @@ class Formulation:
     leaving: dict[int, int] = field(default_factory=dict)
     leaving_until: dict[int, int] = field(default_factory=dict)
     arrival: dict[tuple[int, int], int] = field(default_factory=dict)
-    is_narrow: bool = False
     proves: bool = True
     recompute: dict[tuple[int, int], int] = field(default_factory=dict)
     retain: dict[tuple[int, int], int] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.instance import Instance, build_instance
 from poet_onnx.scheduling.lifetimes import Lifetimes
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.outcome import LEAST_SECONDS, WORTHWHILE, Bound, Limits, Progress, overhead_gap_of
+from poet_onnx.scheduling.outcome import LEAST_SECONDS, Bound, Limits, Progress, overhead_gap_of
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import (
     NoneExistsError,
@@ -39,9 +39,6 @@ NEAR = 0.1
 
 ORDER_SHARE = 1 / 3
 """Of the time limit, for an order; a fraction of that is used but for large graphs."""
-
-BESIDES_ITERATIONS = 20_000
-"""Of the simplex, some 15 s: after that nothing more is begun once there is a plan."""
 
 
 def ordered_steps(order: Sequence[str]) -> tuple[Step, ...]:
@@ -272,7 +269,6 @@ class _Run:
         if math.isinf(least):
             raise NoneExistsError(instance, wide)
         incumbent.lift(least, wide)
-        bound = incumbent.bound
         # The solver goes on when the asked gaps are reached, and so mostly ends below them; so must what replaces it.
         limits = self.limits
         near = replace(limits, gap=NEAR * limits.gap, overhead_gap=NEAR * limits.overhead_gap)
@@ -280,41 +276,10 @@ class _Run:
         if not is_settled and incumbent.steps is not None and time.monotonic() > self.end:
             self.ending = "time_limit"
         elif not is_settled:
-            is_narrow = self._solve(incumbent, instance)
-            if is_narrow and self._is_worthwhile(bound.joules, incumbent):
-                self._widen(incumbent, instance, bound)
+            self._solve(incumbent, instance)
 
-    def _is_worthwhile(self, bound_joules: float, incumbent: Incumbent) -> bool:
-        """Return whether there is time to look for what a bound permits, and that is much less than what was found."""
-        joules = min(incumbent.joules, self.limits.known_joules)
-        is_early = incumbent.iterations <= BESIDES_ITERATIONS and time.monotonic() < self.end
-        return self.ending == "feasible" and is_early and bound_joules < (1 - WORTHWHILE) * joules < math.inf
-
-    def _widen(self, incumbent: Incumbent, instance: Instance, bound: Bound) -> None:
-        """Solve once more with nothing set aside, after a narrow model; keep its bound where that led to something.
-
-        Args:
-            incumbent: what the narrow model left.
-            instance: what to solve.
-            bound: what was proven before the narrow model.
-        """
-        joules, proven = incumbent.joules, incumbent.bound
-        if self.problem.deadline_seconds is not None or self.problem.budget_bytes is None:
-            return
-        incumbent.bound = bound
-        budget, limits = self.problem.budget_bytes, self.limits.until(self.end)
-        try:
-            outcome, _ = attempt(incumbent, instance, budget, None, limits, must_count_all=True)
-            status = outcome.status
-        except KeyboardInterrupt:
-            status = "interrupted"
-        if status in ("time_limit", "interrupted"):
-            self.ending = status
-        if incumbent.joules >= joules and not incumbent.settles(self.limits):
-            incumbent.bound = proven
-
-    def _solve(self, incumbent: Incumbent, instance: Instance) -> bool:
-        """Offer plans to the incumbent until one settles it; return whether the model was narrow."""
+    def _solve(self, incumbent: Incumbent, instance: Instance) -> None:
+        """Offer plans to the incumbent until one settles it."""
         budget, deadline = self.problem.budget_bytes, self.problem.deadline_seconds
         if budget is None:
             raise CheckFailedError("A schedule without a budget needs no solver.")
@@ -332,10 +297,8 @@ class _Run:
             status, model = "interrupted", None
         if status == "infeasible" and model is not None and incumbent.steps is None:
             self._solve_without_paging(incumbent, instance, model)
-            return False
-        if status in ("time_limit", "interrupted"):
+        elif status in ("time_limit", "interrupted"):
             self.ending = status
-        return model is not None and model.is_narrow
 
     def _solve_without_paging(self, incumbent: Incumbent, instance: Instance, refuted: Formulation) -> None:
         """Solve with recompute alone, which needs no tokens: where these are what does not fit, there may be a plan."""
