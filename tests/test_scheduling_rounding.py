@@ -12,11 +12,11 @@ from tight_models import tight_model
 
 from poet_onnx.scheduling.incumbent import Incumbent
 from poet_onnx.scheduling.interrupts import Interrupts
-from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.plugins import Rounding, Watcher
 from poet_onnx.scheduling.solver import _build, solve
 from poet_onnx.scheduling.starts import paged_start, rounded_start
+from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
 
 
@@ -35,7 +35,7 @@ def test_a_rounding_is_a_schedule_whatever_the_levels(seed: int) -> None:
             total = sum(coefficient * x[variable] for variable, coefficient in row.terms.items())
             assert row.low is None or total >= row.low - 1e-9
             assert row.high is None or total <= row.high + 1e-9
-        simulate(problem, to_steps(model, x))
+        simulate(problem, steps_of_assignment(model, x))
     # A value that may be brought back is: keeping less is always among what is tried.
     assert found or paged_start(model) is None
 

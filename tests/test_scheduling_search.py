@@ -17,10 +17,10 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule, smallest_budget
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.lifetimes import Lifetimes
-from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.search import improve
 from poet_onnx.scheduling.starts import paged_start, start_from
+from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
@@ -43,7 +43,7 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
         total = sum(coefficient * improved[variable] for variable, coefficient in row.terms.items())
         assert row.low is None or total >= row.low - 1e-9
         assert row.high is None or total <= row.high + 1e-9
-    prediction = simulate(problem, to_steps(model, improved))
+    prediction = simulate(problem, steps_of_assignment(model, improved))
     base = sum(cost.joules for cost in problem.costs.nodes.values())
     assert prediction.energy_joules == pytest.approx(base + model.joules(improved), rel=1e-9)
 

@@ -16,8 +16,8 @@ from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, sm
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation
 from poet_onnx.scheduling.instance import build_instance
-from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.starts import paged_start
+from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.scheduling.timely import improve_in_time
 from poet_onnx.scheduling.timing import relaxed_timing
 from poet_onnx.simulate import simulate
@@ -58,7 +58,7 @@ def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
         if x is not None:
             found += 1
             assert model.ceilings().holds(x)
-            simulate(problem, to_steps(model, x))  # within the budget and the deadline
+            simulate(problem, steps_of_assignment(model, x))  # within the budget and the deadline
             spent += model.joules(x)
             least += plan.prediction.energy_joules - problem.base_joules
     assert missed <= found / 20
@@ -94,4 +94,4 @@ def test_a_real_network_on_slow_storage_has_a_good_start_within_a_tight_deadline
     assert not model.ceilings().holds(start)
     x = improve_in_time(model, start, time_limit_seconds=30.0)
     assert x is not None
-    simulate(problem, to_steps(model, x))  # within the budget and the deadline
+    simulate(problem, steps_of_assignment(model, x))  # within the budget and the deadline

@@ -10,8 +10,8 @@ from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import PlanClass, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.formulation import Formulation
-from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.outcome import Bound, Limits, Progress
+from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import simulate
 
@@ -60,7 +60,7 @@ class Incumbent:
 
     def offer(self, model: Formulation, x: Sequence[float]) -> bool:
         """Take an assignment's plan if it is the cheapest so far; return whether it keeps budget and deadline."""
-        return self.offer_steps(to_steps(model, x))
+        return self.offer_steps(steps_of_assignment(model, x))
 
     def offer_steps(self, steps: tuple[Step, ...]) -> bool:
         """Take a plan, wherever its transfers stand, as `offer` does."""

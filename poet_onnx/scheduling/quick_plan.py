@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.plan import Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction, Prices, evict
+from poet_onnx.scheduling.eviction import Eviction, Prices, evict
 from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
 from poet_onnx.scheduling.segments import evict_in_segments
+from poet_onnx.scheduling.steps import steps_of_eviction
 from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import simulate
 
@@ -63,7 +64,7 @@ def _corrected(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes:
         eviction = way(lives, prices, profile, target)
         if eviction is None:
             return None
-        steps = to_steps(eviction)
+        steps = steps_of_eviction(eviction)
         peak_bytes = simulate(replace(problem, budget_bytes=None), steps).transient_peak_bytes
         if peak_bytes <= budget_bytes:
             return _placed(lives.problem, problem, steps)
@@ -81,55 +82,3 @@ def _placed(problem: ScheduleProblem, timeless: ScheduleProblem, steps: tuple[St
         return plan
     steps = overlap(timeless, steps)
     return QuickPlan(steps, simulate(timeless, steps))
-
-
-def to_steps(eviction: Eviction) -> tuple[Step, ...]:
-    """Return the steps of a quick plan, each transfer's halves side by side."""
-    return tuple(_Writer(eviction).steps())
-
-
-class _Writer:
-    def __init__(self, eviction: Eviction) -> None:
-        self.lives = eviction.lives
-        self.last_use = eviction.profile.last_use
-        self.order = eviction.profile.order
-        self.leaving: set[int] = set()
-        self.arriving: dict[int, dict[int, int]] = {}
-        for wait in range(eviction.count):
-            home = int(eviction.home[wait])
-            value = int(eviction.value[wait])
-            if home != RAM:
-                self.arriving.setdefault(int(eviction.last[wait]), {})[value] = home
-            if home == STORAGE:
-                self.leaving.add(value)
-        self.copies = [0] * len(self.order)
-
-    def steps(self) -> Iterator[Step]:
-        for place, node in enumerate(self.order.tolist()):
-            pending = self.arriving.get(place, {})
-            there: set[int] = set()
-            for value in sorted(pending):
-                yield from self._supply(value, place, pending, there)
-            yield Step(Action.COMPUTE, self.lives.names[node])
-            for value in self.lives.writes[node]:
-                if value in self.leaving:
-                    name = self.lives.values[value]
-                    yield Step(Action.PAGE_OUT_START, name)
-                    yield Step(Action.PAGE_OUT_END, name)
-
-    def _supply(self, value: int, place: int, pending: dict[int, int], there: set[int]) -> Iterator[Step]:
-        """Bring a value back before a place, behind all that its node reads if it is made again."""
-        if value in there:
-            return
-        there.add(value)
-        if pending.get(value) == STORAGE:
-            yield Step(Action.PAGE_IN_START, self.lives.values[value])
-            yield Step(Action.PAGE_IN_END, self.lives.values[value])
-            return
-        maker = int(self.lives.maker[value])
-        for read in self.lives.reads[maker]:
-            if read in pending or self.last_use[read] < place:
-                yield from self._supply(read, place, pending, there)
-        there.update(self.lives.writes[maker])
-        self.copies[maker] += 1
-        yield Step(Action.COMPUTE, self.lives.names[maker], self.copies[maker])

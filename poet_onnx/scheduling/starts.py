@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poet_onnx.plan import Action, Step
+from poet_onnx.plan import Step
 from poet_onnx.scheduling.formulation import Formulation, Supplies
 from poet_onnx.scheduling.search import fitted
+from poet_onnx.scheduling.steps import supplies_of
 
 SHARES_KEPT = (0.1, 0.3, 0.5, 0.7, 0.9, 0.999)
 """How much of a value a relaxation must keep in RAM, for it to be kept; the first that fits is taken."""
@@ -38,33 +39,7 @@ def start_from(model: Formulation, steps: Sequence[Step]) -> list[float] | None:
         model: what to assign; the rows of time may be exceeded.
         steps: of a plan in the model's order, wherever its transfers stand.
     """
-    candidates = model.candidates
-    position = {node.name: number for number, node in enumerate(candidates.instance.nodes)}
-    number = {name: value for value, name in enumerate(candidates.instance.values)}
-    at = {
-        (value, event.stage): index for value, events in candidates.events.items() for index, event in enumerate(events)
-    }
-    recomputed: set[tuple[int, int]] = set()
-    paged_in: set[tuple[int, int]] = set()
-    stage = 0
-    for step in steps:
-        if step.action is Action.COMPUTE and not step.copy:
-            stage += 1
-        values: Sequence[int] = ()
-        if step.action is Action.COMPUTE and step.copy:
-            values = candidates.instance.writes[position[step.subject]]
-        elif step.action is Action.PAGE_IN_END:
-            values = (number[step.subject],)
-        for value in values:
-            index = at.get((value, stage))
-            slot = None if index is None else candidates.events[value][index].own
-            if index is not None and slot is not None and step.copy:
-                recomputed.add((stage, candidates.slots[stage][slot]))
-            elif index is not None and (value, index) in model.page_in:
-                paged_in.add((value, index))
-    made = {(value, at.get((value, stage))) for stage, unit in recomputed for value in candidates.units[unit].outputs}
-    supplies = Supplies(frozenset(recomputed), frozenset(paged_in - made))
-    return fitted(model, model.complete(model.useful(supplies)))
+    return fitted(model, model.complete(supplies_of(model, steps)))
 
 
 def paged_start(model: Formulation) -> list[float] | None:

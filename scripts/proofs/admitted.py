@@ -14,8 +14,8 @@ from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_bud
 from poet_onnx.scheduling.building import formulate
 from poet_onnx.scheduling.formulation import Formulation, Supplies
 from poet_onnx.scheduling.instance import build_instance
-from poet_onnx.scheduling.lowering import to_steps
 from poet_onnx.scheduling.starts import paged_start
+from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
 from proofs.finding import FAILED, Finding
 
@@ -44,7 +44,7 @@ def check_admitted(seed: int, *, most_nodes: int = 44) -> list[Finding]:
     accepted = 0
     for x in _walk(model, rng):
         try:
-            simulate(problem, to_steps(model, x))
+            simulate(problem, steps_of_assignment(model, x))
         except CheckFailedError as error:
             case = f"seed {seed}, {len(order)} nodes: {error}"
             return [Finding("admitted", kind, f"{FAILED}: refused", 0.0, case)]

@@ -1,0 +1,150 @@
+"""Decisions and the steps of a plan: from an eviction or an assignment to steps, and from steps to an assignment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from poet_onnx.plan import Action, Step
+from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction
+from poet_onnx.scheduling.formulation import Formulation, Supplies
+
+
+@dataclass
+class _Decisions:
+    """What happens beside the nodes of an order, by position.
+
+    Attributes:
+        names: of the nodes, in the order.
+        before: (name, whether it is a node that runs again) of what is brought back right before a node, in turn; what
+            is no node is a value that is paged in.
+        behind: values that are paged out right behind a node.
+    """
+
+    names: Sequence[str]
+    before: dict[int, list[tuple[str, bool]]] = field(default_factory=dict)
+    behind: dict[int, list[str]] = field(default_factory=dict)
+
+    def to_steps(self) -> tuple[Step, ...]:
+        """Return the steps, each transfer's halves side by side."""
+        return tuple(self._steps())
+
+    def _steps(self) -> Iterator[Step]:
+        copies: Counter[str] = Counter()
+        for position, node in enumerate(self.names):
+            for name, is_node in self.before.get(position, ()):
+                if is_node:
+                    copies[name] += 1
+                    yield Step(Action.COMPUTE, name, copies[name])
+                else:
+                    yield Step(Action.PAGE_IN_START, name)
+                    yield Step(Action.PAGE_IN_END, name)
+            yield Step(Action.COMPUTE, node)
+            for value in self.behind.get(position, ()):
+                yield Step(Action.PAGE_OUT_START, value)
+                yield Step(Action.PAGE_OUT_END, value)
+
+
+def steps_of_eviction(eviction: Eviction) -> tuple[Step, ...]:
+    """Return the steps of a quick plan."""
+    lives, profile = eviction.lives, eviction.profile
+    found = _Decisions(lives.names_of(profile.order))
+    arriving: dict[int, dict[int, int]] = {}
+    leaving: set[int] = set()
+    for wait in range(eviction.count):
+        home, value = int(eviction.home[wait]), int(eviction.value[wait])
+        if home != RAM:
+            arriving.setdefault(int(eviction.last[wait]), {})[value] = home
+        if home == STORAGE:
+            leaving.add(value)
+    for value in sorted(leaving):
+        found.behind.setdefault(int(profile.position[lives.maker[value]]), []).append(lives.values[value])
+    for place, pending in arriving.items():
+        there: set[int] = set()
+        found.before[place] = [
+            supply for value in sorted(pending) for supply in _supplied(eviction, value, place, pending, there)
+        ]
+    return found.to_steps()
+
+
+def _supplied(
+    eviction: Eviction, value: int, place: int, pending: Mapping[int, int], there: set[int]
+) -> Iterator[tuple[str, bool]]:
+    """Yield what brings a value back before a place, behind all that its node reads if it is made again."""
+    lives = eviction.lives
+    if value in there:
+        return
+    there.add(value)
+    if pending.get(value) == STORAGE:
+        yield lives.values[value], False
+        return
+    maker = int(lives.maker[value])
+    for read in lives.reads[maker]:
+        if read in pending or eviction.profile.last_use[read] < place:
+            yield from _supplied(eviction, read, place, pending, there)
+    there.update(lives.writes[maker])
+    yield lives.names[maker], True
+
+
+def steps_of_assignment(model: Formulation, x: Sequence[float]) -> tuple[Step, ...]:
+    """Return the steps that an assignment of the model's variables describes.
+
+    A value is paged out right after it is made, and paged in right before its first reader of the stage.
+    """
+    instance, candidates = model.candidates.instance, model.candidates
+    found = _Decisions([node.name for node in instance.nodes])
+    for value, variable in model.page_out.items():
+        if x[variable] > 0.5:
+            found.behind.setdefault(instance.producer[value], []).append(instance.values[value])
+    arriving: dict[int, list[int]] = {}
+    for (value, index), variable in model.page_in.items():
+        if x[variable] > 0.5:
+            arriving.setdefault(candidates.events[value][index].stage, []).append(value)
+    for stage, slots in enumerate(candidates.slots):
+        here = found.before.setdefault(stage, [])
+        pending = sorted(arriving.get(stage, []))
+        for number in slots:
+            if x[model.recompute[stage, number]] < 0.5:
+                continue
+            unit = candidates.units[number]
+            here += [(instance.values[value], False) for value in pending if value in unit.inputs]
+            pending = [value for value in pending if value not in unit.inputs]
+            here += [(instance.nodes[position].name, True) for position in unit.nodes]
+        here += [(instance.values[value], False) for value in pending]
+    return found.to_steps()
+
+
+def supplies_of(model: Formulation, steps: Sequence[Step]) -> Supplies:
+    """Return what a plan recomputes and pages in, wherever its transfers stand, as far as the model has variables.
+
+    Args:
+        model: in the order of the plan.
+        steps: of the plan.
+    """
+    candidates = model.candidates
+    position = {node.name: number for number, node in enumerate(candidates.instance.nodes)}
+    number = {name: value for value, name in enumerate(candidates.instance.values)}
+    at = {
+        (value, event.stage): index for value, events in candidates.events.items() for index, event in enumerate(events)
+    }
+    recomputed: set[tuple[int, int]] = set()
+    paged_in: set[tuple[int, int]] = set()
+    stage = 0
+    for step in steps:
+        values: Sequence[int] = ()
+        if step.action is Action.PAGE_IN_END:
+            values = (number[step.subject],)
+        elif step.action is Action.COMPUTE and step.copy:
+            values = candidates.instance.writes[position[step.subject]]
+        elif step.action is Action.COMPUTE:
+            stage += 1
+        for value in values:
+            index = at.get((value, stage))
+            slot = None if index is None else candidates.events[value][index].own
+            if step.copy and slot is not None:
+                recomputed.add((stage, candidates.slots[stage][slot]))
+            elif index is not None and (value, index) in model.page_in:
+                paged_in.add((value, index))
+    made = {(value, at.get((value, stage))) for stage, unit in recomputed for value in candidates.units[unit].outputs}
+    return model.useful(Supplies(frozenset(recomputed), frozenset(paged_in - made)))
