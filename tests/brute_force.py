@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.candidates import Candidates
+from poet_onnx.scheduling.choices import Candidates
 
 State = tuple[int, frozenset[str], frozenset[str]]
 

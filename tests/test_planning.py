@@ -14,7 +14,7 @@ from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.reporting.inspection import inspect
 from poet_onnx.rewriting.planning import _Whole
-from poet_onnx.scheduling.budget import SmallestBudget, smallest_budget
+from poet_onnx.scheduling.refusals import SmallestBudget, smallest_budget
 
 
 def test_what_would_do_is_not_worked_out_where_another_form_has_a_plan(
@@ -73,7 +73,7 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
     """The scheduler is given what is left of a budget; where it lacks one byte, so does the budget that was asked."""
     from poet_onnx.plan import PlanClass
     from poet_onnx.plan.problem import ScheduleProblem
-    from poet_onnx.scheduling.instance import build_instance, file_order
+    from poet_onnx.scheduling.liveness import build_instance, file_order
     from poet_onnx.scheduling.planner import _Run
     from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
 

@@ -18,7 +18,7 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
-from poet_onnx.scheduling.instance import build_instance, file_order
+from poet_onnx.scheduling.liveness import build_instance, file_order
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
 
@@ -44,8 +44,8 @@ def _at(problem: ScheduleProblem, fraction: float) -> ScheduleProblem:
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch off the small allowances of the model, so that it and exhaustive search see the same bytes."""
-    monkeypatch.setattr("poet_onnx.scheduling.candidates.TINY_FRACTION", 0.0)
-    monkeypatch.setattr("poet_onnx.scheduling.residency.TOKEN_BYTES_EACH", 0)
+    monkeypatch.setattr("poet_onnx.scheduling.choices.TINY_FRACTION", 0.0)
+    monkeypatch.setattr("poet_onnx.scheduling.memory_rows.TOKEN_BYTES_EACH", 0)
     monkeypatch.setattr("poet_onnx.simulate.versions.TOKEN_BYTES", 0)
 
 

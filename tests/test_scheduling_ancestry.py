@@ -10,9 +10,9 @@ from pyscipopt.scip import PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
 from poet_onnx.scheduling.ancestry import LEAST_VIOLATION, Ancestry
-from poet_onnx.scheduling.formulation import Formulation
-from poet_onnx.scheduling.memory import MemoryRows, Row
-from poet_onnx.scheduling.outcome import Limits
+from poet_onnx.scheduling.incumbent import Limits
+from poet_onnx.scheduling.memory_rows import MemoryRows, Row
+from poet_onnx.scheduling.model import Formulation
 from poet_onnx.scheduling.solver import _build
 from poet_onnx.scheduling.starts import rounded_start
 

@@ -9,8 +9,8 @@ import pytest
 from tight_models import tight_model
 
 from poet_onnx.scheduling.assignment import Assignment, Before
-from poet_onnx.scheduling.formulation import Supplies
-from poet_onnx.scheduling.memory import Row
+from poet_onnx.scheduling.memory_rows import Row
+from poet_onnx.scheduling.model import Supplies
 
 NOTHING = Supplies(frozenset(), frozenset())
 

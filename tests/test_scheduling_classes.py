@@ -16,7 +16,7 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError, PoetError
 from poet_onnx.plan import ALL_PLANS, Action, Plan, PlanClass
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
-from poet_onnx.scheduling.instance import file_order
+from poet_onnx.scheduling.liveness import file_order
 from poet_onnx.simulate import simulate
 
 MEANS = ((True, True), (True, False), (False, True), (False, False))

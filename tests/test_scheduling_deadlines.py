@@ -19,7 +19,7 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Plan
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
-from poet_onnx.scheduling.candidates import Candidates, find_candidates
+from poet_onnx.scheduling.choices import Candidates, find_candidates
 from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
@@ -91,7 +91,7 @@ def test_where_transfers_are_synchronous_what_is_dearer_and_slower_than_paging_i
                 counts[number].append(sum(map(len, found.slots)))
                 return found
 
-            monkeypatch.setattr("poet_onnx.scheduling.building.find_candidates", collect)
+            monkeypatch.setattr("poet_onnx.scheduling.model.find_candidates", collect)
             both.append(_planned(problem, order))
         thrifty, full = both
         assert (thrifty is None) == (full is None), seed

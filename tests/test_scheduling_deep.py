@@ -20,7 +20,7 @@ from poet_onnx.plan import PlanClass
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.eviction import Eviction, Prices, evict
-from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
+from poet_onnx.scheduling.liveness import Lifetimes, Profile
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.simulate import simulate
 

@@ -15,10 +15,9 @@ from pyscipopt import Eventhdlr, Model, quicksum
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, Event
 from tight_models import tight_model
 
-from poet_onnx.scheduling import plugins
-from poet_onnx.scheduling.incumbent import Incumbent
+from poet_onnx.scheduling import solver
+from poet_onnx.scheduling.incumbent import Incumbent, Limits
 from poet_onnx.scheduling.interrupts import Interrupts, optimize
-from poet_onnx.scheduling.outcome import Limits
 from poet_onnx.scheduling.solver import solve
 
 
@@ -94,8 +93,8 @@ def test_a_long_local_search_is_left_at_once(monkeypatch: pytest.MonkeyPatch) ->
         for _ in range(600):
             time.sleep(0.1)
 
-    monkeypatch.setattr(plugins, "rounded_start", lambda *_: [])
-    monkeypatch.setattr(plugins, "improve_in_time", search)
+    monkeypatch.setattr(solver, "rounded_start", lambda *_: [])
+    monkeypatch.setattr(solver, "improve_in_time", search)
     problem, model = tight_model(3, 14, 0.2)
     begin = time.monotonic()
     outcome = solve(model, Incumbent(problem, problem.base_joules, None), Limits(0.0, 0.0, 60.0))

@@ -13,10 +13,9 @@ from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Plan, PlanClass, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule
-from poet_onnx.scheduling.incumbent import Incumbent
-from poet_onnx.scheduling.instance import file_order
-from poet_onnx.scheduling.outcome import Limits
-from poet_onnx.scheduling.reorder import OrderChoice
+from poet_onnx.scheduling.incumbent import Incumbent, Limits
+from poet_onnx.scheduling.liveness import file_order
+from poet_onnx.scheduling.order_choice import OrderChoice
 
 BETTER = ("q", "s", "p", "r", "t")
 

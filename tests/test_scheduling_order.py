@@ -19,15 +19,13 @@ from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.budget import smallest_budget
+from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
-from poet_onnx.scheduling.instance import build_instance, file_order
-from poet_onnx.scheduling.lifetimes import Lifetimes
-from poet_onnx.scheduling.moves import Mover
-from poet_onnx.scheduling.order import Dependencies, memory_aware_order, peak_bound
+from poet_onnx.scheduling.liveness import Lifetimes, build_instance, file_order
+from poet_onnx.scheduling.order import Dependencies, Mover, memory_aware_order, peak_bound
+from poet_onnx.scheduling.order_choice import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
-from poet_onnx.scheduling.relaxation import least_overhead
-from poet_onnx.scheduling.reorder import order_for
+from poet_onnx.scheduling.refusals import smallest_budget
 from poet_onnx.simulate import simulate
 
 

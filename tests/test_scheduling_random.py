@@ -16,7 +16,7 @@ from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule, smallest_budget
-from poet_onnx.scheduling.instance import file_order
+from poet_onnx.scheduling.liveness import file_order
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 

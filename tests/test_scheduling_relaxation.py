@@ -10,10 +10,10 @@ from random_graphs import random_dag
 from real_problems import real_problem
 
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling import memory_aware_order, relaxation
+from poet_onnx.scheduling import bound, memory_aware_order
+from poet_onnx.scheduling.bound import _implies, _Rows, least_overhead
 from poet_onnx.scheduling.eviction import Prices
-from poet_onnx.scheduling.lifetimes import Lifetimes
-from poet_onnx.scheduling.relaxation import _implies, _Rows, least_overhead
+from poet_onnx.scheduling.liveness import Lifetimes
 
 
 def bounds(problem: ScheduleProblem, share: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[int]]:
@@ -24,8 +24,8 @@ def bounds(problem: ScheduleProblem, share: float, monkeypatch: pytest.MonkeyPat
     found, rows = [], []
     for implies in (_implies, lambda *_: False):
         with monkeypatch.context() as patch:
-            patch.setattr(relaxation, "_implies", implies)
-            patch.setattr(relaxation, "MOST_NODES", 100_000)
+            patch.setattr(bound, "_implies", implies)
+            patch.setattr(bound, "MOST_NODES", 100_000)
             found.append(least_overhead(lives, prices, profile, budget, seconds=60.0))
             rows.append(len(_Rows(lives, prices, profile, budget).needs()))
     return found, rows

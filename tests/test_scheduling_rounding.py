@@ -10,11 +10,9 @@ import pytest
 from pyscipopt.scip import PY_SCIP_HEURTIMING, PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
-from poet_onnx.scheduling.incumbent import Incumbent
+from poet_onnx.scheduling.incumbent import Incumbent, Limits
 from poet_onnx.scheduling.interrupts import Interrupts
-from poet_onnx.scheduling.outcome import Limits
-from poet_onnx.scheduling.plugins import Rounding, Watcher
-from poet_onnx.scheduling.solver import _build, solve
+from poet_onnx.scheduling.solver import Rounding, Watcher, _build, solve
 from poet_onnx.scheduling.starts import paged_start, rounded_start
 from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
@@ -63,7 +61,7 @@ def test_scip_takes_what_is_rounded_at_its_root() -> None:
     assert taken >= 4
 
 
-@pytest.mark.parametrize("busy", ["plugins.rounded_start", "ancestry.Ancestry.violated"])
+@pytest.mark.parametrize("busy", ["solver.rounded_start", "ancestry.Ancestry.violated"])
 def test_an_interrupt_while_rounding_or_looking_for_rows_ends_the_search(
     busy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

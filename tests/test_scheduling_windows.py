@@ -13,9 +13,9 @@ from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.building import formulate
-from poet_onnx.scheduling.instance import build_instance, file_order
-from poet_onnx.scheduling.timing import relaxed_timing
+from poet_onnx.scheduling.deadline import relaxed_timing
+from poet_onnx.scheduling.liveness import build_instance, file_order
+from poet_onnx.scheduling.model import formulate
 from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))

@@ -8,9 +8,8 @@ from random_graphs import random_graph
 
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, smallest_budget
-from poet_onnx.scheduling.building import formulate
-from poet_onnx.scheduling.formulation import Formulation
-from poet_onnx.scheduling.instance import build_instance
+from poet_onnx.scheduling.liveness import build_instance
+from poet_onnx.scheduling.model import Formulation, formulate
 
 
 def tight_model(seed: int, layers: int, share: float, **options: bool) -> tuple[ScheduleProblem, Formulation]:

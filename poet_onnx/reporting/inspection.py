@@ -23,8 +23,8 @@ from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.process_budget import ProcessBudget
 from poet_onnx.rewriting.variant import set_aside_bytes
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
-from poet_onnx.scheduling.budget import SmallestBudget
-from poet_onnx.scheduling.instance import file_order
+from poet_onnx.scheduling.liveness import file_order
+from poet_onnx.scheduling.refusals import SmallestBudget
 from poet_onnx.simulate import replay
 
 SCHEMA_VERSION = 1

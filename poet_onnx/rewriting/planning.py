@@ -27,11 +27,11 @@ from poet_onnx.rewriting.refusal import Asked, Failure, refusal
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.variant import Variant, set_aside_bytes
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
+from poet_onnx.scheduling.bound import RELAXATION_SECONDS, least_overhead
 from poet_onnx.scheduling.eviction import Prices
-from poet_onnx.scheduling.lifetimes import Lifetimes
-from poet_onnx.scheduling.outcome import overhead_gap_of
+from poet_onnx.scheduling.incumbent import overhead_gap_of
+from poet_onnx.scheduling.liveness import Lifetimes
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, seconds_to_explain
-from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
 from poet_onnx.simulate import simulate
 from poet_onnx.training.description import Updates
 

@@ -12,7 +12,7 @@ from poet_onnx.plan import Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.forms import Form
 from poet_onnx.scheduling import memory_aware_order
-from poet_onnx.scheduling.instance import build_instance
+from poet_onnx.scheduling.liveness import build_instance
 
 BLOCKS_BESIDES = 16
 """Blocks that may be there beside the graph's values: workspace, tokens, what a session passes in and out."""

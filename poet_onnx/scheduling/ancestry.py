@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.scheduling.formulation import Formulation
-from poet_onnx.scheduling.memory import Row
+from poet_onnx.scheduling.memory_rows import Row
+from poet_onnx.scheduling.model import Formulation
 
 MOST_ROWS = 60
 """Rows of one round, those first that are violated most."""

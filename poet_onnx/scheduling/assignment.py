@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poet_onnx.scheduling.formulation import Formulation, Supplies
+from poet_onnx.scheduling.model import Formulation, Supplies
 
 
 @dataclass

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from poet_onnx.scheduling.lifetimes import Integers, Lifetimes, Profile
+from poet_onnx.scheduling.liveness import Integers, Lifetimes, Profile
 
 Numbers = NDArray[np.float64]
 

@@ -19,10 +19,8 @@ import numpy as np
 
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices, evict
-from poet_onnx.scheduling.instance import file_order
-from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
-from poet_onnx.scheduling.moves import Mover
-from poet_onnx.scheduling.order import Dependencies
+from poet_onnx.scheduling.liveness import Lifetimes, Profile, file_order
+from poet_onnx.scheduling.order import Dependencies, Mover
 
 MOST_WORK = 5_000_000
 """Waits and nodes that a search may look at: one or two seconds, and the same on any machine."""

@@ -11,17 +11,24 @@ from functools import cached_property
 from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Plan, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.attempt import attempt
-from poet_onnx.scheduling.certified import ROUNDING, certified
-from poet_onnx.scheduling.classes import class_in_order, solver_class
-from poet_onnx.scheduling.deadlines import solve_within_deadline
+from poet_onnx.scheduling.attempt import attempt, solve_within_deadline
+from poet_onnx.scheduling.bound import RELAXATION_SECONDS, least_overhead
+from poet_onnx.scheduling.choices import class_in_order, solver_class
 from poet_onnx.scheduling.eviction import Prices
-from poet_onnx.scheduling.formulation import Formulation
-from poet_onnx.scheduling.incumbent import Incumbent
-from poet_onnx.scheduling.instance import Instance, build_instance
-from poet_onnx.scheduling.lifetimes import Lifetimes
+from poet_onnx.scheduling.incumbent import (
+    LEAST_SECONDS,
+    ROUNDING,
+    Bound,
+    Incumbent,
+    Limits,
+    Progress,
+    certified,
+    overhead_gap_of,
+)
+from poet_onnx.scheduling.liveness import Instance, Lifetimes, build_instance
+from poet_onnx.scheduling.model import Formulation
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.outcome import LEAST_SECONDS, Bound, Limits, Progress, overhead_gap_of
+from poet_onnx.scheduling.order_choice import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import (
     NoneExistsError,
@@ -29,8 +36,6 @@ from poet_onnx.scheduling.refusals import (
     check_large_nodes,
     seconds_to_explain,
 )
-from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
-from poet_onnx.scheduling.reorder import order_for
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
 

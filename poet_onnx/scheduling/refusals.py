@@ -1,16 +1,207 @@
-"""What is said where there is no plan."""
+"""What is said where there is no plan, and the smallest budget that works."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import ALL_PLANS, PlanClass
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.budget import BISECTIONS_SECONDS, smallest_budget
-from poet_onnx.scheduling.instance import Instance
+from poet_onnx.scheduling.attempt import solve_within_deadline
+from poet_onnx.scheduling.choices import solver_class
+from poet_onnx.scheduling.incumbent import Incumbent, Limits
+from poet_onnx.scheduling.liveness import Instance, build_instance
+from poet_onnx.scheduling.model import Formulation, formulate
+from poet_onnx.scheduling.order import memory_aware_order
+from poet_onnx.scheduling.starts import paged_start
+
+SEARCH_SECONDS = 20.0
+
+ALONE_SECONDS = 2.0
+"""For recompute alone where there is storage to page to."""
+
+LEAST_GAIN = 0.01
+"""Share of the budget that recompute alone must be able to save."""
+
+BISECTION_ITERATIONS = 6_000
+"""Of the simplex, some 4 s, for each budget that is tried where there is a deadline."""
+
+BISECTIONS_SECONDS = 30.0
+"""For all of them: what works by then is told, if not to the last percent."""
+
+PRECISION = 0.02
+"""Share of the budget to which the smallest one is found where there is a deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestBudget:
+    """How far the transient peak can be pushed down.
+
+    Attributes:
+        budget_bytes: the smallest budget for which a plan was found.
+        bound_bytes: no plan of those that `covers` names fits in less; others, in other orders above all, may.
+        covers: the plans that were looked at.
+        node: name of the node that needs the most by itself.
+        node_bytes: its inputs, outputs and workspace.
+    """
+
+    budget_bytes: int
+    bound_bytes: int
+    covers: PlanClass
+    node: str
+    node_bytes: int
+
+
+def smallest_budget(
+    problem: ScheduleProblem,
+    order: Sequence[str] | None = None,
+    *,
+    too_small_bytes: int = 0,
+    seconds: float = BISECTIONS_SECONDS,
+) -> SmallestBudget:
+    """Find the smallest transient budget that a plan can keep to, within the problem's deadline if it has one.
+
+    Args:
+        problem: its budget is ignored.
+        order: of the nodes; made if not given.
+        too_small_bytes: a budget that was proven to be too small.
+        seconds: to look for it where there is a deadline.
+    """
+    instance = build_instance(problem, order or memory_aware_order(problem))
+    needs = [instance.smallest_node_bytes(position) for position in range(len(instance.nodes))]
+    worst = max(range(len(needs)), key=needs.__getitem__)
+    peak = max(instance.step_bytes())
+    alone = _Floor(min(needs[worst], peak), ALL_PLANS)
+    low = min(max(needs[worst], too_small_bytes + 1), peak)
+    if problem.deadline_seconds is None:
+        found, floor = _search(instance, low, peak, alone)
+        found = _without_paging(instance, low, found)
+    else:
+        found, floor = _within_deadline(instance, problem.deadline_seconds, low, peak, alone, seconds=seconds)
+    node = instance.nodes[worst].name
+    return SmallestBudget(min(found, peak), min(floor.size_bytes, found, peak), floor.covers, node, needs[worst])
+
+
+@dataclass(frozen=True, slots=True)
+class _Floor:
+    """Bytes that all plans of a class need."""
+
+    size_bytes: int
+    covers: PlanClass
+
+    def lifted(self, size_bytes: int, model: Formulation) -> _Floor:
+        """Return the floor, or a higher one that a model's plans have."""
+        return _Floor(size_bytes, solver_class(model.candidates)) if size_bytes > self.size_bytes else self
+
+
+def _search(
+    instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor, *, seconds: float = SEARCH_SECONDS
+) -> tuple[int, _Floor]:
+    """Return a budget that works, `peak_bytes` if no smaller one is found, and what all plans that are looked at need.
+
+    Args:
+        instance: the problem; its own budget is not looked at.
+        low_bytes: the smallest budget to look at.
+        peak_bytes: a budget that works.
+        floor: that is known.
+        seconds: for each model.
+    """
+    from poet_onnx.scheduling.solver import least_budget
+
+    budget = low_bytes
+    while budget < peak_bytes:
+        model = _model(instance, budget)
+        floor = floor.lifted(model.memory.fixed_bytes, model)
+        if model.memory.fixed_bytes > budget:
+            budget = model.memory.fixed_bytes
+            continue
+        if paged_start(model) is not None:
+            return _tightened(instance, model), floor
+        found, proven, _ = least_budget(model, time_limit_seconds=seconds)
+        floor = floor.lifted(int(min(proven, found)), model)
+        if found <= budget:
+            return budget, floor
+        budget = max(budget + 1, math.ceil(min(found, peak_bytes) - 0.5))
+    return peak_bytes, floor
+
+
+def _without_paging(instance: Instance, low_bytes: int, found_bytes: int) -> int:
+    """Return a smaller budget than one that was found, if recompute alone, which needs no tokens, soon has one."""
+    problem = instance.problem
+    if not (problem.paging and problem.recompute) or found_bytes - low_bytes < LEAST_GAIN * found_bytes:
+        return found_bytes
+    alone = replace(instance, problem=replace(problem, paging=False))
+    floor = _Floor(low_bytes, ALL_PLANS)
+    # Mostly one model says that it has none; from the bottom up there would be many.
+    if _search(alone, max(low_bytes, found_bytes - 1), found_bytes, floor, seconds=ALONE_SECONDS)[0] == found_bytes:
+        return found_bytes
+    return _search(alone, low_bytes, found_bytes, floor, seconds=ALONE_SECONDS)[0]
+
+
+def _within_deadline(
+    instance: Instance, deadline_seconds: float, low_bytes: int, peak_bytes: int, floor: _Floor, *, seconds: float
+) -> tuple[int, _Floor]:
+    """Return the smallest budget, as near as time allows, for which a plan is found that is in time.
+
+    Args:
+        instance: the problem; its own budget is not looked at.
+        deadline_seconds: for the whole step.
+        low_bytes: no plan fits in less.
+        peak_bytes: a budget that works.
+        floor: that is known.
+        seconds: to look in.
+
+    Returns:
+        That budget, and what plans need: one byte more than the largest budget that was proven to be too small.
+    """
+    works = peak_bytes
+    budget = low_bytes
+    limits = Limits(math.inf, math.inf, seconds, most_iterations=BISECTION_ITERATIONS)
+    end = time.monotonic() + seconds
+    while works - low_bytes > PRECISION * works and time.monotonic() < end:
+        problem = replace(instance.problem, budget_bytes=budget)
+        incumbent = Incumbent(problem, instance.base_joules, None)
+        limited = replace(instance, problem=problem)
+        status, model = solve_within_deadline(incumbent, limited, budget, deadline_seconds, limits.until(end))
+        if incumbent.steps is None:
+            if status == "infeasible" and model is not None:
+                floor = floor.lifted(budget + 1, model)
+            low_bytes = budget
+        else:
+            works = budget
+        budget = (low_bytes + works) // 2
+    return works, floor
+
+
+def _tightened(instance: Instance, model: Formulation) -> int:
+    """Return the smallest feasible budget at or a little below that of a feasible model.
+
+    What the model sets aside for small values and tokens depends on the budget, so a feasible model may leave a rest.
+    """
+    while model.memory.fixed_bytes < model.budget_bytes:
+        tighter = _model(instance, model.memory.fixed_bytes)
+        if tighter.memory.fixed_bytes > tighter.budget_bytes or paged_start(tighter) is None:
+            break
+        model = tighter
+    return model.budget_bytes
+
+
+def _model(instance: Instance, budget_bytes: int) -> Formulation:
+    """Build the model of the plans in the instance's order that are looked at.
+
+    Where everything can be paged, paging alone reaches the smallest budget: a recompute needs what it reads in RAM
+    besides.
+    """
+    problem = instance.problem
+    if problem.paging and problem.costs.page_out:
+        instance = replace(instance, problem=replace(problem, recompute=False))
+    # A little less may do where each token counts, but then it may take a minute to find a plan; with room set aside it
+    # takes a moment.
+    return formulate(instance, budget_bytes, may_count_all=False)
+
 
 LEAST_EXPLANATION_SECONDS = 10.0
 """To work out what would do, however little is left of the time limit."""

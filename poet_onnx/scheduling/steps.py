@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from poet_onnx.plan import Action, Step
 from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction
-from poet_onnx.scheduling.formulation import Formulation, Supplies
+from poet_onnx.scheduling.model import Formulation, Supplies
 
 
 @dataclass

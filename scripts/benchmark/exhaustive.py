@@ -17,7 +17,7 @@ from itertools import combinations
 from benchmark.horizon import find_horizon
 from benchmark.prices import Prices, can_page
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.instance import build_instance
+from poet_onnx.scheduling.liveness import build_instance
 
 State = tuple[int, int, int]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poet_onnx.scheduling.instance import Instance
+from poet_onnx.scheduling.liveness import Instance
 
 
 @dataclass(frozen=True)

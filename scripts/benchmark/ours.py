@@ -8,10 +8,9 @@ from benchmark.result import Limits, Point, Size, Solved
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import Progress, schedule
-from poet_onnx.scheduling.building import formulate
-from poet_onnx.scheduling.formulation import Formulation
-from poet_onnx.scheduling.instance import build_instance
-from poet_onnx.scheduling.timing import relaxed_timing
+from poet_onnx.scheduling.deadline import relaxed_timing
+from poet_onnx.scheduling.liveness import build_instance
+from poet_onnx.scheduling.model import Formulation, formulate
 
 
 def solve_ours(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:

@@ -21,7 +21,7 @@ from benchmark.linear import LinearModel
 from benchmark.prices import Prices, can_page
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.instance import Instance, build_instance
+from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.simulate import versions
 
 Key = tuple[int, int]

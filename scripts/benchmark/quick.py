@@ -7,7 +7,7 @@ import time
 from benchmark.result import Limits, Size, Solved
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices
-from poet_onnx.scheduling.lifetimes import Lifetimes
+from poet_onnx.scheduling.liveness import Lifetimes
 from poet_onnx.scheduling.quick_plan import quick_plan
 
 

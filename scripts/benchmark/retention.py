@@ -17,7 +17,7 @@ from benchmark.horizon import Horizon, find_horizon
 from benchmark.prices import can_page
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.instance import Instance, build_instance
+from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.simulate import versions
 
 RECOMPUTES, PAGE_INS = 2, 2

@@ -11,9 +11,8 @@ from random_graphs import random_attention, random_dag
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
-from poet_onnx.scheduling.building import formulate
-from poet_onnx.scheduling.formulation import Formulation, Supplies
-from poet_onnx.scheduling.instance import build_instance
+from poet_onnx.scheduling.liveness import build_instance
+from poet_onnx.scheduling.model import Formulation, Supplies, formulate
 from poet_onnx.scheduling.starts import paged_start
 from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pyscipopt import Model, Variable
 
 from poet_onnx.plan import Action, Step
-from poet_onnx.scheduling.formulation import Formulation, Supplies
-from poet_onnx.scheduling.outcome import Limits
+from poet_onnx.scheduling.incumbent import Limits
+from poet_onnx.scheduling.model import Formulation, Supplies
 from poet_onnx.scheduling.solver import _build
 
 

@@ -51,8 +51,8 @@ def replaced(module: str, name: str, value: object) -> Iterator[None]:
 def exact_bytes() -> Iterator[None]:
     """Switch off the small allowances for tokens and small values, so that model and search see the same bytes."""
     with ExitStack() as stack:
-        stack.enter_context(replaced("poet_onnx.scheduling.candidates", "TINY_FRACTION", 0.0))
-        stack.enter_context(replaced("poet_onnx.scheduling.residency", "TOKEN_BYTES_EACH", 0))
+        stack.enter_context(replaced("poet_onnx.scheduling.choices", "TINY_FRACTION", 0.0))
+        stack.enter_context(replaced("poet_onnx.scheduling.memory_rows", "TOKEN_BYTES_EACH", 0))
         stack.enter_context(replaced("poet_onnx.scheduling.transfers", "TOKEN_BYTES", 0))
         stack.enter_context(replaced("poet_onnx.simulate.versions", "TOKEN_BYTES", 0))
         yield

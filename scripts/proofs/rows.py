@@ -11,10 +11,9 @@ from random_plans import plan_of, random_plan
 from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.ancestry import Ancestry
-from poet_onnx.scheduling.building import formulate
-from poet_onnx.scheduling.formulation import Formulation
-from poet_onnx.scheduling.instance import Instance, build_instance
-from poet_onnx.scheduling.timing import Timing, crowded_windows, relaxed_timing
+from poet_onnx.scheduling.deadline import Timing, crowded_windows, relaxed_timing
+from poet_onnx.scheduling.liveness import Instance, build_instance
+from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.transfers import overlap, spread_out
 from proofs.assignments import admits, supplies_of
 from proofs.finding import FAILED, Finding, exact_bytes

@@ -14,9 +14,9 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
-from poet_onnx.scheduling.building import formulate
-from poet_onnx.scheduling.instance import build_instance
-from poet_onnx.scheduling.timing import relaxed_timing
+from poet_onnx.scheduling.deadline import relaxed_timing
+from poet_onnx.scheduling.liveness import build_instance
+from poet_onnx.scheduling.model import formulate
 from poet_onnx.simulate import simulate
 from proofs.assignments import supplies_of
 from proofs.finding import FAILED, Finding, exact_bytes

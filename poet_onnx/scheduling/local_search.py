@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from poet_onnx.scheduling.assignment import Assignment, Before
-from poet_onnx.scheduling.formulation import Formulation, Supplies
+from poet_onnx.scheduling.model import Formulation, Supplies
 
 MOST_EJECTIONS = 6
 """Values that one move may send out of RAM to make room for another."""

@@ -1,11 +1,13 @@
-"""What may be recomputed where: recompute units, managed values, and the events that can happen to them."""
+"""What may be recomputed where: units, managed values, their events, and the class of plans that these make up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from poet_onnx.scheduling.instance import Instance
+from poet_onnx.plan import PlanClass
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.scheduling.liveness import Instance
 
 TINY_FRACTION = 0.005
 """The smallest values together may take this share of the budget; they stay in RAM and are counted."""
@@ -331,3 +333,15 @@ def _events(
             for stage in stages
         )
     return events
+
+
+def class_in_order(problem: ScheduleProblem) -> PlanClass:
+    """Return the class of all that a problem allows in one order."""
+    return PlanClass(problem.recompute, problem.paging and bool(problem.costs.page_out))
+
+
+def solver_class(candidates: Candidates) -> PlanClass:
+    """Return the class of what the solver's model expresses with some candidates."""
+    wide = class_in_order(candidates.instance.problem)
+    stays = sum(1 for value in candidates.last_alive if value not in candidates.instance.kept)
+    return PlanClass(wide.recompute, wide.paging, hops=candidates.hops, stays=stays)

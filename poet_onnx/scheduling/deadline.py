@@ -1,9 +1,12 @@
-"""Time in the model: rows (5), and the RAM that transfers occupy while they are under way.
+"""Time in the model: rows (5), the RAM that transfers occupy while they are under way.
 
 Transfers run beside the computations on one channel; what they cannot hide makes the step wait. All that waits and
 recomputes add up to may not exceed what the deadline leaves beside the computations. From that follow, without placing
 a single transfer, rows that every plan within the deadline keeps: what certainly moves within a window of stages fits
 in it, and a transfer that takes longer than the step may wait is in RAM while the nodes next to it run.
+
+Two nodes: a makes k, which takes 3 s to write and 2 s to read, and b reads it 4 s later. The row of the window between
+them is 3 F[k] + 2 I[k,0] <= 4 + w, where w is the longest that the step may wait.
 """
 
 from __future__ import annotations
@@ -12,10 +15,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from poet_onnx.scheduling.formulation import Formulation
-from poet_onnx.scheduling.instance import Instance
-from poet_onnx.scheduling.memory import Row
+from poet_onnx.scheduling.liveness import Instance
+from poet_onnx.scheduling.memory_rows import Row
+
+if TYPE_CHECKING:
+    from poet_onnx.scheduling.model import Formulation
 
 
 @dataclass(frozen=True, slots=True)

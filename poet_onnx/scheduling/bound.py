@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from poet_onnx.scheduling.eviction import Prices
-from poet_onnx.scheduling.lifetimes import Lifetimes, Profile
+from poet_onnx.scheduling.liveness import Lifetimes, Profile
 
 if TYPE_CHECKING:
     from pyscipopt import Variable

@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 
 from poet_onnx.plan import Step
 from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.scheduling.bound import RELAXATION_SECONDS, least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
-from poet_onnx.scheduling.instance import build_instance
-from poet_onnx.scheduling.lifetimes import Profile
+from poet_onnx.scheduling.incumbent import WORTHWHILE
+from poet_onnx.scheduling.liveness import Profile, build_instance
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import RULE, Candidate, Network, OrderSearch, ranked
-from poet_onnx.scheduling.outcome import WORTHWHILE
 from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
-from poet_onnx.scheduling.relaxation import RELAXATION_SECONDS, least_overhead
 
 CHOSEN = 3
 """Orders that are judged by the simulator besides the order by rule."""
