@@ -18,7 +18,7 @@ STAGES = [
     {"plan.plan", "plan.problem"},
     {"plan", "simulate", "addresses", "scheduling"},
     {"passes"},
-    {"costing"},
+    {"costing", "gradients"},
     {"files", "rewriting"},
     {"ops", "runtime", "verification", "profiler", "training"},
     {"reporting"},

@@ -1,0 +1,41 @@
+"""What ONNX Runtime's artifact generator changes in a forward model before it differentiates it."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from poet_onnx.gradients.forward.elimination import drop_idle_nodes
+from poet_onnx.gradients.forward.gelu import fuse_gelu
+from poet_onnx.gradients.forward.layer_norm import fuse_layer_norm
+from poet_onnx.gradients.forward.saved import save_for_gradients, save_lengths
+from poet_onnx.gradients.order import Numbers
+from poet_onnx.passes.normalize import FoldConstants, FoldShapes, InlineFunctions, NameNodes, Normalization, WriteShapes
+
+__all__ = ["prepare_forward"]
+
+
+def prepare_forward(model: ir.Model) -> Numbers:
+    """Bring a forward model into the form that is differentiated, and return the numbers of its nodes.
+
+    Functions are inlined, shapes and constants folded; layer normalization and Gelu become one node each; nodes that do
+    nothing go; nodes whose gradients need more than their result return it.
+
+    Args:
+        model: with its loss; changed in place.
+
+    Raises:
+        InputError: the model cannot be differentiated.
+    """
+    graph = model.graph
+    Normalization(InlineFunctions(), FoldConstants(), NameNodes())(model)
+    numbers = Numbers(graph)
+    Normalization(FoldShapes())(model)
+    fuse_layer_norm(model, numbers)
+    fuse_gelu(model, numbers)
+    drop_idle_nodes(model)
+    save_for_gradients(model, numbers)
+    Normalization(WriteShapes())(model)
+    save_lengths(graph, numbers)
+    numbers.write()
+    Normalization(WriteShapes())(model)
+    return numbers

@@ -1,0 +1,45 @@
+"""Nodes that do nothing go, as in ONNX Runtime's optimizer before training."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from poet_onnx.gradients.forward.patterns import is_number, is_op, number
+from poet_onnx.graph.shapes import Inferred, infer
+
+NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
+"""The second operand that changes nothing; of a sum or a product also the first."""
+
+
+def drop_idle_nodes(model: ir.Model) -> None:
+    """Drop dropouts of ratio 0, and sums and products with a constant that is neutral and no larger than the rest."""
+    graph = model.graph
+    inferred = infer(model)
+    for node in list(graph):
+        source = _stands_for(node, inferred)
+        if source is None or node.outputs[0].is_graph_output():
+            continue
+        node.outputs[0].replace_all_uses_with(source)
+        graph.remove(node, safe=True)
+
+
+def _stands_for(node: ir.Node, inferred: Inferred) -> ir.Value | None:
+    """Return the input that a node hands on unchanged, None if it does something."""
+    if is_op(node, "Dropout"):
+        mask_read = len(node.outputs) > 1 and bool(node.outputs[1].uses())
+        has_ratio = len(node.inputs) > 1 and node.inputs[1] is not None
+        return node.inputs[0] if has_ratio and is_number(node.inputs[1], 0.0) and not mask_read else None
+    if not is_op(node, *NEUTRAL) or len(node.inputs) != 2:
+        return None
+    pairs = ((0, 1), (1, 0)) if node.op_type in ("Add", "Mul") else ((0, 1),)
+    for kept, constant in pairs:
+        value, neutral = node.inputs[kept], node.inputs[constant]
+        if value is None or neutral is None or number(neutral) != NEUTRAL[node.op_type]:
+            continue
+        if len(_shape(neutral, inferred)) <= len(_shape(value, inferred)):
+            return value
+    return None
+
+
+def _shape(value: ir.Value, inferred: Inferred) -> tuple[int, ...]:
+    return inferred.types[value.name or ""].shape

@@ -1,0 +1,97 @@
+"""Helpers to recognize nodes that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.graph.operators import ONNX_DOMAINS
+
+TOLERANCE = 1e-6
+"""How far a constant may be from the number that a pattern has, relative to it."""
+
+
+class NoMatchError(Exception):
+    """Nodes are not what a pattern asks for."""
+
+
+def require(condition: bool) -> None:
+    """Give up a match unless something holds."""
+    if not condition:
+        raise NoMatchError
+
+
+def is_op(node: ir.Node | None, *op_types: str) -> bool:
+    """Return whether a node's operator is one of these of ONNX."""
+    return node is not None and node.domain in ONNX_DOMAINS and node.op_type in op_types
+
+
+def maker(value: ir.Value | None, *op_types: str) -> ir.Node:
+    """Return the node that makes a value, whose operator must be one of these."""
+    node = value.producer() if value is not None else None
+    if node is None or not is_op(node, *op_types):
+        raise NoMatchError
+    return node
+
+
+def readers(value: ir.Value) -> set[ir.Node]:
+    """Return the nodes that read a value."""
+    return {use.node for use in value.uses()}
+
+
+def only_reader(value: ir.Value, *op_types: str) -> ir.Node:
+    """Return the one node that reads a value, which is no graph output; its operator must be one of these."""
+    found = readers(value)
+    require(len(found) == 1 and not value.is_graph_output())
+    node = found.pop()
+    require(is_op(node, *op_types))
+    return node
+
+
+def first_input(node: ir.Node) -> ir.Value:
+    """Return the first input of a node, which must be there."""
+    if not node.inputs or node.inputs[0] is None:
+        raise NoMatchError
+    return node.inputs[0]
+
+
+def other_input(node: ir.Node, value: ir.Value) -> ir.Value:
+    """Return the other operand of a node of two."""
+    require(len(node.inputs) == 2 and value in node.inputs)
+    found = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
+    if found is None:
+        raise NoMatchError
+    return found
+
+
+def number(value: ir.Value | None) -> float | None:
+    """Return the number that a value always is, if it is a constant of one element."""
+    tensor = value.const_value if value is not None and not value.is_graph_input() else None
+    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+        return None
+    return float(np.asarray(tensor.numpy()).reshape(()))
+
+
+def is_number(value: ir.Value | None, wanted: float) -> bool:
+    """Return whether a value is a certain constant."""
+    found = number(value)
+    return found is not None and abs(found - wanted) <= TOLERANCE * abs(wanted)
+
+
+def replace(graph: ir.Graph, old: Sequence[ir.Node], new: ir.Node, results: Sequence[ir.Value]) -> None:
+    """Put a node into the place of others, whose results it computes under their names.
+
+    Args:
+        graph: that holds the old nodes.
+        old: with the last one last.
+        new: whose first outputs stand for the results.
+        results: outputs of old nodes that others read.
+    """
+    graph.insert_before(old[-1], new)
+    for result, output in zip(results, new.outputs, strict=False):
+        output.name, output.type, output.shape = result.name, result.type, result.shape
+        result.replace_all_uses_with(output, replace_graph_outputs=True)
+        result.name = None
+    graph.remove(old, safe=True)

@@ -1,0 +1,64 @@
+"""Which operators have a gradient, and the rule that writes it: `@gradient_of("Conv")` above a function of a site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from poet_onnx.gradients.site import Site
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+
+Rule: TypeAlias = Callable[[Site], None]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """How an operator is differentiated.
+
+    Attributes:
+        rule: writes the gradient's nodes; None for an operator through which none flows.
+        stops: inputs that no gradient is of by their nature: shapes, indices, masks, modes.
+    """
+
+    rule: Rule | None
+    stops: frozenset[int] = frozenset()
+
+
+_GRADIENTS: dict[tuple[str, str], Gradient] = {}
+
+
+def gradient_of(*op_types: str, domain: str = "", stops: tuple[int, ...] = ()) -> Callable[[Rule], Rule]:
+    """Register a function as the gradient of operators.
+
+    The function must send a gradient to every input that the site wants one of, those in `stops` aside.
+
+    Args:
+        op_types: names of the operators.
+        domain: of the operators; "" for ONNX's own.
+        stops: inputs that no gradient is of by their nature, such as shapes and indices.
+    """
+
+    def register(rule: Rule) -> Rule:
+        for op_type in op_types:
+            _GRADIENTS[domain, op_type] = Gradient(rule, frozenset(stops))
+        return rule
+
+    return register
+
+
+def without_gradient(*op_types: str, domain: str = "") -> None:
+    """Register operators whose outputs do not change with small changes of their inputs, or are no real numbers."""
+    for op_type in op_types:
+        _GRADIENTS[domain, op_type] = Gradient(None)
+
+
+def gradient(node: ir.Node) -> Gradient | None:
+    """Return how a node is differentiated, or None if nobody has said."""
+    domain = "" if node.domain in ONNX_DOMAINS else node.domain
+    found = _GRADIENTS.get((domain, node.op_type))
+    if found is None and not domain:  # ONNX Runtime knows some of its own operators under ONNX's domain, too
+        found = _GRADIENTS.get((MICROSOFT_DOMAIN, node.op_type))
+    return found
