@@ -5,7 +5,7 @@ ONNX Runtime would inline them while it loads the model, and run the new nodes o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -33,30 +33,38 @@ WITHOUT_KERNEL = frozenset(
 """Operators of ONNX that both ONNX Runtimes inline on the CPU."""
 
 
+def has_no_kernel(node: ir.Node) -> bool:
+    """Return whether both ONNX Runtimes inline a node's operator."""
+    return node.domain in ONNX_DOMAINS and node.op_type in WITHOUT_KERNEL
+
+
 class ExpandFunctions(InPlacePass):
-    """Replace operators of ONNX that have no kernel by the nodes of their function body in ONNX's definition."""
+    """Replace operators of ONNX, such as those that have no kernel, by the nodes of their function body in ONNX."""
+
+    def __init__(self, wanted: Callable[[ir.Node], bool] = has_no_kernel) -> None:
+        """Set which nodes are expanded, if their operators have a body."""
+        super().__init__()
+        self._wanted = wanted
 
     def call(self, model: ir.Model) -> PassResult:
         """Expand every such operator where it stands."""
-        nodes = [node for node in model.graph if _is_function(node)]
+        nodes = [node for node in model.graph if self._wanted(node)]
         if not nodes:
             return PassResult(model, modified=False)
         check_structure(model)
         types = infer(model).types
+        expanded = False
         for number, node in enumerate(nodes):
             function = _body(node, types, model.opset_imports.get("", 1))
             if function is None:
                 continue
+            expanded = True
             function.domain, function.name = BODIES, f"{node.op_type}_{number}"
             node.domain, node.op_type = function.domain, function.name
             model.functions[function.identifier()] = function
         InlinePass()(model)
         model.opset_imports.pop(BODIES, None)
-        return PassResult(model, modified=True)
-
-
-def _is_function(node: ir.Node) -> bool:
-    return node.domain in ONNX_DOMAINS and node.op_type in WITHOUT_KERNEL
+        return PassResult(model, modified=expanded)
 
 
 def _body(node: ir.Node, types: Mapping[str, TensorType], version: int) -> ir.Function | None:

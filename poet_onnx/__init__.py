@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         PoetError,
         PoetWarning,
     )
+    from poet_onnx.gradients.train_graph import TrainGraph, train_graph
     from poet_onnx.ops import library_path
     from poet_onnx.plan import Plan
     from poet_onnx.rewriting.rewrite import RewriteResult, pipeline, rewrite
@@ -34,6 +35,7 @@ __all__ = [
     "PoetError",
     "PoetWarning",
     "RewriteResult",
+    "TrainGraph",
     "TrainingSession",
     "VerificationReport",
     "count_allocations",
@@ -41,12 +43,14 @@ __all__ = [
     "pipeline",
     "rewrite",
     "session_options",
+    "train_graph",
     "training_module",
     "verify",
 ]
 
 _HOMES = {
     "errors": ("CheckFailedError", "InfeasibleError", "InputError", "LimitReachedError", "PoetError", "PoetWarning"),
+    "gradients.train_graph": ("TrainGraph", "train_graph"),
     "ops": ("library_path",),
     "plan": ("Plan",),
     "rewriting.rewrite": ("RewriteResult", "pipeline", "rewrite"),

@@ -20,7 +20,7 @@ STAGES = [
     {"passes"},
     {"costing", "gradients"},
     {"files", "rewriting"},
-    {"ops", "runtime", "verification", "profiler", "training"},
+    {"ops", "runtime", "verification", "profiler", "training", "gradients.train_graph"},
     {"reporting"},
     {"cli"},
     {"__main__"},

@@ -82,6 +82,37 @@ def rewrite(**given: Any) -> None:
     _do("rewriting", "rewrite", given)
 
 
+@click.command("train-graph", short_help="Make a training graph of a forward model.")
+@click.argument("model", metavar="FORWARD", type=options.FILE)
+@click.option("-o", "--output", type=options.FOLDER, required=True, metavar="DIR", help="Where the three files go.")
+@click.option(
+    "--loss",
+    default="cross-entropy",
+    show_default=True,
+    metavar="KIND[:OUTPUT]",
+    help="cross-entropy, mse, l1 or bce-logits of the first output, or of OUTPUT; or output:NAME, a loss in the model.",
+)
+@click.option("--train", multiple=True, metavar="GLOB", help="Train these parameters (default: all; may be repeated).")
+@click.option("--freeze", multiple=True, metavar="GLOB", help="Do not train these parameters (may be repeated).")
+@click.option("--ignore-index", type=int, help="A label that does not count, of cross-entropy.")
+@click.option(
+    "--label-smoothing",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    show_default=True,
+    help="What of a label is shared among all classes, of cross-entropy.",
+)
+@options.dims_option
+@click.option("--force", is_flag=True, help="Replace existing files.")
+@options.json_option
+def train_graph(**given: Any) -> None:
+    """Differentiate FORWARD, and write training_model.onnx, eval_model.onnx and parameters.safetensors to DIR.
+
+    `poet-onnx rewrite` takes the training model, TrainingSession all three.
+    """
+    _do("train_graph", "train_graph", given)
+
+
 @click.command(short_help="Show what fills the memory, and what could work.")
 @click.argument("model", type=options.FILE)
 @click.option(
@@ -153,4 +184,4 @@ def devices(**given: Any) -> None:
     _do("listing", "devices", given)
 
 
-COMMANDS = (rewrite, inspect, verify, profile, devices)
+COMMANDS = (train_graph, rewrite, inspect, verify, profile, devices)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
-from poet_onnx.files.atomic import cannot_write, write_file
+from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.training.tensor_file import TYPES, TensorFile, flat, parse_json
 from poet_onnx.training.values import Kind
 
@@ -45,7 +45,12 @@ _DTYPES = {kind: dtype for dtype, kind in TYPES.items()}
 
 
 def write_checkpoint(
-    path: str | os.PathLike[str], tensors: Mapping[str, Array], progress: Mapping[str, object]
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Array],
+    progress: Mapping[str, object],
+    *,
+    replace: bool = True,
+    written: Written | None = None,
 ) -> None:
     """Write a checkpoint: after a failure or a crash there is the old file or the new one.
 
@@ -55,9 +60,11 @@ def write_checkpoint(
         path: of the file.
         tensors: contiguous arrays by name.
         progress: what else is to be kept, as values that JSON knows.
+        replace: whether a file of that name may be replaced.
+        written: gets to know the file.
 
     Raises:
-        InputError: if it cannot be written.
+        InputError: if it cannot be written, or is there and must stay.
     """
     hashes = {name: _hash([flat(array)]) for name, array in tensors.items()}
     about = json.dumps({_PROGRESS: progress, _HASHES: hashes}, sort_keys=True, allow_nan=False, default=float)
@@ -76,7 +83,7 @@ def write_checkpoint(
             file.write(flat(array))
 
     try:
-        write_file(Path(path), fill)
+        write_file(Path(path), fill, replace=replace, written=written)
     except OSError as error:
         raise cannot_write(path, error) from error
 

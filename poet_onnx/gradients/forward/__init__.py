@@ -9,6 +9,8 @@ from poet_onnx.gradients.forward.gelu import fuse_gelu
 from poet_onnx.gradients.forward.layer_norm import fuse_layer_norm
 from poet_onnx.gradients.forward.saved import save_for_gradients, save_lengths
 from poet_onnx.gradients.order import Numbers
+from poet_onnx.gradients.registry import gradient
+from poet_onnx.passes.expand import ExpandFunctions
 from poet_onnx.passes.normalize import FoldConstants, FoldShapes, InlineFunctions, NameNodes, Normalization, WriteShapes
 
 __all__ = ["prepare_forward"]
@@ -28,6 +30,8 @@ def prepare_forward(model: ir.Model) -> Numbers:
     """
     graph = model.graph
     Normalization(InlineFunctions(), FoldConstants(), NameNodes())(model)
+    while ExpandFunctions(_has_only_a_body)(model).modified:
+        Normalization(FoldConstants(), NameNodes())(model)
     numbers = Numbers(graph)
     Normalization(FoldShapes())(model)
     fuse_layer_norm(model, numbers)
@@ -39,3 +43,8 @@ def prepare_forward(model: ir.Model) -> Numbers:
     numbers.write()
     Normalization(WriteShapes())(model)
     return numbers
+
+
+def _has_only_a_body(node: ir.Node) -> bool:
+    """Return whether nobody has said how an operator is differentiated; ONNX may define it by others."""
+    return gradient(node) is None and not node.domain

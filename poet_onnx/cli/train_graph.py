@@ -1,0 +1,79 @@
+"""The work of the command that makes a training graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from poet_onnx.cli import terminal
+from poet_onnx.cli.files import check_writable
+from poet_onnx.errors import InputError
+from poet_onnx.gradients.train_graph import EVALUATION, TRAINING, VALUES, TrainGraph
+from poet_onnx.gradients.train_graph import train_graph as make_train_graph
+
+_SHOWN = 8
+
+
+def train_graph(
+    *,
+    model: Path,
+    output: Path,
+    loss: str,
+    train: tuple[str, ...],
+    freeze: tuple[str, ...],
+    ignore_index: int | None,
+    label_smoothing: float,
+    dims: dict[str, int],
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Differentiate the forward model MODEL, and write what training takes to the folder OUTPUT."""
+    files = {name: output / name for name in (TRAINING, EVALUATION, VALUES)}
+    if output.is_dir():
+        check_writable(files, inputs={"FORWARD": model}, force=force)
+    elif output.exists():
+        raise InputError(f"--output {output} is no folder; name another one.")
+    with terminal.ProgressLine(f"differentiating {model}"):
+        made = make_train_graph(
+            model,
+            loss=loss,
+            train=train or None,
+            freeze=freeze,
+            dims=dims,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+        )
+    made.save(output, replace=force)
+    if as_json:
+        terminal.show_json(json.dumps(_figures(made, files), indent=2))
+        return
+    for line in _lines(made):
+        terminal.show(line)
+    terminal.show(f"wrote {', '.join(map(str, files.values()))}")
+
+
+def _figures(made: TrainGraph, files: dict[str, Path]) -> dict[str, object]:
+    return {
+        "files": list(map(str, files.values())),
+        "loss": made.loss,
+        "nodes": len(made.training.graph),
+        "trained": {name: list(array.shape) for name, array in made.values.items()},
+        "frozen": list(made.frozen),
+        "tied": dict(made.tied),
+    }
+
+
+def _lines(made: TrainGraph) -> list[str]:
+    """Return what is said of the result: what trains, and what does not."""
+    numbers = sum(array.size for array in made.values.values())
+    lines = [f"{numbers:,} numbers in {len(made.values)} parameters are trained for '{made.loss}'"]
+    if made.frozen:
+        lines.append(f"not trained: {_listed(made.frozen)}")
+    if made.tied:
+        lines.append(f"transposed copies read their original: {_listed([f'{a} of {b}' for a, b in made.tied])}")
+    return lines
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,155 @@
+"""Which tensors of a forward model are its parameters, under whatever form an exporter left them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.errors import InputError
+from poet_onnx.gradients.paths import REAL
+from poet_onnx.graph.operators import ONNX_DOMAINS
+
+WEIGHTS = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), (1, 2)),
+    **dict.fromkeys(
+        ("BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization"), (1, 2)
+    ),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2, 3)),
+    **dict.fromkeys(("RMSNormalization", "PRelu"), (1,)),
+    "MatMul": (0, 1),
+    "Gather": (0,),
+}
+"""Inputs at which a constant is a weight."""
+
+STATISTICS = {"BatchNormalization": (3, 4)}
+"""Inputs that the forward pass moves, and no gradient."""
+
+ANONYMOUS = ("onnx::", "val_")
+"""How torch's exporters name what they compute beforehand, such as a weight that they transposed."""
+
+LARGEST_WEIGHT = 1e3
+"""A number beyond it is that of a mask."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The real tensors that a model brings along.
+
+    Attributes:
+        trained: names of what is trained, in the model's order.
+        frozen: names of what stays as it is.
+        tied: transposed copies that read their original from now on, by name.
+    """
+
+    trained: tuple[str, ...]
+    frozen: tuple[str, ...]
+    tied: tuple[tuple[str, str], ...] = ()
+
+
+def find_parameters(model: ir.Model, train: Sequence[str] | None, freeze: Sequence[str]) -> Parameters:
+    """Choose what is trained; weights that are Constant nodes become initializers, transposed copies go.
+
+    Without patterns, all real initializers are parameters that are no mask and no number of the exporter's own.
+
+    Args:
+        model: without functions; changed in place.
+        train: patterns of names of what is trained; None for all parameters.
+        freeze: patterns of names of what is not.
+
+    Raises:
+        InputError: a pattern without a match, or nothing is left to train.
+    """
+    graph = model.graph
+    _lift_weights(graph)
+    tied = tuple(_tie_transposed(graph))
+    statistics = {value for node in graph for value in _inputs(node, STATISTICS)}
+    real = [
+        value
+        for value in graph.initializers.values()
+        if value.dtype in REAL and value.uses() and value not in statistics and value.name
+    ]
+    names = [value.name or "" for value in real]
+    given = {"train": () if train is None else train, "freeze": freeze}
+    for what, patterns in given.items():
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                shown = ", ".join(names[:6]) or "none"
+                raise InputError(f"No parameter is named '{pattern}', which {what} names; the model has {shown}.")
+    trained = [
+        name
+        for name, value in zip(names, real, strict=True)
+        if (_may_be_trained(value) if train is None else _matches(name, train)) and not _matches(name, freeze)
+    ]
+    if not trained:
+        raise InputError("Nothing is left to train: the model has no parameter, or all of them are frozen.")
+    return Parameters(tuple(trained), tuple(name for name in names if name not in set(trained)), tied)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _may_be_trained(value: ir.Value) -> bool:
+    """Return whether a real initializer is taken for a parameter where nobody says."""
+    tensor = value.const_value
+    if tensor is None or (tensor.size <= 1 and (value.name or "").startswith(ANONYMOUS)):
+        return False
+    array = np.asarray(tensor.numpy())
+    return bool(np.abs(array).max(initial=0) < LARGEST_WEIGHT)  # false for what is no number
+
+
+def _inputs(node: ir.Node, places: Mapping[str, tuple[int, ...]]) -> list[ir.Value]:
+    """Return the inputs of a node that stand at certain places of its operator."""
+    indices = places.get(node.op_type, ()) if node.domain in ONNX_DOMAINS else ()
+    return [value for index in indices if index < len(node.inputs) and (value := node.inputs[index]) is not None]
+
+
+def _lift_weights(graph: ir.Graph) -> None:
+    """Make initializers of Constant nodes that are weights."""
+    for node in list(graph):
+        for value in _inputs(node, WEIGHTS):
+            maker = value.producer()
+            tensor = ir.convenience.get_const_tensor(value) if maker is not None else None
+            if maker is None or maker.op_type != "Constant" or tensor is None or tensor.dtype not in REAL:
+                continue
+            name = value.name
+            lifted = ir.Value(
+                name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+            )
+            value.replace_all_uses_with(lifted, replace_graph_outputs=True)
+            graph.remove(maker, safe=True)
+            graph.register_initializer(lifted)
+
+
+def _tie_transposed(graph: ir.Graph) -> Iterable[tuple[str, str]]:
+    """Let what an exporter transposed beforehand read its original, where that is in the model as well."""
+    originals: dict[tuple[int, ...], list[ir.Value]] = {}
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        named = not (value.name or "").startswith(ANONYMOUS)
+        if tensor is not None and len(tensor.shape) == 2 and tensor.dtype in REAL and named:
+            originals.setdefault(tuple(tensor.shape.numpy()), []).append(value)
+    for value in list(graph.initializers.values()):
+        tensor = value.const_value
+        name = value.name or ""
+        if tensor is None or len(tensor.shape) != 2 or not name.startswith(ANONYMOUS) or tensor.dtype not in REAL:
+            continue
+        array = np.asarray(tensor.numpy())
+        if (array == array.flat[0]).all():
+            continue
+        for original in originals.get(tuple(tensor.shape.numpy())[::-1], ()):
+            if original.const_value is None or not np.array_equal(np.asarray(original.const_value.numpy()).T, array):
+                continue
+            node = ir.Node("", "Transpose", [original], [ir.AttrInt64s("perm", [1, 0])], name=f"{name}/Transpose")
+            node.outputs[0].name = f"{name}/transposed"
+            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            value.replace_all_uses_with(node.outputs[0])
+            graph.initializers.pop(name)
+            first = next(iter(graph))
+            graph.insert_before(first, node)
+            yield name, original.name or ""
+            break

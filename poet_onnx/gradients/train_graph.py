@@ -1,0 +1,175 @@
+"""From a forward model to what training takes: a training graph, an evaluation graph, and the parameters' values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from poet_onnx.errors import InputError
+from poet_onnx.files.atomic import Written
+from poet_onnx.files.saving import save_model
+from poet_onnx.gradients.differentiate import differentiate
+from poet_onnx.gradients.losses import add_loss, parse_loss
+from poet_onnx.gradients.parameters import Parameters, find_parameters
+from poet_onnx.gradients.paths import find_paths
+from poet_onnx.graph.extract.contents import constant_array
+from poet_onnx.graph.shapes import infer
+from poet_onnx.passes.lowering.site import list_nodes
+from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
+from poet_onnx.passes.roles import is_accumulator
+from poet_onnx.passes.updates import free_state
+from poet_onnx.rewriting.rewrite import as_model
+from poet_onnx.training.checkpoint import write_checkpoint
+from poet_onnx.training.inference import infer_only
+
+Array = npt.NDArray[np.generic]
+
+TRAINING, EVALUATION, VALUES = "training_model.onnx", "eval_model.onnx", "parameters.safetensors"
+"""Names of the files."""
+
+WITHOUT_GRADIENT = ("Quantize", "Dequantize", "DynamicQuantize", "QLinear", "ConvInteger", "MatMulInteger")
+"""How the names of operators on quantized numbers begin."""
+
+
+@dataclass(frozen=True)
+class TrainGraph:
+    """A model that can be trained.
+
+    Attributes:
+        training: computes the loss and adds gradients to buffers; its inputs are the batch, the labels, the parameters,
+            the buffers and `lazy_reset_grad`.
+        evaluation: computes the loss without training anything.
+        values: what the trained parameters are now, by name.
+        loss: the loss's name in both graphs.
+        frozen: names of real tensors of the model that are not trained.
+        tied: transposed copies that read their original from now on, by name.
+    """
+
+    training: ir.Model
+    evaluation: ir.Model
+    values: Mapping[str, Array]
+    loss: str
+    frozen: tuple[str, ...]
+    tied: tuple[tuple[str, str], ...]
+
+    def save(self, folder: str | os.PathLike[str], *, replace: bool = True) -> None:
+        """Write the three files into a folder, which is made if it is not there: all of them or none.
+
+        Args:
+            folder: where they go.
+            replace: whether files of their names may be replaced.
+
+        Raises:
+            InputError: if one cannot be written, or is there and must stay.
+        """
+        target = Path(folder)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"The folder {target} cannot be made: {error.strerror or error}.") from error
+        with Written() as written:
+            save_model(self.evaluation, target / EVALUATION, replace=replace, written=written)
+            write_checkpoint(target / VALUES, self.values, {}, replace=replace, written=written)
+            save_model(self.training, target / TRAINING, replace=replace, written=written)
+
+
+def train_graph(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    *,
+    loss: str = "cross-entropy",
+    train: str | Sequence[str] | None = None,
+    freeze: str | Sequence[str] = (),
+    dims: Mapping[str, int] | None = None,
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+) -> TrainGraph:
+    """Make a training graph of a forward model; onnxruntime-training is not needed.
+
+    Layers are differentiated in the mode in which they were exported: a batch normalization in training mode takes its
+    batch's statistics, any other one its running statistics.
+
+    Args:
+        model: computes the outputs, with its weights; as a path, a protobuf message or an onnx_ir model.
+        loss: "cross-entropy" with an input `labels`, "mse", "l1" or "bce-logits" with an input `target`, each of the
+            first output or of the one named behind a colon ("mse:depth"); or "output:NAME", a number that the model
+            computes.
+        train: patterns of names of the parameters that are trained; default all that lead to the loss.
+        freeze: patterns of names of those that are not.
+        dims: sizes of named dimensions.
+        ignore_index: a label that does not count.
+        label_smoothing: what of a label is shared among all classes.
+
+    Raises:
+        InputError: if the model cannot be trained so; what has no gradient is named.
+    """
+    wanted = parse_loss(loss, ignore_index=ignore_index, label_smoothing=label_smoothing)
+    forward = as_model(model)
+    _check_forward(forward)
+    Normalization(InlineFunctions(), NameNodes())(forward)
+    chosen = find_parameters(forward, _patterns(train), _patterns(freeze) or ())
+    fix = [FixDims(dims)] if dims else []
+    Normalization(*fix, FoldConstants(), WriteShapes())(forward)
+    name = add_loss(forward, wanted)
+    Normalization(NameNodes(), WriteShapes())(forward)
+    parameters = _leading(forward, name, chosen, strict=train is not None)
+    values = {each: _values(forward, each) for each in parameters.trained}
+    training = differentiate(forward, name, parameters.trained)
+    evaluation = _evaluation(forward, name, parameters.trained)
+    return TrainGraph(training, evaluation, values, name, parameters.frozen, parameters.tied)
+
+
+def _patterns(given: str | Sequence[str] | None) -> Sequence[str] | None:
+    return [given] if isinstance(given, str) else given
+
+
+def _check_forward(model: ir.Model) -> None:
+    """Check that a model is a forward graph of plain nodes, which nobody has quantized."""
+    if any(is_accumulator(node) for node in model.graph):
+        raise InputError("The model accumulates gradients already: `poet-onnx rewrite` takes it as it is.")
+    found: dict[str, list[str]] = {}
+    for node in model.graph.all_nodes():
+        control = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+        if control or node.op_type.startswith(WITHOUT_GRADIENT):
+            found.setdefault(node.op_type, []).append(node.name or "")
+    if found:
+        raise InputError(
+            f"Control flow and quantized operators cannot be differentiated: {list_nodes(found)}."
+            " Export the model with fixed shapes and unrolled loops, before it is quantized."
+        )
+
+
+def _leading(model: ir.Model, loss: str, chosen: Parameters, *, strict: bool) -> Parameters:
+    """Return the parameters without those that do not lead to the loss, which are an error where they were named."""
+    graph = model.graph
+    target = next((value for node in graph for value in node.outputs if value.name == loss), None)
+    candidates = [graph.initializers[name] for name in chosen.trained if name in graph.initializers]
+    if target is None:
+        raise InputError(f"The model computes no tensor '{loss}': name one of its outputs as the loss.")
+    found = find_paths(graph, target, candidates, infer(model).types).values
+    trained = tuple(value.name or "" for value in candidates if value in found)
+    astray = tuple(name for name in chosen.trained if name not in trained)
+    if not trained or (astray and strict):
+        raise InputError(f"No gradient of '{loss}' leads to {', '.join(map(repr, astray[:6]))}: train others.")
+    return Parameters(trained, (*chosen.frozen, *astray), chosen.tied)
+
+
+def _values(model: ir.Model, name: str) -> Array:
+    array = constant_array(name, model.graph.initializers[name].const_value)
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _evaluation(forward: ir.Model, loss: str, parameters: Sequence[str]) -> ir.Model:
+    """Return the graph of the loss that takes the parameters as inputs and trains nothing."""
+    model = forward.clone()
+    graph = model.graph
+    graph.outputs[:] = [value for node in graph for value in node.outputs if value.name == loss]
+    free_state(graph, parameters)
+    infer_only(model)
+    return model
