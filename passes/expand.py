@@ -15,8 +15,8 @@ from onnx_ir.passes.common import InlinePass
 
 from poet_onnx.graph.extract import check_structure
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.operators.reduction import broadcast_gradient_axes
 from poet_onnx.graph.shapes import Inferred, TensorType, infer
-from poet_onnx.graph.shapes.runtime_rules import broadcast_gradient_axes
 
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 MICROSOFT_DOMAIN = "com.microsoft"

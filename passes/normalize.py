@@ -15,7 +15,7 @@ from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.graph.extract import check_structure, plain_attributes
-from poet_onnx.graph.operators import ONNX_DOMAINS, traits
+from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
 from poet_onnx.graph.shapes import Array, TensorType, fixed_dims, infer
 from poet_onnx.passes.expand import ChainSums, ExpandDivGrad, ExpandFunctions
 
@@ -130,7 +130,7 @@ class FoldShapes(InPlacePass):
 
     @staticmethod
     def _foldable(node: ir.Node, values: Mapping[str, Array]) -> bool:
-        if traits(node.domain, node.op_type, plain_attributes(node)).random:
+        if spec_of(node.domain, node.op_type, plain_attributes(node)).random:
             return False
         for output in node.outputs:
             if not output.name:
@@ -181,7 +181,7 @@ class PinSeeds(InPlacePass):
 
     def call(self, model: ir.Model) -> PassResult:
         """Set the missing `seed` attributes."""
-        random = [node for node in model.graph if traits(node.domain, node.op_type, plain_attributes(node)).random]
+        random = [node for node in model.graph if spec_of(node.domain, node.op_type, plain_attributes(node)).random]
         taken = {node.attributes["seed"].value for node in random if "seed" in node.attributes}
         without = [node for node in random if "seed" not in node.attributes]
         for node in without:

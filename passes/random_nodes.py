@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from poet_onnx.graph.extract import plain_attributes
-from poet_onnx.graph.operators import traits
+from poet_onnx.graph.operators import spec_of
 
 _COUNTING = frozenset(("Dropout", "BitmaskDropout", "BiasDropout", "BitmaskBiasDropout"))
 
@@ -35,5 +35,5 @@ def unresumable(model: ir.Model) -> tuple[str, ...]:
 
 def _drawing(model: ir.Model) -> Iterator[ir.Node]:
     for node in model.graph:
-        if traits(node.domain, node.op_type, plain_attributes(node)).random:
+        if spec_of(node.domain, node.op_type, plain_attributes(node)).random:
             yield node

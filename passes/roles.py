@@ -9,18 +9,11 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract.build import plain_attributes
-from poet_onnx.graph.operators import MICROSOFT_DOMAIN, traits
+from poet_onnx.graph.operators import spec_of
 from poet_onnx.passes.frozen_batch_norm import frozen_statistics
 
-_POET = "poet"
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 """Of the input that collects a parameter's gradient, behind the parameter's name."""
-
-_FLAG_INPUT = {
-    (MICROSOFT_DOMAIN, "InPlaceAccumulatorV2"): 2,
-    (_POET, "Accumulate"): 2,
-    (_POET, "AccumulateRows"): 3,
-}
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Roles:
 
 def is_accumulator(node: ir.Node) -> bool:
     """Return whether a node adds a gradient, or a part of one, to its buffer; running statistics are no gradients."""
-    if (node.domain, node.op_type) not in _FLAG_INPUT or not node.inputs:
+    if spec_of(node.domain, node.op_type).reset_input is None or not node.inputs:
         return False
     buffer = node.inputs[0]
     return buffer is not None and buffer.is_graph_input()
@@ -54,8 +47,8 @@ def is_accumulator(node: ir.Node) -> bool:
 
 def flag_of(node: ir.Node) -> ir.Value | None:
     """Return the input of an accumulator that says whether to start anew."""
-    place = _FLAG_INPUT[node.domain, node.op_type]
-    return node.inputs[place] if place < len(node.inputs) else None
+    place = spec_of(node.domain, node.op_type).reset_input
+    return node.inputs[place] if place is not None and place < len(node.inputs) else None
 
 
 def find_roles(model: ir.Model) -> Roles:
@@ -128,7 +121,7 @@ def _parameter_of(node: ir.Node) -> str:
 def _written_initializers(graph: ir.Graph) -> Iterator[str]:
     """Yield the names of initializers that a node updates in place."""
     for node in graph:
-        for place in traits(node.domain, node.op_type, plain_attributes(node)).writes:
+        for place in spec_of(node.domain, node.op_type, plain_attributes(node)).writes:
             value = node.inputs[place] if place < len(node.inputs) else None
             if value is not None and value.is_initializer() and value.name:
                 yield value.name

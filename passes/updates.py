@@ -26,7 +26,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import constant_array, plain_attributes, reads_shape_alone
-from poet_onnx.graph.operators import traits
+from poet_onnx.graph.operators import spec_of
 from poet_onnx.passes.random_nodes import seeds, unresumable
 from poet_onnx.passes.roles import Roles, find_roles, is_accumulator
 from poet_onnx.training.description import RATES, TRAINING_KEY, Description, State, Updates, slot_name
@@ -221,14 +221,10 @@ def _last_reader(parameter: ir.Value, position: Mapping[ir.Node, int]) -> ir.Nod
     pending = [parameter]
     while pending:
         for node, index in pending.pop().uses():
-            aliases = ((0, 0),) if node.domain == _DOMAIN and node.op_type == "Gate" else _aliases(node)
+            aliases = spec_of(node.domain, node.op_type, plain_attributes(node)).aliases
             views = [node.outputs[target] for source, target in aliases if source == index]
             pending += views
             reads = not views and not reads_shape_alone(node, index)
             if reads and (last is None or position[last] < position[node]):
                 last = node
     return last
-
-
-def _aliases(node: ir.Node) -> tuple[tuple[int, int], ...]:
-    return traits(node.domain, node.op_type, plain_attributes(node)).aliases

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from poet_onnx.costing.flops import Work, count_work
+from poet_onnx.costing.flops import count_work
 from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
 from poet_onnx.graph.extract import extract, load_model
+from poet_onnx.graph.operators import Work
 from poet_onnx.passes.normalize import normalize
 
 

@@ -16,7 +16,7 @@ from small_models import export_small
 import poet_onnx
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import load_model
-from poet_onnx.graph.operators import MICROSOFT_DOMAIN, WITHOUT_CPU_KERNEL
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, SPECS
 from poet_onnx.passes.lowering import prepare
 
 FLOAT, INT64, BITS = TensorProto.FLOAT, TensorProto.INT64, TensorProto.UINT32
@@ -39,7 +39,7 @@ NODES: dict[str, tuple[tuple[tuple[int, tuple[int, ...]] | None, ...], int, dict
 """For each operator without a kernel the inputs, the number of outputs and the attributes of a valid node."""
 
 
-@pytest.mark.parametrize("op_type", sorted(WITHOUT_CPU_KERNEL))
+@pytest.mark.parametrize("op_type", sorted(spec.name for spec in SPECS.values() if not spec.cpu_kernel))
 def test_the_runtime_has_no_kernel_for_what_is_refused(op_type: str) -> None:
     operands, outputs, attributes = NODES[op_type]
     names = ["" if operand is None else f"x{index}" for index, operand in enumerate(operands)]

@@ -15,8 +15,9 @@ import pytest
 from operator_cases import CASES, Case, build, constant, feeds, floats, microsoft
 
 from poet_onnx.graph.extract import load_model, plain_attributes
-from poet_onnx.graph.operators import MICROSOFT, ONNX, traits
+from poet_onnx.graph.operators import POET_DOMAIN, SPECS, OpSpec, spec_of
 from poet_onnx.graph.shapes import infer
+from poet_onnx.graph.shapes.inference import has_rule
 from poet_onnx.passes.normalize import WriteShapes, normalize
 from poet_onnx.runtime import count_allocations, session_options
 
@@ -96,7 +97,7 @@ def test_buffers_are_shared_as_the_table_says(case: Case, index: int, output: in
     node = model.graph.node("node")
     types = infer(model).types
     source, target = types[f"x{index}"], types[f"y{output}"]
-    entry = traits(node.domain, node.op_type, plain_attributes(node))
+    entry = spec_of(node.domain, node.op_type, plain_attributes(node))
     expected = "own"
     if (index, output) in entry.aliases:
         expected = "view"
@@ -118,12 +119,7 @@ def test_every_operator_of_the_exported_models_is_measured(model_path: Callable[
 
 def test_every_view_and_in_place_entry_is_measured() -> None:
     covered = {(case.domain, case.op_type) for case in CASES}
-    entries = [
-        (domain, name, entry)
-        for domain, table in (("", ONNX), ("com.microsoft", MICROSOFT))
-        for name, entry in table.items()
-    ]
-    sharing = {(domain, name) for domain, name, entry in entries if entry.aliases or entry.inplace}
+    sharing = {key for key, spec in SPECS.items() if (spec.aliases or spec.inplace) and spec.domain != POET_DOMAIN}
     assert sharing <= covered
 
 
@@ -141,7 +137,7 @@ def test_kernels_write_the_inputs_that_the_table_names(case: Case) -> None:
     """Inputs are bound without a copy, so that a write in place is seen in the array."""
     model = build(case, graph_outputs=["y0"])
     node = model.graph.node("node")
-    entry = traits(node.domain, node.op_type, plain_attributes(node))
+    entry = spec_of(node.domain, node.op_type, plain_attributes(node))
     aliased = {source for source, output in entry.aliases if 0 < output < case.outputs}
     writes = set(entry.writes) & (aliased | {0})
     running = session(model)
@@ -165,8 +161,8 @@ def test_statistics_that_leave_the_graph_are_not_written_in_place() -> None:
 
 
 def test_batch_normalization_outside_training_keeps_its_hands_off() -> None:
-    assert traits("", "BatchNormalization", {"training_mode": 0}).writes == ()
-    assert traits("", "BatchNormalization", {"training_mode": 1}).writes == (3, 4)
+    assert spec_of("", "BatchNormalization", {"training_mode": 0}).writes == ()
+    assert spec_of("", "BatchNormalization", {"training_mode": 1}).writes == (3, 4)
 
 
 def test_running_statistics_do_not_influence_the_normalized_batch() -> None:
@@ -181,7 +177,7 @@ def test_running_statistics_do_not_influence_the_normalized_batch() -> None:
 def test_only_operators_marked_random_differ_between_runs(case: Case) -> None:
     model = build(case)
     node = model.graph.node("node")
-    entry = traits(node.domain, node.op_type, plain_attributes(node))
+    entry = spec_of(node.domain, node.op_type, plain_attributes(node))
     if case.op_type == "Dropout":
         assert entry.random
         return
@@ -195,5 +191,17 @@ def test_only_operators_marked_random_differ_between_runs(case: Case) -> None:
 
 
 def test_operators_that_only_the_file_describes_are_promised_nothing() -> None:
-    assert not traits("com.microsoft", "Frobnicate", {}, described=False).known
-    assert traits("com.microsoft", "ReluGrad", {}).known
+    assert not has_rule(ir.Node("com.microsoft", "Frobnicate", [], name="unheard"))
+    assert not has_rule(ir.Node("poet", "PageIn", [], name="of a plan"))
+    assert has_rule(ir.Node("com.microsoft", "ReluGrad", [], name="gradient"))
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: f"{spec.domain}:{spec.name}")
+def test_a_declaration_agrees_with_itself(spec: OpSpec) -> None:
+    assert spec_of(spec.domain, spec.name) is spec
+    assert (spec.schema is not None) == (spec.domain == POET_DOMAIN)
+    assert spec.schema is None or spec.shape is not None
+    assert bool(spec.buffers) == bool(spec.allocation_order)
+    assert set(spec.unread) <= {source for source, _ in spec.aliases} | set(spec.writes)
+    assert not (spec.always_writes or spec.unread) or spec.writes
+    assert spec.reset_input is None or spec.update

@@ -11,7 +11,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import check_structure, plain_attributes
-from poet_onnx.graph.operators import traits
+from poet_onnx.graph.operators import spec_of
 from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.lowering.site import list_nodes
 
@@ -65,7 +65,7 @@ class ComputeHalfInFloat(InPlacePass):
 
 
 def _writes(node: ir.Node) -> tuple[int, ...]:
-    return traits(node.domain, node.op_type, plain_attributes(node)).writes
+    return spec_of(node.domain, node.op_type, plain_attributes(node)).writes
 
 
 def _name(node: ir.Node, index: int) -> str | None:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph.operators import MICROSOFT_DOMAIN, WITHOUT_CPU_KERNEL
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, spec_of
 from poet_onnx.passes.lowering.site import list_nodes
 
 IMAGE_RANK = 4
@@ -51,7 +51,7 @@ def _reason(node: ir.Node) -> str | None:
     """Return why a node cannot run; None if it can."""
     if node.domain != MICROSOFT_DOMAIN:
         return None
-    if node.op_type in WITHOUT_CPU_KERNEL:
+    if not spec_of(node.domain, node.op_type).cpu_kernel:
         return "it has no CPU kernel"
     if node.op_type == "ConvGrad" and _writes_past_its_output(node):
         return "with groups, its kernel writes past its output unless images are 2-D"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-from poet_onnx.costing.workspace import workspace_parts
+from poet_onnx.costing.workspace import allocation_order, workspace_parts
 from poet_onnx.graph import Node
-from poet_onnx.graph.operators import ALLOCATION_ORDERS, BUFFER
+from poet_onnx.graph.operators import BUFFER
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate.versions import Lives, Version
@@ -129,7 +129,7 @@ def _asked(
     if buffers and sum(buffers) <= workspace_bytes:
         workspace_bytes -= sum(buffers)
         of_name, left = {version.value: version for version in made}, iter(buffers)
-        for place in ALLOCATION_ORDERS[node.op_type]:
+        for place in allocation_order(node):
             name = node.outputs[place] if BUFFER != place < len(node.outputs) else ""
             if place == BUFFER:
                 yield BlockKind.SCRATCH, next(left)

@@ -14,7 +14,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph import AttributeValue, Node, Phase, Tensor, TrainingGraph
 from poet_onnx.graph.extract.load import check_structure
 from poet_onnx.graph.extract.reads import reads_shape_alone
-from poet_onnx.graph.operators import Traits, traits
+from poet_onnx.graph.operators import OpSpec, spec_of
 from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.graph.shapes.inference import has_rule
 
@@ -46,7 +46,7 @@ def check_training(model: ir.Model) -> None:
         InputError: it has a forward pass only.
     """
     for node in chain(model.graph, *model.functions.values()):
-        if "Grad" in node.op_type or traits(node.domain, node.op_type, {}).update:
+        if "Grad" in node.op_type or spec_of(node.domain, node.op_type).update:
             return
         if any("grad" in (value.name or "").lower() for value in node.outputs):
             return
@@ -62,7 +62,7 @@ class _Draft:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: dict[str, AttributeValue]
-    traits: Traits
+    spec: OpSpec
     aliases: tuple[tuple[int, int], ...] = ()
     written: tuple[str, ...] = ()
 
@@ -113,7 +113,7 @@ class _Extraction:
             inputs=tuple(value.name or "" if value is not None else "" for value in node.inputs),
             outputs=tuple(value.name or "" for value in node.outputs),
             attributes=attributes,
-            traits=traits(node.domain, node.op_type, attributes, described=has_rule(node)),
+            spec=spec_of(node.domain, node.op_type, attributes),
         )
 
     def _check_names(self) -> None:
@@ -135,7 +135,7 @@ class _Extraction:
     def _share(self, draft: _Draft) -> None:
         """Find which outputs look at an input's buffer and which buffers the node writes in place."""
         aliases = []
-        for source, target in draft.traits.aliases:
+        for source, target in draft.spec.aliases:
             there = source < len(draft.inputs) and draft.inputs[source] and target < len(draft.outputs)
             if there and draft.outputs[target] and draft.outputs[target] not in self.outputs:
                 aliases.append((source, target))
@@ -146,16 +146,14 @@ class _Extraction:
                 self.storage[name] = shared.get(name, name)
         draft.written = tuple(
             self.storage[draft.inputs[index]]
-            for index in draft.traits.writes
+            for index in draft.spec.writes
             if index < len(draft.inputs) and draft.inputs[index] and self._writes(draft, index)
         )
 
     @staticmethod
     def _writes(draft: _Draft, index: int) -> bool:
-        """Return whether the kernel writes an input: ours and accumulators always, others if an output shares it."""
-        if draft.source.domain == "poet" or draft.source.op_type == "InPlaceAccumulatorV2":
-            return True
-        return any(source == index for source, _ in draft.aliases)
+        """Return whether the kernel writes an input: some always, others if an output shares its buffer."""
+        return draft.spec.always_writes or any(source == index for source, _ in draft.aliases)
 
     def _phases(self) -> dict[str, Phase]:
         makers = {name: draft for draft in self.drafts for name in draft.outputs if name}
@@ -169,7 +167,7 @@ class _Extraction:
                 stack += [makers[name] for name in draft.inputs if name in makers]
         phases = {}
         for draft in self.drafts:
-            if draft.traits.update:
+            if draft.spec.update:
                 phases[draft.name] = Phase.UPDATE
             else:
                 phases[draft.name] = Phase.FORWARD if draft.name in forward else Phase.BACKWARD
@@ -180,7 +178,7 @@ class _Extraction:
     def _loss(self, makers: Mapping[str, _Draft]) -> str:
         for name in self.outputs:
             kind = self.types.get(name)
-            if name not in makers or kind is None or makers[name].traits.update:
+            if name not in makers or kind is None or makers[name].spec.update:
                 continue
             if kind.dtype.is_floating_point() and kind.elements == 1:
                 return name
@@ -240,17 +238,17 @@ class _Extraction:
         Whether a resident has changed, such as a parameter that is updated, is a matter of the plan's order. Beyond the
         forward pass only nodes that read nothing but residents qualify, such as a weight's transposition.
         """
-        if draft.traits.random or draft.traits.update or not draft.traits.known:
+        if draft.spec.random or draft.spec.update or not has_rule(draft.source):
             return False
         if phase is not Phase.FORWARD and not all(self.storage[name] in self.resident for name in draft.inputs if name):
             return False
-        matters = {self.storage[name] for i, name in enumerate(draft.inputs) if name and i not in draft.traits.unread}
+        matters = {self.storage[name] for i, name in enumerate(draft.inputs) if name and i not in draft.spec.unread}
         return not (matters & changed) - self.resident.keys()
 
     def _inplace(self, draft: _Draft) -> tuple[tuple[int, int], ...]:
         """Return the in-place pairs the planner can use: same shape and element size, no resident, no graph output."""
         pairs = []
-        for source, target in draft.traits.inplace:
+        for source, target in draft.spec.inplace:
             if source >= len(draft.inputs) or target >= len(draft.outputs):
                 continue
             taken, made = draft.inputs[source], draft.outputs[target]

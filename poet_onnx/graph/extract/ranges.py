@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from poet_onnx.graph.extract.build import plain_attributes
 from poet_onnx.graph.input_ranges import Range, Ranges
-from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.graph.operators import KNOWN_DOMAINS
 
 _MOVES = frozenset(
     word
@@ -35,7 +35,6 @@ _MOVES = frozenset(
 
 _JOINS = frozenset(("Concat", "ConcatTraining"))
 _MOST_AXES = 64
-_DOMAINS = (*ONNX_DOMAINS, MICROSOFT_DOMAIN, "poet")
 
 
 def find_ranges(graph: ir.Graph) -> Ranges:
@@ -44,7 +43,7 @@ def find_ranges(graph: ir.Graph) -> Ranges:
     for node in graph:
         place, rule = _READERS.get(node.op_type, (0, None))
         numbers = _input(node, place)
-        if rule is None or numbers is None or node.domain not in _DOMAINS:
+        if rule is None or numbers is None or node.domain not in KNOWN_DOMAINS:
             continue
         sources = [value for value in _origins(numbers) if value.is_graph_input()]
         allowed = rule(node) if sources else None
@@ -60,7 +59,7 @@ def _origins(numbers: ir.Value) -> list[ir.Value]:
     while pending:
         value = pending.pop()
         node = value.producer()
-        if node is None or node.domain not in _DOMAINS or node.op_type not in _MOVES | _JOINS:
+        if node is None or node.domain not in KNOWN_DOMAINS or node.op_type not in _MOVES | _JOINS:
             found.append(value)
             continue
         before = node.inputs if node.op_type in _JOINS else node.inputs[:1]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from poet_onnx.graph.operators.site import Array, TensorType
 from poet_onnx.graph.shapes.declared import fixed_dims
 from poet_onnx.graph.shapes.inference import Inferred, infer
-from poet_onnx.graph.shapes.types import Array, TensorType
 
 __all__ = ["Array", "Inferred", "TensorType", "fixed_dims", "infer"]

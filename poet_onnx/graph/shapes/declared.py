@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph.shapes.types import TensorType
+from poet_onnx.graph.operators.site import TensorType
 
 
 def describe(node: ir.Node) -> str:

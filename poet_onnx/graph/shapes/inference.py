@@ -13,14 +13,10 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph.operators import traits
+from poet_onnx.graph.operators import ONNX_DOMAINS, POET_DOMAIN, OpSpec, spec_of
+from poet_onnx.graph.operators.site import LARGEST_VALUE, Array, RuleError, Site, TensorType
 from poet_onnx.graph.shapes.declared import check_kind, declared_type, describe, fixed_dims
-from poet_onnx.graph.shapes.fitting import check_fit
-from poet_onnx.graph.shapes.runtime_rules import MICROSOFT, ONNX, POET
-from poet_onnx.graph.shapes.types import Array, Rule, RuleError, Site, TensorType
-from poet_onnx.graph.shapes.values import LARGEST_VALUE, evaluate
-
-ONNX_DOMAINS = ("", "ai.onnx")
+from poet_onnx.graph.shapes.values import evaluate
 
 PLAIN = {getattr(ir.AttributeType, kind + more) for kind in ("INT", "FLOAT", "STRING") for more in ("", "S")}
 """Attributes that are the same where their values are."""
@@ -57,18 +53,18 @@ def infer(model: ir.Model, dims: Mapping[str, int] | None = None) -> Inferred:
 
 def has_rule(node: ir.Node) -> bool:
     """Return whether ONNX or a rule of ours describes a node's operator, not just the model's own value_info."""
-    if node.domain in ONNX_DOMAINS:
-        return onnx.defs.has(node.op_type) or node.op_type in MICROSOFT
-    return node.op_type in {"com.microsoft": MICROSOFT, "poet": POET}.get(node.domain, {})
+    spec = spec_of(node.domain, node.op_type)
+    is_onnx = node.domain in ONNX_DOMAINS and onnx.defs.has(node.op_type)
+    return is_onnx or (spec.shape is not None and not spec.planned)
 
 
 def _written(graph: ir.Graph) -> set[str]:
     """Return the tensors that nodes write in place, themselves or through views: no constants, whatever they hold."""
     written: set[str] = set()
     for node in reversed(graph):
-        entry = traits(node.domain, node.op_type, {name: a.value for name, a in node.attributes.items()})
-        views = [source for source, target in entry.aliases if _name(node.outputs, target) in written]
-        written |= {_name(node.inputs, index) for index in (*entry.writes, *views)} - {""}
+        spec = spec_of(node.domain, node.op_type, {name: a.value for name, a in node.attributes.items()})
+        views = [source for source, target in spec.aliases if _name(node.outputs, target) in written]
+        written |= {_name(node.inputs, index) for index in (*spec.writes, *views)} - {""}
     return written
 
 
@@ -135,8 +131,9 @@ class _Inference:
                 raise InputError(f"The initializer '{name}' has other data than its shape says: {problem}.") from None
 
     def _node(self, node: ir.Node) -> None:
+        spec = spec_of(node.domain, node.op_type)
         site = self._site(node)
-        types = self._types(node, site)
+        types = self._types(node, spec, site)
         for value, inferred in zip(node.outputs, types, strict=False):
             if not value.name:
                 continue
@@ -153,7 +150,7 @@ class _Inference:
                     " only tensors of numbers can be scheduled."
                 )
             self.found.types[value.name] = kind
-        for value, constant in zip(node.outputs, self._constants(node, site, types), strict=False):
+        for value, constant in zip(node.outputs, self._constants(node, spec, site, types), strict=False):
             if value.name and constant is not None:
                 self.found.values[value.name] = constant
 
@@ -210,14 +207,13 @@ class _Inference:
             source_op=source_op,
         )
 
-    def _types(self, node: ir.Node, site: Site) -> Sequence[TensorType | None]:
-        rule, schema = self._rule(node), None
-        if rule is None:
-            schema = self._schema(node)
+    def _types(self, node: ir.Node, spec: OpSpec, site: Site) -> Sequence[TensorType | None]:
+        rule = None if spec.planned else spec.shape
+        schema = self._schema(node) if rule is None else None
         try:
             types: Sequence[TensorType | None]
-            if rule is not None or schema is None:
-                check_fit(site)
+            if spec.check is not None and schema is None:
+                spec.check(site)
             if rule is not None:
                 types = rule(site)
             elif schema is not None:
@@ -235,15 +231,9 @@ class _Inference:
             raise InputError(f"The {describe(node)} has more than the {len(types)} outputs of its operator.")
         return list(types) + [None] * (len(node.outputs) - len(types))
 
-    @staticmethod
-    def _rule(node: ir.Node) -> Rule | None:
-        if node.domain in ONNX_DOMAINS:
-            return ONNX.get(node.op_type) or MICROSOFT.get(node.op_type)
-        return {"com.microsoft": MICROSOFT, "poet": POET}.get(node.domain, {}).get(node.op_type)
-
     def _schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
         """Return ONNX's schema of a node, or None for an ONNX Runtime operator that only the model describes."""
-        if node.domain == "poet":
+        if node.domain == POET_DOMAIN:
             raise InputError(
                 f"The model was already rewritten by poet-onnx (it has {describe(node)}): give the original model."
             )
@@ -312,16 +302,19 @@ class _Inference:
             return None
         return TensorType(ir.DataType(tensor.elem_type), tuple(dim.dim_value for dim in tensor.shape.dim))
 
-    def _constants(self, node: ir.Node, site: Site, types: Sequence[TensorType | None]) -> Sequence[Array | None]:
+    def _constants(
+        self, node: ir.Node, spec: OpSpec, site: Site, types: Sequence[TensorType | None]
+    ) -> Sequence[Array | None]:
         try:
             with np.errstate(all="ignore"):
-                return self._values(node, site, types)
+                return self._values(node, spec, site, types)
         except (RuleError, *ODD) as problem:
             raise InputError(f"What {describe(node)} computes is not defined: {problem}.") from None
 
-    def _values(self, node: ir.Node, site: Site, types: Sequence[TensorType | None]) -> Sequence[Array | None]:
+    @staticmethod
+    def _values(node: ir.Node, spec: OpSpec, site: Site, types: Sequence[TensorType | None]) -> Sequence[Array | None]:
         if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
             tensor = ir.convenience.get_const_tensor(node.outputs[0])
             small = tensor is not None and tensor.size <= LARGEST_VALUE
             return [tensor.numpy() if tensor is not None and small else None]
-        return evaluate(site, types)
+        return evaluate(spec, site, types)

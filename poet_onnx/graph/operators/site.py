@@ -1,4 +1,4 @@
-"""What a shape rule reads and returns."""
+"""What a shape rule reads and returns: a node, the types of its inputs, and the values of small constants."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 Array: TypeAlias = npt.NDArray[Any]
+
+
+LARGEST_VALUE = 1024
+"""Elements of the largest constant that is followed; shapes and index lists are far smaller."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,33 @@
+"""What operators do: one declaration for each, `spec_of` to find it, and files by family to write it in."""
+
+from __future__ import annotations
+
+from poet_onnx.graph.operators.registry import SPECS, UNDECLARED, spec_of
+from poet_onnx.graph.operators.spec import (
+    BUFFER,
+    KNOWN_DOMAINS,
+    MICROSOFT_DOMAIN,
+    ONNX_DOMAINS,
+    POET_DOMAIN,
+    Attribute,
+    Call,
+    OpSpec,
+    Schema,
+    Work,
+)
+
+__all__ = [
+    "BUFFER",
+    "KNOWN_DOMAINS",
+    "MICROSOFT_DOMAIN",
+    "ONNX_DOMAINS",
+    "POET_DOMAIN",
+    "SPECS",
+    "UNDECLARED",
+    "Attribute",
+    "Call",
+    "OpSpec",
+    "Schema",
+    "Work",
+    "spec_of",
+]

@@ -1,0 +1,48 @@
+"""Activations, softmaxes among them, and their gradients: (dY, X or Y, bias) -> dX."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from poet_onnx.graph.operators.fitting import bias, both, same
+from poet_onnx.graph.operators.rules import input_copy, like, nothing, per_output, transposing
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, family
+
+_in_place = partial(family, inplace=((0, 0),), workspace=nothing)
+_gradient = partial(family, domain=MICROSOFT_DOMAIN, shape=like(0), check=same(0, 1), workspace=nothing)
+
+
+def _with_bias_copy(call: Call) -> int:
+    # The sum of input and bias; FastGelu's bias is optional.
+    return call.input(0).size_bytes if len(call.inputs) > 1 and call.inputs[-1] else 0
+
+
+SPECS = [
+    *_in_place("Relu", work=per_output(1)),
+    *_in_place("HardSigmoid LeakyRelu ThresholdedRelu", work=per_output(2)),
+    *_in_place("Sigmoid Tanh", work=per_output(10)),
+    *_in_place("Celu Elu Selu Softplus Softsign", work=per_output(15)),
+    *_in_place("Shrink"),
+    *_in_place("Softmax LogSoftmax", work=per_output(12), workspace=transposing(2)),
+    OpSpec("PRelu", work=per_output(2), workspace=nothing),
+    OpSpec("HardSwish", work=per_output(2), workspace=input_copy),
+    OpSpec("Mish", work=per_output(15), workspace=input_copy),
+    OpSpec("Hardmax", workspace=transposing(2)),
+    *family("Gelu QuickGelu", MICROSOFT_DOMAIN, shape=like(0), work=per_output(15), workspace=nothing),
+    OpSpec("BiasGelu", MICROSOFT_DOMAIN, shape=like(0), check=bias(1), work=per_output(15), workspace=input_copy),
+    OpSpec("FastGelu", MICROSOFT_DOMAIN, shape=like(0), check=bias(1), work=per_output(15), workspace=_with_bias_copy),
+    OpSpec("BiasSoftmax", MICROSOFT_DOMAIN, shape=like(0), cpu_kernel=False),
+    *_gradient("ReluGrad", work=per_output(1)),
+    *_gradient("LeakyReluGrad", work=per_output(2)),
+    *_gradient("SigmoidGrad TanhGrad SoftmaxGrad LogSoftmaxGrad", work=per_output(4)),
+    *_gradient("SoftmaxGrad_13 LogSoftmaxGrad_13", work=per_output(4), workspace=transposing(3)),
+    *_gradient("GeluGrad FastGeluGrad QuickGeluGrad", work=per_output(20)),
+    *_gradient(
+        "BiasGeluGrad_dX BiasFastGeluGrad_dX",
+        check=both(same(0, 1), bias(2)),
+        work=per_output(20),
+        workspace=input_copy,
+    ),
+    OpSpec("QLinearSigmoid", MICROSOFT_DOMAIN, workspace=nothing),
+]
+"""Activations and their gradients."""

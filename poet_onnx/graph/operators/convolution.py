@@ -1,0 +1,208 @@
+"""Convolutions and their gradients: multiply-adds, the columns that the kernels unfold, and what fits together.
+
+An image is [N, C, pixels...], the weight of a convolution [Cout, Cin/group, kernel...] and that of a transposed one
+[Cin, Cout/group, kernel...].
+"""
+
+from __future__ import annotations
+
+import math
+
+from poet_onnx.graph.operators.fitting import expect, expect_one_dtype, said
+from poet_onnx.graph.operators.rules import nothing, product, product_and_bias, times_tensors
+from poet_onnx.graph.operators.site import RuleError, Site, TensorType
+from poet_onnx.graph.operators.spec import (
+    BUFFER,
+    MICROSOFT_DOMAIN,
+    POET_DOMAIN,
+    Attribute,
+    Call,
+    OpSpec,
+    Schema,
+    Work,
+    elements,
+    family,
+)
+from poet_onnx.graph.operators.windows import window_pixels
+from poet_onnx.graph.training_graph import Tensor
+
+_SGEMM_FLOPS_PER_THREAD = 64 * 1024  # MLAS_SGEMM_THREAD_COMPLEXITY: multiply-adds that are worth a thread
+_SGEMM_MOST_THREADS = 16  # MLAS_MAXIMUM_THREAD_COUNT
+_SGEMM_COLUMN_ALIGNMENT = 16  # MLAS_SGEMM_STRIDEN_THREAD_ALIGN
+_CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
+
+
+def _conv_grad_shape(site: Site) -> list[TensorType]:
+    data, weight = site.type(1), site.type(2)
+    return [data, weight, TensorType(weight.dtype, weight.shape[:1])]
+
+
+def _conv_transpose_grad_shape(site: Site) -> list[TensorType]:
+    data, weight = site.type(1), site.type(2)
+    return [data, weight, TensorType(weight.dtype, (weight.shape[1] * site.integer("group", 1),))]
+
+
+def _depthwise_shape(site: Site) -> list[TensorType]:
+    d_y = site.type(0)
+    return [TensorType(d_y.dtype, (d_y.shape[1], 1, *(int(size) for size in site.attributes["kernel"])))]
+
+
+def _conv_grad_fits(site: Site) -> None:
+    image, weight = site.type(1), site.type(2)
+    groups = site.integer("group", 1)
+    if len(image.shape) < 3 or len(weight.shape) != len(image.shape):
+        raise RuleError(f"{said(site, 1)} and {said(site, 2)} are no image and no filters over it")
+    if groups < 1 or weight.shape[0] % groups or image.shape[1] != weight.shape[1] * groups:
+        raise RuleError(f"{said(site, 1)} and {said(site, 2)} do not make {groups} groups")
+    kernel = weight.shape[2:]
+    if site.numbers("kernel_shape", len(kernel), None) not in ((), kernel):
+        raise RuleError(f"its kernel_shape is not that of {said(site, 2)}".rstrip(","))
+    expect(site, 0, (image.shape[0], weight.shape[0], *window_pixels(site, image.shape[2:], kernel)))
+    expect_one_dtype(site, 0, 1, 2)
+
+
+def _conv_flops(call: Call) -> int:
+    # Every output element is a dot product over Cin/group x kernel.
+    return 2 * elements(call.output(0)) * math.prod(call.input(1).shape[1:])
+
+
+def _conv_transpose_flops(call: Call) -> int:
+    # Every input element is spread over Cout/group x kernel outputs.
+    return 2 * elements(call.input(0)) * math.prod(call.input(1).shape[1:])
+
+
+def _depthwise_flops(call: Call) -> int:
+    # Every element of dY meets one pixel under each tap of its filter.
+    return 2 * elements(call.input(0)) * math.prod(call.output(0).shape[1:])
+
+
+def _conv_grad_work(call: Call) -> Work:
+    """Return the work of (dY, X, W) -> (dX, dW, dB): dX and dW each repeat the forward products.
+
+    Each of them also writes and reads every image's columns, Cin x kernel x output pixels.
+    """
+    d_y, weight = call.input(0), call.input(2)
+    taps, products = math.prod(weight.shape[1:]), sum(1 for tensor in call.outputs[:2] if tensor)
+    bias = elements(d_y) if len(call.outputs) > 2 and call.outputs[2] else 0
+    columns = call.integer("group", 1) * taps * math.prod(d_y.shape[2:]) * d_y.shape[0]
+    moved_bytes = call.read_bytes + call.written_bytes + 2 * 4 * columns * products
+    return Work(2 * elements(d_y) * taps * products + bias, 0, moved_bytes)
+
+
+def _conv_transpose_grad_flops(call: Call) -> int:
+    forward = 2 * elements(call.input(1)) * math.prod(call.input(2).shape[1:])
+    return forward * sum(1 for tensor in call.outputs[:2] if tensor)
+
+
+def _conv_workspace(call: Call) -> int:
+    # MlasConvPrepare: a pointwise product needs nothing; few output pixels: all columns; else one block per thread.
+    x, weight, y = call.input(0), call.input(1), call.output(0)
+    groups = call.integer("group", 1)
+    kernel, pixels = weight.shape[2:], math.prod(y.shape[2:])
+    filters, depth = weight.shape[0] // groups, math.prod(weight.shape[1:])
+    if pixels == 0 or y.shape[0] == 0:
+        return 0
+    if len(kernel) > 3:
+        return 4 * depth * pixels
+    if _multiplies_input_directly(call, x, weight):
+        return 0
+    if filters > pixels:
+        return 4 * depth * pixels
+    return _CONV_BUFFER_BYTES * _conv_threads(filters * pixels * depth, pixels, call.threads)
+
+
+def _multiplies_input_directly(call: Call, x: Tensor, weight: Tensor) -> bool:
+    kernel, image = weight.shape[2:], x.shape[2:]
+    strides, dilations = call.integers("strides"), call.integers("dilations")
+    if any(stride != 1 for stride in strides) or not _is_unpadded(call, kernel):
+        return False
+    if math.prod(kernel) == 1:
+        return True
+    if len(kernel) > 2 or any(dilation != 1 for dilation in dilations) or weight.shape[1] != 1:
+        return False
+    kernel_2d, image_2d = ((1, *kernel), (1, *image)) if len(kernel) == 1 else (kernel, image)
+    return kernel_2d[1] == image_2d[1] or (kernel_2d[0] == image_2d[0] and kernel_2d[1] == 1)
+
+
+def _is_unpadded(call: Call, kernel: tuple[int, ...]) -> bool:
+    automatic = call.attributes.get("auto_pad", "NOTSET")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        # With stride 1 the padding is dilation x (kernel - 1).
+        return all(size == 1 for size in kernel)
+    return automatic == "VALID" or not any(call.integers("pads"))
+
+
+def _conv_threads(multiply_adds: int, pixels: int, threads: int) -> int:
+    most = min(threads, _SGEMM_MOST_THREADS)
+    wanted = min(multiply_adds // _SGEMM_FLOPS_PER_THREAD + 1, most)
+    if wanted <= 1:
+        return 1
+    stride = math.ceil(math.ceil(pixels / wanted) / _SGEMM_COLUMN_ALIGNMENT) * _SGEMM_COLUMN_ALIGNMENT
+    if stride >= pixels:
+        return 1
+    return wanted - 1 if stride * (wanted - 1) >= pixels else wanted
+
+
+def _conv_grad_buffers(call: Call) -> tuple[int, int]:
+    # The columns of one image and one group, and a vector of ones for the bias, whether they are needed or not.
+    pixels = math.prod(call.input(0).shape[2:])
+    return 4 * math.prod(call.input(2).shape[1:]) * pixels, 4 * pixels
+
+
+def _conv_grad_workspace(call: Call) -> int:
+    return sum(_conv_grad_buffers(call))
+
+
+def _conv_transpose_workspace(call: Call) -> int:
+    return 4 * math.prod(call.input(1).shape[1:]) * math.prod(call.input(0).shape[2:])
+
+
+def _byte_columns(call: Call) -> int:
+    return math.prod(call.input(1).shape[1:]) * math.prod(call.output(0).shape[2:])
+
+
+SPECS = [
+    OpSpec("Conv", work=product_and_bias(_conv_flops), workspace=_conv_workspace),
+    OpSpec("FusedConv", MICROSOFT_DOMAIN, work=product(_conv_flops), workspace=_conv_workspace),
+    OpSpec("ConvTranspose", work=product_and_bias(_conv_transpose_flops), workspace=_conv_transpose_workspace),
+    OpSpec(
+        "ConvGrad",
+        MICROSOFT_DOMAIN,
+        shape=_conv_grad_shape,
+        check=_conv_grad_fits,
+        work=_conv_grad_work,
+        workspace=_conv_grad_workspace,
+        allocation_order=(1, BUFFER, BUFFER, 2, 0),  # conv_grad.cc
+        buffers=_conv_grad_buffers,
+    ),
+    OpSpec(
+        "ConvTransposeGrad",
+        MICROSOFT_DOMAIN,
+        shape=_conv_transpose_grad_shape,
+        work=product(_conv_transpose_grad_flops),
+        cpu_kernel=False,
+    ),
+    OpSpec(
+        "DepthwiseWeightGradient",
+        POET_DOMAIN,
+        shape=_depthwise_shape,
+        work=product(_depthwise_flops),
+        workspace=nothing,
+        schema=Schema(
+            "DepthwiseWeightGradient(dY, X) -> dW: the weight's gradient of a convolution with filters for every "
+            "channel.",
+            (("dW", "tensor(float)"),),
+            (
+                Attribute("kernel", "INTS", "Taps, rows first."),
+                Attribute("strides", "INTS", "From one window to the next."),
+                Attribute("dilations", "INTS", "From one tap to the next."),
+                Attribute("begins", "INTS", "Padding before the image."),
+            ),
+        ),
+    ),
+    OpSpec("ConvInteger", workspace=_byte_columns),
+    OpSpec("DeformConv", estimate=times_tensors(4)),
+    *family("QLinearConv ConvTransposeWithDynamicPads", MICROSOFT_DOMAIN, estimate=times_tensors(4)),
+    OpSpec("Col2Im", workspace=nothing),
+]
+"""Convolutions."""

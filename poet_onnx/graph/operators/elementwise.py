@@ -1,0 +1,112 @@
+"""Arithmetic, comparisons and choices, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.graph.operators.fitting import expect_count, same
+from poet_onnx.graph.operators.rules import BOOL, broadcast, like, nothing, per_output, shape_bytes
+from poet_onnx.graph.operators.site import Array, Site, TensorType
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, Evaluator, OpSpec, family
+
+
+def _unary(function: Callable[[Array], Any]) -> Evaluator:
+    return lambda site, inputs: [function(inputs[0])]
+
+
+def _binary(function: Callable[[Array, Array], Any]) -> Evaluator:
+    return lambda site, inputs: [function(inputs[0], inputs[1])]
+
+
+def _variadic(function: Any) -> Evaluator:
+    return lambda site, inputs: [function.reduce(np.broadcast_arrays(*inputs))]
+
+
+def _divide(a: Array, b: Array) -> Any:
+    """Divide as C++ does: integers towards zero."""
+    if np.issubdtype(a.dtype, np.floating):
+        return a / b
+    quotient = np.abs(a) // np.abs(b)
+    return np.where((a < 0) == (b < 0), quotient, -quotient).astype(a.dtype)
+
+
+def _cast(site: Site, inputs: list[Array]) -> list[Array]:
+    return [inputs[0].astype(ir.DataType(site.attributes["to"]).numpy())]
+
+
+def _comparison(site: Site) -> list[TensorType]:
+    return [TensorType(BOOL, broadcast(site.type(0).shape, site.type(1).shape))]
+
+
+def _one_factor(site: Site) -> None:
+    expect_count(site, 1, 1)
+
+
+def _variadic_workspace(call: Call) -> int:
+    # Operands are combined two at a time: the last result and the new one are alive together, the output comes last.
+    operands = [tensor for tensor in call.inputs if tensor]
+    y = call.output(0)
+    if len(operands) < 3:
+        return 0
+    shape, sizes = operands[0].shape, []
+    for operand in operands[1:]:
+        shape = broadcast(shape, operand.shape)
+        sizes.append(shape_bytes(shape, y))
+    return max(first + second for first, second in pairwise(sizes)) - y.size_bytes
+
+
+def _where_workspace(call: Call) -> int:
+    # What is chosen from each branch, broadcast with the condition only.
+    condition, y = call.input(0), call.output(0)
+    chosen = (broadcast(condition.shape, call.input(branch).shape) for branch in (1, 2))
+    return sum(shape_bytes(shape, y) for shape in chosen)
+
+
+def _exact(name: str, value: Evaluator, flops: int = 1, **facts: Any) -> OpSpec:
+    """Return an operator whose values are computed where its inputs are small constants."""
+    return OpSpec(name, value=value, work=per_output(flops), **({"workspace": nothing} | facts))
+
+
+SPECS = [
+    _exact("Add", _binary(np.add)),
+    _exact("Sub", _binary(np.subtract)),
+    _exact("Mul", _binary(np.multiply)),
+    _exact("Div", _binary(_divide), 4),
+    _exact("Neg", _unary(np.negative)),
+    _exact("Abs", _unary(np.abs)),
+    _exact("Floor", _unary(np.floor), 2),
+    _exact("Ceil", _unary(np.ceil), 2),
+    _exact("Not", _unary(np.logical_not)),
+    _exact("And", _binary(np.logical_and)),
+    _exact("Or", _binary(np.logical_or)),
+    _exact("Equal", _binary(np.equal)),
+    _exact("Less", _binary(np.less)),
+    _exact("Greater", _binary(np.greater)),
+    # ONNX has no shape inference for some versions of these two.
+    _exact("LessOrEqual", _binary(np.less_equal), shape=_comparison),
+    _exact("GreaterOrEqual", _binary(np.greater_equal), shape=_comparison),
+    _exact("Max", _variadic(np.maximum), workspace=_variadic_workspace),
+    _exact("Min", _variadic(np.minimum), workspace=_variadic_workspace),
+    _exact("Where", lambda site, inputs: [np.where(*inputs)], workspace=_where_workspace),
+    _exact("Cast", _cast, inplace=((0, 0),)),
+    OpSpec("Sum", work=per_output(1), workspace=_variadic_workspace),
+    OpSpec("Mean", work=per_output(2), workspace=_variadic_workspace),
+    OpSpec("Clip", inplace=((0, 0),), work=per_output(1), workspace=nothing),
+    OpSpec("Sign", work=per_output(1), workspace=nothing),
+    OpSpec("Round", work=per_output(2), workspace=nothing),
+    *family("Mod Reciprocal Sqrt", work=per_output(4), workspace=nothing),
+    *family("Cos Erf Exp Log Sin", work=per_output(10), workspace=nothing),
+    OpSpec("Pow", work=per_output(20), workspace=nothing),
+    *family("Acos Acosh Asin Asinh Atan Atanh Cosh Sinh Tan IsInf IsNaN Xor", workspace=nothing),
+    *family("BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor", workspace=nothing),
+    OpSpec("Scale", MICROSOFT_DOMAIN, shape=like(0), check=_one_factor, work=per_output(1), workspace=nothing),
+    OpSpec("SinGrad", MICROSOFT_DOMAIN, check=same(0, 1)),
+    OpSpec("DivGrad", MICROSOFT_DOMAIN, shape=like(1, 2)),
+    OpSpec("ScaledSum", MICROSOFT_DOMAIN, cpu_kernel=False),
+]
+"""Elementwise operators."""

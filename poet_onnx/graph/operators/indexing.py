@@ -1,0 +1,75 @@
+"""Gathers and scatters, their gradients, and operators that find indices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from poet_onnx.graph.operators.fitting import expect, said
+from poet_onnx.graph.operators.rules import movement, nothing, per_input, per_output, shape_from
+from poet_onnx.graph.operators.site import Array, RuleError, Site, TensorType
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, OpSpec, family
+
+
+def _gathered(site: Site) -> list[TensorType]:
+    data, indices = site.type(0), site.type(1)
+    axis = site.axis(0, len(data.shape))
+    return [TensorType(data.dtype, data.shape[:axis] + indices.shape + data.shape[axis + 1 :])]
+
+
+def _gather(site: Site, inputs: list[Array]) -> list[Array]:
+    return [np.take(inputs[0], inputs[1].astype(np.int64), axis=site.axis(0, inputs[0].ndim))]
+
+
+def _gather_gradient_fits(site: Site) -> None:
+    shape, indices = site.integers(0), site.type(1)
+    axis = site.axis(0, len(shape))
+    expect(site, 2, (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
+
+
+def _gather_elements_gradient_fits(site: Site) -> None:
+    shape = site.integers(1)
+    site.axis(0, len(shape))
+    expect(site, 2, site.type(0).shape)
+    if len(shape) != len(site.type(0).shape):
+        raise RuleError(f"{said(site, 0)} has another rank than {list(shape)}")
+
+
+def _gather_nd_gradient_fits(site: Site) -> None:
+    shape, indices = site.integers(0), site.type(1).shape
+    batch = site.integer("batch_dims", 0)
+    depth = indices[-1] if indices else -1
+    fits = 0 <= batch < len(indices) and 0 <= depth <= len(shape) - batch
+    if not fits or indices[:batch] != shape[:batch]:
+        raise RuleError(f"indices of shape {list(indices)} do not point into {list(shape)}")
+    expect(site, 2, (*indices[:-1], *shape[batch + depth :]))
+
+
+SPECS = [
+    OpSpec("Gather", value=_gather, work=movement, workspace=nothing),
+    OpSpec("GatherElements", work=movement, workspace=nothing),
+    OpSpec("GatherND", MICROSOFT_DOMAIN, work=movement, workspace=nothing),
+    OpSpec("ScatterElements", inplace=((0, 0),), work=per_output(1), workspace=nothing),
+    OpSpec("ScatterND", work=per_output(1), workspace=nothing),
+    *family("Scatter TensorScatter OneHot NonZero", workspace=nothing),
+    OpSpec("Unique", MICROSOFT_DOMAIN, workspace=nothing),
+    *family("ArgMax ArgMin TopK", work=per_input(1), workspace=nothing),
+    OpSpec(
+        "GatherGrad",
+        MICROSOFT_DOMAIN,
+        shape=shape_from(0, 2),
+        check=_gather_gradient_fits,
+        work=per_output(1),
+        workspace=nothing,
+    ),
+    OpSpec(
+        "GatherElementsGrad",
+        MICROSOFT_DOMAIN,
+        shape=shape_from(1, 0),
+        check=_gather_elements_gradient_fits,
+        work=per_output(1),
+        workspace=nothing,
+    ),
+    OpSpec("GatherNDGrad", MICROSOFT_DOMAIN, shape=shape_from(0, 2), check=_gather_nd_gradient_fits, workspace=nothing),
+    OpSpec("ShrunkenGather", MICROSOFT_DOMAIN, shape=_gathered),
+]
+"""Gathers and scatters."""

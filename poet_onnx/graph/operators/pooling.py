@@ -1,0 +1,90 @@
+"""Pooling and its gradients."""
+
+from __future__ import annotations
+
+import math
+
+from poet_onnx.graph.operators.fitting import expect
+from poet_onnx.graph.operators.rules import nothing, per_input, per_output
+from poet_onnx.graph.operators.site import RuleError, Site, TensorType
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, Work, elements, family
+from poet_onnx.graph.operators.windows import window_pixels
+
+
+def _gradient_shape(site: Site) -> list[TensorType]:
+    """The kernels take the output's shape from the model; MaxPoolGrad also knows the MaxPool that made its indices."""
+    if site.declared[0] is not None:
+        return [TensorType(site.type(0).dtype, site.declared[0].shape)]
+    sources = site.source_types(1) if site.has(1) else ()
+    if not sources or sources[0] is None:
+        raise RuleError("only the model's value_info can tell, and it does not")
+    return [TensorType(site.type(0).dtype, sources[0].shape)]
+
+
+def _max_gradient_fits(site: Site) -> None:
+    """MaxPoolGrad(dY, indices): what is declared of dX must be what was pooled."""
+    pooled, whole = site.type(0), site.declared[0]
+    expect(site, 1, pooled.shape)
+    maker, sources = site.source_op(1), site.source_types(1)
+    if maker not in ("", "MaxPool"):
+        raise RuleError(f"its indices are made by {maker}, not by a MaxPool")
+    read = sources[0] if sources else None
+    if read is not None and whole is not None and whole.shape != read.shape:
+        raise RuleError(
+            f"its output is declared as {list(whole.shape)}, and the MaxPool that made its indices "
+            f"read {list(read.shape)}"
+        )
+
+
+def _average_gradient_fits(site: Site) -> None:
+    """AveragePoolGrad(dY): what is declared of dX must pool to dY."""
+    if site.declared[0] is None:
+        return
+    whole = site.declared[0].shape
+    if len(whole) < 3 or "kernel_shape" not in site.attributes:
+        raise RuleError(f"it pools no image of shape {list(whole)}")
+    pixels = window_pixels(site, whole[2:], site.numbers("kernel_shape", len(whole) - 2))
+    if site.integer("ceil_mode", 0) and site.type(0).shape != (*whole[:2], *pixels):
+        # Some versions of the kernels leave out a last window that would lie in the padding alone.
+        strides, begins = site.numbers("strides", len(pixels)), site.numbers("pads", 2 * len(pixels), 0)
+        starts = [(count - 1) * stride - begin for count, stride, begin in zip(pixels, strides, begins, strict=False)]
+        pixels = tuple(count - (start >= size) for count, start, size in zip(pixels, starts, whole[2:], strict=True))
+    expect(site, 0, (*whole[:2], *pixels))
+
+
+def _window_work(call: Call) -> Work:
+    """Return the work of pooling: one operation for each tap of each window."""
+    return _work_of_taps(call, max(map(elements, call.outputs), default=0))
+
+
+def _window_gradient_work(call: Call) -> Work:
+    return _work_of_taps(call, elements(call.input(0)))
+
+
+def _work_of_taps(call: Call, windows: int) -> Work:
+    taps = math.prod(call.integers("kernel_shape"))
+    return Work(0, windows * taps, call.read_bytes + call.written_bytes)
+
+
+SPECS = [
+    *family("MaxPool AveragePool LpPool", work=_window_work, workspace=nothing),
+    *family("GlobalAveragePool GlobalMaxPool", work=per_input(1), workspace=nothing),
+    *family("GlobalLpPool MaxUnpool", workspace=nothing),
+    OpSpec(
+        "MaxPoolGrad",
+        MICROSOFT_DOMAIN,
+        shape=_gradient_shape,
+        check=_max_gradient_fits,
+        work=per_output(1),
+        workspace=nothing,
+    ),
+    OpSpec(
+        "AveragePoolGrad",
+        MICROSOFT_DOMAIN,
+        shape=_gradient_shape,
+        check=_average_gradient_fits,
+        work=_window_gradient_work,
+        workspace=nothing,
+    ),
+]
+"""Pooling."""

@@ -1,0 +1,59 @@
+"""Finds an operator's declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+from poet_onnx.graph.operators import (
+    activations,
+    convolution,
+    elementwise,
+    indexing,
+    loss,
+    movement,
+    normalization,
+    paging,
+    pooling,
+    products,
+    random_numbers,
+    reduction,
+    sampling,
+    sequence,
+    updates,
+)
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, ONNX_DOMAINS, OpSpec
+
+_FAMILIES = (
+    *(activations, convolution, elementwise, indexing, loss, movement, normalization, paging, pooling, products),
+    *(random_numbers, reduction, sampling, sequence, updates),
+)
+
+SPECS: dict[tuple[str, str], OpSpec] = {
+    (spec.domain, spec.name): spec for spec in chain.from_iterable(module.SPECS for module in _FAMILIES)
+}
+"""Every declaration, by domain and name."""
+
+UNDECLARED = OpSpec("")
+"""What is assumed of an operator that nobody declared.
+
+Every output has a buffer of its own; running it again gives the same bits, if ONNX describes the operator; it does one
+operation for each element of its largest output, and reads and writes its tensors once; its workspace is an estimate,
+as large as all of them.
+"""
+
+
+def spec_of(domain: str, op_type: str, attributes: Mapping[str, Any] | None = None) -> OpSpec:
+    """Return the declaration of an operator, `UNDECLARED` if there is none.
+
+    Args:
+        domain: of the operator.
+        op_type: its name.
+        attributes: of a node, which may make another operator of it: BatchNormalization keeps its statistics only with
+            training_mode=1.
+    """
+    domains = ("", MICROSOFT_DOMAIN) if domain in ONNX_DOMAINS else (domain,)
+    spec = next((SPECS[key] for own in domains if (key := (own, op_type)) in SPECS), UNDECLARED)
+    variant = spec.variant(attributes) if spec.variant is not None and attributes is not None else None
+    return variant or spec

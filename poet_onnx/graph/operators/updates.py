@@ -1,0 +1,169 @@
+"""Accumulation of gradients and optimizers, of ONNX Runtime and of ours: what belongs to the update phase."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from poet_onnx.graph.operators.fitting import expect, expect_count, same_shape
+from poet_onnx.graph.operators.rules import BOOL, like, nothing, writing
+from poet_onnx.graph.operators.site import Site, TensorType
+from poet_onnx.graph.operators.spec import (
+    MICROSOFT_DOMAIN,
+    POET_DOMAIN,
+    Attribute,
+    Call,
+    OpSpec,
+    Schema,
+    Work,
+    WorkRule,
+    elements,
+)
+
+FLAG = (("updated", "tensor(bool)"),)
+_OFFSET = (Attribute("offset", "INT", "First element of the buffer that changes."),)
+
+_runtime = partial(OpSpec, domain=MICROSOFT_DOMAIN, update=True)
+_ours = partial(OpSpec, domain=POET_DOMAIN, update=True, always_writes=True, workspace=nothing)
+
+
+def flag(site: Site) -> list[TensorType]:
+    """Return the type of an output that only says that the node ran."""
+    return [TensorType(BOOL, (1,))]
+
+
+def _flag_and_buffer(site: Site) -> list[TensorType]:
+    return [TensorType(BOOL, (1,)), site.type(0)]
+
+
+def _accumulator_fits(site: Site) -> None:
+    expect(site, 1, site.type(0).shape)
+    if site.has(2):
+        expect_count(site, 2, 1)
+
+
+def _sum_into_buffer(call: Call) -> Work:
+    """Return the work of adding one whole tensor to another."""
+    buffer_bytes = call.inputs[0].size_bytes if call.inputs and call.inputs[0] else 0
+    return Work(0, max(map(elements, call.inputs), default=0), call.read_bytes + buffer_bytes)
+
+
+def _part_into_buffer(changed: int) -> WorkRule:
+    """Return a rule: what is read behind the buffer, and what changes of it, which is as large as input `changed`."""
+
+    def rule(call: Call) -> Work:
+        part = call.input(changed)
+        read_bytes = sum(tensor.size_bytes for tensor in call.inputs[1:] if tensor)
+        return Work(0, elements(part), read_bytes + 2 * part.size_bytes)
+
+    return rule
+
+
+def _step(flops: int, written: int) -> WorkRule:
+    """Return a rule of an optimizer: operations for each element of the gradient, and tensors that it reads and writes.
+
+    Of each of them as much moves as there is of gradient.
+    """
+
+    def rule(call: Call) -> Work:
+        gradient = call.input(0)
+        return Work(0, flops * elements(gradient), gradient.size_bytes * (1 + 2 * written))
+
+    return rule
+
+
+SPECS = [
+    _runtime(
+        "InPlaceAccumulatorV2",
+        aliases=((0, 1),),
+        writes=(0,),
+        always_writes=True,
+        reset_input=2,
+        shape=_flag_and_buffer,
+        check=_accumulator_fits,
+        work=_sum_into_buffer,
+        workspace=nothing,
+    ),
+    _runtime(
+        "InPlaceAccumulator",
+        aliases=((0, 0),),
+        writes=(0,),
+        shape=like(0),
+        check=_accumulator_fits,
+        work=_sum_into_buffer,
+        workspace=nothing,
+    ),
+    _runtime(
+        "ZeroGradient",
+        aliases=((0, 0),),
+        writes=(0,),
+        shape=like(0),
+        work=writing,
+        workspace=nothing,
+    ),
+    _runtime("SGDOptimizer", aliases=((1, 0), (2, 1)), writes=(1, 2), shape=like(1, 2, 2), check=same_shape(1, 2)),
+    _runtime(
+        "AdamOptimizer",
+        aliases=((1, 0), (2, 3), (3, 4), (4, 1), (5, 2), (6, 5)),
+        writes=(1, 2, 3, 4, 5, 6),
+        shape=like(1, 4, 5, 2, 3, 6),
+        check=same_shape(2, 3, 4, 5),
+    ),
+    _ours(
+        "Accumulate",
+        writes=(0,),
+        reset_input=2,
+        shape=flag,
+        work=_part_into_buffer(1),
+        schema=Schema(
+            "Accumulate(buffer, part, overwrite, after...) -> updated: adds a part of a gradient to its buffer.",
+            FLAG,
+            _OFFSET,
+        ),
+    ),
+    _ours(
+        "AccumulateRows",
+        writes=(0,),
+        reset_input=3,
+        shape=flag,
+        work=_part_into_buffer(0),
+        schema=Schema(
+            "AccumulateRows(buffer, indices, gradient, overwrite, after...) -> updated: adds rows of a gradient to the "
+            "rows of its buffer that the indices name.",
+            FLAG,
+        ),
+    ),
+    _ours(
+        "UpdateSgd",
+        writes=(2,),
+        shape=flag,
+        work=_step(5, 1),
+        schema=Schema(
+            "UpdateSgd(gradient, rates, parameter, after...) -> updated: a step of SGD, in place.", FLAG, _OFFSET
+        ),
+    ),
+    _ours(
+        "UpdateMomentum",
+        writes=(2, 3),
+        shape=flag,
+        work=_step(8, 2),
+        schema=Schema(
+            "UpdateMomentum(gradient, rates, parameter, momentum, after...) -> updated: a step of SGD with momentum, "
+            "in place.",
+            FLAG,
+            _OFFSET,
+        ),
+    ),
+    _ours(
+        "UpdateAdam",
+        writes=(2, 3, 4),
+        shape=flag,
+        work=_step(18, 3),
+        schema=Schema(
+            "UpdateAdam(gradient, rates, parameter, first_moment, second_moment, after...) -> updated: a step of Adam, "
+            "in place.",
+            FLAG,
+            _OFFSET,
+        ),
+    ),
+]
+"""Accumulators and optimizers."""

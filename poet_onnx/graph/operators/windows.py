@@ -1,0 +1,38 @@
+"""Where a window of a convolution or pooling stands over an image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from poet_onnx.graph.operators.site import RuleError, Site
+
+
+def window_pixels(site: Site, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
+    """Return how many places a node's window has over an image, in each dimension.
+
+    Raises:
+        RuleError: the window does not fit the image, or its attributes make no window.
+    """
+    rank = len(image)
+    strides, dilations = site.numbers("strides", rank), site.numbers("dilations", rank)
+    pads = site.numbers("pads", 2 * rank, 0)
+    if len(kernel) != rank or min((*kernel, *strides, *dilations), default=1) < 1 or min(pads, default=0) < 0:
+        raise RuleError(
+            f"kernel {list(kernel)}, strides {list(strides)}, dilations {list(dilations)} and pads {list(pads)} "
+            f"make no window over an image of {list(image)}"
+        )
+    automatic = site.attributes.get("auto_pad", "NOTSET")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return tuple(math.ceil(size / stride) for size, stride in zip(image, strides, strict=True))
+    if automatic not in ("NOTSET", "VALID", ""):
+        raise RuleError(f"it has no padding of the kind {automatic!r}")
+    pixels = []
+    for axis, size in enumerate(image):
+        padded = size + (pads[axis] + pads[rank + axis] if automatic != "VALID" else 0)
+        beyond = padded - dilations[axis] * (kernel[axis] - 1) - 1
+        if beyond < 0:
+            raise RuleError(f"its kernel {list(kernel)} is larger than its padded image of {list(image)}")
+        rounded = math.ceil if site.integer("ceil_mode", 0) else math.floor
+        pixels.append(rounded(beyond / strides[axis]) + 1)
+    return tuple(pixels)
