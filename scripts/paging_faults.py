@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Fail every system call and every allocation of the operator library in turn, in training steps of real models.
 
-    python scripts/paging_faults.py -o scripts/results/paging_faults.csv
+    cmake -S ops -B build/faults -DPOET_FAULT_INJECTION=ON -DCMAKE_BUILD_TYPE=Release && cmake --build build/faults
+    python scripts/paging_faults.py --library build/faults -o scripts/results/paging_faults.csv
 
 For each model, back end and kind of fault, the calls of one step are counted; then the first one fails, the second one,
 and so on to the last. Each such step must end with the bits of an untouched one or with an error of ONNX Runtime, an
@@ -21,8 +22,8 @@ from typing import Any
 
 from paging_cases import Stepper, exported, open_descriptors, show, write_table
 
-from poet_onnx.ops import library_path
-from poet_onnx.rewriting import rewrite
+import poet_onnx.ops
+from poet_onnx import rewrite
 from poet_onnx.runtime import PagingOptions, count_allocations, page_directory
 from poet_onnx.runtime.feeds import random_feeds
 
@@ -49,9 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all cases and write a row for each kind of fault."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
+    parser.add_argument("--library", type=Path, required=True, help="folder of a library with POET_FAULT_INJECTION")
     parser.add_argument("--models", nargs="+", choices=[name for name, _ in CASES], default=[name for name, _ in CASES])
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     options = parser.parse_args(arguments)
+    poet_onnx.ops.__path__.insert(0, str(options.library))  # before anything loads the library
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(dir=page_directory()) as folder:
         for name, budget in CASES:
@@ -88,7 +91,7 @@ class Step:
         self._session = stepper.session
         self._feeds = stepper.feeds
         self._updated = sorted(updated)
-        self._library = ctypes.CDLL(str(library_path()))
+        self._library = ctypes.CDLL(str(poet_onnx.ops.library_path()))
         self._library.poet_arm_fault.argtypes = [ctypes.c_int, ctypes.c_uint64]
         self._library.poet_arm_fault.restype = None
         self._library.poet_disarm_fault.restype = ctypes.c_uint64

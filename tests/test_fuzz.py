@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_ops_sanitizers import OPS, tool
+from ops_builds import sanitized, tool
 
 pytestmark = pytest.mark.deep
 
@@ -34,17 +34,6 @@ def test_readers_withstand_any_file(tmp_path: Path, reader: str) -> None:
     assert "no interesting inputs" not in done.stderr  # the readers' code was not watched
 
 
-@pytest.fixture(scope="module")
-def sanitized_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the operator library with AddressSanitizer and UndefinedBehaviorSanitizer."""
-    build = tmp_path_factory.mktemp("sanitized")
-    configure = [tool("cmake"), "-S", str(OPS), "-B", str(build), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None"]
-    configure += [f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}", "-DPOET_SANITIZE=address,undefined"]
-    subprocess.run(configure, check=True, capture_output=True, timeout=120)
-    subprocess.run([tool("cmake"), "--build", str(build)], check=True, capture_output=True, timeout=600)
-    return build / "libpoet_ops.so"
-
-
 def runtime_library(name: str) -> str:
     """Return the path of one of the compiler's own libraries."""
     done = subprocess.run([tool("g++"), f"-print-file-name={name}"], check=True, capture_output=True, text=True)
@@ -52,7 +41,7 @@ def runtime_library(name: str) -> str:
 
 
 @pytest.mark.parametrize("python", ["training", "stock"])
-def test_kernels_withstand_any_model(tmp_path: Path, sanitized_library: Path, python: str) -> None:
+def test_kernels_withstand_any_model(tmp_path: Path, python: str) -> None:
     interpreter = sys.executable if python == "training" else os.environ.get("POET_STOCK_PYTHON")
     if interpreter is None:
         pytest.skip("POET_STOCK_PYTHON names no interpreter with the stock onnxruntime; scripts/test sets it")
@@ -61,7 +50,14 @@ def test_kernels_withstand_any_model(tmp_path: Path, sanitized_library: Path, py
     environment = {**os.environ, "ASAN_OPTIONS": checks}
     # Libraries that throw come before the interpreter, which does not: the sanitizer looks for them when it starts.
     environment["LD_PRELOAD"] = f"{runtime_library('libasan.so')} {runtime_library('libstdc++.so')}"
-    command = [interpreter, "-W", "ignore", str(TARGETS / "fuzz_kernels.py"), str(sanitized_library), str(tmp_path)]
+    command = [
+        interpreter,
+        "-W",
+        "ignore",
+        str(TARGETS / "fuzz_kernels.py"),
+        str(sanitized("poet_ops") / "libpoet_ops.so"),
+        str(tmp_path),
+    ]
     done = subprocess.run(
         [*command, str(SECONDS)], env=environment, capture_output=True, text=True, timeout=SECONDS + 240, check=False
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import re
 import subprocess
@@ -19,7 +18,6 @@ from onnx import TensorProto, helper
 from ops_models import FLOAT, make_model, paging_nodes, poet_node
 
 from poet_onnx.errors import InputError
-from poet_onnx.ops import library_path
 from poet_onnx.ops.schemas import register_schemas
 from poet_onnx.runtime import (
     PagingOptions,
@@ -35,7 +33,6 @@ SHAPE = (1, 8, SIDE, SIDE)
 BYTES = 4 * 8 * SIDE * SIDE
 WORKSPACE_BYTES = 1 << 20
 REGION_BYTES = 3 * BYTES + WORKSPACE_BYTES
-NO_MAPPING = 9  # ops/faults/faults.h
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
 
 Block = tuple[int, int, int]
@@ -278,18 +275,6 @@ def test_a_region_that_the_system_lacks_fails_at_load_with_both_numbers(tmp_path
     )
     assert found is not None, done.stdout + done.stderr
     assert 0 < int(found[1]) <= 64 << 20
-
-
-def test_a_mapping_that_fails_is_the_same_sentence(tmp_path: Path) -> None:
-    library = ctypes.CDLL(str(library_path()))
-    library.poet_arm_fault.argtypes = [ctypes.c_int, ctypes.c_uint64]
-    make_session(model(None), tmp_path)
-    library.poet_arm_fault(NO_MAPPING, 0)
-    with pytest.raises(RuntimeFailure, match=rf"needs a region of {REGION_BYTES} bytes, but the system has \d+ bytes"):
-        make_session(model(PLANNED), tmp_path)
-    library.poet_disarm_fault()
-    assert arena_statistics().region_bytes == 0
-    make_session(model(PLANNED), tmp_path).run(None, feeds())
 
 
 @pytest.mark.parametrize(

@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
+from ops_builds import sanitized
 
 pytestmark = pytest.mark.deep
 
-OPS = Path(__file__).resolve().parent.parent / "ops"
 SCENARIOS = 24  # printed by the driver as "ok: ...", and those of FORKS where it forks
 FORKS = 2
 
 
-def tool(name: str) -> str:
-    """Return a program of this Python environment, or else of the PATH."""
-    ours = Path(sysconfig.get_path("scripts"), name)
-    found = str(ours) if ours.exists() else shutil.which(name)
-    assert found is not None, f"{name} is missing: pip install poet-onnx[dev]"
-    return found
-
-
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_driver_is_clean(tmp_path: Path, sanitizers: str) -> None:
-    build, pages = tmp_path / "build", tmp_path / "pages"
+    build, pages = sanitized("poet_ops_driver", sanitizers), tmp_path / "pages"
     pages.mkdir()
-    configure = [
-        tool("cmake"),
-        "-S",
-        str(OPS),
-        "-B",
-        str(build),
-        "-G",
-        "Ninja",
-        f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
-    ]
-    configure += ["-DPOET_DRIVER=ON", f"-DPOET_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=None"]
-    subprocess.run(configure, check=True, capture_output=True, timeout=120)
-    built = subprocess.run(
-        [tool("cmake"), "--build", str(build)], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert built.returncode == 0, built.stdout
     command = [str(build / "poet_ops_driver"), str(pages)]
     if sanitizers == "thread":  # it does not support threads in the child of a fork
         command.append("nofork")

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from ops_builds import faulty_library
 from packaging.requirements import Requirement
 
 from poet_onnx.ops import library_path
@@ -91,6 +92,15 @@ def test_wheel_serves_every_python_and_has_the_command(wheel: zipfile.ZipFile) -
     for extra in project["optional-dependencies"]:
         assert f"Provides-Extra: {extra}\n" in metadata
     assert "License-File: LICENSE" in metadata
+
+
+def test_wheel_has_no_hook_that_makes_calls_fail(wheel: zipfile.ZipFile) -> None:
+    """The library that tests build for that has them under this name."""
+    hook = b"poet_arm_fault"
+    assert hook in (faulty_library() / "libpoet_ops.so").read_bytes()
+    shipped = wheel.read("poet_onnx/ops/libpoet_ops.so")
+    assert hook not in shipped
+    assert b"faults" not in shipped
 
 
 def wheel_folder(wheel: zipfile.ZipFile) -> str:

@@ -111,3 +111,12 @@ int errno_of(Kind kind) {
 }
 
 }  // namespace poet::faults
+
+#define POET_EXPORT extern "C" __attribute__((visibility("default")))
+
+// For tests in Python: arm() and disarm().
+POET_EXPORT void poet_arm_fault(int kind, uint64_t calls_before) {
+  poet::faults::arm(static_cast<poet::faults::Kind>(kind), calls_before);
+}
+
+POET_EXPORT uint64_t poet_disarm_fault() { return poet::faults::disarm(); }

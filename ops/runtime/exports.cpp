@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "arena/arenas.h"
-#include "faults/faults.h"
 #include "kernels/optimizer.h"
 #include "runtime/allocation_tracker.h"
 #include "store/page_directory.h"
@@ -153,10 +152,3 @@ POET_EXPORT void poet_update_adam(const float* gradient, uint64_t count, const f
 POET_EXPORT double poet_sum_of_squares(const float* gradient, uint64_t count) {
   return poet::sum_of_squares(gradient, count);
 }
-
-// For tests: makes a system call or allocation of this library fail (faults.h).
-POET_EXPORT void poet_arm_fault(int kind, uint64_t calls_before) {
-  poet::faults::arm(static_cast<poet::faults::Kind>(kind), calls_before);
-}
-
-POET_EXPORT uint64_t poet_disarm_fault() { return poet::faults::disarm(); }
