@@ -35,8 +35,7 @@ from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.errors import InfeasibleError, PoetError
 from poet_onnx.profiler import measure
-from poet_onnx.rewriting import rewrite
-from poet_onnx.rewriting.rewrite import RewriteResult
+from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.runtime import PagingOptions, Throttle, count_allocations, count_paging, installed_runtime
 from poet_onnx.runtime.feeds import random_feeds
 

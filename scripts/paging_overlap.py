@@ -42,8 +42,7 @@ from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.profiler import measure
 from poet_onnx.profiler.timing import StepTime
-from poet_onnx.rewriting import rewrite
-from poet_onnx.rewriting.rewrite import RewriteResult
+from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.runtime import PagingOptions, PagingStatistics, Throttle, count_paging
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.scheduling.transfers import overlap

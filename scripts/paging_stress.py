@@ -33,8 +33,7 @@ from paging_cases import (
     write_table,
 )
 
-from poet_onnx.rewriting import rewrite
-from poet_onnx.rewriting.rewrite import RewriteResult
+from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.runtime import count_allocations, count_paging, open_stores, page_directory
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.training.trial import status_bytes

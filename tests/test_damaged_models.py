@@ -18,7 +18,7 @@ from poet_onnx.errors import InputError, PoetError
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.reporting.inspection import inspect
-from poet_onnx.rewriting import rewrite
+from poet_onnx.rewriting.rewrite import rewrite
 
 MUTATIONS, RUNS = 45, 3
 CHILD = """

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from poet_onnx.rewriting import rewrite
-from poet_onnx.rewriting.rewrite import RewriteResult
+from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.runtime import PagingOptions, Throttle, count_allocations, count_paging
 from poet_onnx.runtime.feeds import random_feeds
 

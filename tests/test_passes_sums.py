@@ -16,7 +16,7 @@ from small_models import export_small
 
 from poet_onnx.graph.extract import load_model
 from poet_onnx.passes import ChainSums
-from poet_onnx.rewriting import rewrite
+from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.verification import verify
 
 STOCK = os.environ.get("POET_STOCK_PYTHON")

@@ -17,7 +17,7 @@ from poet_onnx.costing.process import ProcessLine, ProcessMemory
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Prediction
 from poet_onnx.reporting.report import Figures, Report, load_report, process_parts
-from poet_onnx.rewriting import rewrite
+from poet_onnx.rewriting.rewrite import rewrite
 
 PREDICTION = Prediction(
     resident_bytes=100,

@@ -16,7 +16,7 @@ from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler import measure
 from poet_onnx.reporting.inspection import inspect
 from poet_onnx.reporting.report import Report
-from poet_onnx.rewriting import rewrite
+from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.verification import verify
 
 
