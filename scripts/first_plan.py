@@ -138,7 +138,7 @@ def _work(path: Path, device: str, percent: int, *, profiled: bool) -> int:
     if profiled:
         profile.enable()
     try:
-        plan = planning.make_plan(model, request).plan
+        plan = planning.answer_of(model, request).plan
         outcome = "a plan" if accepted else f"a plan, {plan.certificate.status}"
     except KeyboardInterrupt:
         outcome = "a plan"

@@ -33,8 +33,8 @@ import onnx
 from onnx import TensorProto, helper
 from paging_cases import Stepper, exported, interleaved_medians, page_files, show, write_table
 
-from poet_onnx.profiler.timing import keep_heap
 from poet_onnx import rewrite
+from poet_onnx.profiler.timing import keep_heap
 from poet_onnx.runtime import PagingOptions, count_paging, page_directory, session_options
 from poet_onnx.runtime.feeds import random_feeds
 

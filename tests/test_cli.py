@@ -165,7 +165,7 @@ def test_profile_tells_of_what_small_budgets_may_need(
     arguments = ["--device", "host", "-o", tmp_path / "costs.json", "--repetitions", "1", "--page-dir", tmp_path]
     profiled = cli("profile", model_path("resnet18"), *arguments)
     assert profiled.code == 0, profiled
-    assert "nodes of 2 other forms of the graph" in profiled.out
+    assert "nodes of 2 other variants of the graph" in profiled.out
 
 
 def test_every_option_in_the_readme_exists() -> None:

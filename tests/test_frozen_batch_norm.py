@@ -32,14 +32,14 @@ import poet_onnx
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError
-from poet_onnx.graph.extract import extract, load_model
+from poet_onnx.graph.extract import load_model
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm
 from poet_onnx.passes.frozen_batch_norm import FROZEN_KEY, FreezeBatchNorm, frozen_outputs
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.lowering import prepare as prepare_graph
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.reporting.inspection import inspect
-from poet_onnx.rewriting.forms import forms
+from poet_onnx.rewriting.variants import variants
 
 X = (4, 3, 8, 8)
 CLOSE = 1e-5
@@ -133,11 +133,10 @@ def test_random_nets_keep_every_bit_under_random_plans(tmp_path: Path, seed: int
     SettleBatchNorm()(model)
     assert len(frozen_outputs(model)) == sum(not norm.training for norm in norms(net))
     normalize_for(target)(model)
-    form = next(forms(model, load_device("a72"), target))
-    graph = extract(form.model)
-    problem = ScheduleProblem(graph, cost_table(graph, load_device("a72")))
+    variant = next(variants(model, load_device("a72"), target))
+    problem = ScheduleProblem(variant.graph, cost_table(variant.graph, load_device("a72")))
     plan = random_plan(problem, seed, recomputes=12, transfers=6)
-    plan = replace(plan, part_bytes=form.part_bytes, expansions=form.expansions)
+    plan = replace(plan, part_bytes=variant.part_bytes, expansions=variant.expansions)
     result = poet_onnx.rewrite(path, device="a72", plan=plan, target=target, optimizer="none")
     report = poet_onnx.verify(path, result.model, feeds=2, page_dir=tmp_path)
     assert report.problems == ()

@@ -18,7 +18,7 @@ import poet_onnx
 from poet_onnx.errors import InputError
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.plan.serialization import to_json
-from poet_onnx.rewriting.given_plan import form_of, read_plan, replayed
+from poet_onnx.rewriting.given_plan import read_plan, replayed, variant_options
 from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.simulate import simulate
 
@@ -88,7 +88,7 @@ def test_no_changed_plan_breaks_a_promise(path: Path, made: RewriteResult, tmp_p
         file = mutated(as_file(made), rng)
         text = json.dumps(file)
         try:
-            form_of(text, "host", "training", "none")
+            variant_options(text, "host", "training", "none")
             plan = replayed(problem, read_plan(text, made.graph), aside_bytes=0)
         except InputError:
             continue

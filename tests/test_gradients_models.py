@@ -17,7 +17,7 @@ from poet_onnx.passes.normalize import normalize
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.scheduling import memory_aware_order, ordered_steps
-from poet_onnx.scheduling.instance import file_order
+from poet_onnx.scheduling.liveness import file_order
 from poet_onnx.simulate import simulate
 
 SAMPLE = ["resnet18", "bert-2", "mobilenet"]

@@ -13,7 +13,6 @@ import poet_onnx
 from poet_onnx.errors import InputError
 from poet_onnx.plan.serialization import to_json
 from poet_onnx.reporting.report import load_report
-from poet_onnx.rewriting.planning import _Whole
 from poet_onnx.verification import verify
 
 ASK: dict[str, Any] = {"device": "a72", "paging": False}
@@ -45,11 +44,11 @@ def test_a_plan_that_breaks_the_limits_counts_for_nothing(model_path: Callable[.
     assert with_known.plan.steps == alone.plan.steps
 
 
-def test_the_form_of_a_known_plan_is_looked_at(
+def test_the_variant_of_a_known_plan_is_looked_at(
     in_parts: poet_onnx.RewriteResult, model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_Whole, "_may_be_cheaper", lambda *_: False)
-    monkeypatch.setattr(_Whole, "could_save", lambda *_: False)
+    monkeypatch.setattr("poet_onnx.rewriting.planning.may_be_cheaper", lambda *_: False)
+    monkeypatch.setattr("poet_onnx.rewriting.planning.could_save", lambda *_: False)
     path, limits = model_path("vgg16"), {"activation_budget": "90%", **ASK}
     alone = poet_onnx.rewrite(path, **limits)
     assert alone.plan.part_bytes is None
@@ -60,7 +59,7 @@ def test_the_form_of_a_known_plan_is_looked_at(
     assert wide.plan.part_bytes is None
 
 
-def test_a_plan_for_a_form_that_is_not_allowed_is_named(
+def test_a_plan_for_a_variant_that_is_not_allowed_is_named(
     in_parts: poet_onnx.RewriteResult, model_path: Callable[..., Path]
 ) -> None:
     with pytest.raises(InputError, match=r"Known plan no\. 1: with these options"):

@@ -1,4 +1,4 @@
-"""From a model and a request to a plan: forms are tried in turn, and what would do is said only where none has one."""
+"""From a model and a request to a plan: variants are tried in turn, and what would do is said where none has one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import poet_onnx
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.reporting.inspection import inspect
-from poet_onnx.rewriting.planning import _Whole
+from poet_onnx.rewriting import planning
 from poet_onnx.scheduling.refusals import SmallestBudget, smallest_budget
 
 
-def test_what_would_do_is_not_worked_out_where_another_form_has_a_plan(
+def test_what_would_do_is_not_worked_out_where_another_variant_has_a_plan(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole weight gradients do not fit, and within a deadline it takes long to find out what would."""
@@ -31,16 +31,16 @@ def test_what_would_do_is_not_worked_out_where_another_form_has_a_plan(
     assert result.rewritten.seconds <= (result.plan.deadline_seconds or 0.0) * (1 + 1e-9)
 
 
-def test_the_form_that_needs_the_least_says_what_would_do(model_path: Callable[..., Path]) -> None:
+def test_the_variant_that_needs_the_least_says_what_would_do(model_path: Callable[..., Path]) -> None:
     path = model_path("resnet18")
     with pytest.raises(InfeasibleError) as whole:
         poet_onnx.rewrite(path, device="a72", activation_budget=1 << 20, split=False)
-    with pytest.raises(InfeasibleError) as any_form:
+    with pytest.raises(InfeasibleError) as any_variant:
         poet_onnx.rewrite(path, device="a72", activation_budget=1 << 20)
-    assert (any_form.value.smallest_budget_bytes or 0) < (whole.value.smallest_budget_bytes or 0)
+    assert (any_variant.value.smallest_budget_bytes or 0) < (whole.value.smallest_budget_bytes or 0)
 
 
-def test_a_form_that_was_not_settled_hides_no_plan_of_another(
+def test_a_variant_that_was_not_settled_hides_no_plan_of_another(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the time ends with nothing known of whole gradients, those in parts are tried all the same."""
@@ -130,15 +130,15 @@ def test_the_ordered_step_keeps_to_all_of_itself(model_path: Callable[..., Path]
     assert half.rewritten.transient_peak_bytes + figures.set_aside_bytes <= half.budget_bytes
 
 
-def test_a_form_that_spends_much_less_is_taken_though_another_has_a_plan(model_path: Callable[..., Path]) -> None:
+def test_a_variant_that_spends_much_less_is_taken_though_another_has_a_plan(model_path: Callable[..., Path]) -> None:
     options: dict[str, Any] = {"device": "a72", "activation_budget": "90%", "paging": False}
     path = model_path("vgg16")
-    whole, any_form = poet_onnx.rewrite(path, split=False, **options), poet_onnx.rewrite(path, **options)
-    assert any_form.plan.part_bytes is not None
-    assert any_form.rewritten.energy_joules < 0.97 * whole.rewritten.energy_joules
+    whole, any_variant = poet_onnx.rewrite(path, split=False, **options), poet_onnx.rewrite(path, **options)
+    assert any_variant.plan.part_bytes is not None
+    assert any_variant.rewritten.energy_joules < 0.97 * whole.rewritten.energy_joules
 
 
-def test_more_ram_never_costs_more_whichever_form_is_the_cheapest(model_path: Callable[..., Path]) -> None:
+def test_more_ram_never_costs_more_whichever_variant_is_the_cheapest(model_path: Callable[..., Path]) -> None:
     """Gradients in parts need few bytes and 1.7 % more energy; whole ones are dearer yet, up to 75 % of the RAM."""
     spent, parts = [], []
     for share in ("65%", "70%", "75%", "80%"):
@@ -150,17 +150,17 @@ def test_more_ram_never_costs_more_whichever_form_is_the_cheapest(model_path: Ca
     assert parts[-1] is None
 
 
-def test_other_forms_are_not_looked_at_where_they_save_nothing(
+def test_other_variants_are_not_looked_at_where_they_save_nothing(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[int] = []
-    planned = _Whole.planned
+    schedule = planning.schedule
 
     def listen(*arguments: Any, **named: Any) -> Any:
         looked_at.append(len(looked_at))
-        return planned(*arguments, **named)
+        return schedule(*arguments, **named)
 
-    monkeypatch.setattr(_Whole, "planned", listen)
+    monkeypatch.setattr(planning, "schedule", listen)
     result = poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget="90%")
     assert result.plan.part_bytes is None
     assert looked_at == [0]

@@ -22,7 +22,7 @@ from poet_onnx.profiler import describe_machine, measure, measure_storage
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.storage import fit_latency_and_rate
-from poet_onnx.rewriting.forms import forms
+from poet_onnx.rewriting.variants import variants
 from poet_onnx.runtime import Throttle
 
 HOST = load_device("host")
@@ -60,13 +60,13 @@ def test_a_profile_covers_the_step(model_path: Callable[..., Path], tmp_path: Pa
 
 
 @pytest.mark.parametrize("target", ["training", "stock"])
-def test_a_profile_covers_every_form(model_path: Callable[..., Path], tmp_path: Path, target: str) -> None:
-    """What a form has in the place of some nodes is measured; the others keep their costs."""
+def test_a_profile_covers_every_graph_variant(model_path: Callable[..., Path], tmp_path: Path, target: str) -> None:
+    """What a variant has in the place of some nodes is measured; the others keep their costs."""
     path = model_path("resnet18")
     measured = measure(path, HOST, page_dir=tmp_path, repetitions=2, warmup=1, target=target, optimizer="none")
     model = load_model(path)
     normalize_for(target)(model)
-    first, *others = (extract(form.model) for form in forms(model, HOST, target))
+    first, *others = (variant.graph for variant in variants(model, HOST, target))
     before = cost_table(first, HOST, measured).nodes
     assert set(measured.forms) == {graph.fingerprint for graph in others}
     for graph in others:

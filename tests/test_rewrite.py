@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx_ir.passes import PassError, Sequential
+from onnx_ir.passes import InPlacePass, PassError
 from slow_costs import costs_in_proportion
 
 import poet_onnx
@@ -121,13 +121,21 @@ def test_the_same_input_gives_the_same_bytes_in_every_form(path: Path, result: R
 
 def test_the_pipeline_does_the_same(path: Path, result: RewriteResult) -> None:
     passes = poet_onnx.pipeline(**OPTIONS)
-    assert isinstance(passes, Sequential)
+    assert isinstance(passes, InPlacePass)
     for _ in range(2):  # a pipeline may be used again
         model = ir.load(path)
         outcome = passes(model)
         assert outcome.modified
         assert outcome.model is model
         assert as_bytes(model) == as_bytes(result.model)
+
+
+@pytest.mark.parametrize("options", [{"optimizer": "adamw"}, {"target": "stock"}], ids=["adamw", "stock"])
+def test_the_model_that_a_pipeline_was_given_becomes_the_best_variant(path: Path, options: dict[str, str]) -> None:
+    model = ir.load(path)
+    outcome = poet_onnx.pipeline(**OPTIONS, **options)(model)
+    assert outcome.model is model
+    assert as_bytes(model) == as_bytes(poet_onnx.rewrite(path, **OPTIONS, **options).model)
 
 
 def test_a_pipeline_says_what_is_wrong_as_a_cause(result: RewriteResult) -> None:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def inspect(model: Path, *, device: str, as_json: bool, **form: Any) -> None:
+def inspect(model: Path, *, device: str, as_json: bool, **source: Any) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
     with terminal.ProgressLine(f"searching for the smallest budget of {model}"):
-        inspection = inspect_model(model, load_device(device), **form)
+        inspection = inspect_model(model, load_device(device), **source)
     _show(inspection, tables.inspection_parts(inspection), as_json)
 
 
@@ -91,7 +91,7 @@ def profile(
     page_dir: Path | None,
     force: bool,
     as_json: bool,
-    **form: Any,
+    **source: Any,
 ) -> None:
     """Measure every node of MODEL, and the storage, on this machine; `rewrite --costs` plans with what was measured."""
     check_writable({"--output": output}, inputs={"MODEL": model}, force=force)
@@ -109,7 +109,7 @@ def profile(
             threads=threads,
             page_cache=page_cache,
             progress=progress.say,
-            **form,
+            **source,
         )
     measured.save(output, replace=force)
     if as_json:

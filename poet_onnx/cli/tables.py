@@ -125,7 +125,7 @@ def _certificate_lines(report: Report) -> Iterator[str]:
         f"gap {percent_text(report.gap)} "
         f"({percent_text(report.overhead_gap)} of what is spent above computing once)"
     )
-    yield f"the bound covers: {report.covers}"
+    yield f"the bound covers: {report.covers.partition(' (')[0]}"  # --json says how the solver forms them
     if report.wide_bound_joules < report.bound_joules:
         yield (f"of these, however they are formed, none spends less than {scaled_text(report.wide_bound_joules, 'J')}")
     yield f"solved by {report.solver} in {report.solve_seconds:.1f} s, seed {report.seed}"
@@ -321,10 +321,10 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
         f"{measured.repetitions} repetitions, {measured.threads} thread(s), {measured.runtime}, {measured.machine}"
     )
     if measured.forms:
-        nodes = sum(len(form) for form in measured.forms.values())
+        nodes = sum(len(variant) for variant in measured.forms.values())
         yield (
-            f"measured besides: {nodes} nodes of {len(measured.forms)} other forms of the graph, such as gradients in "
-            "parts, which small budgets may need"
+            f"measured besides: {nodes} nodes of {len(measured.forms)} other variants of the graph, such as gradients "
+            "in parts, which small budgets may need"
         )
     if measured.process is not None:
         yield (

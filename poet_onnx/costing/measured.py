@@ -22,8 +22,8 @@ SCHEMA_VERSION: Literal[2] = 2
 _SAME = 1e-6
 """Times that differ by no more than this part of them are the same: they were added up and written as text."""
 
-_MOST_STEPS_OF_A_FORM = 100
-"""A form's own nodes take no longer than so many steps: it computes what the measured graph computes."""
+_MOST_STEPS_OF_A_VARIANT = 100
+"""A variant's own nodes take no longer than so many steps: it computes what the measured graph computes."""
 
 _Name = Annotated[Text, Field(max_length=300)]
 _Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
@@ -107,7 +107,7 @@ class MeasuredCosts(_Value):
             processor time, because other work on the machine does not change it.
         node_overhead_seconds: what the runtime spends on each node beside its kernel, views included.
         nodes: of the graph, by node name.
-        forms: of the model's other forms (forms.py), by the fingerprint of their graph: the nodes that differ, by name.
+        forms: of other variants of the graph, by their fingerprint: the nodes that differ, by name.
         storage: the page directory; None if the device has no storage.
         active_watts: power above idle during the steps, from the machine's own meter; None if none is readable.
         process: what a training process takes there; None if it was not measured.
@@ -139,10 +139,11 @@ class MeasuredCosts(_Value):
             )
         for fingerprint, nodes in self.forms.items():
             seconds = sum(node.seconds for node in nodes.values())
-            if seconds > _MOST_STEPS_OF_A_FORM * self.step_seconds:
+            if seconds > _MOST_STEPS_OF_A_VARIANT * self.step_seconds:
                 raise ValueError(
-                    f"the nodes of form {fingerprint[:12]} take {seconds:.6g} s, more than {_MOST_STEPS_OF_A_FORM} "
-                    f"times its step_seconds of {self.step_seconds:.6g} s: measure again with `poet-onnx profile`"
+                    f"the nodes of graph variant {fingerprint[:12]} take {seconds:.6g} s, more than "
+                    f"{_MOST_STEPS_OF_A_VARIANT} times its step_seconds of {self.step_seconds:.6g} s: "
+                    "measure again with `poet-onnx profile`"
                 )
         return self
 
@@ -174,10 +175,10 @@ class MeasuredCosts(_Value):
         _check_nodes(graph, graph.nodes, self.nodes)
 
     def nodes_of_form(self, graph: TrainingGraph, new: Sequence[Node]) -> Mapping[str, NodeMeasurement] | None:
-        """Return what was measured of a form's new nodes; None if the form was not measured.
+        """Return what was measured of a variant's new nodes; None if the variant was not measured.
 
         Args:
-            graph: the form's.
+            graph: the variant's.
             new: its nodes that the measured graph does not have.
 
         Raises:

@@ -11,15 +11,15 @@ from pathlib import Path
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.errors import InputError
-from poet_onnx.graph.extract import check_training, load_model
-from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
-from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.graph.extract import load_model
+from poet_onnx.passes.batch_norm_modes import model_beside
 from poet_onnx.profiler.process import measure_process
-from poet_onnx.profiler.steps import Runs, measure_form, measure_step
+from poet_onnx.profiler.steps import Runs, measure_step, measure_variant
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
-from poet_onnx.rewriting.forms import forms
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
+from poet_onnx.rewriting.source import normalized
+from poet_onnx.rewriting.variants import variants
 from poet_onnx.runtime import installed_runtime, page_directory
 
 __all__ = ["StepRunner", "StepTime", "measure", "measure_storage"]
@@ -47,7 +47,7 @@ def measure(
 
     Half of the plain steps run before the profiled ones, which have a process of their own, and half after. Kernel
     times are medians of the profiled steps, scaled so that together with the runtime's overhead per node they make the
-    median plain step. The model's other forms, such as with gradients in parts, are profiled for their own nodes.
+    median plain step. Other variants of the graph, such as with gradients in parts, are profiled for their own nodes.
 
     Args:
         model_path: a training model, as for `rewrite`.
@@ -77,20 +77,22 @@ def measure(
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
     directory = None if device.storage is None else page_directory(page_dir)
     report = progress or (lambda text: None)
-    model = load_model(model_path)
-    check_training(model)
-    SettleBatchNorm(frozen_batch_norm, forward=partial(model_beside, model_path))(model)
-    normalize_for(target, dims)(model)
-    choice = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm)
-    first, *others = forms(model, device, target, updates=choice.for_model(model))
+    model = normalized(
+        load_model(model_path),
+        target=target,
+        dims=dims,
+        frozen_batch_norm=frozen_batch_norm,
+        forward=partial(model_beside, model_path),
+    ).model
+    updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(model)
+    first, *others = variants(model, device, target, updates=updates)
     report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")
     runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads, dims=dims or {})
-    step = measure_step(first.model, runs)
+    step = measure_step(first, runs)
     found = {}
-    for number, form in enumerate(others, start=1):
-        report(f"timing the nodes of {number} of {len(others)} other forms of the graph")
-        fingerprint, nodes = measure_form(form.model, runs, step)
-        found[fingerprint] = nodes
+    for number, variant in enumerate(others, start=1):
+        report(f"timing the nodes of {number} of {len(others)} other variants of the graph")
+        found[variant.graph.fingerprint] = measure_variant(variant, runs, first.graph, step)
     storage = None
     if device.storage is not None:
         report("timing the page directory")
@@ -107,7 +109,7 @@ def measure(
     )
     runtime = installed_runtime()
     return MeasuredCosts(
-        fingerprint=step.graph.fingerprint,
+        fingerprint=first.graph.fingerprint,
         device=device.name,
         target=target,
         machine=describe_machine(),

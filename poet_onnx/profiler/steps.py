@@ -1,4 +1,4 @@
-"""Measures a training step: the whole, every node of it, and what other forms of the same model have in their place."""
+"""Measures a training step: the whole, every node of it, and what other variants of its graph have in their place."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import onnx_ir as ir
 from poet_onnx.costing.measured import NodeMeasurement
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, TrainingGraph
-from poet_onnx.graph.extract import extract
 from poet_onnx.profiler.kernels import KernelTimes, time_kernels
 from poet_onnx.profiler.power import find_meter
 from poet_onnx.profiler.timing import time_steps
 from poet_onnx.profiler.workspace import CountedWorkspace, count_workspace
+from poet_onnx.rewriting.variants import GraphVariant
 from poet_onnx.runtime.feeds import random_feeds
 
-_FORM_SHARE = 0.5
-"""Of the repetitions, for a form: only some of its nodes are new."""
+_VARIANT_SHARE = 0.5
+"""Of the repetitions, for another variant: only some of its nodes are new."""
 
 
 @dataclass(frozen=True)
@@ -49,28 +49,26 @@ class MeasuredStep:
     """What a step took.
 
     Attributes:
-        graph: of the model.
         seconds: of the whole step.
         overhead_seconds: of each node beside its kernel.
         nodes: by name.
         active_watts: above idle during the steps; None without a meter.
     """
 
-    graph: TrainingGraph
     seconds: float
     overhead_seconds: float
     nodes: Mapping[str, NodeMeasurement]
     active_watts: float | None
 
 
-def measure_step(model: ir.Model, runs: Runs) -> MeasuredStep:
-    """Measure the step of a normalized model, and all its nodes.
+def measure_step(variant: GraphVariant, runs: Runs) -> MeasuredStep:
+    """Measure the step of a graph variant, and all its nodes.
 
     Raises:
         InputError: ONNX Runtime cannot run the model, or the process that times its kernels dies.
         CheckFailedError: the runtime's tensors have other sizes than the graph says.
     """
-    graph = extract(model, dims=runs.dims)
+    model, graph = variant.model, variant.graph
     feeds = random_feeds(graph, runs.seed)
     half = math.ceil(runs.repetitions / 2)
     with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
@@ -86,7 +84,6 @@ def measure_step(model: ir.Model, runs: Runs) -> MeasuredStep:
     overhead_seconds, scale = _share_step(graph, times, seconds)
     workspace = count_workspace(model, graph, graph.nodes, threads=runs.threads)
     return MeasuredStep(
-        graph=graph,
         seconds=seconds,
         overhead_seconds=overhead_seconds,
         nodes=_measurements(graph.nodes, times, scale, workspace),
@@ -94,29 +91,28 @@ def measure_step(model: ir.Model, runs: Runs) -> MeasuredStep:
     )
 
 
-def measure_form(model: ir.Model, runs: Runs, first: MeasuredStep) -> tuple[str, dict[str, NodeMeasurement]]:
-    """Measure the nodes that another form of a model has beyond its first one.
+def measure_variant(
+    variant: GraphVariant, runs: Runs, first_graph: TrainingGraph, first: MeasuredStep
+) -> dict[str, NodeMeasurement]:
+    """Measure the nodes that a graph variant has beyond the first one; return them by name.
 
-    Their times are scaled by what the nodes that both have took in the first form, so that a machine which has become
-    slower meanwhile makes no difference.
-
-    Returns:
-        The fingerprint of the form's graph, and the new nodes by name.
+    Their times are scaled by what the nodes that both have took in the first variant, so that a machine which has
+    become slower meanwhile makes no difference.
 
     Raises:
         InputError: ONNX Runtime cannot run the model, or the process that times its kernels dies.
         CheckFailedError: the runtime's tensors have other sizes than the graph says.
     """
-    graph = extract(model, dims=runs.dims)
-    new = graph.nodes_beyond(first.graph)
+    model, graph = variant.model, variant.graph
+    new = graph.nodes_beyond(first_graph)
     with tempfile.TemporaryDirectory(prefix="poet-profile-") as scratch:
-        times = _kernel_times(_saved(model, Path(scratch)), runs, math.ceil(runs.repetitions * _FORM_SHARE))
+        times = _kernel_times(_saved(model, Path(scratch)), runs, math.ceil(runs.repetitions * _VARIANT_SHARE))
     _check_times(graph, times)
     common = {node.name for node in graph.nodes} - {node.name for node in new}
     before = sum(first.nodes[name].seconds for name in common)
     scale = before / sum(times.kernel_seconds[name] for name in common)
     workspace = count_workspace(model, graph, new, threads=runs.threads)
-    return graph.fingerprint, _measurements(new, times, scale, workspace)
+    return _measurements(new, times, scale, workspace)
 
 
 def _saved(model: ir.Model, folder: Path) -> Path:

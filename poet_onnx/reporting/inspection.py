@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
 import pydantic
 
-from poet_onnx.costing.costs import cost_table, estimated_workspace_nodes
+from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessCosts
-from poet_onnx.graph.extract import check_training, extract, load_model
-from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
-from poet_onnx.passes.frozen_batch_norm import frozen_outputs
-from poet_onnx.passes.lowering import normalize_for
-from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.graph.extract import load_model
+from poet_onnx.passes.batch_norm_modes import model_beside
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
-from poet_onnx.rewriting.forms import Form, forms
+from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
-from poet_onnx.rewriting.process_budget import ProcessBudget
-from poet_onnx.rewriting.variant import set_aside_bytes
-from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
+from poet_onnx.rewriting.process import TrainingProcess
+from poet_onnx.rewriting.source import normalized
+from poet_onnx.rewriting.variants import variants
+from poet_onnx.scheduling import ordered_steps, smallest_budget
 from poet_onnx.scheduling.liveness import file_order
 from poet_onnx.scheduling.refusals import SmallestBudget
-from poet_onnx.simulate import replay
+from poet_onnx.simulate import Replay, replay
 
 SCHEMA_VERSION = 1
 LARGEST_TENSORS = 10
@@ -82,7 +80,7 @@ class Inspection(_Value):
     """What fills the memory of a training step.
 
     Attributes:
-        target: runtime whose form of the model was looked at.
+        target: runtime for which the model was looked at.
         original, ordered: the nodes in file order, and in the memory-aware order.
         process: the parts of what a process takes that trains the ordered graph.
         smallest_budget_bytes: of transient bytes, with everything that the device allows.
@@ -136,7 +134,7 @@ def inspect(
         path: a training model.
         device: whose storage and costs to assume.
         dims: sizes of named dimensions.
-        target: runtime that will run the model; for "stock" its lowered form is looked at.
+        target: runtime that will run the model; for "stock" its lowered graph is looked at.
         frozen_batch_norm: as for `rewrite`.
         optimizer: as for `rewrite`.
         accumulation_steps: as for `rewrite`.
@@ -145,33 +143,35 @@ def inspect(
     Raises:
         InputError: if the model cannot be used.
     """
-    model = load_model(path)
-    check_training(model)
-    nodes = len(model.graph)
-    SettleBatchNorm(frozen_batch_norm, forward=partial(model_beside, path))(model)
-    frozen = frozen_outputs(model)
-    normalize_for(target, dims)(model)
-    updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(model)
-    first, *others = forms(model, device, target, updates=updates)
-    graph = extract(first.model)
-    costs = cost_table(graph, device)
-    problem = ScheduleProblem(graph, costs)
-    order = memory_aware_order(problem)
-    process = ProcessBudget(ProcessCosts.of(device, None, target), target)
-    recompute_only, without_paging = _floor(replace(problem, paging=False), order, target, process)
-    with_paging = None if device.storage is None else _floor(problem, order, target, process)[1]
+    source = normalized(
+        load_model(path),
+        target=target,
+        dims=dims,
+        frozen_batch_norm=frozen_batch_norm,
+        forward=partial(model_beside, path),
+    )
+    updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(source.model)
+    process = TrainingProcess(ProcessCosts.of(device, None, target), target)
+    baselines = (
+        Baseline.of(variant, device, target) for variant in variants(source.model, device, target, updates=updates)
+    )
+    first = next(baselines)
+    recompute_only, without_paging = _floor(replace(first, problem=replace(first.problem, paging=False)), process)
+    with_paging = None if device.storage is None else _floor(first, process)[1]
     first_bytes = min(floor.budget_bytes for floor in (without_paging, with_paging) if floor is not None)
-    with_parts = _floor_of_others(others, device, target, first_bytes, process)
-    in_order = process.of_order(graph, replay(problem, ordered_steps(order)).prediction)
+    with_parts = _floor_of_others(baselines, first_bytes, process)
+    orders = (file_order(first.graph), first.order)
+    original, ordered = (replay(first.problem, ordered_steps(order)) for order in orders)
+    in_order = process.of_order(first.graph, ordered.prediction)
     floors = [floor for floor in (without_paging, with_paging, with_parts) if floor is not None]
     return Inspection(
         model=os.fspath(path),
         target=target,
         device=device.name,
         ram_bytes=device.ram_bytes,
-        resident_bytes=graph.resident_bytes,
-        original=_peak(problem, file_order(graph), nodes, process),
-        ordered=_peak(problem, order, nodes, process),
+        resident_bytes=first.graph.resident_bytes,
+        original=_peak(first, original, orders[0], source.node_count, process),
+        ordered=_peak(first, ordered, orders[1], source.node_count, process),
         process=process_parts(in_order),
         smallest_budget_bytes=first_bytes if with_parts is None else with_parts.budget_bytes,
         smallest_process_bytes=min(in_order.peak_bytes, *(floor.process_bytes for floor in floors)),
@@ -180,21 +180,15 @@ def inspect(
         with_parts=with_parts,
         largest_node=recompute_only.node,
         largest_node_bytes=recompute_only.node_bytes,
-        set_aside_bytes=set_aside_bytes(problem, order, target),
-        estimated_workspace_nodes=estimated_workspace_nodes(graph, costs),
-        frozen_batch_norms=frozen,
+        set_aside_bytes=first.aside_bytes,
+        estimated_workspace_nodes=estimated_workspace_nodes(first.graph, first.costs),
+        frozen_batch_norms=source.frozen_batch_norms,
     )
 
 
-def _floor_of_others(
-    others: Sequence[Form], device: DeviceProfile, target: str, first_bytes: int, process: ProcessBudget
-) -> Floor | None:
-    """Return the lowest floor of the model's other forms, if it is below that of the first."""
-    found = []
-    for form in others:
-        graph = extract(form.model)
-        problem = ScheduleProblem(graph, cost_table(graph, device))
-        found.append(_floor(problem, memory_aware_order(problem), target, process)[1])
+def _floor_of_others(others: Iterable[Baseline], first_bytes: int, process: TrainingProcess) -> Floor | None:
+    """Return the lowest floor of the model's other graph variants, if it is below that of the first."""
+    found = [_floor(baseline, process)[1] for baseline in others]
     best = min(found, key=lambda floor: floor.budget_bytes, default=None)
     if best is None or best.budget_bytes >= first_bytes:
         return None
@@ -202,12 +196,10 @@ def _floor_of_others(
     return best.model_copy(update={"process_bytes": min(floor.process_bytes for floor in found)})
 
 
-def _floor(
-    problem: ScheduleProblem, order: Sequence[str], target: str, process: ProcessBudget
-) -> tuple[SmallestBudget, Floor]:
+def _floor(baseline: Baseline, process: TrainingProcess) -> tuple[SmallestBudget, Floor]:
     """Return how far the transient peak can be pushed down, and what that means for a budget."""
-    found, aside = smallest_budget(problem, order), set_aside_bytes(problem, order, target)
-    besides = process.besides_bytes(problem, order, found.budget_bytes)
+    found, aside = smallest_budget(baseline.problem, baseline.order), baseline.aside_bytes
+    besides = process.besides_bytes(baseline.problem, baseline.order, found.budget_bytes)
     return found, Floor(
         budget_bytes=found.budget_bytes + aside,
         process_bytes=found.budget_bytes + aside + besides,
@@ -216,17 +208,18 @@ def _floor(
     )
 
 
-def _peak(problem: ScheduleProblem, order: Sequence[str], nodes: int, process: ProcessBudget) -> Peak:
-    """Replay an order of the nodes and describe the moment at which it needs the most."""
-    graph, steps = problem.graph, ordered_steps(order)
-    replayed = replay(problem, steps)
-    node = next(node for node in graph.nodes if node.name == steps[replayed.peak_step].subject)
-    largest = [graph.tensors[name] for name, _ in replayed.live_at_peak[:LARGEST_TENSORS]]
+def _peak(
+    baseline: Baseline, replayed: Replay, order: tuple[str, ...], node_count: int, process: TrainingProcess
+) -> Peak:
+    """Describe the moment at which a replayed order of the nodes needs the most."""
+    graph, name = baseline.graph, order[replayed.peak_step]
+    node = next(node for node in graph.nodes if node.name == name)
+    largest = [graph.tensors[tensor] for tensor, _ in replayed.live_at_peak[:LARGEST_TENSORS]]
     return Peak(
-        **Figures.of(replayed.prediction, nodes, process.of_order(graph, replayed.prediction)).model_dump(),
-        peak_node=node.name,
+        **Figures.of(replayed.prediction, node_count, process.of_order(graph, replayed.prediction)).model_dump(),
+        peak_node=name,
         peak_op_type=node.op_type,
-        peak_workspace_bytes=problem.costs.nodes[node.name].workspace_bytes,
+        peak_workspace_bytes=baseline.costs.nodes[name].workspace_bytes,
         peak_tensors=tuple(
             LiveTensor(name=tensor.name, size_bytes=tensor.size_bytes, dtype=tensor.dtype, shape=tensor.shape)
             for tensor in largest

@@ -1,1 +1,1 @@
-"""From a training graph and a request to the rewritten model: its forms, the plan of each, and the passes."""
+"""From a training graph and a request to the rewritten model: the variants of the graph, and the best plan of all."""

@@ -22,8 +22,8 @@ _VISIBLE_OVERHEAD = 1e-6
 """Part of the energy below which the overhead is a difference of rounded numbers."""
 
 
-def form_of(given: Plan | str, device: str, target: str, optimizer: str) -> tuple[int | None, str | None]:
-    """Return the `part_bytes` and `expansions` of the graph that a plan is for.
+def variant_options(given: Plan | str, device: str, target: str, optimizer: str) -> tuple[int | None, str | None]:
+    """Return the `part_bytes` and `expansions` of the graph variant that a plan is for.
 
     Raises:
         InputError: if it is no plan, or one for another device, target or optimizer.

@@ -6,17 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.rewriting.forms import Form
-from poet_onnx.rewriting.given_plan import form_of, read_plan
+from poet_onnx.rewriting.given_plan import read_plan, variant_options
 from poet_onnx.rewriting.request import NamedPlan
+from poet_onnx.rewriting.variants import GraphVariant
 from poet_onnx.simulate import simulate
 
 
 class KnownPlans:
-    """Plans that were given, by the form of the model that they are for, until that is looked at."""
+    """Plans that were given, by the graph variant that they are for, until that is looked at."""
 
     def __init__(self, given: Sequence[NamedPlan], device: str, target: str, optimizer: str) -> None:
         """Sort the plans.
@@ -27,36 +26,36 @@ class KnownPlans:
         self._left: dict[tuple[int | None, str | None], list[NamedPlan]] = {}
         for name, plan in given:
             with _naming(name):
-                form = form_of(plan, device, target, optimizer)
-            self._left.setdefault(form, []).append((name, plan))
+                options = variant_options(plan, device, target, optimizer)
+            self._left.setdefault(options, []).append((name, plan))
 
     @property
     def are_left(self) -> bool:
-        """Whether there are plans for forms that were not looked at."""
+        """Whether there are plans for graph variants that were not looked at."""
         return bool(self._left)
 
-    def take(self, form: Form, graph: TrainingGraph) -> tuple[tuple[Step, ...], ...]:
-        """Return the steps of the plans for a form, which are no longer left then.
+    def take(self, variant: GraphVariant) -> tuple[tuple[Step, ...], ...]:
+        """Return the steps of the plans for a graph variant, which are no longer left then.
 
         Raises:
             InputError: if one is for another graph.
         """
         steps = []
-        for name, plan in self._left.pop((form.part_bytes, form.expansions), ()):
+        for name, plan in self._left.pop(variant.options, ()):
             with _naming(name):
-                steps.append(read_plan(plan, graph).steps)
+                steps.append(read_plan(plan, variant.graph).steps)
         return tuple(steps)
 
     def check_none_is_left(self) -> None:
-        """Check that every plan was for a form of the model.
+        """Check that every plan was for a variant of the model's graph.
 
         Raises:
             InputError: if one was not.
         """
         for plans in self._left.values():
             raise InputError(
-                f"Known plan {plans[0][0]}: with these options, this model is never planned in the form that the plan "
-                "is for; leave it out, or plan again."
+                f"Known plan {plans[0][0]}: with these options, this model is never planned in the graph variant that "
+                "the plan is for; leave it out, or plan again."
             )
 
 

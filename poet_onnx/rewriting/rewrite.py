@@ -11,30 +11,28 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import PassBase, Sequential
+from onnx_ir.passes import InPlacePass, PassError, PassResult, Sequential
 
 from poet_onnx.costing.costs import CostTable
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessMemory
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetError
 from poet_onnx.files.external_data import hold_external, refuse_external
 from poet_onnx.files.saving import save_model
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed, load_model, read_proto
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.arena import InsertArena
-from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
-from poet_onnx.passes.frozen_batch_norm import frozen_outputs
-from poet_onnx.passes.layout import lay_out
-from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.passes.batch_norm_modes import model_beside, warn_user
+from poet_onnx.passes.layout import DOMAIN
 from poet_onnx.passes.materialize import MaterializePlan
-from poet_onnx.passes.metadata import WriteInputRanges, WriteMetadata
+from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
 from poet_onnx.passes.normalize import own_errors
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
-from poet_onnx.rewriting.planning import Planned
+from poet_onnx.rewriting.planning import Answer, answer_of
 from poet_onnx.rewriting.request import BudgetKind, Request, read_request
-from poet_onnx.rewriting.rewrite_passes import CheckGiven, Findings, PlanStep, RefuseUnfit, WithPlan
+from poet_onnx.rewriting.source import normalized
 
 if TYPE_CHECKING:
     from poet_onnx.costing.measured import MeasuredCosts
@@ -190,43 +188,121 @@ def rewrite(
         clip_norm=clip_norm,
     )
     model = as_model(model_or_path)
-    found = Findings()
     with own_errors():
-        _passes(request, found, partial(model_beside, model_or_path))(model)
-    planned = found.planned[-1]
-    return RewriteResult(
-        model=model,
-        plan=planned.plan,
-        graph=planned.graph,
-        costs=planned.costs,
-        original=planned.original,
-        ordered=planned.ordered,
-        rewritten=planned.rewritten,
-        region_bytes=planned.region.region_bytes,
-        original_process=planned.original_process,
-        ordered_process=planned.ordered_process,
-        process=planned.process,
-        original_nodes=found.original_nodes,
-        budget_bytes=planned.budget_bytes,
-        budget_kind=request.budget_kind,
-        method=method,
-        is_given=request.plan is not None,
-        frozen_batch_norms=frozen_outputs(model),
-        warnings=tuple(found.warnings),
-    )
+        return _rewritten(model, request, partial(model_beside, model_or_path))
 
 
-def pipeline(**options: Any) -> Sequential:
-    """Return the passes of `rewrite` as one `onnx_ir` pass for an export pipeline; it changes the model in place.
+def pipeline(**options: Any) -> InPlacePass:
+    """Return `rewrite` as one `onnx_ir` pass for an export pipeline; it changes the model in place.
 
     Args:
         options: the keyword arguments of `rewrite`.
 
     Raises:
-        InputError: if an option cannot be used. What is wrong with a model is raised when the passes run, as the cause
+        InputError: if an option cannot be used. What is wrong with a model is raised when the pass runs, as the cause
             of an `onnx_ir.passes.PassError`.
     """
-    return _passes(read_request(**options), Findings())
+    return _Rewrite(read_request(**options))
+
+
+class _Rewrite(InPlacePass):
+    """Rewrite a training graph as requested."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__()
+        self._request = request
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Rewrite the model, which gets the graph of its best variant.
+
+        Raises:
+            PassError: with what is wrong as its cause.
+        """
+        try:
+            check_wellformed(model)
+            hold_external(model)
+            with own_errors():
+                rewritten = _rewritten(model, self._request).model
+        except PoetError as error:
+            raise PassError(f"The training graph was not rewritten: {error}") from error
+        model.graph = rewritten.graph
+        model.metadata_props.update(rewritten.metadata_props)
+        return PassResult(model, modified=True)
+
+
+def _rewritten(
+    model: ir.Model, request: Request, forward: Callable[[], ir.Model | None] = lambda: None
+) -> RewriteResult:
+    """Rewrite a model, which is changed: normalize it, plan the variants of its graph, carry the best plan out.
+
+    Args:
+        model: whole, and not in use elsewhere.
+        request: what was asked for.
+        forward: returns the evaluation graph of the same loss, if there is one.
+    """
+    # An import alone says nothing: ONNX Runtime writes one for every domain that is known to its process.
+    if VERSION_KEY in model.metadata_props or any(node.domain == DOMAIN for node in model.graph):
+        raise InputError("The model was rewritten by poet-onnx already: give the model that it was made from.")
+    warnings: list[str] = []
+
+    def warn(sentence: str) -> None:
+        warnings.append(sentence)
+        warn_user(sentence)
+
+    source = normalized(
+        model,
+        target=request.target,
+        dims=request.dims,
+        frozen_batch_norm=request.frozen_batch_norm,
+        forward=forward,
+        warn=warn,
+    )
+    WriteInputRanges()(source.model)
+    updates = request.optimizer.for_model(source.model, warn)
+    answer = answer_of(source.model, request, updates)
+    _carry_out(answer)
+    asked, baseline, process = answer.asked, answer.baseline, answer.asked.budget.process
+    return RewriteResult(
+        model=baseline.variant.model,
+        plan=answer.plan,
+        graph=baseline.graph,
+        costs=baseline.costs,
+        original=asked.original,
+        ordered=asked.ordered,
+        rewritten=answer.plan.prediction,
+        region_bytes=answer.placement.region.region_bytes,
+        original_process=process.of_order(asked.first.graph, asked.original),
+        ordered_process=process.of_order(asked.first.graph, asked.ordered),
+        process=answer.placement.memory,
+        original_nodes=source.node_count,
+        budget_bytes=asked.budget.bound_bytes,
+        budget_kind=request.budget_kind,
+        method=request.method,
+        is_given=request.plan is not None,
+        frozen_batch_norms=source.frozen_batch_norms,
+        warnings=tuple(warnings),
+    )
+
+
+def _carry_out(answer: Answer) -> None:
+    """Write a plan into the model of its graph variant."""
+    baseline, placement, request = answer.baseline, answer.placement, answer.asked.request
+    Sequential(
+        AnnotateCosts(baseline.costs),
+        MaterializePlan(baseline.graph, placement.layout),
+        InsertArena(placement.region),
+        RemoveUnread(),
+        WriteMetadata(
+            baseline.graph,
+            answer.plan,
+            version=version("poet-onnx"),
+            target=request.target,
+            dims=request.dims,
+            threads=request.threads,
+            process={line.name: line.size_bytes for line in placement.memory.lines},
+            ram_budget_bytes=answer.asked.budget.bound_bytes if request.budget_kind == "ram" else None,
+        ),
+    )(baseline.variant.model)
 
 
 def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir.Model:
@@ -249,34 +325,3 @@ def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model)
             f"A model cannot be a {type(model_or_path).__name__}: give a path, an onnx.ModelProto or an onnx_ir.Model."
         )
     return model
-
-
-def _passes(request: Request, findings: Findings, forward: Callable[[], ir.Model | None] = lambda: None) -> Sequential:
-    def with_plan(make: Callable[[Planned], PassBase]) -> WithPlan:
-        return WithPlan(make, findings)
-
-    def metadata(planned: Planned) -> PassBase:
-        return WriteMetadata(
-            planned.graph,
-            planned.plan,
-            version=version("poet-onnx"),
-            target=request.target,
-            dims=request.dims,
-            threads=request.threads,
-            process={line.name: line.size_bytes for line in planned.process.lines},
-            ram_budget_bytes=planned.budget_bytes if request.budget_kind == "ram" else None,
-        )
-
-    return Sequential(
-        CheckGiven(),
-        RefuseUnfit(findings),
-        SettleBatchNorm(request.frozen_batch_norm, forward=forward, warn=findings.warn),
-        normalize_for(request.target, request.dims or None),
-        WriteInputRanges(),
-        PlanStep(request, findings),
-        with_plan(lambda planned: AnnotateCosts(planned.costs)),
-        with_plan(lambda planned: MaterializePlan(planned.graph, lay_out(planned.graph, planned.plan.steps))),
-        with_plan(lambda planned: InsertArena(planned.region)),
-        RemoveUnread(),
-        with_plan(metadata),
-    )

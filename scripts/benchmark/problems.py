@@ -18,7 +18,7 @@ from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.rewriting.forms import PART_BYTES
+from poet_onnx.rewriting.variants import PART_BYTES
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import simulate
 

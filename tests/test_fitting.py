@@ -12,7 +12,7 @@ import poet_onnx
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.passes.paging import page_file_bytes
 from poet_onnx.plan.serialization import to_json
-from poet_onnx.rewriting.capacity import PageFileError
+from poet_onnx.rewriting.fitting import PageFileError
 
 BLOCK_BYTES = 4096
 

@@ -1,4 +1,4 @@
-"""The forms that a model may be planned in: weight gradients whole or in parts, and how it is lowered."""
+"""The graph variants that a model may be planned in: weight gradients whole or in parts, and how it is lowered."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import onnx_ir as ir
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.errors import InputError
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.graph.extract import extract
 from poet_onnx.passes.lowering import choose_expansions, lower
 from poet_onnx.passes.normalize import Normalization
 from poet_onnx.passes.split import SplitWeightGradients
@@ -20,84 +22,90 @@ PART_BYTES = (1 << 20, 128 << 10)
 
 
 @dataclass(frozen=True)
-class Form:
-    """A model as it would be planned.
+class GraphVariant:
+    """A model as it may be planned, and carried out where its plan is the best one.
 
     Attributes:
         part_bytes: size of parts that large weight gradients are computed in; None for whole ones.
         expansions: as for `LowerTraining`; None for the training runtime.
-        model: the model in this form.
+        model: lowered, split, and with the optimizer's updates.
+        graph: extracted from the model.
     """
 
     part_bytes: int | None
     expansions: str | None
     model: ir.Model
+    graph: TrainingGraph
+
+    @property
+    def options(self) -> tuple[int | None, str | None]:
+        """Return what distinguishes it from the other variants of its model."""
+        return self.part_bytes, self.expansions
 
 
-def forms(
+def variants(
     model: ir.Model, device: DeviceProfile, target: str, *, split: bool = True, updates: Updates | None = None
-) -> Iterator[Form]:
-    """Yield the forms of a model for a target, what costs the least time first.
+) -> Iterator[GraphVariant]:
+    """Yield the variants of a model for a target, what costs the least time first.
 
     Whole weight gradients come before those in parts, coarse parts before fine ones; and of each the expansions that
     are the quickest on the device before those that need the least memory.
 
     Args:
         model: normalized for the target (`normalize_for`); it is not changed, and for the training runtime without an
-            optimizer it is itself the first form.
+            optimizer it is itself the model of the first variant.
         device: what expansions are chosen for.
         target: runtime that will run the model, "training" or "stock".
-        split: also yield forms with gradients in parts.
+        split: also yield variants with gradients in parts.
         updates: what the optimizer in the step does; None for none.
 
     Raises:
         InputError: if the model cannot be trained by the optimizer.
     """
     whole = []
-    for form in _lowered(model, device, target):
-        whole.append(form)
-        yield _updating(form, updates)
+    for expansions, lowered in _lowered(model, device, target):
+        whole.append((expansions, lowered))
+        yield _variant(None, expansions, lowered if updates is None else lowered.clone(), updates)
     for part_bytes in PART_BYTES if split else ():
-        for form in whole:
-            parts = form.model.clone()
+        for expansions, lowered in whole:
+            parts = lowered.clone()
             if SplitWeightGradients(part_bytes)(parts).modified:
-                yield _updating(Form(part_bytes, form.expansions, parts), updates)
+                yield _variant(part_bytes, expansions, parts, updates)
 
 
-def take_form(
+def variant_of(
     model: ir.Model, target: str, part_bytes: int | None, expansions: str | None, updates: Updates | None = None
-) -> None:
-    """Bring a normalized model itself into a form.
+) -> GraphVariant:
+    """Return the variant of a normalized model that a plan was made for; the model is not changed.
 
     Raises:
-        InputError: if the model has no such form.
+        InputError: if the model has no such variant.
     """
     if part_bytes is not None and part_bytes < 1:
         raise InputError(
             f"The plan asks for weight gradients in parts of {part_bytes} bytes, below 1 byte; plan again."
         )
+    model = model.clone()
     lower(model, target, expansions)
     if part_bytes is not None and not SplitWeightGradients(part_bytes)(model).modified:
         raise InputError(
             f"The plan computes weight gradients of more than {part_bytes:,} bytes in parts, and this graph has none; "
             "plan again for this model."
         )
+    return _variant(part_bytes, expansions, model, updates)
+
+
+def _variant(part_bytes: int | None, expansions: str | None, model: ir.Model, updates: Updates | None) -> GraphVariant:
+    """Return a variant of a model that has all but the optimizer, which is written into it."""
     if updates is not None:
         Normalization(WriteUpdates(updates))(model)
+    return GraphVariant(part_bytes, expansions, model, extract(model))
 
 
-def _updating(form: Form, updates: Updates | None) -> Form:
-    """Return a form with the optimizer in its step."""
-    if updates is None:
-        return form
-    model = form.model.clone()
-    Normalization(WriteUpdates(updates))(model)
-    return Form(form.part_bytes, form.expansions, model)
-
-
-def _lowered(model: ir.Model, device: DeviceProfile, target: str) -> Iterator[Form]:
+def _lowered(model: ir.Model, device: DeviceProfile, target: str) -> Iterator[tuple[str | None, ir.Model]]:
+    """Yield the expansions that a model may be lowered with, and the lowered model."""
     if target == "training":
-        yield Form(None, None, model)
+        yield None, model
         return
     known: set[str] = set()
     for thrifty in (False, True):
@@ -106,4 +114,4 @@ def _lowered(model: ir.Model, device: DeviceProfile, target: str) -> Iterator[Fo
             known.add(expansions)
             lowered = model.clone()
             lower(lowered, target, expansions)
-            yield Form(None, expansions, lowered)
+            yield expansions, lowered

@@ -1,0 +1,83 @@
+"""What planning begins with: a graph variant with its costs, and the baseline order of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from poet_onnx.addresses import BLOCK_EXTRA_BYTES
+from poet_onnx.costing.costs import CostTable, cost_table
+from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.measured import MeasuredCosts
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.rewriting.variants import GraphVariant
+from poet_onnx.scheduling import memory_aware_order
+from poet_onnx.scheduling.liveness import build_instance
+
+BLOCKS_BESIDES = 16
+"""Blocks that may be there beside the graph's values: workspace, tokens, what a session passes in and out."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A graph variant with its costs, and the order of its nodes that plans are looked for from.
+
+    Attributes:
+        variant: of the graph.
+        problem: its graph and costs, without limits.
+        order: memory-aware, of the nodes.
+        aside_bytes: what the target's runtime adds to the blocks that are alive at once in that order.
+    """
+
+    variant: GraphVariant
+    problem: ScheduleProblem
+    order: tuple[str, ...]
+    aside_bytes: int
+
+    @property
+    def graph(self) -> TrainingGraph:
+        """Return the variant's graph."""
+        return self.problem.graph
+
+    @property
+    def costs(self) -> CostTable:
+        """Return the graph's costs."""
+        return self.problem.costs
+
+    @classmethod
+    def of(
+        cls,
+        variant: GraphVariant,
+        device: DeviceProfile,
+        target: str,
+        *,
+        measured: MeasuredCosts | None = None,
+        first_graph: TrainingGraph | None = None,
+        threads: int = 1,
+    ) -> Baseline:
+        """Cost a graph variant and order its nodes; the arguments are those of `cost_table`.
+
+        Raises:
+            InputError: if `measured` is of another graph.
+        """
+        costs = cost_table(variant.graph, device, measured, first_graph=first_graph, threads=threads)
+        problem = ScheduleProblem(variant.graph, costs, paging=bool(costs.page_out))
+        order = memory_aware_order(problem)
+        return cls(variant, problem, order, set_aside_bytes(problem, order, target))
+
+
+def set_aside_bytes(problem: ScheduleProblem, order: Sequence[str], target: str) -> int:
+    """Return the bytes that a budget keeps for what the stock runtime adds to the blocks that an order holds.
+
+    On aarch64 onnxruntime makes every block MLAS_SYMM_QGEMM_BUF_OVERRUN bytes larger (allocator.cc), whatever is in it.
+    """
+    if target != "stock":
+        return 0
+    instance = build_instance(problem, order)
+    change = [0] * (len(order) + 1)
+    for value in range(len(instance.values)):
+        change[instance.producer[value]] += 1
+        change[min(instance.last_use(value), len(order) - 1) + 1] -= 1
+    return BLOCK_EXTRA_BYTES * (max(accumulate(change)) + BLOCKS_BESIDES)

@@ -1,0 +1,104 @@
+"""The budget that was asked for: what it leaves the scheduler of a graph variant, and how that is said to the user.
+
+A RAM budget bounds a process, an activation budget the transient peak; a percentage is one of what the ordered step
+needs. Of a RAM budget the process keeps what it takes whatever the plan, and of either what the runtime adds to the
+blocks of the baseline order is set aside. The scheduler gets the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+
+from poet_onnx.costing.costs import estimated_workspace_nodes
+from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.graph import TrainingGraph
+from poet_onnx.plan import Prediction
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.rewriting.baseline import Baseline
+from poet_onnx.rewriting.process import TrainingProcess
+from poet_onnx.rewriting.request import BudgetKind, Request
+from poet_onnx.scheduling.refusals import Terms
+
+
+@dataclass(frozen=True)
+class RequestedBudget:
+    """A budget in the terms of a request.
+
+    Attributes:
+        kind: "ram" bounds the process's peak, "activation" the transient peak.
+        bound_bytes: the bound on that; None for none.
+        process: that trains.
+    """
+
+    kind: BudgetKind
+    bound_bytes: int | None
+    process: TrainingProcess
+
+    @classmethod
+    def of(cls, request: Request, first: Baseline, ordered: Prediction, process: TrainingProcess) -> RequestedBudget:
+        """Return the budget of a request; without one that of the device, but a plan that was given has its own.
+
+        A share is one of all that the ordered step needs, so that it keeps to 100 %: also of what is set aside.
+
+        Args:
+            request: that was made.
+            first: the model's first variant.
+            ordered: prediction for its baseline order.
+            process: that trains.
+        """
+        if request.budget is not None:
+            bound: int | None = request.budget.in_bytes(ordered.transient_peak_bytes + first.aside_bytes)
+        else:
+            bound = None if request.plan is not None else request.device.ram_bytes
+        return cls(request.budget_kind, bound, process)
+
+    def step_bytes(self, graph: TrainingGraph) -> int | None:
+        """Return the transient bytes that it leaves the step of a graph, with what is set aside; None for no bound."""
+        if self.bound_bytes is None or self.kind == "activation":
+            return self.bound_bytes
+        return self.bound_bytes - self.process.fixed_bytes(graph)
+
+    def plan_bytes(self, baseline: Baseline) -> int | None:
+        """Return the transient bytes that it leaves the scheduler of a graph variant; None for no bound."""
+        step_bytes = self.step_bytes(baseline.graph)
+        # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
+        return None if step_bytes is None else max(1, step_bytes - baseline.aside_bytes)
+
+    def excess_bytes(self, memory: ProcessMemory) -> int:
+        """Return by how much a process exceeds it; at most 0 where it keeps to it."""
+        if self.bound_bytes is None or self.kind == "activation":
+            return 0
+        return memory.peak_bytes - self.bound_bytes
+
+    def terms(self, baseline: Baseline, problem: ScheduleProblem, *, split: bool) -> Terms:
+        """Return the words in which a refusal speaks of it.
+
+        Args:
+            baseline: of the graph variant that has no plan.
+            problem: that the scheduler was given.
+            split: whether weight gradients may be computed in parts.
+        """
+        parts = []
+        if self.kind == "ram":
+            fixed = self.process.fixed_bytes(baseline.graph)
+            parts.append(f"{fixed:,} for the runtime, the session, parameters, what the optimizer keeps and the batch")
+        if baseline.aside_bytes:
+            parts.append(f"{baseline.aside_bytes:,} set aside for what onnxruntime adds to its blocks on aarch64")
+        estimated = estimated_workspace_nodes(baseline.graph, baseline.costs)
+        if estimated:
+            count = f"{len(estimated)} node{'' if len(estimated) == 1 else 's'}"
+            parts.append(f"an estimate, settled by `poet-onnx profile`, of what the kernels of {count} allocate")
+        return Terms(
+            "RAM budget" if self.kind == "ram" else "transient budget",
+            asked_bytes=self.bound_bytes or 0,
+            besides=cache(partial(self._besides_bytes, baseline, problem)),
+            note=f" (with {' and '.join(parts)})" if parts else "",
+            forbidden=() if split else ("gradients in parts",),
+        )
+
+    def _besides_bytes(self, baseline: Baseline, problem: ScheduleProblem, transient_bytes: int) -> int:
+        """Return what a budget needs besides, where so many transient bytes are enough for a plan."""
+        if self.kind == "activation":
+            return baseline.aside_bytes
+        return baseline.aside_bytes + self.process.besides_bytes(problem, baseline.order, transient_bytes)

@@ -1,0 +1,140 @@
+"""A plan for which there is room: its process keeps to the RAM budget, and its page file fits on the storage."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.passes.paging import page_file_bytes
+from poet_onnx.plan import Plan
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.rewriting.budget import RequestedBudget
+from poet_onnx.rewriting.process import Placement
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
+
+ATTEMPTS = 4
+"""Plans that are made, with paging and without, until the process keeps to its budget."""
+
+_LEAST_SHARE = 0.25
+"""Of the time that was given, for each plan after the first one."""
+
+
+class ProcessBudgetError(LimitReachedError):
+    """Plans were found for what the budget leaves, but with what they add themselves the process exceeds it."""
+
+
+class PageFileError(InfeasibleError):
+    """A plan's page file does not fit on the device's storage."""
+
+
+@dataclass(frozen=True)
+class PlacedPlan:
+    """A plan, and what carries it out."""
+
+    plan: Plan
+    placement: Placement
+
+
+def check_page_file(problem: ScheduleProblem, plan: Plan, advice: str) -> None:
+    """Check that a plan's page file fits on the device's storage.
+
+    Args:
+        problem: with the graph, and the costs that name the storage.
+        plan: for that graph.
+        advice: what to say behind the figures.
+
+    Raises:
+        PageFileError: if it does not.
+    """
+    storage = problem.costs.storage
+    needed = page_file_bytes(problem.graph, plan)
+    if storage is not None and needed > storage.capacity_bytes:
+        raise PageFileError(
+            f"The plan for {problem.costs.device} needs a page file of {needed:,} bytes, and its storage holds "
+            f"{storage.capacity_bytes:,} bytes (`capacity_bytes` of the device profile){advice}"
+        )
+
+
+def fitting_plan(
+    problem: ScheduleProblem,
+    make: Callable[..., Plan],
+    budget: RequestedBudget,
+    *,
+    seconds: float,
+) -> PlacedPlan:
+    """Return a plan for which there is room.
+
+    The scheduler knows transient bytes alone. A plan's own nodes, its paging and the gaps between its packed values
+    come on top: where they do not fit, it plans again for as much less, and where nothing fits in that, for something
+    between. Paging takes memory itself, and storage, so where that is too much it does without.
+
+    Args:
+        problem: to plan, with the transient bytes that are left of the budget.
+        make: plans a problem in `time_limit_seconds`; raises what it raises.
+        budget: that was asked for.
+        seconds: to plan in; what is planned again may take longer.
+
+    Raises:
+        PageFileError: if the page file is too large and no plan without paging was found.
+        ProcessBudgetError: if no attempt kept to the budget.
+    """
+    end = time.monotonic() + seconds
+
+    def attempt(problem: ScheduleProblem) -> PlacedPlan:
+        plan = make(problem, time_limit_seconds=max(_LEAST_SHARE * seconds, end - time.monotonic()))
+        return PlacedPlan(plan, budget.process.placed(problem, plan.steps))
+
+    def excess_bytes(found: PlacedPlan) -> float:
+        storage = problem.costs.storage
+        if storage is not None and page_file_bytes(problem.graph, found.plan) > storage.capacity_bytes:
+            return math.inf  # no smaller budget helps: it pages more
+        return budget.excess_bytes(found.placement.memory)
+
+    best = _closest(problem, attempt, excess_bytes)
+    excess = excess_bytes(best)
+    may_go_on = math.isinf(excess) or best.plan.certificate.status != "interrupted"
+    if excess > 0 and best.plan.prediction.page_out_bytes and may_go_on:
+        with contextlib.suppress(NoneExistsError, NothingFoundError):
+            unpaged = _closest(replace(problem, paging=False), attempt, excess_bytes)
+            best = min(best, unpaged, key=excess_bytes)
+    recompute = "" if problem.recompute else ", or allow recompute, which may help"
+    advice = f", and without paging no plan was found; give a larger budget, or storage with more room{recompute}."
+    check_page_file(problem, best.plan, advice)
+    excess = budget.excess_bytes(best.placement.memory)
+    if excess > 0:
+        needed = best.placement.memory.peak_bytes
+        raise ProcessBudgetError(
+            f"The best plan found needs a process of {needed:,} bytes, {excess:,} more than the RAM budget of "
+            f"{budget.bound_bytes:,} bytes; give at least {needed:,} bytes."
+        )
+    return best
+
+
+def _closest(
+    problem: ScheduleProblem,
+    attempt: Callable[[ScheduleProblem], PlacedPlan],
+    excess_bytes: Callable[[PlacedPlan], float],
+) -> PlacedPlan:
+    """Return the first plan for which there is room, or the one of least excess."""
+    best = attempt(problem)
+    excess = excess_bytes(best)
+    lowest, highest = 0, min(problem.budget_bytes or 0, best.plan.prediction.transient_peak_bytes)
+    found = best
+    for _ in range(ATTEMPTS - 1):
+        if excess_bytes(best) <= 0 or math.isinf(excess) or found.plan.certificate.status == "interrupted":
+            break
+        # Below its own peak: less than the budget alone might allow the same plan again.
+        lowered = int(highest - excess) if highest - excess > lowest else (lowest + highest) // 2
+        try:
+            found = attempt(replace(problem, budget_bytes=max(1, lowered)))
+        except (NoneExistsError, NothingFoundError):
+            lowest = max(1, lowered)
+            continue
+        highest = min(lowered, found.plan.prediction.transient_peak_bytes)
+        excess = excess_bytes(found)
+        best = min(best, found, key=excess_bytes)
+    return best

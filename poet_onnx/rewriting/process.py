@@ -1,0 +1,98 @@
+"""The training process that carries out a step: the nodes and addresses of its plan, and what RAM it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from poet_onnx.addresses import plan_region
+from poet_onnx.addresses.region import Region
+from poet_onnx.costing.process import ProcessCosts, ProcessMemory, process_memory
+from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.passes.layout import Placed, lay_out
+from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.scheduling import ordered_steps, schedule
+
+_EXPLAINED_SECONDS = 5.0
+"""For a plan that tells what a process needs besides a step."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What carries out the steps of a plan.
+
+    Attributes:
+        layout: the nodes.
+        region: where the blocks lie.
+        memory: what the process takes.
+    """
+
+    layout: tuple[Placed, ...]
+    region: Region
+    memory: ProcessMemory
+
+
+@dataclass(frozen=True)
+class TrainingProcess:
+    """A process that trains with a graph.
+
+    Attributes:
+        costs: of the process besides the step's tensors.
+        target: runtime that it trains with.
+    """
+
+    costs: ProcessCosts
+    target: str
+
+    def of_order(self, graph: TrainingGraph, prediction: Prediction) -> ProcessMemory:
+        """Return what the process takes that runs every node once, in an order whose figures are known."""
+        return self._of_nodes(graph, prediction.transient_peak_bytes)
+
+    def fixed_bytes(self, graph: TrainingGraph) -> int:
+        """Return what a process takes for a graph at least, whatever the plan, besides transient bytes."""
+        return self._of_nodes(graph, 0).peak_bytes
+
+    def _of_nodes(self, graph: TrainingGraph, region_bytes: int) -> ProcessMemory:
+        nodes, values = len(graph.nodes), _values(graph, graph.nodes)
+        return process_memory(graph, self.costs, nodes=nodes, values=values, region_bytes=region_bytes, pages=False)
+
+    def placed(self, problem: ScheduleProblem, steps: Sequence[Step]) -> Placement:
+        """Return what carries out the steps of a plan."""
+        layout, region = lay_out(problem.graph, steps), plan_region(problem, steps, self.target)
+        memory = process_memory(
+            problem.graph,
+            self.costs,
+            nodes=1 + len(layout),
+            values=1 + _values(problem.graph, layout),
+            region_bytes=region.region_bytes,
+            pages=any(step.action is Action.PAGE_OUT_START for step in steps),
+        )
+        return Placement(layout, region, memory)
+
+    def besides_bytes(self, problem: ScheduleProblem, order: Sequence[str], transient_bytes: int) -> int:
+        """Return what a process needs besides, where so many transient bytes are enough for a plan.
+
+        It is never more than with what the order needs that neither recomputes nor pages: that is certain to work.
+
+        Args:
+            problem: its budget is ignored.
+            order: of the nodes, to begin with.
+            transient_bytes: for which there is a plan; one is made, for it has nodes of its own and may page.
+        """
+        fixed = self.fixed_bytes(problem.graph)
+        most = self.placed(problem, ordered_steps(order)).memory.peak_bytes - transient_bytes
+        problem = replace(problem, budget_bytes=transient_bytes)
+        try:
+            plan = schedule(problem, rule=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False)
+        except (InfeasibleError, LimitReachedError):
+            return max(fixed, most)
+        # Another plan for the same bytes may have more nodes; with as much again there is room for one.
+        extra = self.placed(problem, plan.steps).memory.peak_bytes - transient_bytes - fixed
+        return max(fixed, min(most, fixed + 2 * extra))
+
+
+def _values(graph: TrainingGraph, nodes: Sequence[Node | Placed]) -> int:
+    """Return how many values a session knows: inputs, and what nodes make."""
+    return len(graph.inputs) + sum(1 for node in nodes for name in node.outputs if name)

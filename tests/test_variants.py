@@ -1,0 +1,62 @@
+"""The graph variants that a model may be planned in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from poet_onnx.costing.device import load_device
+from poet_onnx.errors import InputError
+from poet_onnx.graph.extract import extract, load_model
+from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.rewriting.variants import PART_BYTES, variant_of, variants
+from poet_onnx.training.description import Updates
+
+A72 = load_device("a72")
+
+
+def normalized(path: Path, target: str) -> ir.Model:
+    model = load_model(path)
+    normalize_for(target)(model)
+    return model
+
+
+@pytest.mark.parametrize("target", ["training", "stock"])
+def test_variants_come_from_the_quickest_to_the_most_sparing(model_path: Callable[..., Path], target: str) -> None:
+    model = normalized(model_path("resnet18"), target)
+    before = [node.name for node in model.graph]
+    found = list(variants(model, A72, target))
+    assert [node.name for node in model.graph] == before
+    assert list(dict.fromkeys(variant.part_bytes for variant in found)) == [None, *PART_BYTES]
+    assert len({variant.graph.fingerprint for variant in found}) == len(found)
+    assert all(variant.graph == extract(variant.model) for variant in found)
+    assert all(variant.expansions is None for variant in found) == (target == "training")
+    whole = [variant.expansions for variant in found if variant.part_bytes is None]
+    assert [variant.expansions for variant in variants(model, A72, target, split=False)] == whole
+    assert [variant.expansions for variant in found] == whole * (1 + len(PART_BYTES))
+
+
+@pytest.mark.parametrize("updates", [None, Updates("adamw", 1, False)])
+@pytest.mark.parametrize("target", ["training", "stock"])
+def test_a_variant_is_found_again(model_path: Callable[..., Path], target: str, updates: Updates | None) -> None:
+    model = normalized(model_path("resnet18"), target)
+    before = [node.name for node in model.graph]
+    for variant in variants(model, A72, target, updates=updates):
+        again = variant_of(model, target, *variant.options, updates)
+        assert (again.options, again.graph) == (variant.options, variant.graph)
+    assert [node.name for node in model.graph] == before
+
+
+def test_small_gradients_have_no_parts(model_path: Callable[..., Path]) -> None:
+    model = normalized(model_path("mlp-l1"), "training")
+    assert [variant.part_bytes for variant in variants(model, A72, "training")] == [None]
+
+
+@pytest.mark.parametrize("part_bytes", [0, -1])
+def test_parts_of_no_bytes_are_refused(model_path: Callable[..., Path], part_bytes: int) -> None:
+    model = normalized(model_path("mlp-l1"), "training")
+    with pytest.raises(InputError, match=rf"parts of {part_bytes} bytes.*plan again"):
+        variant_of(model, "training", part_bytes, None)
