@@ -116,14 +116,12 @@ def test_counter_sees_existing_and_new_sessions() -> None:
     old = onnxruntime.InferenceSession(chain_model(2), onnxruntime.SessionOptions())
     x = np.ones(FLOATS, np.float32)
     with count_allocations() as memory:
-        before = memory.allocation_count
         result = old.run(None, {"v0": x})
         assert memory.peak_bytes >= 2 * BYTES
         new = onnxruntime.InferenceSession(chain_model(3), session_options())
         level = memory.current_bytes
         more = new.run(None, {"v0": x})
         assert memory.current_bytes == level + BYTES
-        assert memory.allocation_count >= before + 4
         del more
         assert memory.current_bytes == level
     del result

@@ -235,13 +235,6 @@ Arena::Source Arena::refuse(uint64_t bytes) {
   return Source::kUnplanned;
 }
 
-bool Arena::add_unplanned(uint64_t bytes) noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (ticket_ == 0) return false;
-  refuse(bytes);
-  return true;
-}
-
 // Enters a step of which nothing has been asked for.
 void Arena::arrive(uint32_t step) {
   for (uint32_t at = step_; at < step; ++at)

@@ -43,8 +43,6 @@ class Arena {
 
   // Asks for a block for the run of a ticket; only with kRegion `block` is set.
   Source take(uint64_t ticket, uint64_t bytes, void** block) noexcept;
-  // Counts a block that was made elsewhere for the run under way; false where there is none.
-  bool add_unplanned(uint64_t bytes) noexcept;
   // Takes a block back that was taken or counted; false where it is not of the region.
   bool release(const void* block, uint64_t bytes) noexcept;
 

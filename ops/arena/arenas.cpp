@@ -19,7 +19,6 @@ Registry& registry() {
 }
 
 std::atomic<uint64_t> last_ticket{0};
-std::atomic<Arena*> last_entered{nullptr};
 
 // The run that this thread is in, as far as it knows: the arena tells whether it is so.
 struct Here {
@@ -48,26 +47,22 @@ void enter(Arena& arena) {
   const uint64_t ticket = last_ticket.fetch_add(1, std::memory_order_relaxed) + 1;
   const bool is_entered = arena.enter(ticket, here.arena == &arena ? here.ticket : 0);
   here = is_entered ? Here{&arena, ticket} : Here{};
-  if (is_entered) last_entered.store(&arena, std::memory_order_release);
 }
 
-Grant take(uint64_t bytes, bool is_of_pool) noexcept {
-  if (here.arena != nullptr) {
-    Grant grant{nullptr, here.arena};
-    switch (here.arena->take(here.ticket, bytes, &grant.block)) {
-      case Arena::Source::kRegion:
-      case Arena::Source::kUnplanned:
-        return grant;
-      case Arena::Source::kExpectedElsewhere:
-        return {};
-      case Arena::Source::kNotInStep:
-        here = {};
-        return {};
-    }
+Grant take(uint64_t bytes) noexcept {
+  if (here.arena == nullptr) return {};
+  Grant grant{nullptr, here.arena};
+  switch (here.arena->take(here.ticket, bytes, &grant.block)) {
+    case Arena::Source::kRegion:
+    case Arena::Source::kUnplanned:
+      return grant;
+    case Arena::Source::kNotInStep:
+      here = {};
+      break;
+    case Arena::Source::kExpectedElsewhere:
+      break;
   }
-  if (!is_of_pool) return {};
-  Arena* const arena = last_entered.load(std::memory_order_acquire);
-  return arena != nullptr && arena->add_unplanned(bytes) ? Grant{nullptr, arena} : Grant{};
+  return {};
 }
 
 std::vector<uint64_t> numbers() {

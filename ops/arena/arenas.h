@@ -21,8 +21,8 @@ struct Grant {
   Arena* arena = nullptr;  // that is to know of the release
 };
 
-// Asks this thread's arena for a block. One that is asked for on a thread of the runtime's pool is only counted.
-Grant take(uint64_t bytes, bool is_of_pool) noexcept;
+// Asks this thread's arena for a block.
+Grant take(uint64_t bytes) noexcept;
 
 std::vector<uint64_t> numbers();  // of the open ones, the oldest first
 // False where no open arena has the number; 0 stands for all that the process ever had.

@@ -1,7 +1,6 @@
 #include "runtime/allocation_counter.h"
 
 #include <atomic>
-#include <cstdio>
 #include <mutex>
 
 #include "process/atomics.h"
@@ -12,8 +11,6 @@ namespace {
 struct Counter {
   std::atomic<int64_t> current{0};
   std::atomic<int64_t> peak{0};
-  std::atomic<int64_t> limit{0};
-  std::atomic<int64_t> limit_base{0};
   std::atomic<bool> logging{false};
   std::mutex events_mutex;
   std::vector<int64_t> events;
@@ -27,65 +24,34 @@ Counter& counter() {
   return *instance;
 }
 
-thread_local char refusal[192] = "";
-thread_local bool is_refused = false;  // and nothing was allocated or thrown since
-
-bool add_within_limit(int64_t bytes, bool may_refuse) noexcept {
+void change(int64_t bytes) noexcept {
   Counter& c = counter();
-  const int64_t before = c.current.fetch_add(bytes, std::memory_order_relaxed);
-  const int64_t limit = c.limit.load(std::memory_order_relaxed);
-  if (bytes <= 0 || limit == 0 || before + bytes <= limit || !may_refuse) {
-    raise_to(c.peak, before + bytes);
-    return true;
-  }
-  c.current.fetch_sub(bytes, std::memory_order_relaxed);
-  const int64_t base = c.limit_base.load(std::memory_order_relaxed);
-  std::snprintf(refusal, sizeof refusal,
-                "an allocation of %lld bytes exceeds the memory budget: %lld bytes are in use and the budget is %lld "
-                "bytes",
-                static_cast<long long>(bytes), static_cast<long long>(before - base),
-                static_cast<long long>(limit - base));
-  is_refused = true;
-  return false;
+  raise_to(c.peak, c.current.fetch_add(bytes, std::memory_order_relaxed) + bytes);
 }
 
-}  // namespace
-
 // Counts and logs in one step where a log is kept, so that its running sum is the counter's value.
-bool count(int64_t bytes, bool may_refuse) noexcept {
+void count(int64_t bytes) noexcept {
   Counter& c = counter();
-  if (!c.logging.load(std::memory_order_relaxed)) return add_within_limit(bytes, may_refuse);
+  if (!c.logging.load(std::memory_order_relaxed)) return change(bytes);
   const std::lock_guard<std::mutex> lock(c.events_mutex);
-  if (!add_within_limit(bytes, may_refuse)) return false;
+  change(bytes);
   if (c.events.size() < c.events_capacity)
     c.events.push_back(bytes);
   else
     ++c.events_dropped;
-  return true;
 }
+
+}  // namespace
+
+void count_allocation(uint64_t bytes) noexcept { count(static_cast<int64_t>(bytes)); }
+
+void count_release(uint64_t bytes) noexcept { count(-static_cast<int64_t>(bytes)); }
 
 int64_t current_bytes() { return counter().current.load(std::memory_order_relaxed); }
 
 int64_t peak_bytes() { return counter().peak.load(std::memory_order_relaxed); }
 
 void reset_peak() { counter().peak.store(current_bytes(), std::memory_order_relaxed); }
-
-void set_limit(int64_t limit, int64_t base) {
-  counter().limit_base.store(base, std::memory_order_relaxed);
-  counter().limit.store(limit, std::memory_order_relaxed);
-}
-
-const char* refusal_text() noexcept { return refusal; }
-
-bool forget_refusal() noexcept {
-  const bool was_refused = is_refused;
-  is_refused = false;
-  return was_refused;
-}
-
-bool reserve(uint64_t bytes) noexcept { return count(static_cast<int64_t>(bytes)); }
-
-void give_back(uint64_t bytes) noexcept { count(-static_cast<int64_t>(bytes)); }
 
 void start_events(size_t capacity) {
   Counter& c = counter();

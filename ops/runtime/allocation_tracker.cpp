@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
-#include <typeinfo>
 #include <unordered_map>
 
 #include "arena/arenas.h"
@@ -35,7 +34,6 @@ struct Shard {
 
 struct State {
   std::array<Shard, kShards> shards;
-  std::atomic<int64_t> count{0};
   std::atomic<ReleaseHook> hook{nullptr};
   std::atomic<bool> aligns_large{false};
   std::atomic<const void*> allocator_call{nullptr};
@@ -54,36 +52,26 @@ Shard& shard_of(const void* block) {
   return state().shards[mixed >> 58];
 }
 
-thread_local bool is_of_pool = false;  // the module started this thread, and no node has run on it
 thread_local size_t learnt_bytes = 0;  // not 0: that the runtime's allocator was asked for, which calls next
 
 thread_local bool is_uncounted = false;
 
-// Who asks for memory, and what it makes of an allocation that fails.
-enum class Caller {
-  kAllocator,    // the runtime's, which throws or returns an error
-  kChecks,       // another that does so
-  kMayNotCheck,  // it may write to address 0: kernels do so with the memory that they keep for each thread
-};
-
-// The runtime's allocator is the one that was learnt: of the callers of posix_memalign the one that it returned to.
-// Where it calls the aligned operator new, by a tail call that hides it, nothing else does so in a step.
-Caller caller_at(const void* call, size_t bytes, Caller other) {
+// Whether the runtime's allocator asks, the one that was learnt: of the callers of posix_memalign the one that it
+// returned to. Where it calls the aligned operator new, by a tail call that hides it, nothing else does so in a step.
+bool is_allocator_at(const void* call, size_t bytes) {
   State& s = state();
   if (learnt_bytes != 0) {
     s.allocator_call.store(call, std::memory_order_relaxed);
     set_allocator_extra_bytes(bytes - std::min(bytes, learnt_bytes));
   }
-  return s.allocator_call.load(std::memory_order_relaxed) == call ? Caller::kAllocator : other;
+  return s.allocator_call.load(std::memory_order_relaxed) == call;
 }
 
 const char kAnyNew = 0;  // its address stands for every caller of the aligned operator new
 
-bool is_counted(size_t alignment) { return alignment >= kMinAlignment; }
-
 // Ends what was counted for a block; true where its memory is an arena's, and has gone back there.
 bool settle(const void* address, const Block& block) noexcept {
-  give_back(block.bytes);
+  count_release(block.bytes);
   return block.arena != nullptr && block.arena->release(address, block.bytes);
 }
 
@@ -119,72 +107,43 @@ bool remove(const void* address) {
   return settle(address, block);
 }
 
-// Allocates from this thread's arena or else by `call(alignment)`, which returns the block or nullptr; counted, and
-// forbidden where the limit says so.
+// Allocates from this thread's arena or else by `call(alignment)`, which returns the block or nullptr; counted.
 template <class Call>
-void* allocate(Caller caller, size_t alignment, size_t bytes, Call&& call) {
-  if (!is_counted(alignment) || is_uncounted) return call(alignment);
-  const bool is_arenas = caller == Caller::kAllocator && alignment <= kBlockAlignment;
+void* allocate(bool is_allocator, size_t alignment, size_t bytes, Call&& call) {
+  if (alignment < kMinAlignment || is_uncounted) return call(alignment);
+  const bool is_arenas = is_allocator && alignment <= kBlockAlignment;
   if (bytes >= kLargeBytes && state().aligns_large.load(std::memory_order_relaxed))
     alignment = std::max(alignment, kLargeAlignment);
-  if (!count(static_cast<int64_t>(bytes), caller != Caller::kMayNotCheck && !is_of_pool)) return nullptr;
-  const arenas::Grant grant = is_arenas ? arenas::take(bytes, is_of_pool) : arenas::Grant{};
+  const arenas::Grant grant = is_arenas ? arenas::take(bytes) : arenas::Grant{};
   const Block made{bytes, grant.arena};
-  void* block = grant.block;
-  try {
-    if (block == nullptr) block = call(alignment);
-  } catch (...) {
-    settle(block, made);
-    throw;
-  }
+  count_allocation(bytes);
+  void* const block = grant.block != nullptr ? grant.block : call(alignment);
   if (block == nullptr) {
     settle(block, made);
     return nullptr;
   }
-  state().count.fetch_add(1, std::memory_order_relaxed);
-  forget_refusal();
   // A block that cannot be tracked is made all the same, and paged synchronously; an arena could not get it back.
   return add(block, made) || !settle(block, made) ? block : call(alignment);
 }
 
-// What ONNX Runtime gets to see in place of a plain std::bad_alloc, so that its error says what happened.
-class OverBudget final : public std::bad_alloc {
- public:
-  const char* what() const noexcept override { return refusal_text(); }
-};
-static_assert(sizeof(OverBudget) == sizeof(std::bad_alloc), "one takes the other's place");
-
-using ThrowFunction = void (*)(void*, std::type_info*, void (*)(void*));
-ThrowFunction original_throw = nullptr;
-
-// Stands in for the function by which C++ code throws (__cxa_throw, Itanium C++ ABI: Exception Handling, 2.4.3). An
-// allocator that was refused memory throws std::bad_alloc, which has no text of its own.
-[[noreturn]] void replacement_throw(void* exception, std::type_info* type, void (*destructor)(void*)) {
-  if (*type == typeid(std::bad_alloc) && forget_refusal()) {
-    new (exception) OverBudget;
-    type = const_cast<std::type_info*>(&typeid(OverBudget));
-  }
-  original_throw(exception, type, destructor);
-  std::abort();  // it does not return
-}
-
 void* replacement_aligned_alloc(size_t alignment, size_t bytes) {
-  void* block = allocate(caller_at(__builtin_return_address(0), bytes, Caller::kMayNotCheck), alignment, bytes,
+  void* block = allocate(is_allocator_at(__builtin_return_address(0), bytes), alignment, bytes,
                          [&](size_t aligned) { return aligned_alloc(aligned, bytes); });
   if (block == nullptr) errno = ENOMEM;
   return block;
 }
 
-void* replacement_new(size_t bytes, std::align_val_t alignment) {
-  void* block = allocate(caller_at(&kAnyNew, bytes, Caller::kChecks), static_cast<size_t>(alignment), bytes,
-                         [&](size_t aligned) { return ::operator new(bytes, std::align_val_t{aligned}); });
-  if (block == nullptr) throw OverBudget();
-  return block;
+void* replacement_new_nothrow(size_t bytes, std::align_val_t alignment, const std::nothrow_t& nothrow) noexcept {
+  return allocate(false, static_cast<size_t>(alignment), bytes,
+                  [&](size_t aligned) { return ::operator new(bytes, std::align_val_t{aligned}, nothrow); });
 }
 
-void* replacement_new_nothrow(size_t bytes, std::align_val_t alignment, const std::nothrow_t& nothrow) noexcept {
-  return allocate(Caller::kMayNotCheck, static_cast<size_t>(alignment), bytes,
-                  [&](size_t aligned) { return ::operator new(bytes, std::align_val_t{aligned}, nothrow); });
+void* replacement_new(size_t bytes, std::align_val_t alignment) {
+  void* const block =
+      allocate(is_allocator_at(&kAnyNew, bytes), static_cast<size_t>(alignment), bytes,
+               [&](size_t aligned) { return ::operator new(bytes, std::align_val_t{aligned}, std::nothrow); });
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
 }
 
 void replacement_delete(void* block, std::align_val_t alignment) noexcept {
@@ -197,18 +156,6 @@ void replacement_sized_delete(void* block, size_t, std::align_val_t alignment) n
 
 void replacement_delete_nothrow(void* block, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   replacement_delete(block, alignment);
-}
-
-struct ThreadStart {
-  void* (*routine)(void*);
-  void* data;
-};
-
-void* run_pool_thread(void* data) {
-  const ThreadStart start = *static_cast<ThreadStart*>(data);
-  delete static_cast<ThreadStart*>(data);
-  is_of_pool = true;
-  return start.routine(start.data);
 }
 
 template <class Function>
@@ -224,27 +171,16 @@ void leave_uncounted(bool is_on) { is_uncounted = is_on; }
 
 void align_large_blocks() { state().aligns_large.store(true, std::memory_order_relaxed); }
 
-void run_nodes_here() { is_of_pool = false; }
-
 int replacement_posix_memalign(void** block, size_t alignment, size_t bytes) {
   int error = ENOMEM;
-  const Caller caller = caller_at(__builtin_return_address(0), bytes, Caller::kMayNotCheck);
-  void* const made = allocate(caller, alignment, bytes, [&](size_t aligned) -> void* {
+  const bool is_allocator = is_allocator_at(__builtin_return_address(0), bytes);
+  void* const made = allocate(is_allocator, alignment, bytes, [&](size_t aligned) -> void* {
     error = posix_memalign(block, aligned, bytes);
     return error == 0 ? *block : nullptr;
   });
   if (made == nullptr) return error;
   *block = made;
   return 0;
-}
-
-int replacement_pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*routine)(void*),
-                               void* data) {
-  auto* const start = new (std::nothrow) ThreadStart{routine, data};
-  if (start == nullptr) return EAGAIN;
-  const int error = pthread_create(thread, attributes, run_pool_thread, start);
-  if (error != 0) delete start;
-  return error;
 }
 
 void replacement_free(void* block) {
@@ -258,8 +194,6 @@ size_t track_module(const void* address) {
       {"aligned_alloc", address_of(replacement_aligned_alloc)},
       {"memalign", address_of(replacement_aligned_alloc)},
       {"free", address_of(replacement_free)},
-      {"pthread_create", address_of(replacement_pthread_create)},
-      {"__cxa_throw", address_of(replacement_throw), reinterpret_cast<void**>(&original_throw)},
       {"_ZnwmSt11align_val_t", address_of(replacement_new)},
       {"_ZnamSt11align_val_t", address_of(replacement_new)},
       {"_ZnwmSt11align_val_tRKSt9nothrow_t", address_of(replacement_new_nothrow)},
@@ -287,8 +221,6 @@ size_t tracked_imports() {
   for (const auto& module : s.modules) all += module.second;
   return all;
 }
-
-int64_t allocation_count() { return state().count.load(std::memory_order_relaxed); }
 
 bool is_tracked(const void* data, uint64_t bytes) {
   if (data == nullptr || reinterpret_cast<uintptr_t>(data) % kMinAlignment != 0) return false;

@@ -6,8 +6,6 @@
 // allocate and free at once: the table of live blocks is split into shards with a lock each.
 #pragma once
 
-#include <pthread.h>
-
 #include <cstddef>
 #include <cstdint>
 
@@ -20,14 +18,9 @@ namespace poet::allocations {
 size_t track_module(const void* address);
 size_t tracked_imports();  // redirected in all modules together
 
-int64_t allocation_count();  // tracked allocations ever made
-
 // Until it is called with 0, what this thread allocates is the runtime's own allocator's work, which was asked for so
-// many bytes. Then it is known who calls: it looks whether an allocation failed, and an arena may serve it.
+// many bytes. Then it is known who calls: an arena may serve it, and nobody else.
 void learn_caller(size_t asked_bytes);
-
-// This thread runs a graph's nodes, so that what they throw becomes an error of the run.
-void run_nodes_here();
 
 // From now on large blocks start at whole pages, so that direct I/O can reach them without a copy in between.
 void align_large_blocks();
@@ -44,8 +37,6 @@ void set_release_hook(ReleaseHook hook);
 
 // The functions that stand in for the module's imports; public for the driver in tests/ops_driver.
 int replacement_posix_memalign(void** block, size_t alignment, size_t bytes);
-int replacement_pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*routine)(void*),
-                               void* data);
 void replacement_free(void* block);
 
 // Around fork(): no lock of the tracker may be held by a thread that the child lacks.

@@ -41,11 +41,6 @@ POET_EXPORT int64_t poet_peak_bytes() { return poet::allocations::peak_bytes(); 
 
 POET_EXPORT void poet_reset_peak() { poet::allocations::reset_peak(); }
 
-// Forbids poet_current_bytes to exceed `limit` (0: ends that); errors tell bytes above `base`.
-POET_EXPORT void poet_set_limit(int64_t limit, int64_t base) { poet::allocations::set_limit(limit, base); }
-
-POET_EXPORT int64_t poet_allocation_count() { return poet::allocations::allocation_count(); }
-
 // Starts a log of at most `capacity` events (0: ends it). Returns 0, or 1 where the memory for it is missing.
 POET_EXPORT int poet_start_events(uint64_t capacity) {
   try {

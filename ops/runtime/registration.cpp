@@ -53,7 +53,6 @@ OrtStatus* compute(void* raw, OrtKernelContext* raw_context) {
   const auto* handle = static_cast<const KernelHandle*>(raw);
   return guarded(*handle->api, [&] {
     Context context(*handle->api, raw_context);
-    allocations::run_nodes_here();
     handle->kernel->compute(context);
   });
 }

@@ -10,20 +10,17 @@ namespace poet {
 
 Staging::Staging(uint64_t bytes) : bytes_(whole_blocks(bytes)) {
   if (bytes_ == 0) return;
-  if (!allocations::reserve(bytes_))
-    throw Error(std::string("no room for staging pages: ") + allocations::refusal_text());
   void* block = nullptr;
-  if (posix_memalign(&block, kBlockBytes, bytes_) != 0) {
-    allocations::give_back(bytes_);
+  if (posix_memalign(&block, kBlockBytes, bytes_) != 0)
     throw Error("no memory for " + std::to_string(bytes_) + " bytes of staging for pages");
-  }
+  allocations::count_allocation(bytes_);
   data_ = static_cast<unsigned char*>(block);
 }
 
 Staging::~Staging() {
   if (data_ == nullptr) return;
   free(data_);
-  allocations::give_back(bytes_);
+  allocations::count_release(bytes_);
 }
 
 }  // namespace poet

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.runtime.library import tracked_library
 
 
@@ -39,21 +39,34 @@ class AllocationCounter:
         """`peak_bytes` above `level_bytes`: the transient peak of what ran since."""
         return self.peak_bytes - self.level_bytes
 
-    @property
-    def allocation_count(self) -> int:
-        """Allocations made since the operator library was registered in this process."""
-        return int(self._library.poet_allocation_count())
+    def check_budget(self) -> None:
+        """Raise where more was held than the budget allows.
+
+        Raises:
+            CheckFailedError: `transient_peak_bytes` is above the budget.
+        """
+        held_bytes, budget_bytes = self.transient_peak_bytes, self._budget_bytes
+        if budget_bytes is not None and held_bytes > budget_bytes:
+            raise CheckFailedError(
+                f"The memory budget of {budget_bytes} bytes was exceeded by {held_bytes - budget_bytes} bytes: "
+                f"ONNX Runtime held {held_bytes} bytes more than the {self.level_bytes} bytes at the start; "
+                "plan for a smaller budget, or allow more."
+            )
 
     def reset_peak(self) -> None:
-        """Restart the peak from the bytes held now, which become `level_bytes`."""
+        """Restart the peak from the bytes held now, which become `level_bytes`; call it between steps.
+
+        Raises:
+            CheckFailedError: the budget was exceeded since the last call; the peak restarts nevertheless.
+        """
+        try:
+            self.check_budget()
+        finally:
+            self._restart()
+
+    def _restart(self) -> None:
         _fold_peaks(self._library)
         self._highest_bytes = self.level_bytes = self.current_bytes
-        _enforce(self._library)
-
-    @property
-    def limit_bytes(self) -> int | None:
-        """Bound on `current_bytes`: `level_bytes` and the budget; None where there is no budget."""
-        return None if self._budget_bytes is None else self.level_bytes + self._budget_bytes
 
     def start_events(self, capacity: int = 1 << 20) -> None:
         """Start a new log of at most `capacity` allocations and releases; it ends with the outermost context.
@@ -88,15 +101,13 @@ def count_allocations(budget_bytes: int | None = None) -> Iterator[AllocationCou
     """Count ONNX Runtime's allocations, of existing sessions and new ones; contexts may nest.
 
     Args:
-        budget_bytes: if given, the budget is enforced: an allocation with which the process would hold more than this
-            above `level_bytes` fails, and with it the step, by an error of ONNX Runtime that names the bytes asked for,
-            in use and allowed. The session can run again. Of nested budgets the tightest counts. Memory that a kernel
-            keeps for each thread (quantized products do) is counted but not refused, as it could not bear that: the
-            next tensor beyond the budget is.
+        budget_bytes: most that ONNX Runtime may hold above `level_bytes`; the context checks it when it ends and at
+            each `reset_peak`. Contexts that nest check one budget each.
 
     Raises:
         InputError: no usable ONNX Runtime or operator library, a runtime whose allocator cannot be watched, or a budget
             below 1 byte.
+        CheckFailedError: the budget was exceeded.
     """
     if budget_bytes is not None and budget_bytes < 1:
         raise InputError(f"A budget of {budget_bytes} bytes forbids every allocation: give 1 or more.")
@@ -104,23 +115,16 @@ def count_allocations(budget_bytes: int | None = None) -> Iterator[AllocationCou
     counter = AllocationCounter(library, budget_bytes)
     with _active_lock:
         _active.append(counter)
-        counter.reset_peak()
+        counter._restart()
     try:
         yield counter
     finally:
         with _active_lock:
             _fold_peaks(library)
             _active.remove(counter)
-            _enforce(library)
             if not _active:
                 library.poet_start_events(0)
-
-
-def _enforce(library: ctypes.CDLL) -> None:
-    """Set the library's one limit to the tightest of the open counters."""
-    with _active_lock:
-        limits = [(counter.limit_bytes, counter.level_bytes) for counter in _active if counter.limit_bytes is not None]
-        library.poet_set_limit(*min(limits, default=(0, 0)))
+    counter.check_budget()
 
 
 def _fold_peaks(library: ctypes.CDLL) -> None:

@@ -12,7 +12,7 @@ from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
 _UPDATES = {"poet_update_sgd": 2, "poet_update_momentum": 3, "poet_update_adam": 4}
 """Functions that update a parameter, and how many arrays they take besides the gradient."""
 
-_COUNTERS = ("poet_current_bytes", "poet_peak_bytes", "poet_allocation_count")
+_COUNTERS = ("poet_current_bytes", "poet_peak_bytes")
 
 
 @lru_cache(maxsize=1)
@@ -67,8 +67,6 @@ def tracked_library() -> ctypes.CDLL:
     library.poet_open_arenas.restype = ctypes.c_int64
     library.poet_arena_statistics.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
     library.poet_arena_statistics.restype = ctypes.c_int
-    library.poet_set_limit.argtypes = [ctypes.c_int64, ctypes.c_int64]
-    library.poet_set_limit.restype = None
     library.poet_statistics.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
     library.poet_statistics.restype = ctypes.c_int
     return library
