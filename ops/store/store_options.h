@@ -1,4 +1,4 @@
-// What a session asks of its page store: parsed from the session's configuration entries by registration.cpp.
+// What a session asks of its page store: parsed from the session's configuration entries by session_config.cpp.
 #pragma once
 
 #include <cstdint>
