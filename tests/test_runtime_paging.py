@@ -52,8 +52,8 @@ def test_statistics_are_each_sessions_own(tmp_path: Path, mode: str) -> None:
         assert everything.statistics.page_out_bytes == 3 * BYTES
         assert paging.statistics.page_outs == paging.statistics.page_ins == 2
         assert paging.statistics.page_out_bytes == paging.statistics.page_in_bytes == 2 * BYTES
-        assert 0 < paging.statistics.page_out_seconds < paging.statistics.transfer_seconds < 10
-        assert (0 if mode == "async" else 1e-9) <= paging.statistics.waited_seconds < 10
+        assert 0 < paging.statistics.page_out_seconds < paging.statistics.transfer_seconds
+        assert (0 if mode == "async" else 1e-9) <= paging.statistics.waited_seconds
         assert 0 <= paging.statistics.hidden_share <= 1
         paging.reset()
         assert paging.statistics.page_out_bytes == 0
@@ -71,13 +71,13 @@ def test_throttle_makes_paging_as_slow_as_asked(tmp_path: Path, mode: str) -> No
     session = open_session(tmp_path, mode, PagingOptions(throttle=throttle))
     run(session)
     with count_paging() as paging:
-        begun = time.perf_counter()
-        processor = time.process_time()
+        begun, processor_begun = time.perf_counter(), time.process_time()
         run(session)
-        assert 0.08 <= time.perf_counter() - begun < 0.5
-        assert time.process_time() - processor < 0.04  # it sleeps
-        assert 0.05 <= paging.statistics.page_out_seconds < 0.25
-        assert 0.03 <= paging.statistics.page_in_seconds < 0.25
+        seconds, processor_seconds = time.perf_counter() - begun, time.process_time() - processor_begun
+        assert seconds >= 0.08
+        assert processor_seconds < 0.5 * seconds  # it sleeps
+        assert paging.statistics.page_out_seconds >= 0.05
+        assert paging.statistics.page_in_seconds >= 0.03
         assert paging.statistics.waited_seconds >= 0.075
     run(open_session(tmp_path, mode))
 

@@ -56,11 +56,10 @@ def long_model(seed: int) -> Model:
 def test_the_solver_stops_soon_wherever_it_is(seconds: float) -> None:
     scip = long_model(1)
     handler = signal.getsignal(signal.SIGINT)
-    begin = time.monotonic()
     heard = Interrupts()
     with interrupted_after(seconds):
         assert optimize(scip, heard)
-    assert time.monotonic() - begin < seconds + 2
+    assert scip.getStatus() == "userinterrupt"
     assert signal.getsignal(signal.SIGINT) is handler
 
 
@@ -87,19 +86,21 @@ def test_one_that_comes_while_the_search_ends_is_told_of() -> None:
 
 def test_a_long_local_search_is_left_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """SCIP calls Python back for it, and Python would hear of nothing until it ends."""
+    left: list[bool] = []
 
     def search(*_: object, **__: object) -> None:
+        left.append(True)
         signal.raise_signal(signal.SIGINT)
         for _ in range(600):
             time.sleep(0.1)
+        left.append(False)
 
     monkeypatch.setattr(solver, "rounded_start", lambda *_: [])
     monkeypatch.setattr(solver, "improve_in_time", search)
     problem, model = tight_model(3, 14, 0.2)
-    begin = time.monotonic()
     outcome = solve(model, Incumbent(problem, problem.base_joules, None), Limits(0.0, 0.0, 60.0))
     assert outcome.status == "interrupted"
-    assert time.monotonic() - begin < 20
+    assert left == [True]
 
 
 def test_a_handler_of_the_program_hears_of_it_too() -> None:
