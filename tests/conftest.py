@@ -17,10 +17,15 @@ from pathlib import Path
 
 import pytest
 from cli_runs import Cli, Result
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 DAY_SECONDS = 86400
 SCRIPT = ROOT / "scripts" / "export_models.py"
+
+settings.register_profile("usual", max_examples=20, deadline=None, derandomize=True)
+settings.register_profile("deep", max_examples=200, deadline=None)
+settings.load_profile("usual")  # scripts/test --deep asks for the other one
 
 
 def _cache_directory() -> Path:

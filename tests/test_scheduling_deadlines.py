@@ -146,6 +146,7 @@ def _without_seconds(plan: Plan) -> tuple[object, ...]:
     return plan.steps, replace(plan.certificate, solve_seconds=0.0)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("share", "times"), [(0.0, 1.1), (0.4, 1.0)])
 def test_neither_a_busy_machine_nor_a_longer_time_limit_changes_a_plan(
     share: float, times: float, model_path: Callable[..., Path]

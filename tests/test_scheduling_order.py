@@ -116,7 +116,6 @@ def _is_allowed(problem: ScheduleProblem, order: tuple[str, ...]) -> bool:
     return all(place[other] < place[name] for name in order for other in before[name])
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 9))
 def test_no_order_is_below_the_oracle_and_the_bound_is_not_above_it(seed: int, count: int) -> None:
     problem = _wide(seed, count)
@@ -135,7 +134,6 @@ def test_most_random_graphs_get_their_lowest_peak() -> None:
     assert max(ratios) < 1.1
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), layers=st.integers(1, 20), wide=st.booleans())
 def test_profile_counts_as_the_instance_does(seed: int, layers: int, wide: bool) -> None:
     problem = _wide(seed, layers) if wide else ScheduleProblem(*random_graph(seed, layers))
@@ -157,7 +155,6 @@ def test_profile_counts_as_the_instance_does(seed: int, layers: int, wide: bool)
         assert {(lives.values[v], a, b) for v, a, b in zip(*map(np.ndarray.tolist, columns), strict=True)} == waits
 
 
-@settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 10**6), count=st.integers(2, 20), data=st.data())
 def test_moves_keep_every_dependency(seed: int, count: int, data: st.DataObject) -> None:
     problem = _wide(seed, count)
@@ -225,7 +222,7 @@ def _training(seed: int, layers: int, share: float, *, scale: int = 1) -> tuple[
     return problem, order, int(least + share * (max(instance.step_bytes()) - least))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 20), share=st.sampled_from([0.3, 0.5, 0.8, 1.0]))
 def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int, share: float) -> None:
     problem, order, budget = _training(seed, layers, share, scale=1000)
@@ -272,7 +269,7 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
     assert tight >= compared // 4
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 10), share=st.sampled_from([0.3, 0.6, 1.0]))
 def test_the_order_for_a_budget_is_proven_better_or_the_rule(seed: int, layers: int, share: float) -> None:
     problem, rule, budget = _training(seed, layers, share, scale=1000)

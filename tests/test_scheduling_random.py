@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from deep import sampled
 from small_graphs import small_graph, steps_of
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
@@ -176,12 +177,12 @@ def _check(check: Callable[[int], list[Finding]], seeds: range) -> set[str]:
     return {finding.outcome for finding in found}
 
 
-@pytest.mark.parametrize("first", range(0, 100, 20))
+@pytest.mark.parametrize("first", sampled(range(0, 100, 20), 0))
 def test_energy_and_bound_equal_exhaustive_search_within_the_class(first: int) -> None:
     assert "equal" in _check(partial(check_equality, most_nodes=11), range(first, first + 20))
 
 
-@pytest.mark.parametrize("first", range(0, 96, 24))
+@pytest.mark.parametrize("first", sampled(range(0, 96, 24), 0))
 def test_every_plan_and_every_incumbent_is_valid(first: int) -> None:
     outcomes = _check(partial(check_validity, most_nodes=30, time_limit_seconds=2.0), range(first, first + 24))
     assert "valid, optimal" in outcomes
@@ -191,23 +192,23 @@ def test_the_tokens_of_a_page_out_need_room_beside_the_value() -> None:
     assert _check(partial(check_validity, time_limit_seconds=2.0), range(458, 459)) == {"valid, optimal"}
 
 
-@pytest.mark.parametrize("first", range(0, 120, 60))
+@pytest.mark.parametrize("first", sampled(range(0, 120, 15), 0))
 def test_the_simulator_accepts_what_the_rows_admit(first: int) -> None:
-    assert _check(check_admitted, range(first, first + 60)) == {"accepted"}
+    assert _check(check_admitted, range(first, first + 15)) == {"accepted"}
 
 
-@pytest.mark.parametrize("first", range(0, 100, 50))
+@pytest.mark.parametrize("first", sampled(range(0, 100, 50), 0))
 def test_no_row_leaves_out_a_plan_that_keeps_budget_and_deadline(first: int) -> None:
     assert "admitted" in _check(check_rows, range(first, first + 50))
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
+@pytest.mark.parametrize("first", sampled(range(0, 100, 25), 0))
 def test_no_plan_denies_a_bound_or_a_proof_of_infeasibility(first: int) -> None:
     outcomes = _check(partial(check_search, most_labels=10_000), range(first, first + 25))
     assert {"optimal over all plans", "infeasible, as proven"} <= outcomes
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sampled(range(3), 0))
 def test_more_budget_or_time_never_costs_more(seed: int) -> None:
     assert "a plan" in _check(check_monotone, range(seed, seed + 1))
 

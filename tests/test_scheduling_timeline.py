@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from poet_onnx.scheduling.timeline import SLOW_TRANSFERS, Timeline, Transfer
@@ -47,7 +47,6 @@ def in_full(one: Timeline, clock: Sequence[float], price: float, slowness: float
     return clock[-1] + stalled
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     transfers=st.integers(1, 12),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import random_graph
 from random_plans import random_plan
@@ -71,7 +71,6 @@ def slower(problem: ScheduleProblem) -> ScheduleProblem:
     return replace(problem, costs=replace(costs, page_out=stretch(costs.page_out), page_in=stretch(costs.page_in)))
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     layers=st.integers(2, 25),
@@ -129,7 +128,6 @@ def held(problem: ScheduleProblem, steps: Sequence[Step]) -> int:
     return sum(level for level, step in zip(levels, steps, strict=True) if step.action is Action.COMPUTE)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 15), slack=st.sampled_from([0.0, 0.3, 4.0]))
 def test_no_page_in_starts_earlier_and_no_page_out_ends_later_than_helps(seed: int, layers: int, slack: float) -> None:
     problem, steps = case(seed, layers, slack)
