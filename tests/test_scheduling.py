@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from brute_force import least_energy
-from hypothesis import given, settings
+from deep import sampled
+from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import random_graph
 from real_problems import real_problem
 
 from poet_onnx.costing.costs import TransferCost
-from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.errors import InfeasibleError
 from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
@@ -51,7 +52,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(("recompute", "paging"), METHODS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sampled(range(12), 2, 7))
 def test_energy_equals_exhaustive_search(seed: int, recompute: bool, paging: bool) -> None:
     for fraction in (0.0, 0.3, 0.7):
         problem = _at(_problem(seed, 2 + seed % 3, recompute, paging), fraction)
@@ -64,7 +65,7 @@ def test_energy_equals_exhaustive_search(seed: int, recompute: bool, paging: boo
 
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(("recompute", "paging"), METHODS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sampled(range(12), 2, 7))
 def test_no_plan_exists_below_the_smallest_budget(seed: int, recompute: bool, paging: bool) -> None:
     problem = _problem(seed, 2 + seed % 3, recompute, paging)
     smallest = smallest_budget(problem)
@@ -76,7 +77,6 @@ def test_no_plan_exists_below_the_smallest_budget(seed: int, recompute: bool, pa
     assert caught.value.smallest_budget_bytes == smallest.budget_bytes
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     layers=st.integers(1, 25),
@@ -87,16 +87,13 @@ def test_no_plan_exists_below_the_smallest_budget(seed: int, recompute: bool, pa
 def test_every_plan_keeps_its_promises(
     seed: int, layers: int, method: tuple[bool, bool], fraction: float, slack: float | None
 ) -> None:
+    """Within a deadline too there is a plan: one made without any, which the simulator replays in time."""
     problem = _at(_problem(seed, layers, *method), fraction)
-    if slack is not None:
-        seconds = sum(cost.seconds for cost in problem.costs.nodes.values())
-        problem = replace(problem, deadline_seconds=seconds * slack)
-    try:
-        plan = schedule(problem, time_limit_seconds=20)
-    except (InfeasibleError, LimitReachedError) as error:
-        assert slack is not None, error
-        return
+    plan = schedule(problem)
     _assert_sound(problem, plan)
+    if slack is not None:
+        limited = replace(problem, deadline_seconds=slack * simulate(problem, plan.steps).seconds)
+        _assert_sound(limited, schedule(limited))
 
 
 def _assert_sound(problem: ScheduleProblem, plan: Plan) -> None:
@@ -112,7 +109,7 @@ def _assert_sound(problem: ScheduleProblem, plan: Plan) -> None:
         assert certificate.gap <= 0.01
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sampled(range(6), 0, 5))
 def test_a_smaller_budget_never_costs_less(seed: int) -> None:
     problem = _problem(seed, 14)
     order = memory_aware_order(problem)
@@ -165,7 +162,6 @@ def test_same_problem_same_plan() -> None:
     assert first.steps == second.steps
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), layers=st.integers(1, 30))
 def test_order_is_never_worse_than_the_file(seed: int, layers: int) -> None:
     problem = _problem(seed, layers)
