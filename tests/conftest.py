@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -39,16 +40,15 @@ def _cache_directory() -> Path:
 
 
 def _export(name: str, arguments: list[str], target: Path) -> None:
-    """Export into a directory beside the target and rename it: parallel test processes may do so at the same time."""
+    """Export into a directory beside the target and rename it; a parallel test process that wants it too waits."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+    with Path(f"{target}.lock").open("w") as lock, tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.is_dir():
+            return
         command = [sys.executable, str(SCRIPT), name, *arguments, "-o", scratch]
         subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        try:
-            Path(scratch, name).rename(target)
-        except OSError:
-            if not target.is_dir():  # it is there if another process was quicker
-                raise
+        Path(scratch, name).rename(target)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -159,6 +159,7 @@ def test_profile_measures_what_rewrite_plans_with(cli: Cli, model: Path, tmp_pat
     assert "time (from measured nodes)" in result.out
 
 
+@pytest.mark.deep
 def test_profile_tells_of_what_small_budgets_may_need(
     cli: Cli, model_path: Callable[..., Path], tmp_path: Path
 ) -> None:

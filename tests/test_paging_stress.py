@@ -27,12 +27,14 @@ def test_a_killed_training_process_leaves_nothing_on_disk(model_path: Callable[.
     assert row["killed_in_steps"]
 
 
+@pytest.mark.deep
 def test_many_sessions_in_several_threads_are_right_and_bounded(model_path: Callable[..., Path]) -> None:
     row = paging_stress.sessions(model_path("transformer"), 24, 4, steps_each=2)
     assert row["passed"] == "yes", str(row)
     assert row["stores_open"] == 24
 
 
+@pytest.mark.deep
 def test_nothing_grows_with_the_steps(model_path: Callable[..., Path]) -> None:
     row = paging_stress.steps(model_path("transformer"), 300)
     assert row["passed"] == "yes", str(row)
@@ -46,6 +48,7 @@ def _descriptor() -> object:
     return socket.socket()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("leak", "grown"), [(_small_memory, "heap_bytes_grown"), (_descriptor, "descriptors_grown")])
 def test_what_leaks_with_the_steps_is_found(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, leak: Callable[[], object], grown: str

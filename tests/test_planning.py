@@ -120,7 +120,7 @@ def test_what_would_do_is_worked_out_in_what_is_left_of_the_time_limit(
 
 def test_the_ordered_step_keeps_to_all_of_itself(model_path: Callable[..., Path]) -> None:
     """100 % is what the ordered step needs, with what budgets for the stock runtime set aside."""
-    path = model_path("mobilenet")
+    path = model_path("densenet")
     result = poet_onnx.rewrite(path, device="a72", target="stock", activation_budget="100%", deadline="1.0x")
     assert result.plan.certificate.status == "not_needed"
     figures = inspect(path, load_device("a72"), target="stock")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep import sampled
 from training_batches import session_of, train
 
 import poet_onnx
@@ -36,23 +37,23 @@ class Trained:
     found: dict[str, Any]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=sampled(MODELS, "resnet18"))
 def trained(
-    model_path: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, model_path: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[tuple[str, str], Trained]:
-    """Rewrite all models for the stock runtime, and train them there in one process."""
+    """Rewrite a model with each of its budgets for the stock runtime, and train them there in one process."""
     jobs, made = [], {}
-    for name, budgets in MODELS.items():
-        for budget in budgets:
-            folder = tmp_path_factory.mktemp("stock")
-            path = model_path(name)
-            result = poet_onnx.rewrite(path, device="a72", activation_budget=budget, gap=0.9, target="stock")
-            result.save(folder / "model.onnx")
-            assert result.budget_bytes is not None
-            made[name, budget] = (result.rewritten.transient_peak_bytes, result.budget_bytes)
-            beside = {"checkpoint": path.with_name("checkpoint"), "evaluation": path.with_name("eval_model.onnx")}
-            job = {"model": folder / "model.onnx", "folder": folder, **beside}
-            jobs.append({key: str(value) for key, value in job.items()})
+    name: str = request.param
+    path = model_path(name)
+    for budget in MODELS[name]:
+        folder = tmp_path_factory.mktemp("stock")
+        result = poet_onnx.rewrite(path, device="a72", activation_budget=budget, gap=0.9, target="stock")
+        result.save(folder / "model.onnx")
+        assert result.budget_bytes is not None
+        made[name, budget] = (result.rewritten.transient_peak_bytes, result.budget_bytes)
+        beside = {"checkpoint": path.with_name("checkpoint"), "evaluation": path.with_name("eval_model.onnx")}
+        job = {"model": folder / "model.onnx", "folder": folder, **beside}
+        jobs.append({key: str(value) for key, value in job.items()})
     listed = tmp_path_factory.mktemp("jobs") / "jobs.json"
     listed.write_text(json.dumps(jobs), encoding="utf-8")
     command = [os.environ["POET_STOCK_PYTHON"], str(HERE / "stock_training.py"), str(listed)]
@@ -72,18 +73,17 @@ def test_the_stock_runtime_keeps_to_the_predicted_peak(trained: dict[tuple[str, 
 
 
 def test_every_budget_gives_the_same_bits(trained: dict[tuple[str, str], Trained]) -> None:
-    for name, budgets in MODELS.items():
-        found = [trained[name, budget].found for budget in budgets]
-        assert len({run["digest"] for run in found}) == 1, name
-        assert all(run["losses"] == found[0]["losses"] for run in found)
+    found = [run.found for run in trained.values()]
+    assert len({run["digest"] for run in found}) == 1
+    assert all(run["losses"] == found[0]["losses"] for run in found)
 
 
 def test_losses_are_those_of_the_training_build(
     trained: dict[tuple[str, str], Trained], model_path: Callable[..., Path]
 ) -> None:
-    for name, budgets in MODELS.items():
-        theirs = trained[name, budgets[0]].found["losses"]
-        assert train(session_of(model_path(name)), len(theirs)) == pytest.approx(theirs, rel=1e-3), name
+    (name, _), run = next(iter(trained.items()))
+    theirs = run.found["losses"]
+    assert train(session_of(model_path(name)), len(theirs)) == pytest.approx(theirs, rel=1e-3)
 
 
 def test_the_stock_runtime_resumes_to_the_same_bits(trained: dict[tuple[str, str], Trained]) -> None:
