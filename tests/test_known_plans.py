@@ -24,6 +24,7 @@ def in_parts(model_path: Callable[..., Path]) -> poet_onnx.RewriteResult:
     return poet_onnx.rewrite(model_path("vgg16"), activation_budget="90%", **ASK)
 
 
+@pytest.mark.deep
 def test_more_ram_costs_no_more_than_a_plan_for_less(model_path: Callable[..., Path]) -> None:
     path = model_path("resnet18")
     good = poet_onnx.rewrite(path, activation_budget="75%", gap=0.0, **ASK)

@@ -49,6 +49,7 @@ def _planned(problem: ScheduleProblem, order: tuple[str, ...] | None) -> Plan | 
         return None
 
 
+@pytest.mark.deep
 def test_a_free_order_never_loses_against_the_rule_within_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poet_onnx.scheduling.order_search.MOST_WORK", 200_000)
     better = plans = 0

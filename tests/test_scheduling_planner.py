@@ -25,6 +25,7 @@ def _between(problem: ScheduleProblem, place: float) -> ScheduleProblem:
     return replace(problem, budget_bytes=smallest + int(place * (peak - smallest)))
 
 
+@pytest.mark.deep
 def test_solved_to_the_end_the_gap_of_an_optimal_plan_is_rounding_alone_and_no_other_blames_the_time() -> None:
     """What the solver proves and what the simulator counts differ in the last digits; with no gap that was too much.
 

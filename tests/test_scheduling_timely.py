@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from random_graphs import random_dag
 from real_problems import real_problem
 
@@ -40,6 +41,7 @@ def _short_of_time(seeds: range) -> Iterator[tuple[ScheduleProblem, Formulation]
             yield problem, model
 
 
+@pytest.mark.deep
 def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
     missed = found = 0
     spent = least = 0.0
