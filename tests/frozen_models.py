@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from torch import Tensor, nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 from convolutional_nets import BasicBlock
 from export_models import quiet
+from torch import Tensor, nn
 
 CLASSES = 5
 RATE = 0.1

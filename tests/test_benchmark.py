@@ -10,7 +10,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import benchmark_scheduling
+import class_gap
 import pytest
+from benchmark.artifacts import training_model
+from benchmark.cases import CASES, PLOTTED, QUICK
+from benchmark.exhaustive import least_overhead
+from benchmark.judge import judge, tidy
+from benchmark.linear import LinearModel
+from benchmark.paper_form import estimate_size, paper_form
+from benchmark.paper_scip import read_mps
+from benchmark.prices import Prices
+from benchmark.result import INFINITY, Limits, Point, Solved, seconds_to_gap
+from benchmark.running import run
+from benchmark.worker import METHODS, solver
 from brute_force import least_energy
 
 from poet_onnx.errors import InputError
@@ -20,22 +33,6 @@ from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_bud
 from poet_onnx.simulate import simulate
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-import benchmark_scheduling  # noqa: E402
-import class_gap  # noqa: E402
-from benchmark.artifacts import training_model  # noqa: E402
-from benchmark.cases import CASES, PLOTTED, QUICK  # noqa: E402
-from benchmark.exhaustive import least_overhead  # noqa: E402
-from benchmark.judge import judge, tidy  # noqa: E402
-from benchmark.linear import LinearModel  # noqa: E402
-from benchmark.paper_form import estimate_size, paper_form  # noqa: E402
-from benchmark.paper_scip import read_mps  # noqa: E402
-from benchmark.prices import Prices  # noqa: E402
-from benchmark.result import INFINITY, Limits, Point, Solved, seconds_to_gap  # noqa: E402
-from benchmark.running import run  # noqa: E402
-from benchmark.worker import METHODS, solver  # noqa: E402
-
 SECONDS = Limits(time_limit_seconds=60.0, gap=0.0)
 
 

@@ -10,13 +10,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from torch import Tensor, nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 from export_models import export, export_forward, quiet
 from models import Recipe
+from torch import Tensor, nn
 
-SCRIPT = Path(sys.path[0]) / "export_models.py"
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "export_models.py"
 
 
 class Centred(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 import torch
+from export_models import export, quiet
+from models import Recipe
 from torch import nn
 
 import poet_onnx
@@ -21,11 +22,6 @@ from poet_onnx.passes.lowering import choose_expansions, lower, normalize_for
 from poet_onnx.plan import serialization as plan_json
 from poet_onnx.profiler import measure
 from poet_onnx.verification import verify
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
-from export_models import export, quiet
-from models import Recipe
 
 
 def payload(model: ir.Model) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 import torch
+from export_models import export, quiet
 from lowering_case import Case
 from lowering_cases import CASES
 from lowering_runs import AFTER, Arrays, run_on_stock, run_step
+from models import Recipe, images
 from test_lowering import expected, payload
 from torch import nn
 from torch.nn import functional
@@ -26,11 +27,6 @@ from poet_onnx.passes.lowering import prepare
 from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.verification import verify
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
-from export_models import export, quiet
-from models import Recipe, images
 
 EPSILON = float(np.finfo(np.float16).eps)
 """Of a number rounded to float16 at most half of this is lost."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from export_models import export, quiet
 from lowering_runs import AFTER, Arrays, run_on_stock, run_step
+from models import Recipe, images
 from test_lowering import payload
 from torch import Tensor, nn
 from torch.nn import functional
@@ -18,11 +19,6 @@ from torch.nn import functional
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import prepare
 from poet_onnx.runtime.feeds import random_feeds
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
-from export_models import export, quiet
-from models import Recipe, images
 
 GRADIENT_ERROR = 2e-5
 """Largest relative L2 difference of a gradient."""

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import paging_memory
+import paging_stress
 import pytest
+from paging_cases import Stepper, StepTime, throttled_device
 
 from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.runtime import PagingOptions, Throttle, count_allocations, count_paging
 from poet_onnx.runtime.feeds import random_feeds
-
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-import paging_memory  # noqa: E402
-import paging_stress  # noqa: E402
-from paging_cases import Stepper, StepTime, throttled_device  # noqa: E402
 
 
 def test_a_killed_training_process_leaves_nothing_on_disk(model_path: Callable[..., Path]) -> None:

@@ -8,15 +8,12 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 from attention_nets import Gpt
 from models import Recipe, images, sequences
+from torch import nn
 from torch_architectures import COLUMNS, compare_losses, examine, gradient_error, is_off
 
 needs_stock = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import gradient_accumulation
 import numpy as np
 
 import poet_onnx
 from poet_onnx.runtime.feeds import random_feeds
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-import gradient_accumulation
 
 WAYS = 6
 

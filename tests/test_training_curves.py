@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import csv
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import training_curves
 
 WAYS = ("generated", "rewritten", "lowered", "lowered, rewritten")
