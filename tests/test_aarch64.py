@@ -1,6 +1,6 @@
 """The wheel on a Raspberry Pi 4's processor, under qemu-user: it plans, trains and resumes there as it does here.
 
-`scripts/test_aarch64` makes both environments ready and runs this file; each holds what pip installs with
+`scripts/release/test_aarch64` makes both environments ready and runs this file; each holds what pip installs with
 `poet-onnx[stock]` and nothing else. `board` and `host` in its folder are their Pythons.
 """
 
@@ -16,20 +16,21 @@ import onnx
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TRAIN = ROOT / "scripts/aarch64/train.py"
-EXAMPLE = ROOT / "scripts/aarch64/example.py"
+TRAIN = ROOT / "scripts/release/aarch64/train.py"
+EXAMPLE = ROOT / "scripts/release/aarch64/example.py"
 LOSS_TOLERANCE = 1e-5  # relative, between processors: their vector units sum in different orders
 
 PEAK_TOLERANCE = 0.002
 """Part of the predicted transient peak that the measured one may lack; onnxruntime adds some bytes to every block."""
 
 pytestmark = pytest.mark.skipif(
-    "POET_AARCH64" not in os.environ, reason="needs what `scripts/test_aarch64 --prepare` makes, in POET_AARCH64"
+    "POET_AARCH64" not in os.environ,
+    reason="POET_AARCH64 names no folder that scripts/release/test_aarch64 made",
 )
 
 
 def prepared(*parts: str) -> Path:
-    """Return a path in the folder that scripts/test_aarch64 made."""
+    """Return a path in the folder that scripts/release/test_aarch64 made."""
     return Path(os.environ["POET_AARCH64"], *parts)
 
 
@@ -49,7 +50,7 @@ def rewrite(machine: str, model: str, rewritten: Path, *options: str | Path) -> 
 
 
 def train(machine: str, model: str, rewritten: Path, *options: str | Path) -> dict[str, Any]:
-    """Run scripts/aarch64/train.py and return what it reports."""
+    """Run scripts/release/aarch64/train.py and return what it reports."""
     printed = python(machine, TRAIN, rewritten, prepared(model, "checkpoint"), *options, cwd=rewritten.parent)
     report: dict[str, Any] = json.loads(printed)
     assert report["machine"] == {"board": "aarch64", "host": os.uname().machine}[machine]

@@ -138,7 +138,7 @@ def compiler() -> str:
 
 
 def test_stubs_make_a_library_for_older_systems(compiler: str, tmp_path: Path) -> None:
-    run_python(str(ROOT / "scripts/wheel/link_stubs.py"), compiler, str(tmp_path / "stubs"))
+    run_python(str(ROOT / "scripts/release/wheel/link_stubs.py"), compiler, str(tmp_path / "stubs"))
     source, library = tmp_path / "answer.cpp", tmp_path / "libanswer.so"
     source.write_text(PORTABLE_SOURCE)
     flags = ("-std=c++17", "-O2", "-fPIC", "-shared", "-Wl,--no-undefined", "-Wl,--exclude-libs,ALL")
@@ -155,7 +155,7 @@ def test_stubs_make_a_library_for_older_systems(compiler: str, tmp_path: Path) -
 def test_wheel_built_for_this_machine_is_not_called_portable(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     copy = Path(shutil.copy(str(wheel.filename), tmp_path))
     processor = copy.stem.partition("linux_")[2]
-    tagger = (sys.executable, str(ROOT / "scripts/wheel/tag_wheel.py"), str(copy), processor)
+    tagger = (sys.executable, str(ROOT / "scripts/release/wheel/tag_wheel.py"), str(copy), processor)
     done = subprocess.run(tagger, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert f"{copy.name} is only good for" in done.stderr
@@ -163,5 +163,5 @@ def test_wheel_built_for_this_machine_is_not_called_portable(wheel: zipfile.ZipF
 
 
 def test_the_readme_shows_the_example_that_runs_on_the_board() -> None:
-    example = (ROOT / "scripts/aarch64/example.py").read_text(encoding="utf-8").split('"""\n\n', 1)[1]
+    example = (ROOT / "scripts/release/aarch64/example.py").read_text(encoding="utf-8").split('"""\n\n', 1)[1]
     assert example in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -137,4 +137,4 @@ def test_transfers_hide_behind_computations(model_path: Callable[..., Path], tmp
             stepper.run()
         moved = counter.statistics
     assert moved.transfer_seconds >= 3 * (prediction.page_out_bytes + prediction.page_in_bytes) / 400e6
-    assert moved.hidden_share > 0.0  # how much of them is, depends on the machine: scripts/paging_overlap.py
+    assert moved.hidden_share > 0.0  # how much is depends on the machine: see paging_overlap.py

@@ -1,4 +1,4 @@
-"""What scripts/torch_architectures.py finds: models that train as in torch, one that cannot, gradients that are off.
+"""What torch_architectures.py finds: models that train as in torch, one that cannot, gradients that are off.
 
 See tests/test_ops.py for the variable POET_STOCK_PYTHON.
 """

@@ -1,4 +1,4 @@
-"""What scripts/training_curves.py takes for agreement; tests/test_training_stock.py shows that runtimes do agree."""
+"""What training_curves.py takes for agreement; tests/test_training_stock.py shows that runtimes do agree."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Trains a rewritten model for scripts/torch_architectures.py, in the interpreter of the runtime that is to do it.
+"""Trains a rewritten model for torch_architectures.py, in the interpreter of the runtime that is to do it.
 
-python scripts/architecture_worker.py FOLDER LEARNING_RATE
+PYTHONPATH=scripts python scripts/benchmarks/lowering/architecture_worker.py FOLDER LEARNING_RATE
 FOLDER holds stock.onnx, checkpoint and batches.npz, with arrays named <step>:<input>. Writes gradients-<step>.npz,
 the gradients of each batch by parameter from the first weights, and prints the losses of SGD's steps as a JSON list.
 """

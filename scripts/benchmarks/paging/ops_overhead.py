@@ -1,6 +1,6 @@
 """Measure what the paging operators cost besides the storage: seconds per node, and bytes per second with each cipher.
 
-    python scripts/ops_overhead.py -o scripts/results/ops_overhead.csv
+    python scripts/benchmarks/paging/ops_overhead.py -o scripts/results/ops_overhead.csv
 
 Seconds of a node are the difference between models with many of it and with none, least of several runs. Of a paging
 node, those that its transfer took on the I/O channel are subtracted: system calls and checksum. The asynchronous halves
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         print("  ".join(f"{name}={value}" for name, value in row.items() if value != ""))
     if options.output is not None:
         with options.output.open("w", newline="", encoding="utf-8") as file:
-            file.write(f"# python scripts/ops_overhead.py -o {options.output}\n")
+            file.write(f"# python scripts/benchmarks/paging/ops_overhead.py -o {options.output}\n")
             writer = csv.DictWriter(file, FIELDS)
             writer.writeheader()
             writer.writerows(rows)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time lowered training steps on the stock ONNX Runtime against the training runtime's and torch's, in one run.
 
-python scripts/lowering_speed.py [NAME...] --stock PYTHON
+PYTHONPATH=scripts python scripts/benchmarks/lowering/lowering_speed.py [NAME...] --stock PYTHON
 runs the steps in turns of a few, one process for each runtime, one thread, and writes medians of the processor's time
 and their ratios to scripts/results/lowering_speed.csv. Take the figures on a machine that does nothing else.
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure what it costs to collect gradients and to update parameters, in several ways, one thread.
 
-python scripts/gradient_accumulation.py ARTIFACTS_DIR -o scripts/results/gradient-accumulation.csv
+python scripts/benchmarks/training/gradient_accumulation.py ARTIFACTS_DIR -o scripts/results/gradient-accumulation.csv
 ARTIFACTS_DIR holds <model>/training_model.onnx and checkpoint, as scripts/export_models.py writes them. Every way makes
 the same AdamW step from the same graph in memory-aware order; rounds of all ways take turns, and medians are compared.
 """
@@ -216,7 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=30, help="steps of every way (default 30)")
     parser.add_argument("-o", "--output", type=Path, metavar="CSV")
     options = parser.parse_args(arguments)
-    command = shlex.join(["python", "scripts/gradient_accumulation.py", *(arguments or sys.argv[1:])])
+    script = "scripts/benchmarks/training/gradient_accumulation.py"
+    command = shlex.join(["python", script, *(arguments or sys.argv[1:])])
     runtime = installed_runtime()
     rows = []
     for name in options.models:

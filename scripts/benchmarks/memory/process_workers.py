@@ -1,4 +1,4 @@
-"""What scripts/process_memory.py runs in fresh processes: steps of a session, of torch and of onnxruntime-training."""
+"""What process_memory.py runs in fresh processes: steps of a session, of torch and of onnxruntime-training."""
 
 from __future__ import annotations
 

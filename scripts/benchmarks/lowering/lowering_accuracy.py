@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare lowered training steps on the stock ONNX Runtime with the training runtime's own.
 
-python scripts/lowering_accuracy.py [NAME...] --stock PYTHON
+PYTHONPATH=scripts python scripts/benchmarks/lowering/lowering_accuracy.py [NAME...] --stock PYTHON
 runs a step of each model on both and writes the differences of loss, gradients and running statistics to
 scripts/results/lowering_accuracy.csv.
 

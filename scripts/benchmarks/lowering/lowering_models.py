@@ -153,7 +153,7 @@ def arguments(description: str | None, models: dict[str, int], results: str) -> 
         default=os.environ.get("POET_STOCK_PYTHON"),
         help="interpreter of an environment with poet-onnx[stock] (default: POET_STOCK_PYTHON)",
     )
-    default = Path(__file__).parent / "results" / results
+    default = Path(__file__).resolve().parents[2] / "results" / results
     parser.add_argument("-o", "--output", type=Path, default=default, help=f"default {default.name}")
     options = parser.parse_args()
     if options.stock is None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train on both runtimes, from rewritten graphs and from those they were made of, and compare every loss.
 
-python scripts/training_curves.py --stock PYTHON -o scripts/results
+python scripts/benchmarks/training/training_curves.py --stock PYTHON -o scripts/results
 PYTHON is the interpreter of an environment with poet-onnx[stock]; this script runs in one with poet-onnx[training].
 Checks that on one runtime all losses are equal to the last bit, that those of the two runtimes agree, and that they
 fall; writes a CSV file and, with matplotlib (extra [benchmark]), an SVG file for each model.
@@ -24,7 +24,7 @@ import numpy as np
 
 import poet_onnx
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 AGREEMENT = 1e-3
 """Largest relative difference of a loss between the runtimes."""
 
@@ -192,7 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.stock is None:
         parser.error("--stock is missing: give the interpreter of an environment with poet-onnx[stock]")
-    command = f"python scripts/training_curves.py --stock PYTHON --steps {options.steps} -o {options.output}"
+    script = "scripts/benchmarks/training/training_curves.py"
+    command = f"python {script} --stock PYTHON --steps {options.steps} -o {options.output}"
     problems = []
     for name in options.models:
         print(f"{name}: {options.steps} steps, four times", flush=True)

@@ -1,5 +1,5 @@
 # How the wheels' library is built: for the processor POET_PROCESSOR, by POET_COMPILER, against the stubs in POET_STUBS
-# (link_stubs.py). Given to CMake by scripts/build_wheels.
+# (link_stubs.py). Given to CMake by scripts/release/build_wheels.
 set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES POET_PROCESSOR POET_COMPILER POET_STUBS)
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR ${POET_PROCESSOR})

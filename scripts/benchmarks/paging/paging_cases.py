@@ -34,7 +34,7 @@ def exported(name: str, folder: Path, *, batch: int = 1) -> Path:
     folder = folder / f"batch-{batch}"
     path = folder / name / "training_model.onnx"
     if not path.exists():
-        script = Path(__file__).with_name("export_models.py")
+        script = Path(__file__).resolve().parents[2] / "export_models.py"
         command = [sys.executable, str(script), name, "--batch", str(batch), "-o", str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return path

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs one training step of a model for the lowering scripts, as often as it is told.
 
-python scripts/lowering_worker.py onnx MODEL.onnx FEEDS.npz [RESULTS.npz]
-python scripts/lowering_worker.py torch NAME BATCH
+PYTHONPATH=scripts python scripts/benchmarks/lowering/lowering_worker.py onnx MODEL.onnx FEEDS.npz [RESULTS.npz]
+PYTHONPATH=scripts python scripts/benchmarks/lowering/lowering_worker.py torch NAME BATCH
 
 Prints "ready" when a step has run; then, for each number N that it reads, runs N steps and prints the processor seconds
 of each as a JSON list. One thread.

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Train public architectures for five steps on the stock runtime and in torch, and compare every loss.
 
-python scripts/torch_architectures.py [NAME...] --stock PYTHON
+PYTHONPATH=scripts python scripts/benchmarks/lowering/torch_architectures.py [NAME...] --stock PYTHON
 PYTHON is the interpreter of an environment with poet-onnx[stock]; this script runs in one with the extras [training]
-and [architectures]. Each model of scripts/public_architectures.py is exported, rewritten for the stock runtime and 60 %
+and [architectures]. Each model of public_architectures.py is exported, rewritten for the stock runtime and 60 %
 of the activation memory (or the least that is found to work), and trained by SGD from the weights and on the batches
 that torch gets, in float32 and in float64. Rows go to scripts/results/torch_architectures.csv:
 
@@ -47,7 +47,7 @@ import poet_onnx
 from poet_onnx.errors import InfeasibleError, PoetError
 
 WORKER = Path(__file__).with_name("architecture_worker.py")
-SCRATCH = Path(__file__).resolve().parent.parent / ".cache"
+SCRATCH = Path(__file__).resolve().parents[3] / ".cache"
 """A folder on storage, for models and their pages."""
 
 STEPS, LEARNING_RATE = 5, 1e-3

@@ -1,6 +1,6 @@
 """Compare predicted with measured step times on this machine: profile, plan on the profile, run both graphs in turns.
 
-    python scripts/predicted_time.py resnet18:75% vgg16:32% -o scripts/results/predicted_time.csv
+    python scripts/benchmarks/training/predicted_time.py resnet18:75% vgg16:32% -o scripts/results/predicted_time.csv
 
 Times are medians of wall time, original and rewritten steps in turns, in a process of its own for each case; transfers
 go through the page cache, as those of the paging operators do.
@@ -46,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
                 print("  ".join(str(row[field]) for field in FIELDS), flush=True)
     if options.output is not None:
         with options.output.open("w", newline="", encoding="utf-8") as file:
-            file.write(f"# python scripts/predicted_time.py {' '.join(options.cases)} -o {options.output}\n")
+            script = "scripts/benchmarks/training/predicted_time.py"
+            file.write(f"# python {script} {' '.join(options.cases)} -o {options.output}\n")
             writer = csv.DictWriter(file, FIELDS)
             writer.writeheader()
             writer.writerows(rows)
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 def run_case(case: str, folder: Path) -> list[dict[str, str]]:
     """Return a row for the original and one for the rewritten graph of a case such as resnet18:75%."""
     name, _, budget = case.partition(":")
-    script = Path(__file__).with_name("export_models.py")
+    script = Path(__file__).resolve().parents[2] / "export_models.py"
     subprocess.run([sys.executable, str(script), name, "-o", str(folder)], check=True, stdout=subprocess.DEVNULL)
     path = folder / name / "training_model.onnx"
     measured = measure(path, load_device("host"), page_cache=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Is RAM what a plan says? Growth over steps, whole processes, long runs under a limit, and others beside them.
 
-    python scripts/process_memory.py -o scripts/results/process_memory.csv --stock-python .venv-stock/bin/python
+    PYTHONPATH=scripts python scripts/benchmarks/memory/process_memory.py --stock-python PYTHON -o OUT.csv
 
 Every case runs in a fresh process whose environment sets nothing of malloc. Kinds of rows:
 growth   a plain InferenceSession, five steps, everything bound: VmHWM after them less VmRSS before them, and the region
@@ -111,7 +111,7 @@ class Table:
         order = {name: place for place, name in enumerate(MODELS)}
         rows = sorted(self._rows.values(), key=lambda row: (KINDS.index(row["what"]), order[row["model"]]))
         with self._path.open("w", newline="", encoding="utf-8") as file:
-            file.write("# python scripts/process_memory.py -o scripts/results/process_memory.csv\n")
+            file.write("# python scripts/benchmarks/memory/process_memory.py -o scripts/results/process_memory.csv\n")
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
