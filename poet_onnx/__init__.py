@@ -1,4 +1,7 @@
-"""Energy-optimal training schedules for small machines, as an ONNX graph rewrite."""
+"""Energy-optimal training schedules for small machines, as an ONNX graph rewrite.
+
+The words that the code uses are explained in docs/how-it-works.md, "Glossary".
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ import pytest
 from cli_runs import Cli, assert_one_sentence
 from deep import sampled
 
-from poet_onnx.cli import command_line
 from poet_onnx.reporting.report import load_report
 
 
@@ -167,13 +165,6 @@ def test_profile_tells_of_what_small_budgets_may_need(
     profiled = cli("profile", model_path("resnet18"), *arguments)
     assert profiled.code == 0, profiled
     assert "nodes of 2 other variants of the graph" in profiled.out
-
-
-def test_every_option_in_the_readme_exists() -> None:
-    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    known = {option for command in command_line.commands.values() for p in command.params for option in p.opts}
-    known |= {option for parameter in command_line.params for option in parameter.opts}
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", readme)) <= known
 
 
 # The program itself

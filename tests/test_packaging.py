@@ -160,8 +160,3 @@ def test_wheel_built_for_this_machine_is_not_called_portable(wheel: zipfile.ZipF
     assert done.returncode == 1
     assert f"{copy.name} is only good for" in done.stderr
     assert copy.exists(), "a wheel that is refused keeps its name"
-
-
-def test_the_readme_shows_the_example_that_runs_on_the_board() -> None:
-    example = (ROOT / "scripts/release/aarch64/example.py").read_text(encoding="utf-8").split('"""\n\n', 1)[1]
-    assert example in (ROOT / "README.md").read_text(encoding="utf-8")
