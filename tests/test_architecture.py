@@ -98,6 +98,12 @@ def test_passes_know_neither_solver_nor_simulator(module: str) -> None:
     assert [name for name, _ in imports(SOURCES[module]) if name.startswith(PASSES_MAY_NOT_IMPORT)] == []
 
 
+@pytest.mark.parametrize("module", [name for name in SOURCES if not name.startswith("scheduling")])
+def test_the_scheduler_shows_one_face(module: str) -> None:
+    imported = {name.removeprefix("poet_onnx.") for name, _ in imports(SOURCES[module])}
+    assert {name for name in imported & SOURCES.keys() if name.startswith("scheduling.")} == set()
+
+
 @pytest.mark.parametrize(
     ("library", "homes"),
     [

@@ -229,7 +229,7 @@ def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int
     lives = Lifetimes(problem)
     prices, profile = Prices.of(lives), lives.profile(lives.order_of(order))
     plan = quick_plan(lives, prices, profile, budget)
-    bound = least_overhead(lives, prices, profile, budget, seconds=10)
+    bound = least_overhead(lives, prices, profile, budget)
     if plan is None:
         assert share < 1
         return
@@ -257,7 +257,7 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
         problem, order, budget = _training(seed, 3 + seed % 2, 0.2 * (seed % 4))
         lives = Lifetimes(problem)
         profile = lives.profile(lives.order_of(order))
-        bound = least_overhead(lives, Prices.of(lives), profile, budget, seconds=10)
+        bound = least_overhead(lives, Prices.of(lives), profile, budget)
         best = least_energy(replace(problem, budget_bytes=budget), order)
         if best is None:
             continue

@@ -26,7 +26,7 @@ def bounds(problem: ScheduleProblem, share: float, monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patch:
             patch.setattr(bound, "_implies", implies)
             patch.setattr(bound, "MOST_NODES", 100_000)
-            found.append(least_overhead(lives, prices, profile, budget, seconds=60.0))
+            found.append(least_overhead(lives, prices, profile, budget))
             rows.append(len(_Rows(lives, prices, profile, budget).needs()))
     return found, rows
 

@@ -20,9 +20,7 @@ from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.source import normalized
 from poet_onnx.rewriting.variants import variants
-from poet_onnx.scheduling import ordered_steps, smallest_budget
-from poet_onnx.scheduling.liveness import file_order
-from poet_onnx.scheduling.refusals import SmallestBudget
+from poet_onnx.scheduling import SmallestBudget, file_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import Replay, replay
 
 SCHEMA_VERSION = 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from poet_onnx.addresses import BLOCK_EXTRA_BYTES
 from poet_onnx.costing.costs import CostTable, cost_table
@@ -13,8 +12,7 @@ from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.variants import GraphVariant
-from poet_onnx.scheduling import memory_aware_order
-from poet_onnx.scheduling.liveness import build_instance
+from poet_onnx.scheduling import memory_aware_order, most_values_alive
 
 BLOCKS_BESIDES = 16
 """Blocks that may be there beside the graph's values: workspace, tokens, what a session passes in and out."""
@@ -75,9 +73,4 @@ def set_aside_bytes(problem: ScheduleProblem, order: Sequence[str], target: str)
     """
     if target != "stock":
         return 0
-    instance = build_instance(problem, order)
-    change = [0] * (len(order) + 1)
-    for value in range(len(instance.values)):
-        change[instance.producer[value]] += 1
-        change[min(instance.last_use(value), len(order) - 1) + 1] -= 1
-    return BLOCK_EXTRA_BYTES * (max(accumulate(change)) + BLOCKS_BESIDES)
+    return BLOCK_EXTRA_BYTES * (most_values_alive(problem, order) + BLOCKS_BESIDES)

@@ -18,7 +18,7 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import BudgetKind, Request
-from poet_onnx.scheduling.refusals import Terms
+from poet_onnx.scheduling import Terms
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from poet_onnx.plan import Plan
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.process import Placement
-from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
+from poet_onnx.scheduling import NoneExistsError, NothingFoundError
 
 ATTEMPTS = 4
 """Plans that are made, with paging and without, until the process keeps to its budget."""

@@ -25,12 +25,16 @@ from poet_onnx.rewriting.process import Placement, TrainingProcess
 from poet_onnx.rewriting.refusal import Failure, refusal
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.variants import GraphVariant, variant_of, variants
-from poet_onnx.scheduling import ordered_steps, schedule
-from poet_onnx.scheduling.bound import RELAXATION_SECONDS, least_overhead
-from poet_onnx.scheduling.eviction import Prices
-from poet_onnx.scheduling.incumbent import overhead_gap_of
-from poet_onnx.scheduling.liveness import Lifetimes, file_order
-from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, seconds_to_explain
+from poet_onnx.scheduling import (
+    NoneExistsError,
+    NothingFoundError,
+    file_order,
+    least_overhead_in_order,
+    ordered_steps,
+    overhead_gap_of,
+    schedule,
+    seconds_to_explain,
+)
 from poet_onnx.simulate import simulate
 from poet_onnx.training.description import Updates
 
@@ -242,9 +246,4 @@ def _is_worth_a_look(
 def may_be_cheaper(problem: ScheduleProblem, baseline: Baseline, best: Answer) -> bool:
     """Return whether the memory of another variant, in one order, leaves room for a plan worth looking for."""
     worth_joules = _worth_joules(best) - problem.base_joules
-    if worth_joules <= 0:
-        return False
-    lives = Lifetimes(problem)
-    profile = lives.profile(lives.order_of(baseline.order))
-    prices, budget_bytes = Prices.of(lives), problem.budget_bytes or 0
-    return least_overhead(lives, prices, profile, budget_bytes, seconds=RELAXATION_SECONDS) < worth_joules
+    return worth_joules > 0 and least_overhead_in_order(problem, baseline.order) < worth_joules

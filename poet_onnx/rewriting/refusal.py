@@ -12,7 +12,7 @@ from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.fitting import PageFileError, ProcessBudgetError
 from poet_onnx.rewriting.request import Request
-from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
+from poet_onnx.scheduling import NoneExistsError, NothingFoundError, Terms
 
 
 @dataclass(frozen=True)

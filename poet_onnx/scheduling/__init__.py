@@ -1,14 +1,35 @@
-"""Scheduling: the order of nodes, what is recomputed and what is paged, with a proof of how good that is."""
+"""Scheduling: the order of nodes, what is recomputed and what is paged, with a proof of how good that is.
 
-from poet_onnx.scheduling.incumbent import Progress
+What other packages need is here; nothing else of this one is theirs.
+"""
+
+from poet_onnx.scheduling.bound import least_overhead_in_order
+from poet_onnx.scheduling.incumbent import Progress, overhead_gap_of
+from poet_onnx.scheduling.liveness import file_order, most_values_alive
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.planner import ordered_steps, schedule
-from poet_onnx.scheduling.refusals import smallest_budget
+from poet_onnx.scheduling.refusals import (
+    NoneExistsError,
+    NothingFoundError,
+    SmallestBudget,
+    Terms,
+    seconds_to_explain,
+    smallest_budget,
+)
 
 __all__ = [
+    "NoneExistsError",
+    "NothingFoundError",
     "Progress",
+    "SmallestBudget",
+    "Terms",
+    "file_order",
+    "least_overhead_in_order",
     "memory_aware_order",
+    "most_values_alive",
     "ordered_steps",
+    "overhead_gap_of",
     "schedule",
+    "seconds_to_explain",
     "smallest_budget",
 ]

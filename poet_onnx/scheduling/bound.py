@@ -9,10 +9,12 @@ so that no plan in this order costs less.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Lifetimes, Profile
 
@@ -35,7 +37,14 @@ _Need = tuple[int, dict[int, int]]
 """Bytes that must be elsewhere at some place, and the bytes of each wait that can be."""
 
 
-def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int, *, seconds: float) -> float:
+def least_overhead_in_order(problem: ScheduleProblem, order: Sequence[str]) -> float:
+    """Return joules above the base energy that no plan of a problem in an order can stay below."""
+    lives = Lifetimes(problem)
+    profile = lives.profile(lives.order_of(order))
+    return least_overhead(lives, Prices.of(lives), profile, problem.budget_bytes or 0)
+
+
+def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> float:
     """Return joules that no plan of an order within a budget can stay below, those of the computations aside.
 
     Args:
@@ -43,7 +52,6 @@ def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_by
         prices: of the device, at least.
         profile: of the order.
         budget_bytes: bound on the transient peak.
-        seconds: a guard; the bound is lower, but holds, where it ends the search.
     """
     # Imported here, so that an order can be inspected where no solver is installed.
     from pyscipopt import Model, quicksum
@@ -83,7 +91,7 @@ def least_overhead(lives: Lifetimes, prices: Prices, profile: Profile, budget_by
         for variable, factor in factors[1:]:
             scip.addCoefLinear(row, variable, factor)
     scip.setParam("limits/nodes", MOST_NODES)
-    scip.setParam("limits/time", seconds)
+    scip.setParam("limits/time", RELAXATION_SECONDS)
     if optimize(scip):
         raise KeyboardInterrupt
     if scip.getStatus() == "infeasible":

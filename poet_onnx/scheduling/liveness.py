@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
@@ -102,6 +103,16 @@ class Instance:
         last_use = [position] * len(self.values)
         saved = self.shared_bytes(position, last_use)
         return sum(self.sizes[value] for value in own) + self.workspace[position] - saved
+
+
+def most_values_alive(problem: ScheduleProblem, order: Sequence[str]) -> int:
+    """Return how many values are alive at once in an order, at most, with nothing recomputed or paged."""
+    instance = build_instance(problem, order)
+    change = [0] * (len(order) + 1)
+    for value in range(len(instance.values)):
+        change[instance.producer[value]] += 1
+        change[min(instance.last_use(value), len(order) - 1) + 1] -= 1
+    return max(accumulate(change))
 
 
 def file_order(graph: TrainingGraph) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from poet_onnx.plan import Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.bound import RELAXATION_SECONDS, least_overhead
+from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.incumbent import WORTHWHILE
 from poet_onnx.scheduling.liveness import Profile, build_instance
@@ -160,7 +160,7 @@ class _Judge:
     def bound(self, profile: Profile) -> float:
         """Return joules of the step that no plan of an order costs less than."""
         lives = self.network.lives
-        least = least_overhead(lives, Prices.of(lives), profile, self.budget_bytes, seconds=RELAXATION_SECONDS)
+        least = least_overhead(lives, Prices.of(lives), profile, self.budget_bytes)
         return self.network.problem.base_joules + least
 
     def choice(

@@ -12,7 +12,7 @@ from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedErro
 from poet_onnx.plan import Action, Plan, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import attempt, solve_within_deadline
-from poet_onnx.scheduling.bound import RELAXATION_SECONDS, least_overhead
+from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.choices import class_in_order, solver_class
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.incumbent import (
@@ -266,7 +266,7 @@ class _Run:
             quick = None if incumbent.steps else quick_plan(lives, Prices.of(lives), profile, budget)
             if quick is not None:
                 incumbent.offer_steps(quick.steps)
-            least = least_overhead(lives, Prices.of(lives), profile, budget, seconds=RELAXATION_SECONDS)
+            least = least_overhead(lives, Prices.of(lives), profile, budget)
         except KeyboardInterrupt:
             self.ending = "interrupted"
             return
