@@ -104,7 +104,7 @@ def least_overhead_of_class(candidates: Candidates, budget_bytes: int) -> float 
 
 
 ClassState = tuple[int, int, int, int]
-"""Bit sets: values in RAM, values in storage, values read or supplied in this stage, slots whose results are unread."""
+"""Bit sets: values in RAM, values in storage, values read or restored in this stage, slots whose results are unread."""
 
 
 def _cheapest(found: Iterable[tuple[ClassState, float]]) -> dict[ClassState, float]:

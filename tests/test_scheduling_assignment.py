@@ -1,4 +1,4 @@
-"""Assignments that are changed a supply at a time: at any moment they are what they would be if made anew."""
+"""Assignments that are changed a restore at a time: at any moment they are what they would be if made anew."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tight_models import tight_model
 
 from poet_onnx.scheduling.assignment import Assignment, Before
 from poet_onnx.scheduling.memory_rows import Row
-from poet_onnx.scheduling.model import Supplies
+from poet_onnx.scheduling.model import Restores
 
-NOTHING = Supplies(frozenset(), frozenset())
+NOTHING = Restores(frozenset(), frozenset())
 
 
 def _is_as_made_anew(assignment: Assignment) -> bool:
-    supplies = Supplies(frozenset(assignment.recomputed), frozenset(assignment.paged_in))
-    anew = assignment.model.complete(supplies)
+    restores = Restores(frozenset(assignment.recomputed), frozenset(assignment.paged_in))
+    anew = assignment.model.complete(restores)
     return assignment.x == anew and np.allclose(assignment.activity, assignment.ceilings.activity(anew), rtol=1e-12)
 
 
@@ -27,8 +27,8 @@ def test_a_changed_assignment_is_as_one_made_anew(seed: int) -> None:
     model.time.append(Row(dict.fromkeys(model.recompute.values(), 1.0), high=1.0))
     rng = random.Random(seed)
     assignment = Assignment(model, model.complete(NOTHING))
-    choices = [Supplies(frozenset({key}), frozenset()) for key in model.recompute]
-    choices += [Supplies(frozenset(), frozenset({key})) for key in model.page_in]
+    choices = [Restores(frozenset({key}), frozenset()) for key in model.recompute]
+    choices += [Restores(frozenset(), frozenset({key})) for key in model.page_in]
     for _ in range(40):
         before = Before(set(assignment.recomputed), set(assignment.paged_in), {})
         levels, activity = list(assignment.x), assignment.activity.copy()

@@ -30,7 +30,7 @@ from proofs.timed import least_timed
 
 
 def _limited(seed: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
-    """Return a random problem with a budget and a deadline, and the order by rule."""
+    """Return a random problem with a budget and a deadline, and the baseline order."""
     rng = random.Random(seed)
     graph, costs = random_dag(seed, rng.randint(6, 20))
     problem = ScheduleProblem(graph, replace(costs, asynchronous=rng.random() < 0.7))
@@ -55,15 +55,15 @@ def test_a_free_order_never_loses_against_the_rule_within_a_deadline(monkeypatch
     better = plans = 0
     for seed in range(20, 45):
         problem, order = _limited(seed)
-        ruled, free = _planned(problem, order), _planned(problem, None)
+        in_baseline, free = _planned(problem, order), _planned(problem, None)
         if free is not None:
             simulate(problem, free.steps)
-        if ruled is None:
+        if in_baseline is None:
             better += free is not None
             continue
         plans += 1
         assert free is not None
-        spent, allowed = free.certificate.objective_joules, ruled.certificate.objective_joules
+        spent, allowed = free.certificate.objective_joules, in_baseline.certificate.objective_joules
         assert spent <= allowed * (1 + 1e-7)
         better += spent < allowed * (1 - 1e-7)
     assert plans > 10

@@ -20,7 +20,7 @@ from poet_onnx.plan import PlanClass
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.eviction import Eviction, Prices, evict
-from poet_onnx.scheduling.liveness import Lifetimes, Profile
+from poet_onnx.scheduling.liveness import Liveness, Profile
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.simulate import simulate
 
@@ -46,8 +46,8 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> ScheduleProblem:
     return ScheduleProblem(graph, cost_table(graph, load_device("a72")))
 
 
-def profile_of(problem: ScheduleProblem) -> tuple[Lifetimes, Profile]:
-    lives = Lifetimes(problem)
+def profile_of(problem: ScheduleProblem) -> tuple[Liveness, Profile]:
+    lives = Liveness(problem)
     return lives, lives.profile(lives.order_of(memory_aware_order(problem)))
 
 
@@ -78,7 +78,7 @@ def test_however_often_waits_are_cut_there_is_room_for_them(
     lives, profile = profile_of(problem)
     for percent in range(20, 100, 5):
         evict(lives, Prices.of(lives), profile, percent * profile.peak_bytes // 100)
-    assert most > 2 * len(profile.order), "no eviction cut more waits than there is room for at first"
+    assert most > 2 * len(profile.order), "no eviction cut more intervals than there is room for at first"
 
 
 def test_an_interrupt_is_never_lost_while_waits_are_chosen(problem: ScheduleProblem) -> None:

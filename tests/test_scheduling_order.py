@@ -21,7 +21,7 @@ from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
-from poet_onnx.scheduling.liveness import Lifetimes, build_instance, file_order
+from poet_onnx.scheduling.liveness import Liveness, build_instance, file_order
 from poet_onnx.scheduling.order import Dependencies, Mover, memory_aware_order, peak_bound
 from poet_onnx.scheduling.order_choice import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
@@ -137,28 +137,28 @@ def test_most_random_graphs_get_their_lowest_peak() -> None:
 @given(seed=st.integers(0, 10**6), layers=st.integers(1, 20), wide=st.booleans())
 def test_profile_counts_as_the_instance_does(seed: int, layers: int, wide: bool) -> None:
     problem = _wide(seed, layers) if wide else ScheduleProblem(*random_graph(seed, layers))
-    lives = Lifetimes(problem)
+    lives = Liveness(problem)
     deps = Dependencies(problem.graph)
     for order in (file_order(problem.graph), deps.drain_order(), deps.greedy_order(), memory_aware_order(problem)):
         profile = lives.profile(lives.order_of(order))
         instance = build_instance(problem, order)
         assert profile.levels.tolist() == instance.step_bytes()
         assert lives.names_of(profile.order) == order
-        waits = {
+        intervals = {
             (instance.values[value], first, last)
             for value in range(len(instance.values))
             for first, last in zip(
                 (instance.producer[value], *instance.uses[value]), instance.uses[value], strict=False
             )
         }
-        columns = (profile.waits.value, profile.waits.first, profile.waits.last)
-        assert {(lives.values[v], a, b) for v, a, b in zip(*map(np.ndarray.tolist, columns), strict=True)} == waits
+        columns = (profile.intervals.value, profile.intervals.first, profile.intervals.last)
+        assert {(lives.values[v], a, b) for v, a, b in zip(*map(np.ndarray.tolist, columns), strict=True)} == intervals
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(2, 20), data=st.data())
 def test_moves_keep_every_dependency(seed: int, count: int, data: st.DataObject) -> None:
     problem = _wide(seed, count)
-    lives, deps = Lifetimes(problem), Dependencies(problem.graph)
+    lives, deps = Liveness(problem), Dependencies(problem.graph)
     mover = Mover(lives, deps.before)
     order = lives.order_of(file_order(problem.graph))
     for _ in range(8):
@@ -226,7 +226,7 @@ def _training(seed: int, layers: int, share: float, *, scale: int = 1) -> tuple[
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 20), share=st.sampled_from([0.3, 0.5, 0.8, 1.0]))
 def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int, share: float) -> None:
     problem, order, budget = _training(seed, layers, share, scale=1000)
-    lives = Lifetimes(problem)
+    lives = Liveness(problem)
     prices, profile = Prices.of(lives), lives.profile(lives.order_of(order))
     plan = quick_plan(lives, prices, profile, budget)
     bound = least_overhead(lives, prices, profile, budget)
@@ -243,7 +243,7 @@ def test_quick_plans_are_found_nearly_everywhere() -> None:
     found = 0
     for seed in range(60):
         problem, order, budget = _training(seed, 5 + seed % 20, 0.5, scale=1000)
-        lives = Lifetimes(problem)
+        lives = Liveness(problem)
         profile = lives.profile(lives.order_of(order))
         plan = evict(lives, Prices.of(lives), profile, budget)
         found += plan is not None
@@ -255,7 +255,7 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
     compared = tight = 0
     for seed in range(16):
         problem, order, budget = _training(seed, 3 + seed % 2, 0.2 * (seed % 4))
-        lives = Lifetimes(problem)
+        lives = Liveness(problem)
         profile = lives.profile(lives.order_of(order))
         bound = least_overhead(lives, Prices.of(lives), profile, budget)
         best = least_energy(replace(problem, budget_bytes=budget), order)
@@ -272,15 +272,15 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
 @settings(max_examples=5)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 10), share=st.sampled_from([0.3, 0.6, 1.0]))
 def test_the_order_for_a_budget_is_proven_better_or_the_rule(seed: int, layers: int, share: float) -> None:
-    problem, rule, budget = _training(seed, layers, share, scale=1000)
+    problem, baseline, budget = _training(seed, layers, share, scale=1000)
     choice = order_for(problem, budget)
     assert _is_allowed(problem, choice.order)
     assert choice.peak_bytes == _peak(problem, choice.order)
     if choice.steps:
         prediction = simulate(replace(problem, budget_bytes=budget), choice.steps)
         assert prediction.energy_joules == choice.energy_joules
-    if choice.order != rule:
-        assert choice.energy_joules < choice.rule_bound_joules
+    if choice.order != baseline:
+        assert choice.energy_joules < choice.baseline_bound_joules
     assert choice == order_for(problem, budget)
 
 
@@ -293,13 +293,13 @@ def test_another_order_is_taken_where_it_is_proven_better(seed: int) -> None:
     moves = {value: TransferCost(1.0, tensors[value].size_bytes / 1e5) for value in values}
     costs = replace(problem.costs, nodes=nodes, page_out=moves, page_in=moves, asynchronous=True)
     problem = replace(problem, graph=replace(problem.graph, tensors=tensors), costs=costs)
-    rule = memory_aware_order(problem)
-    instance = build_instance(problem, rule)
-    budget = (max(map(instance.smallest_node_bytes, range(14))) + _peak(problem, rule)) // 2
+    baseline = memory_aware_order(problem)
+    instance = build_instance(problem, baseline)
+    budget = (max(map(instance.smallest_node_bytes, range(14))) + _peak(problem, baseline)) // 2
     choice = order_for(problem, budget)
-    assert choice.order != rule
+    assert choice.order != baseline
     assert _is_allowed(problem, choice.order)
-    assert choice.energy_joules < choice.rule_bound_joules <= choice.rule_energy_joules
+    assert choice.energy_joules < choice.baseline_bound_joules <= choice.baseline_energy_joules
     assert simulate(replace(problem, budget_bytes=budget), choice.steps).energy_joules == choice.energy_joules
 
 
@@ -311,13 +311,13 @@ def test_the_order_for_a_budget_of_real_models(name: str, share: float, model_pa
     assert _is_allowed(problem, choice.order)
     assert choice.steps
     prediction = simulate(replace(problem, budget_bytes=budget), choice.steps)
-    assert prediction.energy_joules == choice.energy_joules <= choice.rule_energy_joules
+    assert prediction.energy_joules == choice.energy_joules <= choice.baseline_energy_joules
 
 
 def test_a_little_more_memory_does_not_lead_to_a_worse_order(model_path: Callable[..., Path]) -> None:
     problem = real_problem(model_path("mobilenet"), "a72")
-    rule = memory_aware_order(problem)
-    smallest, peak = smallest_budget(problem, rule).budget_bytes, _peak(problem, rule)
+    baseline = memory_aware_order(problem)
+    smallest, peak = smallest_budget(problem, baseline).budget_bytes, _peak(problem, baseline)
     energies: list[float] = []
     for share in (0.0, 0.004, 0.01):
         plans: list[tuple[Step, ...]] = []

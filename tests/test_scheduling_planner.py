@@ -96,8 +96,8 @@ def test_the_memory_aware_order_is_not_made_again_where_it_is_known(monkeypatch:
 
     graph, costs = random_dag(5, 20)
     problem = _between(ScheduleProblem(graph, costs), 0.3)
-    rule, alone = memory_aware_order(problem), schedule(problem)
+    baseline, alone = memory_aware_order(problem), schedule(problem)
     for module in ("planner", "order_choice"):
         monkeypatch.setattr(f"poet_onnx.scheduling.{module}.memory_aware_order", fail)
-    assert schedule(problem, rule=rule).steps == alone.steps
-    assert schedule(replace(problem, budget_bytes=None), rule=rule).steps == ordered_steps(rule)
+    assert schedule(problem, baseline=baseline).steps == alone.steps
+    assert schedule(replace(problem, budget_bytes=None), baseline=baseline).steps == ordered_steps(baseline)

@@ -13,12 +13,12 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import bound, memory_aware_order
 from poet_onnx.scheduling.bound import _implies, _Rows, least_overhead
 from poet_onnx.scheduling.eviction import Prices
-from poet_onnx.scheduling.liveness import Lifetimes
+from poet_onnx.scheduling.liveness import Liveness
 
 
 def bounds(problem: ScheduleProblem, share: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[int]]:
     """Return the bound, and the number of rows, with the rows that others imply left out and with all."""
-    lives = Lifetimes(problem)
+    lives = Liveness(problem)
     profile = lives.profile(lives.order_of(memory_aware_order(problem)))
     prices, budget = Prices.of(lives), int(share * profile.peak_bytes)
     found, rows = [], []
@@ -56,7 +56,7 @@ def test_few_rows_are_left_of_a_real_model(model_path: Callable[..., Path], monk
         ((5, {1: 3, 2: 4}), (5, {1: 3, 2: 4}), True),
         ((5, {1: 3, 2: 4}), (2, {2: 4}), True),  # at most 3 of the 5 are not in the other
         ((5, {1: 3, 2: 4}), (3, {2: 4}), False),
-        ((5, {1: 3, 2: 4}), (4, {1: 2, 2: 4}), True),  # one byte of wait 1 is not
+        ((5, {1: 3, 2: 4}), (4, {1: 2, 2: 4}), True),  # one byte of interval 1 is not
         ((5, {1: 3}), (5, {1: 3, 2: 4}), True),
         ((4, {1: 3}), (5, {1: 3, 2: 4}), False),
     ],

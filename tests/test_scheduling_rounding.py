@@ -50,7 +50,7 @@ def test_scip_takes_what_is_rounded_at_its_root() -> None:
         watcher = Watcher(model, variables, 1e4 / base_joules, incumbent, limits, interrupts=Interrupts())
         scip.includeEventhdlr(watcher, "watcher", "")
         rounding = Rounding(watcher)
-        scip.includeHeur(rounding, "rounding by gaps", "", "P", timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE)
+        scip.includeHeur(rounding, "rounding by intervals", "", "P", timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE)
         scip.setParam("limits/nodes", 1)
         scip.optimize()
         if rounding.next_node > 1:

@@ -16,7 +16,7 @@ from poet_onnx.plan import Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule, smallest_budget
 from poet_onnx.scheduling.eviction import Prices
-from poet_onnx.scheduling.liveness import Lifetimes
+from poet_onnx.scheduling.liveness import Liveness
 from poet_onnx.scheduling.local_search import improve
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.starts import paged_start, start_from
@@ -37,7 +37,7 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
         return
     improved = improve(model, start, time_limit_seconds=2.0)
     assert model.joules(improved) <= model.joules(start) + 1e-12
-    assert improved == model.complete(model.supplies(improved))
+    assert improved == model.complete(model.restores(improved))
     assert model.ceilings().excess_bytes(improved) <= 0
     for row in model.rows:
         total = sum(coefficient * improved[variable] for variable, coefficient in row.terms.items())
@@ -49,7 +49,7 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
 
 
 def _quick_steps(problem: ScheduleProblem) -> tuple[Step, ...]:
-    lives = Lifetimes(problem)
+    lives = Liveness(problem)
     profile = lives.profile(lives.order_of(memory_aware_order(problem)))
     quick = quick_plan(lives, Prices.of(lives), profile, problem.budget_bytes or 0)
     return quick.steps if quick is not None else ()

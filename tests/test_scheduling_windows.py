@@ -20,7 +20,7 @@ from poet_onnx.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
-from proofs.assignments import admits, supplies_of
+from proofs.assignments import admits, restores_of
 from proofs.finding import exact_bytes
 
 
@@ -33,10 +33,10 @@ def _is_admitted(graph: TrainingGraph, costs: CostTable, steps: tuple[Step, ...]
         instance = build_instance(problem, file_order(graph))
         timing = replace(relaxed_timing(instance, prediction.seconds), **rows)
         model = formulate(instance, prediction.transient_peak_bytes, timing)
-        supplies = supplies_of(model, steps)
-        assert supplies is not None
+        restores = restores_of(model, steps)
+        assert restores is not None
         assert model.proves
-        return admits(model, supplies)
+        return admits(model, restores)
 
 
 def test_a_window_ends_behind_the_recomputes_of_its_last_stage() -> None:

@@ -35,7 +35,7 @@ _Levels = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _History:
-    """What may supply a value, and when.
+    """What may restore a value, and when.
 
     Attributes:
         producer: the stage whose node makes it, behind those that make what it is made from.
@@ -78,7 +78,7 @@ class Ancestry:
     """The rows (7) of a model."""
 
     def __init__(self, model: Formulation) -> None:
-        """Note what may supply each value that is not in RAM all its life."""
+        """Note what may restore each value that is not in RAM all its life."""
         self._histories = {value: _history(model, value) for value in model.candidates.events}
         reads = sorted(_reads(model), key=lambda read: read.stage)
         self._reads = [read for read in reads if self._histories[read.value].recomputes]
@@ -146,10 +146,10 @@ class _Relaxed:
         level = self._x[history.retained[:count]] + self._since(history.page_ins) + made
         return _Sources(level, chosen)
 
-    def _since(self, supplies: tuple[tuple[int, int], ...]) -> _Levels:
-        """Return the sum of supplies from each stage on, up to the present one."""
+    def _since(self, restores: tuple[tuple[int, int], ...]) -> _Levels:
+        """Return the sum of restores from each stage on, up to the present one."""
         levels = np.zeros(self._stage + 1)
-        for stage, variable in supplies:
+        for stage, variable in restores:
             if stage <= self._stage:
                 levels[stage] += self._x[variable]
         return np.cumsum(levels[::-1])[::-1]
@@ -161,8 +161,8 @@ class _Relaxed:
             history, source = self._histories[value], int(self._sources[value].input[begin])
             if history.retained[begin] >= 0:
                 variables.append(int(history.retained[begin]))
-            supplies = history.page_ins if source >= 0 else (*history.page_ins, *history.recomputes)
-            variables.extend(variable for stage, variable in supplies if begin <= stage <= self._stage)
+            restores = history.page_ins if source >= 0 else (*history.page_ins, *history.recomputes)
+            variables.extend(variable for stage, variable in restores if begin <= stage <= self._stage)
             if source < 0:
                 break
             value = source
@@ -173,7 +173,7 @@ class _Relaxed:
 
 
 def _history(model: Formulation, value: int) -> _History:
-    """Return what may supply a value."""
+    """Return what may restore a value."""
     candidates = model.candidates
     events = candidates.events[value]
     retained = np.full(len(candidates.instance.nodes), -1)

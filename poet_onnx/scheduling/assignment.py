@@ -1,7 +1,7 @@
-"""An assignment of the model's variables that can be changed a supply at a time, and back.
+"""An assignment of the model's variables that can be changed a restore at a time, and back.
 
-A supply ends a value's absence at one of its events, by page-in or by recompute. All other variables follow from the
-supplies; only those of the few values concerned are set anew.
+A restore ends a value's absence at one of its events, by page-in or by recompute. All other variables follow from the
+restores; only those of the few values concerned are set anew.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poet_onnx.scheduling.model import Formulation, Supplies
+from poet_onnx.scheduling.model import Formulation, Restores
 
 
 @dataclass
 class Before:
-    """What a move has changed: supplies as they were, and the former levels of variables."""
+    """What a move has changed: restores as they were, and the former levels of variables."""
 
     recomputed: set[tuple[int, int]]
     paged_in: set[tuple[int, int]]
@@ -23,14 +23,14 @@ class Before:
 
 
 class Assignment:
-    """A schedule as the model sees it: supplies, all variables, and how full every row is."""
+    """A schedule as the model sees it: restores, all variables, and how full every row is."""
 
     def __init__(self, model: Formulation, x: list[float]) -> None:
         self.model = model
         self.x = list(x)
-        supplies = model.supplies(x)
-        self.recomputed = set(supplies.recomputed)
-        self.paged_in = set(supplies.paged_in)
+        restores = model.restores(x)
+        self.recomputed = set(restores.recomputed)
+        self.paged_in = set(restores.paged_in)
         self.at = {
             (value, event.stage): index
             for value, events in model.candidates.events.items()
@@ -40,7 +40,7 @@ class Assignment:
         self.activity = self.ceilings.activity(self.x)
         self.costs = np.asarray(model.cost)
 
-    def supplied(self) -> list[tuple[int, int]]:
+    def restored(self) -> list[tuple[int, int]]:
         """Return the values brought back, with their events."""
         made = [
             (value, self.at[value, stage])
@@ -50,7 +50,7 @@ class Assignment:
         ]
         return [*self.paged_in, *made]
 
-    def is_supplied(self, value: int, index: int) -> bool:
+    def is_restored(self, value: int, index: int) -> bool:
         """Return whether a value is brought back at one of its events."""
         return (value, index) in self.paged_in or self.own(value, index) in self.recomputed
 
@@ -69,7 +69,7 @@ class Assignment:
         return index
 
     def read_in(self, value: int, stage: int) -> bool:
-        """Return whether a stage itself needs a value; what only later stages need is not supplied there."""
+        """Return whether a stage itself needs a value; what only later stages need is not restored there."""
         index = self.at.get((value, stage))
         return index is not None and self.read_at(value, index)
 
@@ -79,24 +79,24 @@ class Assignment:
         slots = self.model.candidates.slots[event.stage]
         return event.main or any((event.stage, slots[slot]) in self.recomputed for slot in event.readers)
 
-    def touched(self, supplies: Supplies) -> set[int]:
-        """Return the values that supplies read or make."""
+    def touched(self, restores: Restores) -> set[int]:
+        """Return the values that restores read or make."""
         units = self.model.candidates.units
-        values = {value for value, _ in supplies.paged_in}
-        for _, number in supplies.recomputed:
+        values = {value for value, _ in restores.paged_in}
+        for _, number in restores.recomputed:
             values.update(units[number].inputs, units[number].outputs)
         return values
 
     def cost(self) -> float:
-        """Return joules of all supplies."""
+        """Return joules of all restores."""
         return float(self.costs @ np.asarray(self.x))
 
     def saved(self, before: Before) -> float:
         """Return joules saved by a move."""
         return sum(self.model.cost[variable] * (level - self.x[variable]) for variable, level in before.levels.items())
 
-    def put(self, added: Supplies, dropped: Supplies, before: Before) -> None:
-        """Change supplies and all variables that follow from them, whatever the rows say."""
+    def put(self, added: Restores, dropped: Restores, before: Before) -> None:
+        """Change restores and all variables that follow from them, whatever the rows say."""
         self.recomputed = (self.recomputed - dropped.recomputed) | added.recomputed
         self.paged_in = (self.paged_in - dropped.paged_in) | added.paged_in
         stage = self.stage(added if added.recomputed or added.paged_in else dropped)
@@ -118,15 +118,15 @@ class Assignment:
         for variable, level in levels.items():
             self.x[variable] = level
 
-    def stage(self, supplies: Supplies) -> int:
-        """Return the stage that the supplies of one move belong to."""
-        for stage, _ in supplies.recomputed:
+    def stage(self, restores: Restores) -> int:
+        """Return the stage that the restores of one move belong to."""
+        for stage, _ in restores.recomputed:
             return stage
-        value, index = next(iter(supplies.paged_in))
+        value, index = next(iter(restores.paged_in))
         return self.model.candidates.events[value][index].stage
 
     def _prune(self, stage: int) -> set[int]:
-        """Drop supplies of a stage that nothing needs any more; return the values concerned."""
+        """Drop restores of a stage that nothing needs any more; return the values concerned."""
         candidates = self.model.candidates
         touched: set[int] = set()
         for number in reversed(candidates.slots[stage]):
@@ -144,7 +144,7 @@ class Assignment:
         """Return the variables of some values, and of a stage's recomputes, that have other levels now.
 
         Args:
-            values: whose supplies or readers have changed, at that stage only.
+            values: whose restores or readers have changed, at that stage only.
             stage: its number.
         """
         model = self.model

@@ -23,7 +23,7 @@ SEARCH_SHARE = 0.25
 """Of the time that is left, a guard for a local search that others follow; it mostly ends by itself in less."""
 
 START_CHANGES = MOST_CHANGES // 8
-"""Of supplies, in the local search for a start: what SCIP's first relaxation is rounded to is better in most cases."""
+"""Of restores, in the local search for a start: what SCIP's first relaxation is rounded to is better in most cases."""
 
 
 def attempt(

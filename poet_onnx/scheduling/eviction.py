@@ -1,7 +1,7 @@
-"""A quick plan for an order: which values leave RAM between two uses, and how each one comes back.
+"""A quick plan for an order: which values leave RAM between two uses, and how each one is restored.
 
-Where the memory is highest above the budget, the wait that costs least for what it frees is spent outside RAM; its
-value comes back by a page-in or by running its node again, and what that run reads must be there by then. That takes
+Where the memory is highest above the budget, the value whose retention interval costs least for what it frees leaves
+RAM. It is paged in again, or its node runs again, and what that run reads must be there by then. That takes
 milliseconds, so that many orders can be compared.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from poet_onnx.scheduling.liveness import Integers, Lifetimes, Profile
+from poet_onnx.scheduling.liveness import Integers, Liveness, Profile
 
 Numbers = NDArray[np.float64]
 
@@ -25,17 +25,17 @@ SMALLEST_SHARE = 1e-4
 
 
 MOST_IMPROVEMENT_VISITS = 400_000
-"""Waits that the improvement of one plan may look at."""
+"""Intervals that the improvement of one plan may look at."""
 
 MOST_CUTS, CUTS_BESIDES = 2, 536
-"""Cuts of waits, for each wait that there is and besides, after which an eviction gives up."""
+"""Cuts of intervals, for each interval that there is and besides, after which an eviction gives up."""
 
 MOST_RESTARTS = 12
 """Times that recomputes which leave no way out are forbidden before paging alone is tried."""
 
 
-RAM, STORAGE, NOWHERE = range(3)
-"""Where a value is during a wait, and so how it comes back.
+RAM, STORAGE, DROPPED = range(3)
+"""Where a value is during an interval, and so how it comes back.
 
 Plain numbers, for they are kept in arrays: NumPy asks the members of an enumeration whether they are arrays, which is
 slow, and drops an interrupt that comes while they answer.
@@ -56,13 +56,13 @@ class Prices:
     rerun: Numbers
 
     @classmethod
-    def of(cls, lives: Lifetimes) -> Prices:
+    def of(cls, lives: Liveness) -> Prices:
         """Return the prices of a problem's device; a transfer that stops the step pays for the time."""
         problem, costs = lives.problem, lives.problem.costs
-        waits = 0.0 if costs.asynchronous else costs.idle_watts
+        idle = 0.0 if costs.asynchronous else costs.idle_watts
         movable = costs.page_out.keys() & costs.page_in.keys() if problem.paging else frozenset()
         tables = [
-            np.array([t[v].joules + waits * t[v].seconds if v in movable else math.inf for v in lives.values])
+            np.array([t[v].joules + idle * t[v].seconds if v in movable else math.inf for v in lives.values])
             for t in (costs.page_out, costs.page_in)
         ]
         rerun = [
@@ -75,44 +75,46 @@ class Prices:
 
 
 class Eviction:
-    """Waits of an order's values, and where each value is meanwhile.
+    """Intervals of an order's values, and where each value is meanwhile.
 
     Attributes:
-        visits: waits that were looked at, a measure of work.
+        visits: intervals that were looked at, a measure of work.
     """
 
     def __init__(
         self,
-        lives: Lifetimes,
+        lives: Liveness,
         prices: Prices,
         profile: Profile,
         budget_bytes: int,
         *,
         held: frozenset[tuple[int, int]] = frozenset(),
     ) -> None:
-        """Start with everything in RAM; values of `held` (value, start of the wait) come back by page-in alone."""
+        """Start with everything in RAM; values of `held` (value, start of the interval) come back by page-in alone."""
         self.lives, self.prices, self.profile = lives, prices, profile
         self.excess: Integers = profile.levels - budget_bytes
-        waits = profile.waits
+        intervals = profile.intervals
         above = np.concatenate(([0], np.cumsum(self.excess > 0)))
-        useful = (waits.last > waits.first + 1) & (lives.sizes[waits.value] >= SMALLEST_SHARE * budget_bytes)
-        useful &= ~lives.kept[waits.value]
-        useful &= above[waits.last] > above[np.minimum(waits.first + 1, len(profile.order))]
+        useful = (intervals.last > intervals.first + 1) & (
+            lives.sizes[intervals.value] >= SMALLEST_SHARE * budget_bytes
+        )
+        useful &= ~lives.kept[intervals.value]
+        useful &= above[intervals.last] > above[np.minimum(intervals.first + 1, len(profile.order))]
         self.count = int(useful.sum())
-        # A wait is cut in two where its value is needed for a recompute.
-        self.most_waits = (1 + MOST_CUTS) * self.count + CUTS_BESIDES
-        self.value, self.first, self.last = waits.value[useful], waits.first[useful], waits.last[useful]
-        self.home = np.zeros(self.count, dtype=np.int64)
+        # An interval is cut in two where its value is needed for a recompute.
+        self.most_intervals = (1 + MOST_CUTS) * self.count + CUTS_BESIDES
+        self.value, self.first, self.last = intervals.value[useful], intervals.first[useful], intervals.last[useful]
+        self.placement = np.zeros(self.count, dtype=np.int64)
         self.rerun = np.full(self.count, math.inf)
         self._grow()
         self.cause: dict[int, int] = {}
         self.of_value: dict[int, list[int]] = {}
         self._known: dict[tuple[int, int], float] = {}
-        for wait in range(self.count):
-            value = int(self.value[wait])
-            self.of_value.setdefault(value, []).append(wait)
-            if (value, int(self.first[wait])) not in held:
-                self.rerun[wait] = self._rerun_price(value, int(self.last[wait]))
+        for interval in range(self.count):
+            value = int(self.value[interval])
+            self.of_value.setdefault(value, []).append(interval)
+            if (value, int(self.first[interval])) not in held:
+                self.rerun[interval] = self._rerun_price(value, int(self.last[interval]))
         self.paged = np.zeros(len(lives.values), dtype=np.int64)
         self.visits = len(profile.order)
 
@@ -138,18 +140,18 @@ class Eviction:
     @property
     def joules(self) -> float:
         """Return what all transfers and reruns cost."""
-        home, value = self.home[: self.count], self.value[: self.count]
-        stored = value[home == STORAGE]
+        placement, value = self.placement[: self.count], self.value[: self.count]
+        stored = value[placement == STORAGE]
         price = self.prices.page_in[stored].sum() + self.prices.page_out[np.unique(stored)].sum()
-        return float(price + self.rerun[: self.count][home == NOWHERE].sum())
+        return float(price + self.rerun[: self.count][placement == DROPPED].sum())
 
     def fill(self, *, at_peak: bool, barred: int = -1) -> bool:
         """Send values away until the memory keeps to the budget; return whether it does.
 
         Args:
-            at_peak: judge a wait by what it frees where memory is highest, otherwise by all that it frees above the
-                budget.
-            barred: a wait that must not be used.
+            at_peak: judge an interval by what it frees where memory is highest, otherwise by all that it frees above
+                the budget.
+            barred: an interval that must not be used.
         """
         excess = self.excess
         while True:
@@ -159,10 +161,10 @@ class Eviction:
                 return True
             count = self.count
             self.visits += count
-            fits = (first[:count] < place) & (place < last[:count]) & (self.home[:count] == RAM)
+            fits = (first[:count] < place) & (place < last[:count]) & (self.placement[:count] == RAM)
             chosen = np.nonzero(fits)[0]
             chosen = chosen[chosen != barred]
-            if not len(chosen) or count > self.most_waits:
+            if not len(chosen) or count > self.most_intervals:
                 return False
             value = self.value[chosen]
             page = self.prices.page_in[value] + np.where(self.paged[value] > 0, 0.0, self.prices.page_out[value])
@@ -176,18 +178,18 @@ class Eviction:
             best = int(np.argmin(price / frees))
             if price[best] == math.inf:
                 return False
-            wait = int(chosen[best])
-            self.send(wait, STORAGE if page[best] <= self.rerun[wait] else NOWHERE)
+            interval = int(chosen[best])
+            self.send(interval, STORAGE if page[best] <= self.rerun[interval] else DROPPED)
 
-    def send(self, wait: int, home: int) -> None:
-        """Let a value be elsewhere during a wait."""
-        value = int(self.value[wait])
-        self.excess[self.first[wait] + 1 : self.last[wait]] -= self.lives.sizes[value]
-        self.home[wait] = home
-        if home == STORAGE:
+    def send(self, interval: int, placement: int) -> None:
+        """Let a value be elsewhere during an interval."""
+        value = int(self.value[interval])
+        self.excess[self.first[interval] + 1 : self.last[interval]] -= self.lives.sizes[value]
+        self.placement[interval] = placement
+        if placement == STORAGE:
             self.paged[value] += 1
         else:
-            self._require(value, int(self.last[wait]), wait)
+            self._require(value, int(self.last[interval]), interval)
 
     def _require(self, value: int, place: int, cause: int) -> None:
         """Have all that a rerun of a value's node reads in RAM before a place."""
@@ -200,58 +202,58 @@ class Eviction:
                 if self.profile.last_use[read] < place:
                     stack.append(read)
                     continue
-                for wait in self.of_value.get(read, ()):
-                    if self.first[wait] < place < self.last[wait]:
-                        if self._cut(wait, place, cause):
+                for interval in self.of_value.get(read, ()):
+                    if self.first[interval] < place < self.last[interval]:
+                        if self._cut(interval, place, cause):
                             stack.append(read)
                         break
 
-    def _cut(self, wait: int, place: int, cause: int) -> bool:
-        """End a wait earlier and let another begin there; return whether its value is made again at that place."""
-        new, value = self.count, int(self.value[wait])
+    def _cut(self, interval: int, place: int, cause: int) -> bool:
+        """End an interval earlier and let another begin there; return whether its value is made again at that place."""
+        new, value = self.count, int(self.value[interval])
         if new == len(self.value):
             self._grow()
         self.count += 1
-        self.value[new], self.first[new], self.last[new] = value, place, self.last[wait]
-        self.rerun[new] = self.rerun[wait]
-        if self.home[wait].item() != RAM:
-            self.excess[place : self.last[wait]] += self.lives.sizes[value]
-        self.last[wait] = place
-        if self.rerun[wait] < math.inf:
-            self.rerun[wait] = self._rerun_price(value, place)
+        self.value[new], self.first[new], self.last[new] = value, place, self.last[interval]
+        self.rerun[new] = self.rerun[interval]
+        if self.placement[interval].item() != RAM:
+            self.excess[place : self.last[interval]] += self.lives.sizes[value]
+        self.last[interval] = place
+        if self.rerun[interval] < math.inf:
+            self.rerun[interval] = self._rerun_price(value, place)
         self.of_value[value].append(new)
         self.cause[new] = cause
-        return bool(self.home[wait].item() == NOWHERE)
+        return bool(self.placement[interval].item() == DROPPED)
 
     def _grow(self) -> None:
-        """Make room for as many waits again."""
+        """Make room for as many intervals again."""
         more = self.count + 64
-        self.value, self.first, self.last, self.home = (
+        self.value, self.first, self.last, self.placement = (
             np.concatenate((array, np.zeros(more, dtype=np.int64)))
-            for array in (self.value, self.first, self.last, self.home)
+            for array in (self.value, self.first, self.last, self.placement)
         )
         self.rerun = np.concatenate((self.rerun, np.full(more, math.inf)))
 
-    def bring_back(self, wait: int) -> None:
-        """Keep a value in RAM during a wait."""
-        self.excess[self.first[wait] + 1 : self.last[wait]] += self.lives.sizes[self.value[wait]]
-        if self.home[wait].item() == STORAGE:
-            self.paged[self.value[wait]] -= 1
-        self.home[wait] = RAM
+    def bring_back(self, interval: int) -> None:
+        """Keep a value in RAM during an interval."""
+        self.excess[self.first[interval] + 1 : self.last[interval]] += self.lives.sizes[self.value[interval]]
+        if self.placement[interval].item() == STORAGE:
+            self.paged[self.value[interval]] -= 1
+        self.placement[interval] = RAM
 
     def prune(self) -> None:
         """Keep in RAM what there turned out to be room for, the dearest first."""
-        for wait in self.away():
-            between = self.excess[self.first[wait] + 1 : self.last[wait]]
-            if int(between.max(initial=-(2**62))) + self.lives.sizes[self.value[wait]] <= 0:
-                self.bring_back(wait)
+        for interval in self.away():
+            between = self.excess[self.first[interval] + 1 : self.last[interval]]
+            if int(between.max(initial=-(2**62))) + self.lives.sizes[self.value[interval]] <= 0:
+                self.bring_back(interval)
 
     def away(self) -> list[int]:
-        """Return the waits that are spent outside RAM, the dearest first."""
-        waits = np.nonzero(self.home[: self.count])[0]
-        is_stored = self.home[waits] == STORAGE
-        price = np.where(is_stored, self._page_price(self.value[waits]), self.rerun[waits])
-        return [int(wait) for wait in waits[np.lexsort((waits, -price))]]
+        """Return the intervals that are spent outside RAM, the dearest first."""
+        intervals = np.nonzero(self.placement[: self.count])[0]
+        is_stored = self.placement[intervals] == STORAGE
+        price = np.where(is_stored, self._page_price(self.value[intervals]), self.rerun[intervals])
+        return [int(interval) for interval in intervals[np.lexsort((intervals, -price))]]
 
     def _page_price(self, value: Integers) -> Numbers:
         """Return the joules of a page-in of values, with the share of their page-outs that falls to it."""
@@ -261,23 +263,23 @@ class Eviction:
         """Try to keep each value that is away, or to bring it back in the other way, and stay with what is cheaper."""
         best = self.joules
         most_visits = self.visits + MOST_IMPROVEMENT_VISITS
-        for wait in self.away():
+        for interval in self.away():
             if self.visits > most_visits:
                 return
-            for home in (RAM, NOWHERE, STORAGE):
-                now = self.home[wait].item()
-                if now in (RAM, home):
+            for placement in (RAM, DROPPED, STORAGE):
+                now = self.placement[interval].item()
+                if now in (RAM, placement):
                     continue
-                if home == NOWHERE and self.rerun[wait] >= self._page_price(self.value[wait]):
+                if placement == DROPPED and self.rerun[interval] >= self._page_price(self.value[interval]):
                     continue
-                if home == STORAGE and self.prices.page_in[self.value[wait]] >= self.rerun[wait]:
+                if placement == STORAGE and self.prices.page_in[self.value[interval]] >= self.rerun[interval]:
                     continue
                 saved = self._save()
                 self.visits += self.count
-                self.bring_back(wait)
-                if home != RAM:
-                    self.send(wait, home)
-                fits = self.fill(at_peak=at_peak, barred=wait)
+                self.bring_back(interval)
+                if placement != RAM:
+                    self.send(interval, placement)
+                fits = self.fill(at_peak=at_peak, barred=interval)
                 if fits:
                     self.prune()
                 if fits and self.joules < best * (1 - 1e-9):
@@ -286,14 +288,14 @@ class Eviction:
                     self._restore(saved)
 
     def guilty(self) -> frozenset[tuple[int, int]]:
-        """Return (value, start) of the waits whose reruns keep other values in RAM where memory is highest."""
+        """Return (value, start) of the intervals whose reruns keep other values in RAM where memory is highest."""
         place = int(np.argmax(self.excess))
         causes = {cause for new, cause in self.cause.items() if self.first[new] - 1 <= place < self.last[new]}
         return frozenset((int(self.value[cause]), int(self.first[cause])) for cause in causes)
 
     def _save(self) -> _Saved:
         arrays = {name: getattr(self, name).copy() for name in _ARRAYS}
-        return _Saved(arrays, self.count, {value: [*waits] for value, waits in self.of_value.items()})
+        return _Saved(arrays, self.count, {value: [*intervals] for value, intervals in self.of_value.items()})
 
     def _restore(self, saved: _Saved) -> None:
         for name, array in saved.arrays.items():
@@ -301,13 +303,13 @@ class Eviction:
         self.count, self.of_value = saved.count, saved.of_value
 
 
-_ARRAYS = ("excess", "value", "first", "last", "home", "paged", "rerun")
+_ARRAYS = ("excess", "value", "first", "last", "placement", "paged", "rerun")
 """What of an eviction changes with every value that is sent away or brought back."""
 
 
 @dataclass(frozen=True)
 class _Saved:
-    """What an eviction goes back to: its arrays, by name, the number of its waits, and the waits of each value."""
+    """What an eviction goes back to: its arrays, by name, how many intervals there are, and those of each value."""
 
     arrays: dict[str, Integers | Numbers]
     count: int
@@ -315,7 +317,7 @@ class _Saved:
 
 
 def evict(
-    lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int, *, at_peak: bool = True
+    lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int, *, at_peak: bool = True
 ) -> Eviction | None:
     """Return a quick plan that keeps to a budget, or None if none was found.
 

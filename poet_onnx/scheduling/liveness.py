@@ -192,11 +192,11 @@ Order: TypeAlias = "NDArray[np.int64]"
 
 
 @dataclass(frozen=True)
-class Waits:
+class Intervals:
     """Times between two neighbouring uses of a value, its making being the first one.
 
     Attributes:
-        value: number of each wait's value.
+        value: number of each interval's value.
         first, last: positions of the two uses.
     """
 
@@ -214,14 +214,14 @@ class Profile:
         position: place of each node.
         levels: transient bytes while the node at each place runs.
         last_use: last place at which each value is used; the end of the order for graph outputs.
-        waits: all of them, those of one value side by side.
+        intervals: all of them, those of one value side by side.
     """
 
     order: Order
     position: Integers
     levels: Integers
     last_use: Integers
-    waits: Waits
+    intervals: Intervals
 
     @property
     def peak_bytes(self) -> int:
@@ -229,7 +229,7 @@ class Profile:
         return int(self.levels.max(initial=0))
 
 
-class Lifetimes:
+class Liveness:
     """A graph's nodes and values by number.
 
     Attributes:
@@ -303,8 +303,8 @@ class Lifetimes:
         np.subtract.at(change, last_use + 1, self.sizes)
         levels = np.cumsum(change)[:count] + self.workspace[order]
         self._share(levels, position, last_use)
-        waits = Waits(self._use_value[1:][self._same], used_at[:-1][self._same], used_at[1:][self._same])
-        return Profile(order, position, levels, last_use, waits)
+        intervals = Intervals(self._use_value[1:][self._same], used_at[:-1][self._same], used_at[1:][self._same])
+        return Profile(order, position, levels, last_use, intervals)
 
     def _share(self, levels: Integers, position: Integers, last_use: Integers) -> None:
         """Take off what outputs save by taking over the buffers of inputs that die."""

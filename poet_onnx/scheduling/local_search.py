@@ -1,6 +1,6 @@
-"""Local search: from a feasible schedule to a cheap one, a supply at a time, in milliseconds instead of LP solves.
+"""Local search: from a feasible schedule to a cheap one, a restore at a time, in milliseconds instead of LP solves.
 
-A move replaces one supply by another or by keeping the value in RAM, and sends others out of RAM to make room.
+A move replaces one restore by another or by keeping the value in RAM, and sends others out of RAM to make room.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from poet_onnx.scheduling.assignment import Assignment, Before
-from poet_onnx.scheduling.model import Formulation, Supplies
+from poet_onnx.scheduling.model import Formulation, Restores
 
 MOST_EJECTIONS = 6
 """Values that one move may send out of RAM to make room for another."""
@@ -26,7 +26,7 @@ MOST_PRICED = 6
 """Values that are looked at closely before one is ejected."""
 
 MOST_CHANGES = 40_000
-"""Changes of supplies after which the search ends, the same on any machine: 4 to 8 s on a desktop's core."""
+"""Changes of restores after which the search ends, the same on any machine: 4 to 8 s on a desktop's core."""
 
 MOST_SHAKES = 400
 SHAKES_IN_VAIN = 120
@@ -75,11 +75,11 @@ class _Search(Assignment):
     def __init__(self, model: Formulation, x: list[float], most_changes: int) -> None:
         super().__init__(model, x)
         self.retained = {variable: key for key, variable in model.retain.items()}
-        self.cheapest = _cheapest_supplies(model)
+        self.cheapest = _cheapest_restores(model)
         self.changes, self.most_changes = 0, most_changes
 
-    def put(self, added: Supplies, dropped: Supplies, before: Before) -> None:
-        """Change supplies, and count that."""
+    def put(self, added: Restores, dropped: Restores, before: Before) -> None:
+        """Change restores, and count that."""
         self.changes += 1
         super().put(added, dropped, before)
 
@@ -98,16 +98,16 @@ class _Search(Assignment):
             ejection = self._ejection(row, float(excess[row]), set())
             if ejection is None:
                 return False
-            self.put(ejection, Supplies(frozenset(), frozenset()), before)
+            self.put(ejection, Restores(frozenset(), frozenset()), before)
         return False
 
     def descend(self, deadline: float) -> bool:
-        """Try every move once, the dearest supply first; return whether anything became cheaper."""
+        """Try every move once, the dearest restore first; return whether anything became cheaper."""
         better = False
-        for value, index in sorted(self.supplied(), key=lambda key: (-self._price(*key), key)):
+        for value, index in sorted(self.restored(), key=lambda key: (-self._price(*key), key)):
             if self.is_over(deadline):
                 return False
-            if self.is_supplied(value, index):
+            if self.is_restored(value, index):
                 better |= any(self._try(*move) for move in self._moves(value, index))
         return better
 
@@ -129,14 +129,14 @@ class _Search(Assignment):
         waiting = [self.retained[variable] for variable in there if variable in self.retained]
         journal = Before(set(), set(), {})
         for value, index in rng.sample(waiting, min(len(waiting), rng.randint(1, 4))):
-            supply = self._supply(value, self.next_use(value, index))
-            if supply is not None:
-                self.put(supply, Supplies(frozenset(), frozenset()), journal)
+            restore = self._restore(value, self.next_use(value, index))
+            if restore is not None:
+                self.put(restore, Restores(frozenset(), frozenset()), journal)
         if not (self.activity > self.ceilings.limit).any():
             away = self._away(row)
             away.sort(key=lambda key: (-self._price(*key) * rng.uniform(0.5, 1.0), key))
             for value, index in away:
-                if self.is_supplied(value, index):
+                if self.is_restored(value, index):
                     any(self._try(*move) for move in self._moves(value, index))
             if self.cost() < cost - 1e-12:
                 return True
@@ -144,16 +144,16 @@ class _Search(Assignment):
         return False
 
     def _away(self, row: int) -> list[tuple[int, int]]:
-        """Return the supplies that end an absence which reaches over a memory row."""
+        """Return the restores that end an absence which reaches over a memory row."""
         away = []
         for variable in self.ceilings.spanning(row):
             if self.x[variable] > 0.5 or variable not in self.retained:
                 continue
             value, index = self.retained[variable]
             last = len(self.model.candidates.events[value]) - 1
-            while index < last and not self.is_supplied(value, index):
+            while index < last and not self.is_restored(value, index):
                 index += 1
-            if self.is_supplied(value, index):
+            if self.is_restored(value, index):
                 away.append((value, index))
         return away
 
@@ -165,12 +165,12 @@ class _Search(Assignment):
         own = self.own(value, index)
         return 0.0 if own is None else model.cost[model.recompute[own]]
 
-    def _moves(self, value: int, index: int) -> Iterator[tuple[Supplies, Supplies]]:
-        """Yield (supplies to add, supplies to drop) that end the value's absence in another way."""
+    def _moves(self, value: int, index: int) -> Iterator[tuple[Restores, Restores]]:
+        """Yield (restores to add, restores to drop) that end the value's absence in another way."""
         own = self.own(value, index)
-        nothing = Supplies(frozenset(), frozenset())
+        nothing = Restores(frozenset(), frozenset())
         if (value, index) in self.paged_in:
-            paged = Supplies(frozenset(), frozenset({(value, index)}))
+            paged = Restores(frozenset(), frozenset({(value, index)}))
             yield nothing, paged
             if own is not None:
                 for thrifty in (True, False):
@@ -178,17 +178,17 @@ class _Search(Assignment):
                     if chain is not None:
                         yield chain, paged
         elif own is not None:
-            remade = Supplies(frozenset({own}), frozenset())
+            remade = Restores(frozenset({own}), frozenset())
             yield nothing, remade
             if (value, index) in self.model.page_in:
-                yield Supplies(frozenset(), frozenset({(value, index)})), remade
+                yield Restores(frozenset(), frozenset({(value, index)})), remade
 
-    def _chain(self, own: tuple[int, int], thrifty: bool) -> Supplies | None:
-        """Return what recomputes a unit: its inputs are kept in RAM until then, or supplied in the cheaper way.
+    def _chain(self, own: tuple[int, int], thrifty: bool) -> Restores | None:
+        """Return what recomputes a unit: its inputs are kept in RAM until then, or restored in the cheaper way.
 
         Args:
             own: stage and unit.
-            thrifty: keep the inputs, which costs memory; otherwise supply those that are not there.
+            thrifty: keep the inputs, which costs memory; otherwise restore those that are not there.
         """
         model, stage = self.model, own[0]
         recomputed, paged_in = {own}, set()
@@ -196,7 +196,7 @@ class _Search(Assignment):
         while stack:
             for value in model.candidates.units[stack.pop()].inputs:
                 index = self.at[value, stage]
-                if thrifty or self.x[model.retain[value, index]] > 0.5 or self.is_supplied(value, index):
+                if thrifty or self.x[model.retain[value, index]] > 0.5 or self.is_restored(value, index):
                     continue
                 maker = self.own(value, index)
                 page = model.page_in.get((value, index))
@@ -211,9 +211,9 @@ class _Search(Assignment):
                     paged_in.add((value, index))
             if len(recomputed) > LONGEST_CHAIN:
                 return None
-        return Supplies(frozenset(recomputed), frozenset(paged_in))
+        return Restores(frozenset(recomputed), frozenset(paged_in))
 
-    def _try(self, added: Supplies, dropped: Supplies) -> bool:
+    def _try(self, added: Restores, dropped: Restores) -> bool:
         """Make a move if the result is cheaper and feasible, values in its way being ejected from RAM."""
         before = Before(set(self.recomputed), set(self.paged_in), {})
         busy = self.touched(added) | self.touched(dropped)
@@ -229,31 +229,31 @@ class _Search(Assignment):
             if ejection is None:
                 break
             busy |= self.touched(ejection)
-            self.put(ejection, Supplies(frozenset(), frozenset()), before)
+            self.put(ejection, Restores(frozenset(), frozenset()), before)
         self.take_back(before)
         return False
 
-    def _ejection(self, row: int, excess_bytes: float, busy: set[int]) -> Supplies | None:
-        """Return the supplies that replace keeping a value in RAM through a memory row, the cheapest for its bytes."""
+    def _ejection(self, row: int, excess_bytes: float, busy: set[int]) -> Restores | None:
+        """Return the restores that replace keeping a value in RAM through a memory row, the cheapest for its bytes."""
         ranked = []
         for variable, size in self.ceilings.spanning(row).items():
             key = self.retained.get(variable)
             if key is not None and key[0] not in busy and self.x[variable] > 0.5:
                 bytes_helping = min(size, excess_bytes)
                 ranked.append((self.cheapest.get(key[0], 0.0) / bytes_helping, key, bytes_helping))
-        best: tuple[float, Supplies] | None = None
+        best: tuple[float, Restores] | None = None
         for _, (value, index), bytes_helping in heapq.nsmallest(MOST_PRICED, ranked):
-            supply = self._supply(value, self.next_use(value, index))
-            if supply is None:
+            restore = self._restore(value, self.next_use(value, index))
+            if restore is None:
                 continue
-            price = self._price_of(supply) / bytes_helping
+            price = self._price_of(restore) / bytes_helping
             if best is None or price < best[0]:
-                best = price, supply
+                best = price, restore
         return None if best is None else best[1]
 
-    def _supply(self, value: int, index: int) -> Supplies | None:
-        """Return the cheapest way to supply a value at one of its events, if there is one."""
-        page = Supplies(frozenset(), frozenset({(value, index)})) if (value, index) in self.model.page_in else None
+    def _restore(self, value: int, index: int) -> Restores | None:
+        """Return the cheapest way to restore a value at one of its events, if there is one."""
+        page = Restores(frozenset(), frozenset({(value, index)})) if (value, index) in self.model.page_in else None
         own = self.own(value, index)
         if own is None:
             return page
@@ -264,17 +264,17 @@ class _Search(Assignment):
             return page
         return chain
 
-    def _price_of(self, supplies: Supplies) -> float:
-        """Return what supplies cost that are not there yet."""
+    def _price_of(self, restores: Restores) -> float:
+        """Return what restores cost that are not there yet."""
         model = self.model
-        price = sum(model.cost[model.recompute[key]] for key in supplies.recomputed - self.recomputed)
-        for value, index in supplies.paged_in - self.paged_in:
+        price = sum(model.cost[model.recompute[key]] for key in restores.recomputed - self.recomputed)
+        for value, index in restores.paged_in - self.paged_in:
             price += model.cost[model.page_in[value, index]]
             price += model.cost[model.page_out[value]] * (self.x[model.page_out[value]] < 0.5)
         return price
 
 
-def _cheapest_supplies(model: Formulation) -> dict[int, float]:
+def _cheapest_restores(model: Formulation) -> dict[int, float]:
     """Return what bringing each value back costs at least: a page-in, or a recompute whose inputs are all there."""
     prices: dict[int, float] = {}
     for (value, _), variable in model.page_in.items():

@@ -38,8 +38,8 @@ from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.memory_rows import TOKEN_BYTES_EACH, Ceilings, MemoryRows, Row, memory_rows
 
 
-class Supplied(Protocol):
-    """What tells which supplies there are: `Supplies`, or what changes them."""
+class Restored(Protocol):
+    """What tells which restores there are: `Restores`, or what changes them."""
 
     @property
     def recomputed(self) -> AbstractSet[tuple[int, int]]:
@@ -51,7 +51,7 @@ class Supplied(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Supplies:
+class Restores:
     """What a schedule decides; all the rest follows.
 
     Attributes:
@@ -116,24 +116,24 @@ class Formulation:
         """Return the variable that recomputes a value at one of its events, if any."""
         return None if event.own is None else self.recompute[stage, self.candidates.slots[stage][event.own]]
 
-    def complete(self, supplies: Supplies) -> list[float]:
+    def complete(self, restores: Restores) -> list[float]:
         """Return values for all variables, given which units are recomputed where and which page-ins happen.
 
-        What is retained follows: a value stays in RAM into an event unless it is supplied anew there or not needed.
+        What is retained follows: a value stays in RAM into an event unless it is restored anew there or not needed.
         """
         x = [0.0] * len(self.cost)
-        for key in supplies.recomputed:
+        for key in restores.recomputed:
             x[self.recompute[key]] = 1.0
-        for key in supplies.paged_in:
+        for key in restores.paged_in:
             x[self.page_in[key]] = 1.0
             x[self.page_out[key[0]]] = 1.0
         for value in self.candidates.events:
-            for index, retained, needed, _ in self.walk_back(value, supplies):
+            for index, retained, needed, _ in self.walk_back(value, restores):
                 x[self.retain[value, index]] = float(retained)
                 for place, flag in enumerate(needed):
                     if (value, index, place) in self.needed:
                         x[self.needed[value, index, place]] = float(flag)
-                for variable, level in self.fetches(value, index, supplies):
+                for variable, level in self.fetches(value, index, restores):
                     x[variable] = level
             if value in self.leaving:
                 x[self.leaving[value]] = max(x[self.retain[value, 0]], x[self.page_out[value]])
@@ -141,7 +141,7 @@ class Formulation:
 
     def exact(self, x: Sequence[float]) -> list[float]:
         """Return a solver's assignment with whole numbers: what it decides, and all that follows."""
-        return self.complete(self.supplies(x))
+        return self.complete(self.restores(x))
 
     def joules(self, x: Sequence[float]) -> float:
         """Return what an assignment of the variables costs."""
@@ -151,31 +151,31 @@ class Formulation:
         """Return the rows of memory and time in a form that is quick to evaluate."""
         return Ceilings(self.memory, self.time, len(self.cost))
 
-    def useful(self, supplies: Supplies) -> Supplies:
-        """Return the supplies that something needs; a solver within its gap may leave others."""
+    def useful(self, restores: Restores) -> Restores:
+        """Return the restores that something needs; a solver within its gap may leave others."""
         while True:
             paged_in: set[tuple[int, int]] = set()
             recomputed: set[tuple[int, int]] = set()
             for value, events in self.candidates.events.items():
-                for index, _, _, used in self.walk_back(value, supplies):
+                for index, _, _, used in self.walk_back(value, restores):
                     event = events[index]
                     if used and event.own is not None:
                         recomputed.add((event.stage, self.candidates.slots[event.stage][event.own]))
                     if used:
                         paged_in.add((value, index))
-            kept = Supplies(supplies.recomputed & recomputed, supplies.paged_in & paged_in)
-            if kept == supplies:
+            kept = Restores(restores.recomputed & recomputed, restores.paged_in & paged_in)
+            if kept == restores:
                 return kept
-            supplies = kept
+            restores = kept
 
     def walk_back(
-        self, value: int, supplies: Supplied, *, since: int | None = None, wanted: bool = False
+        self, value: int, restores: Restored, *, since: int | None = None, wanted: bool = False
     ) -> Iterator[tuple[int, bool, list[bool], bool]]:
         """Yield, from a value's last event to its first: index, retained into it, needed from each reader on, used.
 
         Args:
             value: its number.
-            supplies: what there is of it and others.
+            restores: what there is of it and others.
             since: the event to begin with, if not the last one.
             wanted: whether the value is retained into the event behind that.
         """
@@ -186,16 +186,16 @@ class Formulation:
             needed: list[bool] = []
             later = wanted
             for slot in reversed(event.readers):
-                later = later or (event.stage, slots[slot]) in supplies.recomputed
+                later = later or (event.stage, slots[slot]) in restores.recomputed
                 needed.insert(0, later)
-            remade = event.own is not None and (event.stage, slots[event.own]) in supplies.recomputed
+            remade = event.own is not None and (event.stage, slots[event.own]) in restores.recomputed
             used = event.main or wanted or later
             if remade and needed:
                 needed[0] = True
-            wanted = used and not remade and (value, index) not in supplies.paged_in
+            wanted = used and not remade and (value, index) not in restores.paged_in
             yield index, wanted, needed, used
 
-    def fetches(self, value: int, index: int, supplies: Supplied) -> Iterator[tuple[int, float]]:
+    def fetches(self, value: int, index: int, restores: Restored) -> Iterator[tuple[int, float]]:
         """Yield the variables that say by which reader a value is paged in at one of its events, and their levels."""
         if (value, index, 0) not in self.fetched:
             return
@@ -203,13 +203,13 @@ class Formulation:
         slots = self.candidates.slots[event.stage]
         there = False
         for place, slot in enumerate(event.readers):
-            there = there or (event.stage, slots[slot]) in supplies.recomputed
-            yield self.fetched[value, index, place], float(there and (value, index) in supplies.paged_in)
+            there = there or (event.stage, slots[slot]) in restores.recomputed
+            yield self.fetched[value, index, place], float(there and (value, index) in restores.paged_in)
 
-    def supplies(self, x: Sequence[float]) -> Supplies:
-        """Return the supplies that an assignment of the variables describes."""
+    def restores(self, x: Sequence[float]) -> Restores:
+        """Return the restores that an assignment of the variables describes."""
         return self.useful(
-            Supplies(
+            Restores(
                 frozenset(key for key, variable in self.recompute.items() if x[variable] > 0.5),
                 frozenset(key for key, variable in self.page_in.items() if x[variable] > 0.5),
             )
@@ -271,7 +271,7 @@ def _formulate(
     model = Formulation(candidates, budget_bytes, deadline_seconds)
     model.proves = timing is None or timing.leaves_none_out
     _add_variables(model)
-    _add_supply_rows(model)
+    _add_restore_rows(model)
     _add_just_in_time_rows(model)
     if timing is not None:
         add_footprints(model, timing)
@@ -310,27 +310,27 @@ def _add_variables(model: Formulation) -> None:
             model.page_out[value] = model.variable(cost.joules + waits * cost.seconds)
 
 
-def _add_supply_rows(model: Formulation) -> None:
+def _add_restore_rows(model: Formulation) -> None:
     candidates = model.candidates
     for value, events in candidates.events.items():
         for index, event in enumerate(events):
-            supply = {model.retain[value, index]: 1.0}
+            restore = {model.retain[value, index]: 1.0}
             if (value, index) in model.page_in:
-                supply[model.page_in[value, index]] = 1.0
+                restore[model.page_in[value, index]] = 1.0
                 model.rows.append(Row({model.page_in[value, index]: 1.0, model.page_out[value]: -1.0}, high=0.0))
             own = model.own(event.stage, event)
             if own is not None:
-                supply[own] = 1.0
+                restore[own] = 1.0
             if event.main:
-                model.rows.append(Row(supply, low=1.0, high=1.0))
+                model.rows.append(Row(restore, low=1.0, high=1.0))
                 continue
             slots = candidates.slots[event.stage]
             readers = [model.recompute[event.stage, slots[slot]] for slot in event.readers]
             for reader in readers:
-                model.rows.append(Row({**supply, reader: -1.0}, low=0.0))
+                model.rows.append(Row({**restore, reader: -1.0}, low=0.0))
             following = model.retain.get((value, index + 1))
             if following is not None:
-                model.rows.append(Row({**supply, following: -1.0}, low=0.0))
+                model.rows.append(Row({**restore, following: -1.0}, low=0.0))
             needed = [model.needed[value, index, place] for place in range(len(readers))]
             behind = [*needed[1:], following][: len(needed)]
             for flag, reader, later in zip(needed, readers, behind, strict=True):

@@ -1,7 +1,7 @@
 """Memory-aware order: the cheapest way to lower the peak, for it costs neither time nor energy.
 
 ONNX Runtime's artifact generator puts every gradient accumulator at the end, so that all weight gradients are alive
-together, and hoists nodes that read constants alone to the front. Several orders are made by rule, the best one is
+together, and hoists nodes that read constants alone to the front. Several orders are made by baseline, the best one is
 improved by moving nodes around its peak, and the file's own order is kept when nothing beats it.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from poet_onnx.graph import Node, Phase, TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.liveness import Integers, Lifetimes, Order, Profile, file_order
+from poet_onnx.scheduling.liveness import Integers, Liveness, Order, Profile, file_order
 
 MOST_MOVED = 64
 """Nodes that one move may take along."""
@@ -25,7 +25,7 @@ MOST_MOVED = 64
 class Mover:
     """Who must run before whom, by number."""
 
-    def __init__(self, lives: Lifetimes, before: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, lives: Liveness, before: Mapping[str, Sequence[str]]) -> None:
         self.before = [[lives.number[other] for other in before[name]] for name in lives.names]
         self.behind: list[list[int]] = [[] for _ in lives.names]
         for node, earlier in enumerate(self.before):
@@ -96,7 +96,7 @@ LEAST_GAIN = 0.001
 def memory_aware_order(problem: ScheduleProblem) -> tuple[str, ...]:
     """Return an order of the graph's nodes whose peak is as low as was found, never above the file's."""
     deps = Dependencies(problem.graph)
-    lives = Lifetimes(problem)
+    lives = Liveness(problem)
     orders = [file_order(problem.graph), deps.drain_order(), deps.greedy_order()]
     starts = sorted((lives.profile(lives.order_of(order)) for order in orders), key=_quality)
     mover = Mover(lives, deps.before)
@@ -233,7 +233,7 @@ class Dependencies:
 class _PeakSearch:
     """Moves nodes across the peak while that lowers it."""
 
-    def __init__(self, lives: Lifetimes, mover: Mover) -> None:
+    def __init__(self, lives: Liveness, mover: Mover) -> None:
         self.lives, self.mover = lives, mover
         self.trials = 0
 
@@ -280,28 +280,32 @@ class _PeakSearch:
         return best
 
 
-def _moved(profile: Profile, lives: Lifetimes, mover: Mover) -> Iterator[Order | None]:
+def _moved(profile: Profile, lives: Liveness, mover: Mover) -> Iterator[Order | None]:
     """Yield orders in which a life that spans the peak is shorter, the largest value's first; None for no such one."""
-    order, position, waits = profile.order, profile.position, profile.waits
+    order, position, intervals = profile.order, profile.position, profile.intervals
     peak = int(np.argmax(profile.levels)) if len(order) else 0
-    across = np.nonzero((waits.first < peak) & (peak < waits.last))[0]
+    across = np.nonzero((intervals.first < peak) & (peak < intervals.last))[0]
     made_at = position[lives.maker]
 
-    def rank(wait: int) -> tuple[int, int, int]:
-        value = int(waits.value[wait])
+    def rank(interval: int) -> tuple[int, int, int]:
+        value = int(intervals.value[interval])
         return -int(lives.sizes[value]), int(made_at[value]), value
 
     spans = sorted(across.tolist(), key=rank)
-    for wait in spans:
-        value, first, last = int(waits.value[wait]), int(waits.first[wait]), int(waits.last[wait])
-        later = waits.last[(waits.value == value) & (waits.last > peak)]
+    for interval in spans:
+        value, first, last = (
+            int(intervals.value[interval]),
+            int(intervals.first[interval]),
+            int(intervals.last[interval]),
+        )
+        later = intervals.last[(intervals.value == value) & (intervals.last > peak)]
         yield mover.pull(order, position, later.tolist(), peak)
         if first == made_at[value]:
             yield mover.push(order, position, first, last)
     for value in np.nonzero(lives.kept & (made_at < peak))[0].tolist():
         yield mover.push(order, position, int(made_at[value]), len(order))
-    for wait in spans:
-        first, last = int(waits.first[wait]), int(waits.last[wait])
+    for interval in spans:
+        first, last = int(intervals.first[interval]), int(intervals.last[interval])
         yield mover.pull(order, position, [last], first + 1)
         yield mover.push(order, position, first, last)
         yield mover.push(order, position, first, peak + 1)
@@ -312,11 +316,11 @@ def peak_bound(problem: ScheduleProblem) -> int:
 
     While a node runs, every value is alive that must be made before it and read behind it.
     """
-    lives = Lifetimes(problem)
+    lives = Liveness(problem)
     return _bound(lives, Mover(lives, Dependencies(problem.graph).before))
 
 
-def _bound(lives: Lifetimes, mover: Mover) -> int:
+def _bound(lives: Liveness, mover: Mover) -> int:
     """Return the most bytes that must be alive while a node runs, in any order; buffers are shared where they can be.
 
     A value must be alive if its maker is the node or must run before it, and it is an output of the graph, or the node

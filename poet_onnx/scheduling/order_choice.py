@@ -1,10 +1,10 @@
 """The order for a budget: the one in which least energy goes into recompute and paging.
 
-The order by rule has the lowest peak, but what lies above a budget is more than the peak. A local search looks for
+The baseline order has the lowest peak, but what lies above a budget is more than the peak. A local search looks for
 orders with cheap quick plans. What it finds is a matter of luck and matters most where plans are dear: there it is made
 again, for two smaller budgets. These are the same for all budgets near each other, so that a little more RAM seldom
-leads to an order that is worse. The order by rule stays unless another one has a plan that the simulator accepts, that
-meets the deadline, and that is cheaper than a bound on all plans of the order by rule.
+leads to an order that is worse. The baseline order stays unless another one has a plan that the simulator accepts, that
+meets the deadline, and that is cheaper than a bound on all plans of the baseline order.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.incumbent import WORTHWHILE
 from poet_onnx.scheduling.liveness import Profile, build_instance
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.order_search import RULE, Candidate, Network, OrderSearch, ranked
+from poet_onnx.scheduling.order_search import BASELINE, Candidate, Network, OrderSearch, ranked
 from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
 
 CHOSEN = 3
-"""Orders that are judged by the simulator besides the order by rule."""
+"""Orders that are judged by the simulator besides the baseline order."""
 
 BUDGET_RATIO = 1.08
 """Between the budgets for which orders are looked for where plans are dear."""
@@ -37,11 +37,11 @@ class OrderChoice:
 
     Attributes:
         order: names of the nodes.
-        rule: the rule by which the order was made, "+ moves" if it was changed.
+        baseline: the baseline by which the order was made, "+ moves" if it was changed.
         peak_bytes: transient peak with nothing recomputed or paged.
         energy_joules: of the step by the quick plan, infinite if there is none.
-        rule_energy_joules: the same of the memory-aware order.
-        rule_bound_joules: no plan in the memory-aware order costs less, of any class; 0 where it was not needed.
+        baseline_energy_joules: the same of the memory-aware order.
+        baseline_bound_joules: no plan in the memory-aware order costs less, of any class; 0 where it was not needed.
         steps: of the quick plan; empty if there is none. It keeps to the budget, and to the deadline where a quick plan
             of any order that was judged does.
         rival: the order with the cheapest quick plan where it is not proven to be better than the memory-aware one,
@@ -49,11 +49,11 @@ class OrderChoice:
     """
 
     order: tuple[str, ...]
-    rule: str
+    baseline: str
     peak_bytes: int
     energy_joules: float
-    rule_energy_joules: float
-    rule_bound_joules: float
+    baseline_energy_joules: float
+    baseline_bound_joules: float
     steps: tuple[Step, ...]
     rival: tuple[str, ...] = ()
 
@@ -64,7 +64,7 @@ def order_for(
     *,
     seconds: float = 20.0,
     seed: int = 0,
-    rule: Sequence[str] | None = None,
+    baseline: Sequence[str] | None = None,
     found: Callable[[tuple[Step, ...]], None] | None = None,
 ) -> OrderChoice:
     """Return the order in which the cheapest plan within a budget was found if it beats all of the memory-aware order.
@@ -75,33 +75,35 @@ def order_for(
         seconds: of the processor, half of them for the search; a guard against large graphs on slow machines only, and
             the answer depends on the rest alone where it is not reached.
         seed: of the random moves.
-        rule: the memory-aware order, if it is known.
+        baseline: the memory-aware order, if it is known.
         found: called with the steps of each plan that the simulator accepts, in whatever order.
     """
     begin = time.thread_time()
-    judge = _Judge(Network.of(problem, rule or memory_aware_order(problem)), budget_bytes, begin + seconds / 2)
-    by_rule = judge.network.rule
-    base = judge.quick_plan(by_rule)
+    judge = _Judge(Network.of(problem, baseline or memory_aware_order(problem)), budget_bytes, begin + seconds / 2)
+    baseline_profile = judge.network.baseline
+    base = judge.quick_plan(baseline_profile)
     if base is not None and found is not None:
         found(base.steps)
-    if by_rule.peak_bytes <= budget_bytes or judge.largest_node_bytes > budget_bytes:
-        return judge.choice(RULE, by_rule, base, base)
-    best, name, plan = by_rule, RULE, base
+    if baseline_profile.peak_bytes <= budget_bytes or judge.largest_node_bytes > budget_bytes:
+        return judge.choice(BASELINE, baseline_profile, base, base)
+    best, name, plan = baseline_profile, BASELINE, base
     for candidate in judge.candidates(seed)[:CHOSEN]:
         if time.thread_time() > begin + seconds:
             break
         quick = judge.quick_plan(candidate.profile)
         if quick is not None and (plan is None or quick.rank(problem) < plan.rank(problem)):
-            best, name, plan = candidate.profile, candidate.rule, quick
+            best, name, plan = candidate.profile, candidate.baseline, quick
     if plan is not None and plan is not base and found is not None:
         found(plan.steps)
-    if best is by_rule or plan is None:
-        return judge.choice(RULE, by_rule, base, base)
-    bound = judge.bound(by_rule)
+    if best is baseline_profile or plan is None:
+        return judge.choice(BASELINE, baseline_profile, base, base)
+    bound = judge.bound(baseline_profile)
     late, joules = plan.rank(problem)
     if not late and joules < bound:
         return judge.choice(name, best, plan, base, bound)
-    return replace(judge.choice(RULE, by_rule, base, base, bound), rival=judge.network.lives.names_of(best.order))
+    return replace(
+        judge.choice(BASELINE, baseline_profile, base, base, bound), rival=judge.network.lives.names_of(best.order)
+    )
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class _Judge:
         return max(map(instance.smallest_node_bytes, range(len(instance.nodes))), default=0)
 
     def candidates(self, seed: int) -> list[Candidate]:
-        """Return orders other than the rule's, the most promising first."""
+        """Return orders other than the baseline's, the most promising first."""
         search = OrderSearch(self.network, self.budget_bytes, self.end, seed)
         found = self._others(search.candidates())
         if min((one.joules for one in found), default=0.0) <= WORTHWHILE * self.network.problem.base_joules:
@@ -128,23 +130,23 @@ class _Judge:
             if time.thread_time() > self.end:
                 break
             others = OrderSearch(self.network, smaller, self.end, seed).restarted()
-            found += [search.candidate(other.rule, other.profile) for other in others[:CHOSEN]]
+            found += [search.candidate(other.baseline, other.profile) for other in others[:CHOSEN]]
         found = ranked(found)
         found += [search.polished(one) for one in found[:CHOSEN]]
         return self._others(ranked(found))
 
     def _others(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates without the order by rule."""
-        rule = self.network.rule.order.tobytes()
-        return [one for one in candidates if one.profile.order.tobytes() != rule]
+        """Return the candidates without the baseline order."""
+        baseline = self.network.baseline.order.tobytes()
+        return [one for one in candidates if one.profile.order.tobytes() != baseline]
 
     def _smaller_budgets(self) -> list[int]:
         """Return the last two of a row of budgets that do not depend on the one that is asked for."""
-        rule = self.network.rule
-        low, high = 0, rule.peak_bytes
+        baseline = self.network.baseline
+        low, high = 0, baseline.peak_bytes
         while high - low > max(1, high // 1000) and time.thread_time() < self.end:
             middle = (low + high) // 2
-            if evict(self.network.lives, self.network.prices, rule, middle) is None:
+            if evict(self.network.lives, self.network.prices, baseline, middle) is None:
                 low = middle
             else:
                 high = middle
@@ -164,12 +166,12 @@ class _Judge:
         return self.network.problem.base_joules + least
 
     def choice(
-        self, rule: str, profile: Profile, plan: QuickPlan | None, base: QuickPlan | None, bound: float = 0.0
+        self, baseline: str, profile: Profile, plan: QuickPlan | None, base: QuickPlan | None, bound: float = 0.0
     ) -> OrderChoice:
         """Return an order as the answer."""
         return OrderChoice(
             self.network.lives.names_of(profile.order),
-            rule,
+            baseline,
             profile.peak_bytes,
             plan.prediction.energy_joules if plan is not None else math.inf,
             base.prediction.energy_joules if base is not None else math.inf,

@@ -1,8 +1,8 @@
 """Local search for an order in which little energy goes into recompute and paging.
 
-Several orders by rule are compared by quick plans, and the best ones are changed where the memory is tight: a wait of a
-value is made shorter by moving its end up or its start down, at once in all places of a network of repeated blocks that
-look alike. Work is counted, so that the answer does not depend on the machine.
+Quick plans compare several baseline orders. The best ones are changed where the memory is tight: a retention interval
+becomes shorter when its end moves up or its start moves down. In a network of repeated blocks all intervals that look
+alike move at once. Work is counted, so that the answer does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import numpy as np
 
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices, evict
-from poet_onnx.scheduling.liveness import Lifetimes, Profile, file_order
+from poet_onnx.scheduling.liveness import Liveness, Profile, file_order
 from poet_onnx.scheduling.order import Dependencies, Mover
 
 MOST_WORK = 5_000_000
-"""Waits and nodes that a search may look at: one or two seconds, and the same on any machine."""
+"""Intervals and nodes that a search may look at: one or two seconds, and the same on any machine."""
 
 WORK_PER_TRIAL = 5_000
 """What every trial costs besides, in the same unit."""
 
 STARTS = 2
-"""Orders by rule from which the search sets out."""
+"""Baseline orders from which the search sets out."""
 
 MORE_STARTS = 4
 """The same where the search sets out again and again, with its moves in another order each time."""
@@ -41,7 +41,7 @@ TIGHT_SHARE = 0.95
 """Of the budget: where more is in RAM, a move may help."""
 
 SMALLEST_SHARE = 0.002
-"""Of the budget: waits of smaller values are not shortened."""
+"""Of the budget: intervals of smaller values are not shortened."""
 
 CLASS_ROUNDS = 3
 """How far around a node its like must look the same."""
@@ -49,7 +49,7 @@ CLASS_ROUNDS = 3
 MOVED = " + moves"
 """Behind the name of the order from which one was made by moves."""
 
-RULE = "memory-aware"
+BASELINE = "memory-aware"
 """Name of the order that every search starts from, and others are compared with."""
 
 
@@ -57,7 +57,7 @@ RULE = "memory-aware"
 class Candidate:
     """An order and what its quick plan costs above the computations, in joules; infinite if there is none."""
 
-    rule: str
+    baseline: str
     profile: Profile
     joules: float
 
@@ -79,31 +79,31 @@ class Network:
         prices: of the device.
         mover: of nodes in an order.
         kinds: a number for each node, the same for nodes that look alike and have neighbours that look alike.
-        rule: the memory-aware order.
+        baseline: the memory-aware order.
     """
 
     problem: ScheduleProblem
     dependencies: Dependencies
-    lives: Lifetimes
+    lives: Liveness
     prices: Prices
     mover: Mover
     kinds: list[int]
-    rule: Profile
+    baseline: Profile
 
     @classmethod
-    def of(cls, problem: ScheduleProblem, rule: Sequence[str]) -> Network:
+    def of(cls, problem: ScheduleProblem, baseline: Sequence[str]) -> Network:
         """Return the network of a problem, with its memory-aware order."""
-        lives, dependencies = Lifetimes(problem), Dependencies(problem.graph)
+        lives, dependencies = Liveness(problem), Dependencies(problem.graph)
         mover = Mover(lives, dependencies.before)
-        prices, profile = Prices.of(lives), lives.profile(lives.order_of(rule))
+        prices, profile = Prices.of(lives), lives.profile(lives.order_of(baseline))
         return cls(problem, dependencies, lives, prices, mover, _kinds(lives, mover), profile)
 
     @cached_property
-    def by_rule(self) -> tuple[tuple[str, Profile], ...]:
-        """Return the orders by rule and their names, each as it is and with constants as late as possible."""
+    def baselines(self) -> tuple[tuple[str, Profile], ...]:
+        """Return the baseline orders and their names, each as it is and with constants as late as possible."""
         deps = self.dependencies
         orders = {
-            RULE: self.lives.names_of(self.rule.order),
+            BASELINE: self.lives.names_of(self.baseline.order),
             "drain": deps.drain_order(),
             "greedy": deps.greedy_order(),
             "file": file_order(self.problem.graph),
@@ -132,12 +132,12 @@ class OrderSearch:
         self.random = random.Random(seed)
         self.work = 0
 
-    def candidate(self, rule: str, profile: Profile) -> Candidate:
+    def candidate(self, baseline: str, profile: Profile) -> Candidate:
         """Return an order with what its quick plan costs."""
-        return Candidate(rule, profile, self._joules(profile))
+        return Candidate(baseline, profile, self._joules(profile))
 
     def candidates(self) -> list[Candidate]:
-        """Return orders that moves and kicks lead to, and those by rule, the most promising first."""
+        """Return orders that moves and kicks lead to, and those by baseline, the most promising first."""
         starts = self._starts()
         found = list(starts)
         for number, start in enumerate(starts[:STARTS], start=1):
@@ -160,8 +160,8 @@ class OrderSearch:
         return self._descended(candidate, self.work + MOST_WORK)
 
     def _starts(self) -> list[Candidate]:
-        """Return the orders by rule, the cheapest first."""
-        return ranked(self.candidate(name, profile) for name, profile in self.network.by_rule)
+        """Return the baseline orders, the cheapest first."""
+        return ranked(self.candidate(name, profile) for name, profile in self.network.baselines)
 
     def _joules(self, profile: Profile) -> float:
         """Return what the quick plan of an order costs above the computations, infinite if there is none."""
@@ -173,13 +173,13 @@ class OrderSearch:
         return plan.joules
 
     def _improved(self, start: Candidate, most_work: int) -> Candidate:
-        """Shorten waits while that makes the quick plan cheaper; then set out again from a few random moves."""
+        """Shorten intervals while that makes the quick plan cheaper; then set out again from a few random moves."""
         best = self._descended(start, most_work)
         while self._goes_on(most_work) and best.joules > 0:
             kicked = self._kicked(best.profile)
             if kicked is None:
                 break
-            found = self._descended(Candidate(start.rule, kicked, self._joules(kicked)), most_work)
+            found = self._descended(Candidate(start.baseline, kicked, self._joules(kicked)), most_work)
             if found.joules < best.joules:
                 best = found
         return best
@@ -188,11 +188,11 @@ class OrderSearch:
         return self.work < most_work and time.thread_time() < self.end
 
     def _descended(self, best: Candidate, most_work: int) -> Candidate:
-        rule = best.rule if best.rule.endswith(MOVED) else best.rule + MOVED
+        baseline = best.baseline if best.baseline.endswith(MOVED) else best.baseline + MOVED
         better = True
         while better and best.joules > 0:
             better = False
-            alike = self._tight_waits(best.profile)
+            alike = self._tight_intervals(best.profile)
             keys = sorted(alike)
             self.random.shuffle(keys)
             for key in keys:
@@ -204,26 +204,26 @@ class OrderSearch:
                         continue
                     joules = self._joules(profile)
                     if joules < best.joules * (1 - 1e-9):
-                        best, better = Candidate(rule, profile, joules), True
+                        best, better = Candidate(baseline, profile, joules), True
         return best
 
-    def _tight_waits(self, profile: Profile) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
-        """Return the waits that reach into tight places, as pairs of nodes, by what they look like."""
-        waits = profile.waits
+    def _tight_intervals(self, profile: Profile) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
+        """Return the intervals that reach into tight places, as pairs of nodes, by what they look like."""
+        intervals = profile.intervals
         tight = np.concatenate(([0], np.cumsum(profile.levels > TIGHT_SHARE * self.budget_bytes)))
-        sizes = self.lives.sizes[waits.value]
-        useful = (waits.last > waits.first + 1) & (sizes >= SMALLEST_SHARE * self.budget_bytes)
-        useful &= tight[waits.last] > tight[waits.first]
+        sizes = self.lives.sizes[intervals.value]
+        useful = (intervals.last > intervals.first + 1) & (sizes >= SMALLEST_SHARE * self.budget_bytes)
+        useful &= tight[intervals.last] > tight[intervals.first]
         alike: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
-        for wait in np.nonzero(useful)[0]:
-            first, last = int(profile.order[waits.first[wait]]), int(profile.order[waits.last[wait]])
-            alike.setdefault((self.kinds[first], self.kinds[last], int(sizes[wait])), []).append((first, last))
+        for interval in np.nonzero(useful)[0]:
+            first, last = int(profile.order[intervals.first[interval]]), int(profile.order[intervals.last[interval]])
+            alike.setdefault((self.kinds[first], self.kinds[last], int(sizes[interval])), []).append((first, last))
         return alike
 
-    def _shortened(self, profile: Profile, waits: Sequence[tuple[int, int]], moves_up: bool) -> Profile | None:
-        """Return the order with some waits made as short as possible, None if that changes nothing."""
+    def _shortened(self, profile: Profile, intervals: Sequence[tuple[int, int]], moves_up: bool) -> Profile | None:
+        """Return the order with some intervals made as short as possible, None if that changes nothing."""
         order, position = profile.order, profile.position
-        for first, last in waits:
+        for first, last in intervals:
             begin, end = int(position[first]), int(position[last])
             if end <= begin + 1:
                 continue
@@ -239,18 +239,18 @@ class OrderSearch:
         """Return the order after a few random moves."""
         result = None
         for _ in range(self.random.randint(1, KICKS)):
-            alike = self._tight_waits(profile)
+            alike = self._tight_intervals(profile)
             if not alike:
                 break
-            waits = alike[self.random.choice(sorted(alike))]
-            moved = self._shortened(profile, [self.random.choice(waits)], self.random.random() < 0.5)
+            intervals = alike[self.random.choice(sorted(alike))]
+            moved = self._shortened(profile, [self.random.choice(intervals)], self.random.random() < 0.5)
             if moved is not None:
                 result = profile = moved
         self.work += WORK_PER_TRIAL
         return result
 
 
-def _kinds(lives: Lifetimes, mover: Mover) -> list[int]:
+def _kinds(lives: Liveness, mover: Mover) -> list[int]:
     """Return a number for each node, the same for nodes that look alike and have neighbours that look alike."""
     looks: list[tuple[object, ...]] = [
         (node.op_type, tuple(int(lives.sizes[value]) for value in lives.writes[number]), int(lives.workspace[number]))

@@ -25,7 +25,7 @@ from poet_onnx.scheduling.incumbent import (
     certified,
     overhead_gap_of,
 )
-from poet_onnx.scheduling.liveness import Instance, Lifetimes, build_instance
+from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
 from poet_onnx.scheduling.model import Formulation
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_choice import order_for
@@ -59,7 +59,7 @@ def schedule(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     order: Sequence[str] | None = None,
-    rule: Sequence[str] | None = None,
+    baseline: Sequence[str] | None = None,
     known: Sequence[tuple[Step, ...]] = (),
     worth_joules: float = math.inf,
     explains: bool = True,
@@ -73,7 +73,7 @@ def schedule(
         seed: of the solver.
         progress: called with a `Progress` while the solver works.
         order: of the nodes; if not given, the best one found for the budget.
-        rule: the memory-aware order of the nodes, if it was made before.
+        baseline: the memory-aware order of the nodes, if it was made before.
         known: steps of plans found before, for other limits; no plan is returned that spends more than one of them
             which keeps these limits. With an order given, plans in other orders are not looked at.
         worth_joules: the search ends where no plan spends less; what it has found by then, if anything, is the answer.
@@ -85,14 +85,14 @@ def schedule(
         LimitReachedError: if the time limit came before any plan was found.
     """
     limits = Limits(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
-    run = _Run(problem, limits, progress, rule)
+    run = _Run(problem, limits, progress, baseline)
     for steps in known:
         run.take(steps)
     try:
         if order is not None:
             return run.in_order(tuple(order))
         if problem.budget_bytes is None:
-            return run.in_order(run.rule)
+            return run.in_order(run.baseline)
         return run.in_best_order(problem.budget_bytes)
     except (NoneExistsError, NothingFoundError) as failure:
         if isinstance(failure, NothingFoundError):
@@ -124,7 +124,7 @@ class _Run:
         problem: what to plan.
         limits: when to stop.
         progress: told how far the search is.
-        known_rule: the memory-aware order, if it was made before.
+        known_baseline: the memory-aware order, if it was made before.
         begin: when the search began.
         end: when it is to end, in one order where several are looked at.
         known: plans found before that keep the limits.
@@ -134,7 +134,7 @@ class _Run:
     problem: ScheduleProblem
     limits: Limits
     progress: Callable[[Progress], None] | None
-    known_rule: Sequence[str] | None
+    known_baseline: Sequence[str] | None
     begin: float = field(default_factory=time.monotonic)
     end: float = field(init=False)
     known: list[_Known] = field(default_factory=list)
@@ -144,16 +144,21 @@ class _Run:
         self.end = self.begin + self.limits.time_limit_seconds
 
     @cached_property
-    def rule(self) -> tuple[str, ...]:
+    def baseline(self) -> tuple[str, ...]:
         """Return the memory-aware order."""
-        return tuple(self.known_rule or memory_aware_order(self.problem))
+        return tuple(self.known_baseline or memory_aware_order(self.problem))
 
     def in_best_order(self, budget_bytes: int) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
         try:
             seconds = ORDER_SHARE * self.limits.time_limit_seconds
             choice = order_for(
-                self.problem, budget_bytes, seconds=seconds, seed=self.limits.seed, rule=self.rule, found=self.take
+                self.problem,
+                budget_bytes,
+                seconds=seconds,
+                seed=self.limits.seed,
+                baseline=self.baseline,
+                found=self.take,
             )
         except KeyboardInterrupt:
             return self._interrupted()
@@ -166,10 +171,10 @@ class _Run:
         if self.ending == "interrupted":
             raise KeyboardInterrupt
         # What would do is said of the order that the peak is known of.
-        if self.rule in failures:
-            raise failures[self.rule]
+        if self.baseline in failures:
+            raise failures[self.baseline]
         self.end = max(self.end, time.monotonic() + LEAST_SECONDS)
-        return self.in_order(self.rule)
+        return self.in_order(self.baseline)
 
     def _in_orders(
         self, orders: Sequence[tuple[str, ...]]
@@ -259,7 +264,7 @@ class _Run:
 
     def _bounded(self, incumbent: Incumbent, instance: Instance) -> None:
         """Bound all that is allowed in an order, and solve where that does not settle it."""
-        lives = Lifetimes(self.problem)
+        lives = Liveness(self.problem)
         profile = lives.profile(lives.order_of([node.name for node in instance.nodes]))
         budget = self.problem.budget_bytes or 0
         try:

@@ -1,10 +1,9 @@
 """A quick plan in steps, judged by the simulator: what an order is worth at a budget, without a solver.
 
 Besides evictions one by one there are plans by segments: what lies between two checkpoints is made again at once.
-Sending away what is cheapest, one wait after the other, ends in long chains of recomputes that hold too much in RAM at
-once, or in transfers. Where the values that cross a few places stay in RAM, no chain is longer than a segment (Chen et
-al., Training Deep Nets with Sublinear Memory Cost, 2016). How many segments are best depends on network and budget, so
-several numbers are tried.
+Evicting whatever is cheapest ends in long chains of recomputes, which hold too much in RAM at once, or in transfers.
+Where the values that cross a few positions stay in RAM, no chain is longer than a segment (Chen et al., Training Deep
+Nets with Sublinear Memory Cost, 2016). How many segments are best depends on network and budget; several are tried.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 from poet_onnx.plan import Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Eviction, Prices, evict
-from poet_onnx.scheduling.liveness import Lifetimes, Profile
+from poet_onnx.scheduling.liveness import Liveness, Profile
 from poet_onnx.scheduling.steps import steps_of_eviction
 from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import simulate
@@ -27,7 +26,7 @@ SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Numbers of segments that are tried."""
 
 
-def evict_in_segments(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
+def evict_in_segments(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
     """Return the cheapest quick plan by segments that keeps to a budget, or None if there is none."""
     found = []
     for count in SEGMENTS:
@@ -43,7 +42,7 @@ def evict_in_segments(lives: Lifetimes, prices: Prices, profile: Profile, budget
 
 
 def _keep_checkpoints(plan: Eviction, segments: int) -> None:
-    """Forbid to make again what is made before the end of a segment and read behind it before its wait begins.
+    """Forbid to make again what is made before the end of a segment and read behind it before its interval begins.
 
     The segments have equal shares of the bytes that could be made again.
     """
@@ -76,7 +75,7 @@ class QuickPlan:
         return deadline is not None and self.prediction.seconds > deadline * (1 + 1e-9), self.prediction.energy_joules
 
 
-def quick_plan(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> QuickPlan | None:
+def quick_plan(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> QuickPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
     ways = (_evict_at_peak, _evict_by_area, evict_in_segments)
     plans = [_corrected(lives, prices, profile, budget_bytes, way) for way in ways]
@@ -84,25 +83,25 @@ def quick_plan(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes:
     return min(found, key=lambda plan: plan.rank(lives.problem), default=None)
 
 
-_Way = Callable[[Lifetimes, Prices, Profile, int], Eviction | None]
+_Way = Callable[[Liveness, Prices, Profile, int], Eviction | None]
 
 
-def _evict_at_peak(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
+def _evict_at_peak(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
     return _evict(lives, prices, profile, budget_bytes, at_peak=True)
 
 
-def _evict_by_area(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
+def _evict_by_area(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
     return _evict(lives, prices, profile, budget_bytes, at_peak=False)
 
 
-def _evict(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int, *, at_peak: bool) -> Eviction | None:
+def _evict(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int, *, at_peak: bool) -> Eviction | None:
     eviction = evict(lives, prices, profile, budget_bytes, at_peak=at_peak)
     if eviction is not None:
         eviction.improve(at_peak=at_peak)
     return eviction
 
 
-def _corrected(lives: Lifetimes, prices: Prices, profile: Profile, budget_bytes: int, way: _Way) -> QuickPlan | None:
+def _corrected(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int, way: _Way) -> QuickPlan | None:
     problem = replace(lives.problem, budget_bytes=budget_bytes, deadline_seconds=None)
     target = budget_bytes
     for _ in range(MOST_CORRECTIONS):

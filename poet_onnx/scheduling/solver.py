@@ -24,7 +24,7 @@ NEXT_ROUNDING = 4
 """Times as many nodes as at one rounding until the next."""
 
 FIRST_CHANGES, NEXT_CHANGES = MOST_CHANGES // 4, MOST_CHANGES // 16
-"""Of supplies, in the local search behind the rounding at the root and behind those of later nodes."""
+"""Of restores, in the local search behind the rounding at the root and behind those of later nodes."""
 
 ROUNDING_SHARE = 0.25
 """Of the time that is left, a guard for the local search behind a rounding."""
@@ -128,7 +128,7 @@ class Watcher(Listener):
 
 
 class Rounding(Heur):
-    """Keeps in RAM what the LP's solution mostly keeps, supplies the rest as it does, and searches from there.
+    """Keeps in RAM what the LP's solution mostly keeps, restores the rest as it does, and searches from there.
 
     At the root, and ever more seldom behind it, until the asked gaps are reached.
     """
@@ -274,7 +274,7 @@ def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Se
     )
     scip.includeHeur(
         Rounding(watcher),
-        "rounding by gaps",
+        "rounding by intervals",
         "keeps in RAM what the LP does, and searches from there",
         "P",
         priority=ROUNDING_PRIORITY,

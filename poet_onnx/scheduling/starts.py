@@ -14,20 +14,20 @@ from dataclasses import dataclass, replace
 from poet_onnx.plan import Step
 from poet_onnx.scheduling.local_search import MOST_CHANGES, fitted, improve
 from poet_onnx.scheduling.memory_rows import Ceilings
-from poet_onnx.scheduling.model import Formulation, Supplies
-from poet_onnx.scheduling.steps import supplies_of
+from poet_onnx.scheduling.model import Formulation, Restores
+from poet_onnx.scheduling.steps import restores_of
 
 SHARES_KEPT = (0.1, 0.3, 0.5, 0.7, 0.9, 0.999)
 """How much of a value a relaxation must keep in RAM, for it to be kept; the first that fits is taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """A value's wait between two nodes that read it (or its producer and the first): kept in RAM or supplied anew.
+class RetentionInterval:
+    """A value's interval between two nodes that read it (or its producer and the first): kept in RAM or restored anew.
 
     Attributes:
         value: its number.
-        first, last: indices of the events after the wait's start, up to the one that ends it.
+        first, last: indices of the events after the interval's start, up to the one that ends it.
     """
 
     value: int
@@ -44,7 +44,7 @@ def start_from(model: Formulation, steps: Sequence[Step]) -> list[float] | None:
         model: what to assign; the rows of time may be exceeded.
         steps: of a plan in the model's order, wherever its transfers stand.
     """
-    return fitted(model, model.complete(supplies_of(model, steps)))
+    return fitted(model, model.complete(restores_of(model, steps)))
 
 
 def paged_start(model: Formulation) -> list[float] | None:
@@ -60,60 +60,65 @@ def rounded_start(model: Formulation, levels: Sequence[float]) -> list[float] | 
         model: what to assign; the rows of time may be exceeded.
         levels: of all variables in the relaxation.
     """
-    gaps = _gaps(model)
+    intervals = _intervals(model)
     ceilings = model.ceilings()
     kept = {
-        gap: min(levels[model.retain[gap.value, index]] for index in range(gap.first, gap.last + 1)) for gap in gaps
+        interval: min(levels[model.retain[interval.value, index]] for index in range(interval.first, interval.last + 1))
+        for interval in intervals
     }
-    forced = {gap for gap in gaps if _must_stay(model, gap)}
+    forced = {interval for interval in intervals if _must_stay(model, interval)}
     for share in SHARES_KEPT:
-        x = _Decisions(model, forced | {gap for gap in gaps if kept[gap] >= share}, levels).assignment()
+        x = _Decisions(
+            model, forced | {interval for interval in intervals if kept[interval] >= share}, levels
+        ).assignment()
         if x is not None and ceilings.excess_bytes(x) <= 0:
             return x
     return None
 
 
-def _gaps(model: Formulation) -> list[Gap]:
-    gaps = []
+def _intervals(model: Formulation) -> list[RetentionInterval]:
+    intervals = []
     for value, events in model.candidates.events.items():
         start = 0
         for index, event in enumerate(events):
             if event.main:
-                gaps.append(Gap(value, start, index))
+                intervals.append(RetentionInterval(value, start, index))
                 start = index + 1
-    return gaps
+    return intervals
 
 
-def _must_stay(model: Formulation, gap: Gap) -> bool:
-    event = model.candidates.events[gap.value][gap.last]
-    return (gap.value, gap.last) not in model.page_in and event.own is None
+def _must_stay(model: Formulation, interval: RetentionInterval) -> bool:
+    event = model.candidates.events[interval.value][interval.last]
+    return (interval.value, interval.last) not in model.page_in and event.own is None
 
 
 @dataclass(frozen=True)
 class _Decisions:
-    """Which gaps are kept in RAM; the others are ended by a page-in, or by recompute where paging is not possible.
+    """Which intervals are kept in RAM; the others are ended by a page-in, or by recompute where paging is not possible.
 
     Where both are possible, the levels of a relaxation say which of them.
     """
 
     model: Formulation
-    retained: set[Gap]
+    retained: set[RetentionInterval]
     levels: Sequence[float]
 
     def assignment(self) -> list[float] | None:
-        """Return values for all variables, or None where a recompute lacks an input that nothing can supply."""
-        kept = {(gap.value, index) for gap in self.retained for index in range(gap.first, gap.last + 1)}
+        """Return values for all variables, or None where a recompute lacks an input that nothing can restore."""
+        kept = {
+            (interval.value, index) for interval in self.retained for index in range(interval.first, interval.last + 1)
+        }
         recomputed: set[tuple[int, int]] = set()
         paged_in: set[tuple[int, int]] = set()
-        for gap in _gaps(self.model):
-            if (gap.value, gap.last) in kept:
+        for interval in _intervals(self.model):
+            if (interval.value, interval.last) in kept:
                 continue
-            if not self._supply(gap.value, gap.last, kept, recomputed, paged_in):
+            if not self._restore(interval.value, interval.last, kept, recomputed, paged_in):
                 return None
-        supplies = Supplies(frozenset(recomputed), frozenset(paged_in))
-        return self.model.complete(self.model.useful(supplies))
+        restores = Restores(frozenset(recomputed), frozenset(paged_in))
+        return self.model.complete(self.model.useful(restores))
 
-    def _supply(
+    def _restore(
         self,
         value: int,
         index: int,
@@ -121,7 +126,7 @@ class _Decisions:
         recomputed: set[tuple[int, int]],
         paged_in: set[tuple[int, int]],
     ) -> bool:
-        """Supply a value at one of its events, recomputing the chain of units behind it as far as is needed."""
+        """Restore a value at one of its events, recomputing the chain of units behind it as far as is needed."""
         candidates = self.model.candidates
         stack = [(value, index)]
         while stack:
@@ -169,7 +174,7 @@ BISECTIONS = 3
 """Prices between one that is too low and one that is not."""
 
 SHARE_PER_RISE, SHARE_BETWEEN = 1 / 40, 1 / 8
-"""Of all changes of supplies, at each price; those of the bisection find the better plans."""
+"""Of all changes of restores, at each price; those of the bisection find the better plans."""
 
 
 def improve_in_time(
@@ -187,7 +192,7 @@ def improve_in_time(
         start: satisfies all rows but, perhaps, those of time.
         time_limit_seconds: a guard; what is done is counted.
         seed: of the local search.
-        most_changes: of supplies, without a price and once it is in time.
+        most_changes: of restores, without a price and once it is in time.
     """
     search = _Search(model, model.ceilings(), time.monotonic() + time_limit_seconds, seed, most_changes)
     x = search.improved(start, 0.0)
@@ -209,7 +214,7 @@ class _Search:
         ceilings: of the model.
         end: when to stop.
         seed: of the local search.
-        most_changes: of supplies, without a price.
+        most_changes: of restores, without a price.
     """
 
     model: Formulation

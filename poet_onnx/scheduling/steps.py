@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from poet_onnx.plan import Action, Step
 from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction
-from poet_onnx.scheduling.model import Formulation, Supplies
+from poet_onnx.scheduling.model import Formulation, Restores
 
 
 @dataclass
@@ -52,23 +52,23 @@ def steps_of_eviction(eviction: Eviction) -> tuple[Step, ...]:
     found = _Decisions(lives.names_of(profile.order))
     arriving: dict[int, dict[int, int]] = {}
     leaving: set[int] = set()
-    for wait in range(eviction.count):
-        home, value = int(eviction.home[wait]), int(eviction.value[wait])
-        if home != RAM:
-            arriving.setdefault(int(eviction.last[wait]), {})[value] = home
-        if home == STORAGE:
+    for interval in range(eviction.count):
+        placement, value = int(eviction.placement[interval]), int(eviction.value[interval])
+        if placement != RAM:
+            arriving.setdefault(int(eviction.last[interval]), {})[value] = placement
+        if placement == STORAGE:
             leaving.add(value)
     for value in sorted(leaving):
         found.behind.setdefault(int(profile.position[lives.maker[value]]), []).append(lives.values[value])
     for place, pending in arriving.items():
         there: set[int] = set()
         found.before[place] = [
-            supply for value in sorted(pending) for supply in _supplied(eviction, value, place, pending, there)
+            restore for value in sorted(pending) for restore in _restored(eviction, value, place, pending, there)
         ]
     return found.to_steps()
 
 
-def _supplied(
+def _restored(
     eviction: Eviction, value: int, place: int, pending: Mapping[int, int], there: set[int]
 ) -> Iterator[tuple[str, bool]]:
     """Yield what brings a value back before a place, behind all that its node reads if it is made again."""
@@ -82,7 +82,7 @@ def _supplied(
     maker = int(lives.maker[value])
     for read in lives.reads[maker]:
         if read in pending or eviction.profile.last_use[read] < place:
-            yield from _supplied(eviction, read, place, pending, there)
+            yield from _restored(eviction, read, place, pending, there)
     there.update(lives.writes[maker])
     yield lives.names[maker], True
 
@@ -115,7 +115,7 @@ def steps_of_assignment(model: Formulation, x: Sequence[float]) -> tuple[Step, .
     return found.to_steps()
 
 
-def supplies_of(model: Formulation, steps: Sequence[Step]) -> Supplies:
+def restores_of(model: Formulation, steps: Sequence[Step]) -> Restores:
     """Return what a plan recomputes and pages in, wherever its transfers stand, as far as the model has variables.
 
     Args:
@@ -147,4 +147,4 @@ def supplies_of(model: Formulation, steps: Sequence[Step]) -> Supplies:
             elif index is not None and (value, index) in model.page_in:
                 paged_in.add((value, index))
     made = {(value, at.get((value, stage))) for stage, unit in recomputed for value in candidates.units[unit].outputs}
-    return model.useful(Supplies(frozenset(recomputed), frozenset(paged_in - made)))
+    return model.useful(Restores(frozenset(recomputed), frozenset(paged_in - made)))

@@ -7,7 +7,7 @@ import time
 from benchmark.result import Limits, Size, Solved
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices
-from poet_onnx.scheduling.liveness import Lifetimes
+from poet_onnx.scheduling.liveness import Liveness
 from poet_onnx.scheduling.quick_plan import quick_plan
 
 
@@ -16,7 +16,7 @@ def solve_quick(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits
     if problem.budget_bytes is None:
         raise ValueError("A quick plan needs a budget.")
     begin = time.monotonic()
-    lives = Lifetimes(problem)
+    lives = Liveness(problem)
     plan = quick_plan(lives, Prices.of(lives), lives.profile(lives.order_of(order)), problem.budget_bytes)
     steps = None if plan is None else plan.steps
     return Solved("heuristic", steps, 0.0, Size(0, 0), 0.0, time.monotonic() - begin, (), "no bound")

@@ -12,7 +12,7 @@ from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.scheduling.liveness import build_instance
-from poet_onnx.scheduling.model import Formulation, Supplies, formulate
+from poet_onnx.scheduling.model import Formulation, Restores, formulate
 from poet_onnx.scheduling.starts import paged_start
 from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
@@ -54,18 +54,18 @@ def check_admitted(seed: int, *, most_nodes: int = 44) -> list[Finding]:
 def _walk(model: Formulation, rng: random.Random) -> Iterator[list[float]]:
     """Yield assignments that all rows hold for, each a few changes away from an earlier one."""
     start = paged_start(model)
-    here = None if start is None else model.supplies(start)
+    here = None if start is None else model.restores(start)
     for _ in range(STEPS if here is not None else 0):
         assert here is not None
         x = model.complete(model.useful(_changed(model, here, rng)))
         if _holds(model, x):
             yield x
-            here = model.supplies(x) if rng.random() < 0.8 else here
+            here = model.restores(x) if rng.random() < 0.8 else here
 
 
-def _changed(model: Formulation, supplies: Supplies, rng: random.Random) -> Supplies:
-    """Return supplies with some taken out and others put in, often such of one stage."""
-    recomputed, paged_in = set(supplies.recomputed), set(supplies.paged_in)
+def _changed(model: Formulation, restores: Restores, rng: random.Random) -> Restores:
+    """Return restores with some taken out and others put in, often such of one stage."""
+    recomputed, paged_in = set(restores.recomputed), set(restores.paged_in)
     stages = sorted({stage for stage, _ in model.recompute})
     pages = sorted(model.page_in)
     for _ in range(rng.randint(1, 4)):
@@ -77,7 +77,7 @@ def _changed(model: Formulation, supplies: Supplies, rng: random.Random) -> Supp
                 paged_in ^= {key for key in there if rng.random() < 0.4}
         elif pages:
             paged_in ^= {rng.choice(pages)}
-    return Supplies(frozenset(recomputed), frozenset(paged_in))
+    return Restores(frozenset(recomputed), frozenset(paged_in))
 
 
 def _holds(model: Formulation, x: list[float]) -> bool:

@@ -8,11 +8,11 @@ from pyscipopt import Model, Variable
 
 from poet_onnx.plan import Action, Step
 from poet_onnx.scheduling.incumbent import Limits
-from poet_onnx.scheduling.model import Formulation, Supplies
+from poet_onnx.scheduling.model import Formulation, Restores
 from poet_onnx.scheduling.solver import _build
 
 
-def supplies_of(model: Formulation, steps: Sequence[Step]) -> Supplies | None:
+def restores_of(model: Formulation, steps: Sequence[Step]) -> Restores | None:
     """Return what a plan recomputes and pages in, None if the plan is outside the model's class.
 
     A transfer that the class has no variable for is left out where nothing is recomputed meanwhile: without it, the
@@ -22,7 +22,7 @@ def supplies_of(model: Formulation, steps: Sequence[Step]) -> Supplies | None:
     for step in steps:
         if not reader.take(step):
             return None
-    return Supplies(frozenset(reader.recomputed), frozenset(reader.paged_in))
+    return Restores(frozenset(reader.recomputed), frozenset(reader.paged_in))
 
 
 class _Reader:
@@ -121,17 +121,17 @@ class _Reader:
         self.unread = [made for made in self.unread if not made & values]
 
 
-def admits(model: Formulation, supplies: Supplies) -> bool:
-    """Return whether the rows of a model hold for supplies, all else being chosen as well as can be."""
+def admits(model: Formulation, restores: Restores) -> bool:
+    """Return whether the rows of a model hold for restores, all else being chosen as well as can be."""
     scip, variables = _build(model, [0.0] * len(model.cost), Limits(0.0, 0.0, 60.0))
-    fix(model, supplies, scip, variables)
+    fix(model, restores, scip, variables)
     scip.optimize()
     return str(scip.getStatus()) == "optimal"
 
 
-def fix(model: Formulation, supplies: Supplies, scip: Model, variables: Sequence[Variable]) -> None:
-    """Give the solver's variables the levels that supplies determine."""
-    x = model.complete(supplies)
+def fix(model: Formulation, restores: Restores, scip: Model, variables: Sequence[Variable]) -> None:
+    """Give the solver's variables the levels that restores determine."""
+    x = model.complete(restores)
     for variable, level, binary in zip(variables, x, model.binary, strict=True):
         if binary:
             scip.chgVarLb(variable, level)

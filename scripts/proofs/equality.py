@@ -15,7 +15,7 @@ from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, sm
 from poet_onnx.scheduling.liveness import build_instance
 from poet_onnx.scheduling.model import formulate
 from poet_onnx.simulate import simulate
-from proofs.assignments import admits, supplies_of
+from proofs.assignments import admits, restores_of
 from proofs.finding import FAILED, Finding, exact_bytes
 from proofs.validity import METHODS
 
@@ -73,8 +73,8 @@ def _compare(problem: ScheduleProblem, order: tuple[str, ...], method: str, case
     if difference > SAME:
         outcome = f"{FAILED}: the search is cheaper"
     elif difference < -SAME:
-        supplies = supplies_of(model, plan.steps)
-        is_inside = supplies is not None and admits(model, supplies)
+        restores = restores_of(model, plan.steps)
+        is_inside = restores is not None and admits(model, restores)
         outcome = f"{FAILED}: the search is dearer" if is_inside else "a plan outside the class was found"
     elif abs(bound - best) > SAME * best:
         outcome = f"{FAILED}: the bound is not the search's energy"

@@ -15,7 +15,7 @@ from poet_onnx.scheduling.deadline import Timing, crowded_windows, relaxed_timin
 from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.transfers import overlap, spread_out
-from proofs.assignments import admits, supplies_of
+from proofs.assignments import admits, restores_of
 from proofs.finding import FAILED, Finding, exact_bytes
 
 LATER = (1.0, 1.0, 1.02, 1.2)
@@ -124,17 +124,17 @@ def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
     model = formulate(instance, budget, timing)
     if not model.proves:
         return f"{FAILED}: the model says that it leaves plans out"
-    supplies = supplies_of(model, plan.steps)
-    if supplies is None:
+    restores = restores_of(model, plan.steps)
+    if restores is None:
         return "outside the class"
-    wrong = _wrong(model, model.complete(supplies), timing)
+    wrong = _wrong(model, model.complete(restores), timing)
     if wrong:
         return f"{FAILED}: {wrong}"
-    if model.memory.fixed_bytes <= budget and admits(model, supplies):
-        return "admitted" if supplies.recomputed or supplies.paged_in else "admitted, nothing to decide"
+    if model.memory.fixed_bytes <= budget and admits(model, restores):
+        return "admitted" if restores.recomputed or restores.paged_in else "admitted, nothing to decide"
     timeless = formulate(instance, budget, relaxed_timing(instance, 1e6 * timing.deadline_seconds))
-    supplies = supplies_of(timeless, plan.steps)
-    if supplies is None or not admits(timeless, supplies):
+    restores = restores_of(timeless, plan.steps)
+    if restores is None or not admits(timeless, restores):
         return f"{FAILED}: left out by the rows of memory"
     return f"{FAILED}: left out by the rows of time"
 

@@ -18,7 +18,7 @@ from poet_onnx.scheduling.deadline import relaxed_timing
 from poet_onnx.scheduling.liveness import build_instance
 from poet_onnx.scheduling.model import formulate
 from poet_onnx.simulate import simulate
-from proofs.assignments import supplies_of
+from proofs.assignments import restores_of
 from proofs.finding import FAILED, Finding, exact_bytes
 from proofs.slow_storage import slow_problem
 from proofs.validity import METHODS
@@ -99,7 +99,7 @@ def _in_class(problem: ScheduleProblem, order: tuple[str, ...], steps: tuple[Ste
     simulate(problem, steps)
     instance = build_instance(problem, order)
     timing = relaxed_timing(instance, problem.deadline_seconds or 0.0)
-    return supplies_of(formulate(instance, problem.budget_bytes or 0, timing), steps) is not None
+    return restores_of(formulate(instance, problem.budget_bytes or 0, timing), steps) is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
