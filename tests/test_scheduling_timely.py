@@ -36,7 +36,7 @@ def _short_of_time(seeds: range) -> Iterator[tuple[ScheduleProblem, Formulation]
         deadline = alone.compute_seconds * rng.choice([1.2, 1.5, 2.0])
         problem = replace(problem, budget_bytes=budget, deadline_seconds=deadline)
         instance = build_instance(problem, order)
-        model = formulate(instance, budget, relaxed_timing(instance, deadline))
+        model = formulate(instance, relaxed_timing(instance, deadline))
         if model.time and model.memory.fixed_bytes <= budget:
             yield problem, model
 
@@ -88,7 +88,7 @@ def test_a_real_network_on_slow_storage_has_a_good_start_within_a_tight_deadline
     budget = (2 * smallest + alone.transient_peak_bytes) // 3
     problem = replace(problem, budget_bytes=budget, deadline_seconds=1.3 * alone.compute_seconds)
     instance = build_instance(problem, order)
-    model = formulate(instance, budget, relaxed_timing(instance, problem.deadline_seconds or 0.0))
+    model = formulate(instance, relaxed_timing(instance, problem.deadline_seconds or 0.0))
     start = paged_start(model)
     assert start is not None
     assert not model.ceilings().holds(start)

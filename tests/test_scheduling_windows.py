@@ -32,7 +32,7 @@ def _is_admitted(graph: TrainingGraph, costs: CostTable, steps: tuple[Step, ...]
         assert prediction.stall_seconds == pytest.approx(0.0)
         instance = build_instance(problem, file_order(graph))
         timing = replace(relaxed_timing(instance, prediction.seconds), **rows)
-        model = formulate(instance, prediction.transient_peak_bytes, timing)
+        model = formulate(instance.within(prediction.transient_peak_bytes), timing)
         restores = restores_of(model, steps)
         assert restores is not None
         assert model.proves

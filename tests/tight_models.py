@@ -21,4 +21,4 @@ def tight_model(seed: int, layers: int, share: float, **options: bool) -> tuple[
     smallest = smallest_budget(problem, order).budget_bytes
     budget = int(smallest + share * (max(instance.step_bytes()) - smallest))
     problem = replace(problem, budget_bytes=budget)
-    return problem, formulate(build_instance(problem, order), budget)
+    return problem, formulate(build_instance(problem, order))

@@ -29,7 +29,6 @@ START_CHANGES = MOST_CHANGES // 8
 def attempt(
     incumbent: Incumbent,
     instance: Instance,
-    budget_bytes: int,
     timing: Timing | None,
     limits: Limits,
 ) -> tuple[Outcome, Formulation]:
@@ -45,9 +44,9 @@ def attempt(
     from poet_onnx.scheduling.solver import solve
 
     end = time.monotonic() + limits.time_limit_seconds
-    bound = 0.0
+    bound, budget_bytes = 0.0, instance.budget_bytes
     for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
-        model = formulate(instance, budget_bytes - tightened, timing)
+        model = formulate(instance.within(budget_bytes - tightened), timing)
         model.proves = model.proves and not tightened
         without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
         if model.memory.fixed_bytes > budget_bytes - tightened:
@@ -98,7 +97,7 @@ where its assignments so far make no plan in time."""
 
 
 def solve_within_deadline(
-    incumbent: Incumbent, instance: Instance, budget_bytes: int, deadline_seconds: float, limits: Limits
+    incumbent: Incumbent, instance: Instance, deadline_seconds: float, limits: Limits
 ) -> tuple[str, Formulation | None]:
     """Offer plans within a budget and a deadline to the incumbent until one settles it, or time or ideas run out.
 
@@ -117,7 +116,7 @@ def solve_within_deadline(
             left = limits.until(turn_end if incumbent.steps is None and timing.leaves_none_out else end)
             if not timing.limits_transfers:
                 left = replace(left, patience_iterations=min(PATIENCE, PATIENCE_SHARE * limits.most_iterations))
-            outcome, model = attempt(incumbent, instance, budget_bytes, timing, left)
+            outcome, model = attempt(incumbent, instance, timing, left)
             proving = model if model.proves else proving
             if outcome.status == "infeasible" and model.proves:
                 return "infeasible", proving

@@ -222,7 +222,6 @@ TOKENS_SHARE = 0.05
 
 def formulate(
     instance: Instance,
-    budget_bytes: int,
     timing: Timing | None = None,
     *,
     may_count_all: bool = True,
@@ -236,30 +235,26 @@ def formulate(
     more variables and longer rows, for which the solver takes several times as long.
 
     Args:
-        instance: the ordered problem; its own budget and deadline are not looked at.
-        budget_bytes: bound on the transient peak.
+        instance: the ordered problem, with its budget; its own deadline is not looked at.
         timing: how the model sees the deadline; None for none.
         may_count_all: whether the last of these may be done.
     """
     paging = replace(instance, problem=replace(instance.problem, recompute=False))
     tokens_bytes = TOKEN_BYTES_EACH * len(instance.values) if instance.problem.paging else 0
-    is_crowded = may_count_all and tokens_bytes > TOKENS_SHARE * budget_bytes
-    model = _formulate(instance, budget_bytes, timing, counts_all=is_crowded)
+    is_crowded = may_count_all and tokens_bytes > TOKENS_SHARE * instance.budget_bytes
+    model = _formulate(instance, timing, counts_all=is_crowded)
     for counts_all in range(is_crowded, may_count_all + 1):
         for source in (instance, paging) if instance.problem.paging else (instance,):
-            if model.memory.fixed_bytes <= budget_bytes:
+            if model.memory.fixed_bytes <= instance.budget_bytes:
                 return model
-            model = _formulate(source, budget_bytes, timing, lengthen=False, counts_all=bool(counts_all))
+            model = _formulate(source, timing, lengthen=False, counts_all=bool(counts_all))
     return model
 
 
-def _formulate(
-    instance: Instance, budget_bytes: int, timing: Timing | None, *, lengthen: bool = True, counts_all: bool
-) -> Formulation:
+def _formulate(instance: Instance, timing: Timing | None, *, lengthen: bool = True, counts_all: bool) -> Formulation:
     is_timed = timing is not None and timing.limits_transfers
     candidates = find_candidates(
         instance,
-        budget_bytes,
         longest_seconds=float("inf") if timing is None else timing.spare_seconds,
         # Where only the time of transfers could speak for a recompute, a model that leaves plans out leaves it out too.
         prune=not (timing is not None and is_timed and timing.leaves_none_out and instance.problem.costs.asynchronous),
@@ -268,7 +263,7 @@ def _formulate(
         small_share=0.0 if counts_all else None,
     )
     deadline_seconds = None if timing is None else timing.deadline_seconds
-    model = Formulation(candidates, budget_bytes, deadline_seconds)
+    model = Formulation(candidates, instance.budget_bytes, deadline_seconds)
     model.proves = timing is None or timing.leaves_none_out
     _add_variables(model)
     _add_restore_rows(model)

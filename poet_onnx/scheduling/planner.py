@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
+from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Plan, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import attempt, solve_within_deadline
@@ -290,19 +290,15 @@ class _Run:
 
     def _solve(self, incumbent: Incumbent, instance: Instance) -> None:
         """Offer plans to the incumbent until one settles it."""
-        budget, deadline = self.problem.budget_bytes, self.problem.deadline_seconds
-        if budget is None:
-            raise CheckFailedError("A schedule without a budget needs no solver.")
-        check_large_nodes(instance, budget)
+        deadline = self.problem.deadline_seconds
+        check_large_nodes(instance)
         model: Formulation | None
         try:
             if deadline is None:
-                outcome, model = attempt(incumbent, instance, budget, None, self.limits.until(self.end))
+                outcome, model = attempt(incumbent, instance, None, self.limits.until(self.end))
                 status = outcome.status
             else:
-                status, model = solve_within_deadline(
-                    incumbent, instance, budget, deadline, self.limits.until(self.end)
-                )
+                status, model = solve_within_deadline(incumbent, instance, deadline, self.limits.until(self.end))
         except KeyboardInterrupt:
             status, model = "interrupted", None
         if status == "infeasible" and model is not None and incumbent.steps is None:

@@ -162,10 +162,9 @@ def _within_deadline(
     limits = Limits(math.inf, math.inf, seconds, most_iterations=BISECTION_ITERATIONS)
     end = time.monotonic() + seconds
     while works - low_bytes > PRECISION * works and time.monotonic() < end:
-        problem = replace(instance.problem, budget_bytes=budget)
-        incumbent = Incumbent(problem, instance.base_joules, None)
-        limited = replace(instance, problem=problem)
-        status, model = solve_within_deadline(incumbent, limited, budget, deadline_seconds, limits.until(end))
+        limited = instance.within(budget)
+        incumbent = Incumbent(limited.problem, instance.base_joules, None)
+        status, model = solve_within_deadline(incumbent, limited, deadline_seconds, limits.until(end))
         if incumbent.steps is None:
             if status == "infeasible" and model is not None:
                 floor = floor.lifted(budget + 1, model)
@@ -200,7 +199,7 @@ def _model(instance: Instance, budget_bytes: int) -> Formulation:
         instance = replace(instance, problem=replace(problem, recompute=False))
     # A little less may do where each token counts, but then it may take a minute to find a plan; with room set aside it
     # takes a moment.
-    return formulate(instance, budget_bytes, may_count_all=False)
+    return formulate(instance.within(budget_bytes), may_count_all=False)
 
 
 LEAST_EXPLANATION_SECONDS = 10.0
@@ -314,11 +313,11 @@ def _or_allow(problem: ScheduleProblem, terms: Terms, *, alone_bytes: int = 0) -
     return f", or allow {listed}, which may help" if listed else ""
 
 
-def check_large_nodes(instance: Instance, budget: int) -> None:
+def check_large_nodes(instance: Instance) -> None:
     """Look whether every node alone keeps to the budget.
 
     Raises:
         NoneExistsError: if one does not.
     """
-    if any(instance.smallest_node_bytes(position) > budget for position in range(len(instance.nodes))):
+    if any(instance.smallest_node_bytes(position) > instance.budget_bytes for position in range(len(instance.nodes))):
         raise NoneExistsError(instance, ALL_PLANS)

@@ -58,4 +58,4 @@ def build_model(problem: ScheduleProblem, order: tuple[str, ...]) -> Formulation
         raise ValueError("A model needs a budget.")
     instance = build_instance(problem, order)
     timing = None if problem.deadline_seconds is None else relaxed_timing(instance, problem.deadline_seconds)
-    return formulate(instance, problem.budget_bytes, timing)
+    return formulate(instance, timing)

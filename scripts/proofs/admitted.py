@@ -39,7 +39,7 @@ def check_admitted(seed: int, *, most_nodes: int = 44) -> list[Finding]:
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
     problem = replace(problem, budget_bytes=smallest + int((peak - smallest) * rng.choice(PLACES)))
-    model = formulate(build_instance(problem, order), problem.budget_bytes or 0)
+    model = formulate(build_instance(problem, order))
     accepted = 0
     for x in _walk(model, rng):
         try:

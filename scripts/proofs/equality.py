@@ -64,7 +64,7 @@ def _planned(problem: ScheduleProblem, order: tuple[str, ...]) -> Plan:
 def _compare(problem: ScheduleProblem, order: tuple[str, ...], method: str, case: str) -> list[Finding]:
     plan = _planned(problem, order)
     energy, bound = plan.prediction.energy_joules, plan.certificate.bound_joules
-    model = formulate(build_instance(problem, order), problem.budget_bytes or 0)
+    model = formulate(build_instance(problem, order))
     overhead = least_overhead_of_class(model.candidates, problem.budget_bytes or 0)
     if overhead is None:
         return [Finding("equality", method, f"{FAILED}: the search finds no plan", 0.0, case)]

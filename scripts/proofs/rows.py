@@ -121,7 +121,7 @@ def _ends_of_transfers(plan: Plan) -> tuple[list[int], list[int]]:
 
 def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
     budget = plan.prediction.transient_peak_bytes
-    model = formulate(instance, budget, timing)
+    model = formulate(instance.within(budget), timing)
     if not model.proves:
         return f"{FAILED}: the model says that it leaves plans out"
     restores = restores_of(model, plan.steps)
@@ -132,7 +132,7 @@ def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
         return f"{FAILED}: {wrong}"
     if model.memory.fixed_bytes <= budget and admits(model, restores):
         return "admitted" if restores.recomputed or restores.paged_in else "admitted, nothing to decide"
-    timeless = formulate(instance, budget, relaxed_timing(instance, 1e6 * timing.deadline_seconds))
+    timeless = formulate(instance.within(budget), relaxed_timing(instance, 1e6 * timing.deadline_seconds))
     restores = restores_of(timeless, plan.steps)
     if restores is None or not admits(timeless, restores):
         return f"{FAILED}: left out by the rows of memory"

@@ -99,7 +99,7 @@ def _in_class(problem: ScheduleProblem, order: tuple[str, ...], steps: tuple[Ste
     simulate(problem, steps)
     instance = build_instance(problem, order)
     timing = relaxed_timing(instance, problem.deadline_seconds or 0.0)
-    return restores_of(formulate(instance, problem.budget_bytes or 0, timing), steps) is not None
+    return restores_of(formulate(instance, timing), steps) is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
