@@ -25,6 +25,16 @@ SEARCH_SHARE = 0.25
 START_CHANGES = MOST_CHANGES // 8
 """Of restores, in the local search for a start: what SCIP's first relaxation is rounded to is better in most cases."""
 
+MOST_ROUNDS = 40
+"""Times that missing rows are added to one relaxation."""
+
+TURN_SHARE = 0.75
+"""Of the time that is left, for one relaxation while there is no plan."""
+
+PATIENCE, PATIENCE_SHARE = 6_000, 0.1
+"""Iterations of the simplex, 4 s or so, and share of those that are allowed, for the relaxation that ignores transfers
+where its assignments so far make no plan in time."""
+
 
 def attempt(
     incumbent: Incumbent,
@@ -83,17 +93,6 @@ def _start(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) 
     if improved is not None:
         incumbent.offer(model, improved)
     return improved
-
-
-MOST_ROUNDS = 40
-"""Times that missing rows are added to one relaxation."""
-
-TURN_SHARE = 0.75
-"""Of the time that is left, for one relaxation while there is no plan."""
-
-PATIENCE, PATIENCE_SHARE = 6_000, 0.1
-"""Iterations of the simplex, 4 s or so, and share of those that are allowed, for the relaxation that ignores transfers
-where its assignments so far make no plan in time."""
 
 
 def solve_within_deadline(

@@ -24,6 +24,12 @@ WORTHWHILE = 0.03
 LEAST_SECONDS = 1.0
 """For whatever must be tried, however little is left of the time limit."""
 
+HOPELESS = 1.03
+"""A plan that misses the deadline by more than this factor, its transfers spread out, is not worth more effort."""
+
+ROUNDING = 1e-9
+"""Energies that differ by no more than this part of them are the same."""
+
 
 def overhead_gap_of(gap: float) -> float:
     """Return the gap over the overhead that goes with one over the energy of the whole step."""
@@ -106,10 +112,6 @@ class Outcome:
     x: tuple[float, ...] | None
     bound_joules: float
     nodes: int
-
-
-HOPELESS = 1.03
-"""A plan that misses the deadline by more than this factor, its transfers spread out, is not worth more effort."""
 
 
 class Incumbent:
@@ -214,10 +216,6 @@ class Incumbent:
             return False
         gap, overhead = self.joules - self.bound.joules, self.joules - self.base_joules
         return gap <= limits.gap * self.joules * (1 + 1e-9) and gap <= limits.overhead_gap * overhead * (1 + 1e-6)
-
-
-ROUNDING = 1e-9
-"""Energies that differ by no more than this part of them are the same."""
 
 
 def certified(

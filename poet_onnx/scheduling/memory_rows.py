@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 RECENT_SLOTS = 8
 """Rows of the same stage that a row is compared with, to drop it if it is implied."""
 
+TOKEN_BYTES_EACH = 16
+"""Bytes set aside for the tokens of each value that is large enough to be paged."""
+
 
 @dataclass
 class Row:
@@ -226,10 +229,6 @@ def _flat(rows: Iterable[dict[int, float]]) -> tuple[NDArray[np.int64], NDArray[
     column = [variable for terms in rows for variable in terms]
     value = [size for terms in rows for size in terms.values()]
     return np.array(row, dtype=np.int64), np.array(column, dtype=np.int64), np.array(value, dtype=np.float64)
-
-
-TOKEN_BYTES_EACH = 16
-"""Bytes set aside for the tokens of each value that is large enough to be paged."""
 
 
 def memory_rows(model: Formulation, *, counts_tokens: bool = False) -> MemoryRows:

@@ -37,6 +37,9 @@ from poet_onnx.scheduling.deadline import Timing, add_footprints, add_time_rows
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.memory_rows import TOKEN_BYTES_EACH, Ceilings, MemoryRows, Row, memory_rows
 
+TOKENS_SHARE = 0.05
+"""Of the budget, for the tokens of all transfers that there could be, before they are counted one by one."""
+
 
 class Restored(Protocol):
     """What tells which restores there are: `Restores`, or what changes them."""
@@ -214,10 +217,6 @@ class Formulation:
                 frozenset(key for key, variable in self.page_in.items() if x[variable] > 0.5),
             )
         )
-
-
-TOKENS_SHARE = 0.05
-"""Of the budget, for the tokens of all transfers that there could be, before they are counted one by one."""
 
 
 def formulate(

@@ -21,6 +21,15 @@ from poet_onnx.scheduling.liveness import Integers, Liveness, Order, Profile, fi
 MOST_MOVED = 64
 """Nodes that one move may take along."""
 
+MOST_NODE_VISITS = 1_000_000
+"""Nodes that the improvement may look at, over all its trials: about a second, and the same on any machine."""
+
+SPREAD_TRIALS = 200
+"""Orders tried besides, from other starts and after random moves."""
+
+LEAST_GAIN = 0.001
+"""No more orders are tried if the peak can be no lower than by this share."""
+
 
 class Mover:
     """Who must run before whom, by number."""
@@ -81,16 +90,6 @@ def _split(order: Order, begin: int, end: int, moved: set[int], *, first: bool) 
     front = stretch[chosen if first else ~chosen]
     back = stretch[~chosen if first else chosen]
     return np.concatenate((order[:begin], front, back, order[end:]))
-
-
-MOST_NODE_VISITS = 1_000_000
-"""Nodes that the improvement may look at, over all its trials: about a second, and the same on any machine."""
-
-SPREAD_TRIALS = 200
-"""Orders tried besides, from other starts and after random moves."""
-
-LEAST_GAIN = 0.001
-"""No more orders are tried if the peak can be no lower than by this share."""
 
 
 def memory_aware_order(problem: ScheduleProblem) -> tuple[str, ...]:

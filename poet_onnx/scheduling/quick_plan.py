@@ -25,6 +25,9 @@ from poet_onnx.simulate import simulate
 SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Numbers of segments that are tried."""
 
+MOST_CORRECTIONS = 6
+"""Times that the budget is lowered by what tokens and small copies need, which the quick plan does not count."""
+
 
 def evict_in_segments(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
     """Return the cheapest quick plan by segments that keeps to a budget, or None if there is none."""
@@ -56,10 +59,6 @@ def _keep_checkpoints(plan: Eviction, segments: int) -> None:
     ends = made[again[np.searchsorted(share, share[-1] * np.arange(1, segments) / segments)]]
     for end in ends:
         plan.rerun[: plan.count][(made <= end) & (end < first)] = math.inf
-
-
-MOST_CORRECTIONS = 6
-"""Times that the budget is lowered by what tokens and small copies need, which the quick plan does not count."""
 
 
 @dataclass(frozen=True)

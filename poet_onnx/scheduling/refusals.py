@@ -35,6 +35,9 @@ BISECTIONS_SECONDS = 30.0
 PRECISION = 0.02
 """Share of the budget to which the smallest one is found where there is a deadline."""
 
+LEAST_EXPLANATION_SECONDS = 10.0
+"""To work out what would do, however little is left of the time limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class SmallestBudget:
@@ -200,10 +203,6 @@ def _model(instance: Instance, budget_bytes: int) -> Formulation:
     # A little less may do where each token counts, but then it may take a minute to find a plan; with room set aside it
     # takes a moment.
     return formulate(instance.within(budget_bytes), may_count_all=False)
-
-
-LEAST_EXPLANATION_SECONDS = 10.0
-"""To work out what would do, however little is left of the time limit."""
 
 
 def seconds_to_explain(end: float) -> float:

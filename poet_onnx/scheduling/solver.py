@@ -29,6 +29,47 @@ FIRST_CHANGES, NEXT_CHANGES = MOST_CHANGES // 4, MOST_CHANGES // 16
 ROUNDING_SHARE = 0.25
 """Of the time that is left, a guard for the local search behind a rounding."""
 
+OBJECTIVE_SCALE = 1e4
+"""The base energy in the units that SCIP sees, which keeps its tolerances far below what matters."""
+
+TIME_SCALE = 1e3
+"""The deadline in the units that SCIP sees, for the same reason."""
+
+PROOF_PARAMETERS: dict[str, int | float] = {
+    "heuristics/alns/freq": 2,
+    "heuristics/alns/minnodes": 200,
+    "heuristics/alns/nodesofs": 5000,
+    "heuristics/alns/nodesquot": 0.5,
+    "heuristics/alns/waitingnodes": 0,
+    "heuristics/farkasdiving/freq": -1,
+    "heuristics/feaspump/freq": -1,
+    "heuristics/rins/freq": 2,
+    "heuristics/rins/nwaitingnodes": 0,
+    "nodeselection/bfs/stdpriority": 500_000,
+    "separating/maxroundsroot": 12,
+    "separating/maxroundsrootsubrun": 2,
+    "branching/relpscost/initcand": 12,
+    "branching/relpscost/maxlookahead": 2,
+    "branching/relpscost/minreliable": 1.0,
+    "branching/relpscost/maxreliable": 3.0,
+    "lp/scaling": 2,
+}
+"""SCIP's settings where local search has found a good plan already: what is left to do is to lift the bound.
+
+The node with the lowest bound comes next, and rounds of cuts and the comparison of branching candidates end while they
+still pay. The stronger scaling of the LPs, whose coefficients range from one byte to the budget, keeps the simplex from
+starting anew at every node. Nodes are few, a hundred in a minute, so that neighbourhoods of what is known are searched
+at every other one and not only when SCIP has waited for as many; what they find fixes variables, which helps the bound
+too. On MobileNet, batch 8, 25 % on m4 the gap is .1 to 1.0 % after 60 s for each of three seeds, with SCIP's own
+neighbourhoods 1.5 to 2.1 %.
+"""
+
+SEPARATOR_PRIORITY = 100_000
+"""Before SCIP's own separators, whose cuts can build on these rows."""
+
+ROUNDING_PRIORITY = 100_000
+"""Before SCIP's own heuristics, which begin with what it found."""
+
 
 def iterations_of(scip: Model) -> int:
     """Return the iterations of the simplex so far; SCIP counts them only once it has begun to search."""
@@ -202,48 +243,6 @@ class Separator(Sepa):
             if is_cutoff:
                 return int(PY_SCIP_RESULT.CUTOFF)
         return int(PY_SCIP_RESULT.SEPARATED if violated else PY_SCIP_RESULT.DIDNOTFIND)
-
-
-OBJECTIVE_SCALE = 1e4
-"""The base energy in the units that SCIP sees, which keeps its tolerances far below what matters."""
-
-TIME_SCALE = 1e3
-"""The deadline in the units that SCIP sees, for the same reason."""
-
-PROOF_PARAMETERS: dict[str, int | float] = {
-    "heuristics/alns/freq": 2,
-    "heuristics/alns/minnodes": 200,
-    "heuristics/alns/nodesofs": 5000,
-    "heuristics/alns/nodesquot": 0.5,
-    "heuristics/alns/waitingnodes": 0,
-    "heuristics/farkasdiving/freq": -1,
-    "heuristics/feaspump/freq": -1,
-    "heuristics/rins/freq": 2,
-    "heuristics/rins/nwaitingnodes": 0,
-    "nodeselection/bfs/stdpriority": 500_000,
-    "separating/maxroundsroot": 12,
-    "separating/maxroundsrootsubrun": 2,
-    "branching/relpscost/initcand": 12,
-    "branching/relpscost/maxlookahead": 2,
-    "branching/relpscost/minreliable": 1.0,
-    "branching/relpscost/maxreliable": 3.0,
-    "lp/scaling": 2,
-}
-"""SCIP's settings where local search has found a good plan already: what is left to do is to lift the bound.
-
-The node with the lowest bound comes next, and rounds of cuts and the comparison of branching candidates end while they
-still pay. The stronger scaling of the LPs, whose coefficients range from one byte to the budget, keeps the simplex from
-starting anew at every node. Nodes are few, a hundred in a minute, so that neighbourhoods of what is known are searched
-at every other one and not only when SCIP has waited for as many; what they find fixes variables, which helps the bound
-too. On MobileNet, batch 8, 25 % on m4 the gap is .1 to 1.0 % after 60 s for each of three seeds, with SCIP's own
-neighbourhoods 1.5 to 2.1 %.
-"""
-
-SEPARATOR_PRIORITY = 100_000
-"""Before SCIP's own separators, whose cuts can build on these rows."""
-
-ROUNDING_PRIORITY = 100_000
-"""Before SCIP's own heuristics, which begin with what it found."""
 
 
 def solver_name() -> str:

@@ -20,6 +20,19 @@ from poet_onnx.scheduling.steps import restores_of
 SHARES_KEPT = (0.1, 0.3, 0.5, 0.7, 0.9, 0.999)
 """How much of a value a relaxation must keep in RAM, for it to be kept; the first that fits is taken."""
 
+FIRST_PRICE = 1 / 16
+"""Of the price at which all that the rows could hold costs as much as all that the model could spend."""
+
+PRICE_RISE = 4.0
+
+MOST_RISES = 7
+
+BISECTIONS = 3
+"""Prices between one that is too low and one that is not."""
+
+SHARE_PER_RISE, SHARE_BETWEEN = 1 / 40, 1 / 8
+"""Of all changes of restores, at each price; those of the bisection find the better plans."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetentionInterval:
@@ -162,19 +175,6 @@ class _Decisions:
     def _event_at(self, value: int, stage: int) -> int:
         events = self.model.candidates.events[value]
         return next(index for index, event in enumerate(events) if event.stage == stage)
-
-
-FIRST_PRICE = 1 / 16
-"""Of the price at which all that the rows could hold costs as much as all that the model could spend."""
-
-PRICE_RISE = 4.0
-MOST_RISES = 7
-
-BISECTIONS = 3
-"""Prices between one that is too low and one that is not."""
-
-SHARE_PER_RISE, SHARE_BETWEEN = 1 / 40, 1 / 8
-"""Of all changes of restores, at each price; those of the bisection find the better plans."""
 
 
 def improve_in_time(
