@@ -126,7 +126,7 @@ def _row(case: Case, prepared: Prepared, seconds: float) -> Row:
     problem, rule = prepared.problem, prepared.variant.order
     budget = problem.budget_bytes or 0
     begin = time.monotonic()
-    choice = order_for(problem, budget)
+    choice = order_for(problem)
     order_seconds = time.monotonic() - begin
     base = Prices(problem).base
     smallest = case.budget == Budget("ladder", 0.0)

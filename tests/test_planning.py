@@ -49,13 +49,13 @@ def test_a_variant_that_was_not_settled_hides_no_plan_of_another(
     from poet_onnx.scheduling.planner import _Run
     from poet_onnx.scheduling.refusals import NothingFoundError
 
-    tried: list[int] = []
+    tried: list[int | None] = []
 
-    def settle_nothing_at_first(run: _Run, budget_bytes: int) -> poet_onnx.Plan:
-        tried.append(budget_bytes)
+    def settle_nothing_at_first(run: _Run) -> poet_onnx.Plan:
+        tried.append(run.problem.budget_bytes)
         if len(tried) == 1:
             raise NothingFoundError(run.problem, (), float("inf"))
-        return in_best_order(run, budget_bytes)
+        return in_best_order(run)
 
     in_best_order = _Run.in_best_order
     monkeypatch.setattr(_Run, "in_best_order", settle_nothing_at_first)
@@ -78,7 +78,7 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
     from poet_onnx.scheduling.planner import _Run
     from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
 
-    def find_nothing(run: _Run, _: int) -> poet_onnx.Plan:
+    def find_nothing(run: _Run) -> poet_onnx.Plan:
         order = file_order(run.problem.graph)
         if settled:
             raise NoneExistsError(build_instance(run.problem, order), PlanClass())

@@ -273,7 +273,7 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 10), share=st.sampled_from([0.3, 0.6, 1.0]))
 def test_the_order_for_a_budget_is_proven_better_or_the_rule(seed: int, layers: int, share: float) -> None:
     problem, baseline, budget = _training(seed, layers, share, scale=1000)
-    choice = order_for(problem, budget)
+    choice = order_for(replace(problem, budget_bytes=budget))
     assert _is_allowed(problem, choice.order)
     assert choice.peak_bytes == _peak(problem, choice.order)
     if choice.steps:
@@ -281,7 +281,7 @@ def test_the_order_for_a_budget_is_proven_better_or_the_rule(seed: int, layers: 
         assert prediction.energy_joules == choice.energy_joules
     if choice.order != baseline:
         assert choice.energy_joules < choice.baseline_bound_joules
-    assert choice == order_for(problem, budget)
+    assert choice == order_for(replace(problem, budget_bytes=budget))
 
 
 @pytest.mark.parametrize("seed", [6, 28])
@@ -296,7 +296,7 @@ def test_another_order_is_taken_where_it_is_proven_better(seed: int) -> None:
     baseline = memory_aware_order(problem)
     instance = build_instance(problem, baseline)
     budget = (max(map(instance.smallest_node_bytes, range(14))) + _peak(problem, baseline)) // 2
-    choice = order_for(problem, budget)
+    choice = order_for(replace(problem, budget_bytes=budget))
     assert choice.order != baseline
     assert _is_allowed(problem, choice.order)
     assert choice.energy_joules < choice.baseline_bound_joules <= choice.baseline_energy_joules
@@ -307,7 +307,7 @@ def test_another_order_is_taken_where_it_is_proven_better(seed: int) -> None:
 def test_the_order_for_a_budget_of_real_models(name: str, share: float, model_path: Callable[..., Path]) -> None:
     problem = real_problem(model_path(name), "tx2")
     budget = int(share * _peak(problem, memory_aware_order(problem)))
-    choice = order_for(problem, budget)
+    choice = order_for(replace(problem, budget_bytes=budget))
     assert _is_allowed(problem, choice.order)
     assert choice.steps
     prediction = simulate(replace(problem, budget_bytes=budget), choice.steps)
@@ -321,6 +321,7 @@ def test_a_little_more_memory_does_not_lead_to_a_worse_order(model_path: Callabl
     energies: list[float] = []
     for share in (0.0, 0.004, 0.01):
         plans: list[tuple[Step, ...]] = []
-        order_for(problem, smallest + int(share * (peak - smallest)), found=plans.append)
+        budget = smallest + int(share * (peak - smallest))
+        order_for(replace(problem, budget_bytes=budget), found=plans.append)
         energies.append(min(simulate(problem, steps).energy_joules for steps in plans))
         assert energies[-1] <= 1.01 * min(energies)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
@@ -60,7 +61,6 @@ class OrderChoice:
 
 def order_for(
     problem: ScheduleProblem,
-    budget_bytes: int,
     *,
     seconds: float = 20.0,
     seed: int = 0,
@@ -70,15 +70,16 @@ def order_for(
     """Return the order in which the cheapest plan within a budget was found if it beats all of the memory-aware order.
 
     Args:
-        problem: its own budget is not looked at.
-        budget_bytes: bound on the transient peak.
+        problem: with its budget.
         seconds: of the processor, half of them for the search; a guard against large graphs on slow machines only, and
             the answer depends on the rest alone where it is not reached.
         seed: of the random moves.
         baseline: the memory-aware order, if it is known.
         found: called with the steps of each plan that the simulator accepts, in whatever order.
     """
-    begin = time.thread_time()
+    begin, budget_bytes = time.thread_time(), problem.budget_bytes
+    if budget_bytes is None:
+        raise CheckFailedError("Without a budget every order costs the same.")
     judge = _Judge(Network.of(problem, baseline or memory_aware_order(problem)), budget_bytes, begin + seconds / 2)
     baseline_profile = judge.network.baseline
     base = judge.quick_plan(baseline_profile)

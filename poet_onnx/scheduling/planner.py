@@ -93,7 +93,7 @@ def schedule(
             return run.in_order(tuple(order))
         if problem.budget_bytes is None:
             return run.in_order(run.baseline)
-        return run.in_best_order(problem.budget_bytes)
+        return run.in_best_order()
     except (NoneExistsError, NothingFoundError) as failure:
         if isinstance(failure, NothingFoundError):
             failure.seconds = time.monotonic() - run.begin
@@ -148,13 +148,12 @@ class _Run:
         """Return the memory-aware order."""
         return tuple(self.known_baseline or memory_aware_order(self.problem))
 
-    def in_best_order(self, budget_bytes: int) -> Plan:
+    def in_best_order(self) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
         try:
             seconds = ORDER_SHARE * self.limits.time_limit_seconds
             choice = order_for(
                 self.problem,
-                budget_bytes,
                 seconds=seconds,
                 seed=self.limits.seed,
                 baseline=self.baseline,
