@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
-from poet_onnx.graph import TrainingGraph
+from poet_onnx.graph import Phase, TrainingGraph
+from poet_onnx.graph.operators import POET_DOMAIN
 from poet_onnx.passes.roles import BUFFER_SUFFIX
 from poet_onnx.training.description import OWN_PREFIX
-
-_UPDATED_INPUT = 2
-"""Of an update node: the parameter, behind the gradient and the rates."""
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
@@ -117,8 +115,8 @@ def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
     parameters = {name.removesuffix(BUFFER_SUFFIX) for name in buffers}
     state = set[str]()
     for node in graph.nodes:
-        if node.domain == "poet" and node.op_type.startswith("Update"):
-            parameters.add(node.inputs[_UPDATED_INPUT])
+        if node.domain == POET_DOMAIN and node.phase is Phase.UPDATE and not node.accumulates:
+            parameters.update(node.updates[:1])
         else:
             state.update(node.updates)
     places = [place for place, name in enumerate(graph.inputs) if name in parameters]

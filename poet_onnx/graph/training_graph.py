@@ -55,6 +55,7 @@ class Node:
         recomputable: running it again gives the same bits and changes no state.
         view: its outputs share its first input's buffer: no bytes, no work.
         updates: resident tensors that it writes in place.
+        accumulates: adds a gradient, or a part of one, to the buffer that it updates.
         inplace: (input index, output index) pairs of equal size of which the runtime lets the output take the buffer of
             an input that dies.
         after: names of nodes that must run before it although no tensor says so (a buffer's readers and writers).
@@ -70,6 +71,7 @@ class Node:
     recomputable: bool
     view: bool = False
     updates: tuple[str, ...] = ()
+    accumulates: bool = False
     inplace: tuple[tuple[int, int], ...] = ()
     after: tuple[str, ...] = ()
 
@@ -101,9 +103,7 @@ class TrainingGraph:
     @property
     def gradient_buffers(self) -> frozenset[str]:
         """Return the names of the buffers that gradients are accumulated in."""
-        accumulators = (node for node in self.nodes if node.phase is Phase.UPDATE and "Accumul" in node.op_type)
-        names = (name for node in accumulators for name in node.updates)
-        return frozenset(name for name in names if self.tensors[name].resident)
+        return frozenset(name for node in self.nodes if node.accumulates for name in node.updates)
 
     @property
     def gradient_buffer_bytes(self) -> int:

@@ -226,6 +226,7 @@ class _Extraction:
             recomputable=self._recomputable(draft, phase, changed),
             view=_is_view(draft),
             updates=tuple(dict.fromkeys(storage for storage in draft.written if storage in self.resident)),
+            accumulates=draft.spec.reset_input is not None,
             inplace=self._inplace(draft),
             after=after,
         )

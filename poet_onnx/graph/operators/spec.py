@@ -176,7 +176,8 @@ class OpSpec:
             versions, in ONNX's; `POET_DOMAIN` for ours.
         aliases: (input, output) pairs that always share one buffer.
         inplace: (input, output) pairs of which the output may take a dying input's buffer.
-        writes: inputs whose buffer the kernel writes where an output shares it and is no graph output.
+        writes: inputs whose buffer the kernel writes where an output shares it and is no graph output; of an optimizer
+            of ours the parameter comes first.
         always_writes: it writes them in any case.
         unread: inputs whose values do not influence the outputs, those aliased to them aside.
         random: draws random numbers.
