@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
-from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
 
 
 def random_graph(seed: int, layers: int) -> tuple[TrainingGraph, CostTable]:
@@ -118,7 +118,7 @@ class _Dag:
         return name
 
     def resident(self, name: str, storage: str | None = None) -> str:
-        self.tensors[name] = Tensor(name, "FLOAT", (8,), 32, storage or name, True, False)
+        self.tensors[name] = Tensor(name, "FLOAT", (8,), 32, storage or name, RESIDENT)
         return name
 
     def forward(self, layers: int) -> None:
@@ -143,7 +143,7 @@ class _Dag:
             self.add(f"f{layer}", read, writes, Phase.FORWARD, recomputable=again, inplace=inplace, updates=updates)
             if not self.plain and self.chance(0.1):
                 view = f"view{layer}"
-                self.tensors[view] = Tensor(view, "FLOAT", (size // 4,), size, writes[0], False, False)
+                self.tensors[view] = Tensor(view, "FLOAT", (size // 4,), size, writes[0])
                 self.add(f"reshape{layer}", [writes[0]], [view], Phase.FORWARD, view=True, recomputable=True)
 
     def _forward_reads(self, layer: int, layers: int) -> list[str]:
@@ -275,7 +275,9 @@ def _dag_costs(graph: TrainingGraph, rng: random.Random) -> CostTable:
 
 
 def _tensor(name: str, size_bytes: int, *, resident: bool = False, output: bool = False) -> Tensor:
-    return Tensor(name, "FLOAT", (size_bytes // 4,), size_bytes, name, resident, output)
+    return Tensor(
+        name, "FLOAT", (size_bytes // 4,), size_bytes, name, RESIDENT if resident else OUTPUT if output else TRANSIENT
+    )
 
 
 def _node(name: str, reads: list[str], writes: list[str], phase: Phase, *, recomputable: bool) -> Node:

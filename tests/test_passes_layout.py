@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
 from poet_onnx.passes.layout import Placed, lay_out
 from poet_onnx.plan import Action, Step
 
@@ -34,7 +34,10 @@ def graph(*nodes: Node, inputs: str = "x", outputs: str = "") -> TrainingGraph:
     for each in nodes:
         storage.update({name: storage[each.inputs[0]] if each.view else name for name in each.outputs})
     tensors = {
-        name: Tensor(name, "FLOAT", (4,), 16, owner, owner in resident, name in kept) for name, owner in storage.items()
+        name: Tensor(
+            name, "FLOAT", (4,), 16, owner, RESIDENT if owner in resident else OUTPUT if name in kept else TRANSIENT
+        )
+        for name, owner in storage.items()
     }
     return TrainingGraph("g", nodes, tensors, tuple(resident), tuple(kept), "fingerprint")
 

@@ -16,7 +16,7 @@ from random_graphs import random_graph
 from real_problems import real_problem
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
-from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
@@ -32,7 +32,7 @@ from poet_onnx.simulate import simulate
 def _wide(seed: int, count: int) -> ScheduleProblem:
     """Return a random graph with many orders: two inputs at most, buffers that may be shared, outputs, updates."""
     bits = random.Random(seed)
-    tensors = {name: Tensor(name, "FLOAT", (4,), 16, name, True, False) for name in ("x", "state")}
+    tensors = {name: Tensor(name, "FLOAT", (4,), 16, name, RESIDENT) for name in ("x", "state")}
     nodes: list[Node] = []
     made: list[str] = []
     readers: list[str] = []
@@ -41,7 +41,7 @@ def _wide(seed: int, count: int) -> ScheduleProblem:
         size = bits.choice([100, 200, 400, 800])
         name = f"v{number}"
         kept = bits.random() < 0.1
-        tensors[name] = Tensor(name, "FLOAT", (size // 4,), size, name, False, kept)
+        tensors[name] = Tensor(name, "FLOAT", (size // 4,), size, name, OUTPUT if kept else TRANSIENT)
         shared = [(index, 0) for index, read in enumerate(reads) if tensors[read].size_bytes == size and not kept]
         changes = bits.random() < 0.15
         inputs = (*reads, "state") if changes or bits.random() < 0.15 else tuple(reads)
@@ -181,7 +181,7 @@ def test_constants_run_right_before_their_reader() -> None:
     problem = _wide(3, 1)
     tensors = dict(problem.graph.tensors)
     for name in ("late", "a", "b", "c"):
-        tensors[name] = Tensor(name, "FLOAT", (25,), 100, name, False, False)
+        tensors[name] = Tensor(name, "FLOAT", (25,), 100, name)
 
     def node(name: str, reads: tuple[str, ...], writes: str) -> Node:
         return Node(name, "Op", "", reads, (writes,), {}, Phase.FORWARD, recomputable=False)

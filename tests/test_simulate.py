@@ -8,7 +8,7 @@ import pytest
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate import replay, simulate
@@ -16,7 +16,9 @@ from poet_onnx.simulate.versions import TOKEN_BYTES
 
 
 def _tensor(name: str, size: int, *, resident: bool = False, output: bool = False, storage: str = "") -> Tensor:
-    return Tensor(name, "FLOAT", (size // 4,), size, storage or name, resident, output)
+    return Tensor(
+        name, "FLOAT", (size // 4,), size, storage or name, RESIDENT if resident else OUTPUT if output else TRANSIENT
+    )
 
 
 def _node(name: str, reads: tuple[str, ...], writes: tuple[str, ...], **facts: object) -> Node:

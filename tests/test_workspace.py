@@ -13,7 +13,7 @@ from workspace_cases import MS, Case, ints
 
 from poet_onnx.costing.flops import count_work
 from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
-from poet_onnx.graph import Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import OUTPUT, RESIDENT, Node, Phase, Tensor, TrainingGraph
 
 RNG = np.random.default_rng(7)
 
@@ -245,7 +245,7 @@ def single_operator(case: Case) -> tuple[onnx.ModelProto, dict[str, np.ndarray],
             outputs[f"output{index}"] = value if isinstance(value, np.ndarray) else np.zeros(value, np.float32)
     for name, array in (feeds | outputs).items():
         kind = TensorProto.DataType.Name(helper.np_dtype_to_tensor_dtype(array.dtype))
-        tensors[name] = Tensor(name, kind, array.shape, array.nbytes, name, name in feeds, name in outputs)
+        tensors[name] = Tensor(name, kind, array.shape, array.nbytes, name, RESIDENT if name in feeds else OUTPUT)
     input_names = [f"input{i}" if value is not None else "" for i, value in enumerate(case.inputs)]
     output_names = [f"output{i}" if value is not None else "" for i, value in enumerate(case.outputs)]
     proto = helper.make_node(case.op, input_names, output_names, "node", domain=case.domain, **case.attributes)
@@ -322,7 +322,7 @@ def test_an_operator_without_a_rule_is_estimated_with_care(case: Case) -> None:
 def test_what_an_unknown_operator_reads_and_writes_is_its_estimate() -> None:
     node = Node("n", "Add", "elsewhere", ("a", ""), ("b",), {"kernel_shape": ("x",)}, Phase.FORWARD, recomputable=False)
     sizes = {"a": 40, "b": 60}
-    tensors = {name: Tensor(name, "FLOAT", (size // 4,), size, name, False, False) for name, size in sizes.items()}
+    tensors = {name: Tensor(name, "FLOAT", (size // 4,), size, name) for name, size in sizes.items()}
     graph = TrainingGraph("g", (node,), tensors, (), (), "")
     assert not has_workspace_rule(node)
     assert workspace_bytes(graph, node) == 100

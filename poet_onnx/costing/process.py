@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
-from poet_onnx.graph import Phase, TrainingGraph
+from poet_onnx.graph import Phase, Place, TrainingGraph
 from poet_onnx.graph.operators import POET_DOMAIN
 from poet_onnx.passes.roles import BUFFER_SUFFIX
 from poet_onnx.training.description import OWN_PREFIX
@@ -121,7 +121,9 @@ def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
             state.update(node.updates)
     places = [place for place, name in enumerate(graph.inputs) if name in parameters]
     first = min(places, default=len(graph.inputs))
-    kinds = dict.fromkeys((name for name, tensor in graph.tensors.items() if tensor.resident), "constants")
+    kinds = dict.fromkeys(
+        (name for name, tensor in graph.tensors.items() if tensor.residency.before is not Place.NOWHERE), "constants"
+    )
     kinds |= dict.fromkeys(graph.inputs[:first], "batch") | dict.fromkeys(graph.inputs[first:], "parameters")
     state.update(name for name in graph.inputs[first:] if graph.tensors[name].dtype == "BOOL")  # start anew or not
     kinds |= dict.fromkeys(state, "constants") | dict.fromkeys(buffers, "gradient buffers")

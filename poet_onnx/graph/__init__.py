@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
-from poet_onnx.graph.training_graph import AttributeValue, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph.training_graph import (
+    OUTPUT,
+    RESIDENT,
+    TRANSIENT,
+    AttributeValue,
+    Node,
+    Phase,
+    Place,
+    Residency,
+    Tensor,
+    TrainingGraph,
+)
 
-__all__ = ["AttributeValue", "Node", "Phase", "Tensor", "TrainingGraph"]
+__all__ = [
+    "OUTPUT",
+    "RESIDENT",
+    "TRANSIENT",
+    "AttributeValue",
+    "Node",
+    "Phase",
+    "Place",
+    "Residency",
+    "Tensor",
+    "TrainingGraph",
+]

@@ -19,6 +19,39 @@ class Phase(str, enum.Enum):
     UPDATE = "update"
 
 
+class Place(str, enum.Enum):
+    """Where a tensor's bytes are."""
+
+    RAM = "ram"
+    STORAGE = "storage"
+    NOWHERE = "nowhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Where a tensor is before a step and after it, and whether the step may choose in between.
+
+    Attributes:
+        before: where the step finds it; NOWHERE if a node makes it.
+        after: where the step must leave it; NOWHERE if nobody needs it any more.
+        may_move: it may leave RAM and come back while the step runs.
+    """
+
+    before: Place
+    after: Place
+    may_move: bool
+
+
+RESIDENT = Residency(Place.RAM, Place.RAM, may_move=False)
+"""Of graph inputs and initializers: in RAM through the whole step."""
+
+TRANSIENT = Residency(Place.NOWHERE, Place.NOWHERE, may_move=True)
+"""Of what a node makes for other nodes."""
+
+OUTPUT = Residency(Place.NOWHERE, Place.RAM, may_move=True)
+"""Of graph outputs: in RAM at the end of the step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor of the graph.
@@ -28,9 +61,9 @@ class Tensor:
         dtype: ONNX element type name, such as "FLOAT".
         shape: dimensions.
         size_bytes: bytes of its elements.
-        storage: name of the tensor whose buffer holds it: its own name, unless it is a view or written in place.
-        resident: a graph input or an initializer, alive through the whole step.
-        is_output: a graph output, alive from its production to the end of the step.
+        storage: name of the tensor whose buffer holds it: its own name, unless it is a view or written in place. Then
+            it has no bytes of its own, and is where that tensor is.
+        residency: where it is before and after the step.
     """
 
     name: str
@@ -38,8 +71,18 @@ class Tensor:
     shape: tuple[int, ...]
     size_bytes: int
     storage: str
-    resident: bool
-    is_output: bool
+    residency: Residency = TRANSIENT
+
+    @property
+    def resident(self) -> bool:
+        """Return whether its bytes are in RAM through the whole step, whatever the plan."""
+        stay = self.residency
+        return stay.before is Place.RAM and stay.after is Place.RAM and not stay.may_move
+
+    @property
+    def is_output(self) -> bool:
+        """Return whether the step makes it and must leave it in RAM."""
+        return self.residency.before is Place.NOWHERE and self.residency.after is Place.RAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +140,7 @@ class TrainingGraph:
 
     @property
     def resident_bytes(self) -> int:
-        """Return the bytes of all graph inputs and initializers."""
+        """Return the bytes that are in RAM through the whole step, whatever the plan."""
         return sum(tensor.size_bytes for tensor in self.tensors.values() if tensor.resident)
 
     @property

@@ -11,7 +11,17 @@ from itertools import chain
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph import AttributeValue, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import (
+    OUTPUT,
+    RESIDENT,
+    TRANSIENT,
+    AttributeValue,
+    Node,
+    Phase,
+    Residency,
+    Tensor,
+    TrainingGraph,
+)
 from poet_onnx.graph.extract.load import check_structure
 from poet_onnx.graph.extract.reads import reads_shape_alone
 from poet_onnx.graph.operators import OpSpec, spec_of
@@ -271,11 +281,15 @@ class _Extraction:
                 shape=self.types[name].shape,
                 size_bytes=self.types[name].size_bytes,
                 storage=storage,
-                resident=name in self.resident,
-                is_output=name in self.outputs,
+                residency=self._residency(name),
             )
             for name, storage in self.storage.items()
         }
+
+    def _residency(self, name: str) -> Residency:
+        if name in self.resident:
+            return RESIDENT
+        return OUTPUT if name in self.outputs else TRANSIENT
 
 
 def plain_attributes(node: ir.Node) -> dict[str, AttributeValue]:
