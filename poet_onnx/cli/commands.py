@@ -102,6 +102,7 @@ def rewrite(**given: Any) -> None:
     show_default=True,
     help="What of a label is shared among all classes, of cross-entropy.",
 )
+@options.frozen_batch_norm_option
 @options.dims_option
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @options.json_option

@@ -23,6 +23,7 @@ def train_graph(
     freeze: tuple[str, ...],
     ignore_index: int | None,
     label_smoothing: float,
+    frozen_batch_norm: str,
     dims: dict[str, int],
     force: bool,
     as_json: bool,
@@ -42,6 +43,7 @@ def train_graph(
             dims=dims,
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
+            frozen_batch_norm=frozen_batch_norm,
         )
     made.save(output, replace=force)
     if as_json:

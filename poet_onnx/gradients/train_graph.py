@@ -12,9 +12,11 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.saving import save_model
+from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.parameters import Parameters, find_parameters
@@ -45,7 +47,7 @@ class TrainGraph:
     Attributes:
         training: computes the loss and adds gradients to buffers; its inputs are the batch, the labels, the parameters,
             the buffers and `lazy_reset_grad`.
-        evaluation: computes the loss without training anything.
+        evaluation: computes the loss, and after it what the model returned, without training anything.
         values: what the trained parameters are now, by name.
         loss: the loss's name in both graphs.
         frozen: names of real tensors of the model that are not trained.
@@ -89,11 +91,9 @@ def train_graph(
     dims: Mapping[str, int] | None = None,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
+    frozen_batch_norm: str = AUTO,
 ) -> TrainGraph:
     """Make a training graph of a forward model; onnxruntime-training is not needed.
-
-    Layers are differentiated in the mode in which they were exported: a batch normalization in training mode takes its
-    batch's statistics, any other one its running statistics.
 
     Args:
         model: computes the outputs, with its weights; as a path, a protobuf message or an onnx_ir model.
@@ -105,6 +105,8 @@ def train_graph(
         dims: sizes of named dimensions.
         ignore_index: a label that does not count.
         label_smoothing: what of a label is shared among all classes.
+        frozen_batch_norm: batch normalizations that keep to their running statistics: "auto" for those exported for
+            inference, "all", "none", or patterns with commas between them.
 
     Raises:
         InputError: if the model cannot be trained so; what has no gradient is named.
@@ -113,6 +115,7 @@ def train_graph(
     forward = as_model(model)
     _check_forward(forward)
     Normalization(InlineFunctions(), NameNodes())(forward)
+    set_modes(forward.graph, frozen_batch_norm)
     chosen = find_parameters(forward, _patterns(train), _patterns(freeze) or ())
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
@@ -166,10 +169,11 @@ def _values(model: ir.Model, name: str) -> Array:
 
 
 def _evaluation(forward: ir.Model, loss: str, parameters: Sequence[str]) -> ir.Model:
-    """Return the graph of the loss that takes the parameters as inputs and trains nothing."""
+    """Return the graph of the loss that takes the parameters as inputs and trains nothing; it has all old outputs."""
     model = forward.clone()
     graph = model.graph
-    graph.outputs[:] = [value for node in graph for value in node.outputs if value.name == loss]
+    first = [value for node in graph for value in node.outputs if value.name == loss]
+    graph.outputs[:] = [*first, *(value for value in graph.outputs if value not in first)]
     free_state(graph, parameters)
     infer_only(model)
     return model

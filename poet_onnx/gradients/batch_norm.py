@@ -1,0 +1,73 @@
+"""Which batch normalizations of a forward model train: as they were exported, or as the user says."""
+
+from __future__ import annotations
+
+import warnings
+from fnmatch import fnmatchcase
+
+import onnx_ir as ir
+
+from poet_onnx.choices import ALL, AUTO, NONE
+from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.graph.extract import plain_attributes
+from poet_onnx.graph.operators import ONNX_DOMAINS
+
+
+def set_modes(graph: ir.Graph, frozen: str) -> None:
+    """Let each batch normalization train, or keep to its running statistics; changes the graph.
+
+    Args:
+        graph: of the forward model.
+        frozen: "auto" for the modes in which they were exported, "all", "none", or patterns with commas between them,
+            of names of the frozen nodes, their parameters or their statistics.
+
+    Raises:
+        InputError: a pattern without a match.
+    """
+    nodes = [node for node in graph if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS]
+    if frozen == AUTO:
+        _warn_of([node for node in nodes if not _trains(node)])
+        return
+    kept = set(nodes) if frozen == ALL else set()
+    for pattern in [] if frozen in (ALL, NONE) else [part.strip() for part in frozen.split(",")]:
+        found = [node for node in nodes if any(fnmatchcase(name, pattern) for name in _names(node))]
+        if not found:
+            raise InputError(
+                f"No batch normalization, nor a parameter of one, is named {pattern!r}: give auto, all, none, or"
+                " patterns such as 'layer1.*', with commas between them."
+            )
+        kept.update(found)
+    for node in nodes:
+        _set_mode(node, trains=node not in kept)
+
+
+def _trains(node: ir.Node) -> bool:
+    return bool(plain_attributes(node).get("training_mode", 0))
+
+
+def _warn_of(frozen: list[ir.Node]) -> None:
+    if frozen:
+        name = frozen[0].name or frozen[0].outputs[0].name
+        more = f" and {len(frozen) - 1} more" if len(frozen) > 1 else ""
+        warnings.warn(
+            f"Batch normalization '{name}'{more} was exported for inference and keeps to its running statistics:"
+            " let all train with --frozen-batch-norm none, or say that it is so with all.",
+            PoetWarning,
+            stacklevel=2,
+        )
+
+
+def _names(node: ir.Node) -> list[str]:
+    return [node.name or "", *(value.name or "" for value in node.inputs[1:5] if value is not None)]
+
+
+def _set_mode(node: ir.Node, *, trains: bool) -> None:
+    if trains == _trains(node):
+        return
+    for other in node.outputs[1:]:
+        if other.uses() or other.is_graph_output():
+            raise InputError(f"'{other.name}', a statistic of batch normalization '{node.name}', is read by the model.")
+    node.attributes["training_mode"] = ir.AttrInt64("training_mode", int(trains))
+    node.resize_outputs(3 if trains else 1)
+    for output, ending in zip(node.outputs[1:], ("_running_mean", "_running_var"), strict=False):
+        output.name = f"{node.outputs[0].name}{ending}"
