@@ -86,11 +86,12 @@ def _body(node: ir.Node, types: Mapping[str, TensorType], version: int) -> ir.Fu
         written = schema.get_context_dependent_function_with_opset_version(
             max(versions), ir.to_proto(node).SerializeToString(), kinds
         )
-        body = ir.serde.deserialize_function(onnx.FunctionProto.FromString(written))
-    elif schema.has_function:
-        body = ir.serde.deserialize_function(schema.function_body)
     else:
-        return None
+        versions = [known for known in schema.function_opset_versions if known <= version]
+        if not versions:
+            return None
+        written = schema.get_function_with_opset_version(max(versions))
+    body = ir.serde.deserialize_function(onnx.FunctionProto.FromString(written))
     body.opset_imports[""] = version
     return body
 

@@ -167,6 +167,8 @@ class _Sweep:
                 self._write(node)
             except NoGradientError as problem:
                 refused.setdefault(f"{node.op_type} ({problem})", []).append(node.name or "")
+                for value in sources(node):  # anything will do: what else is refused is wanted, and nothing more
+                    self.partials.setdefault(value, []).append(_Partial((False, 0, 0), self.gradients[loss]))
                 continue
             for value in () if refused else first.get(node, ()):
                 number = self.trained.index(value)
@@ -190,8 +192,6 @@ class _Sweep:
         found = gradient(node)
         if found is None or found.rule is None:
             raise NoGradientError("it has none")
-        if not any(output in self.gradients for output in node.outputs):
-            return  # an operator that a rule refused lies between this one and the loss
         site = Site(self.graph, node, self.inferred, gradients=self.gradients, wanted=self.paths.values)
         found.rule(site)
         given = {value for value, _ in site.sent}

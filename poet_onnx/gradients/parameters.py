@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -9,7 +10,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
@@ -66,6 +67,7 @@ def find_parameters(model: ir.Model, train: Sequence[str] | None, freeze: Sequen
     graph = model.graph
     _lift_weights(graph)
     tied = tuple(_tie_transposed(graph))
+    _warn_of_merged(graph)
     statistics = {value for node in graph for value in _inputs(node, STATISTICS)}
     real = [
         value
@@ -87,6 +89,20 @@ def find_parameters(model: ir.Model, train: Sequence[str] | None, freeze: Sequen
     if not trained:
         raise InputError("Nothing is left to train: the model has no parameter, or all of them are frozen.")
     return Parameters(tuple(trained), tuple(name for name in names if name not in set(trained)), tied)
+
+
+def _warn_of_merged(graph: ir.Graph) -> None:
+    """Warn of a vector that several normalizations read: exporters merge those that are equal before training."""
+    for value in graph.initializers.values():
+        readers = {node.name: node for node, _ in value.uses() if node.op_type.endswith("Normalization")}
+        if len(readers) > 1 and value.dtype in REAL:
+            warnings.warn(
+                f"'{value.name}' belongs to {len(readers)} normalizations, such as '{min(readers, key=str)}', and is"
+                " trained as one: if it should not be, export the model without optimization (optimize=False).",
+                PoetWarning,
+                stacklevel=2,
+            )
+            return
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

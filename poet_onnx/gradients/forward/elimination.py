@@ -12,7 +12,7 @@ NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
 
 
 def drop_idle_nodes(model: ir.Model) -> None:
-    """Drop dropouts of ratio 0, and sums and products with a constant that is neutral and no larger than the rest."""
+    """Drop dropouts that drop nothing, and sums and products with a neutral constant no larger than the rest."""
     graph = model.graph
     inferred = infer(model)
     for node in list(graph):
@@ -27,8 +27,7 @@ def _stands_for(node: ir.Node, inferred: Inferred) -> ir.Value | None:
     """Return the input that a node hands on unchanged, None if it does something."""
     if is_op(node, "Dropout"):
         mask_read = len(node.outputs) > 1 and bool(node.outputs[1].uses())
-        has_ratio = len(node.inputs) > 1 and node.inputs[1] is not None
-        return node.inputs[0] if has_ratio and is_number(node.inputs[1], 0.0) and not mask_read else None
+        return node.inputs[0] if _drops_nothing(node) and not mask_read else None
     if not is_op(node, *NEUTRAL) or len(node.inputs) != 2:
         return None
     pairs = ((0, 1), (1, 0)) if node.op_type in ("Add", "Mul") else ((0, 1),)
@@ -39,6 +38,12 @@ def _stands_for(node: ir.Node, inferred: Inferred) -> ir.Value | None:
         if len(_shape(neutral, inferred)) <= len(_shape(value, inferred)):
             return value
     return None
+
+
+def _drops_nothing(node: ir.Node) -> bool:
+    """Return whether a dropout has the ratio 0 or was exported for inference."""
+    ratio, training = [*node.inputs[1:3], None, None][:2]
+    return is_number(ratio, 0.0) or training is None or is_number(training, 0.0)
 
 
 def _shape(value: ir.Value, inferred: Inferred) -> tuple[int, ...]:
