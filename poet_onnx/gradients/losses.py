@@ -79,14 +79,15 @@ def add_loss(model: ir.Model, loss: Loss) -> str:
     source = outputs[name]
     if source.dtype not in REAL or source.shape is None:
         raise InputError(f"The output '{name}' holds no real numbers: a loss cannot be of it.")
-    return LOSSES[loss.kind](_Pen(graph), source, loss)
+    return LOSSES[loss.kind](_Pen(graph, source.dtype), source, loss)
 
 
 class _Pen:
     """Writes nodes behind a graph, under names that are free."""
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, dtype: ir.DataType) -> None:
         self.graph = graph
+        self.dtype = dtype
         self._taken = {value.name for node in graph for value in node.outputs}
         self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)
 
@@ -111,9 +112,8 @@ class _Pen:
         self.graph.register_initializer(value)
         return value
 
-    def number(self, number: float, like: ir.Value) -> ir.Value:
-        dtype = like.dtype or ir.DataType.FLOAT
-        return self.constant("number", np.array(number, dtype.numpy()))
+    def number(self, number: float) -> ir.Value:
+        return self.constant("number", np.array(number, self.dtype.numpy()))
 
     def op(self, op_type: str, *inputs: ir.Value, name: str = "", outputs: int = 1, **attributes: Any) -> ir.Value:
         node = ir.Node(
@@ -127,7 +127,6 @@ class _Pen:
         node.outputs[0].name = self.free(name or f"{node.name}_output")
         for value, ending in zip(node.outputs[1:], ("log_prob",), strict=False):
             value.name = self.free(ending)
-        node.outputs[0].type = inputs[0].type
         self.graph.append(node)
         return node.outputs[0]
 
@@ -155,8 +154,8 @@ def _cross_entropy(pen: _Pen, scores: ir.Value, loss: Loss) -> str:
     if not loss.label_smoothing:
         return hard.name or ""
     spread = _spread(pen, scores, labels, loss.ignore_index)
-    sharp = pen.op("Mul", hard, pen.number(1.0 - loss.label_smoothing, hard))
-    return pen.op("Add", sharp, pen.op("Mul", spread, pen.number(loss.label_smoothing, hard)), name="loss").name or ""
+    sharp = pen.op("Mul", hard, pen.number(1.0 - loss.label_smoothing))
+    return pen.op("Add", sharp, pen.op("Mul", spread, pen.number(loss.label_smoothing)), name="loss").name or ""
 
 
 def _spread(pen: _Pen, scores: ir.Value, labels: ir.Value, ignore_index: int | None) -> ir.Value:
@@ -166,7 +165,7 @@ def _spread(pen: _Pen, scores: ir.Value, labels: ir.Value, ignore_index: int | N
     if ignore_index is None:
         return pen.op("ReduceMean", each, keepdims=0)
     ignored = pen.op("Equal", labels, pen.constant("ignored", np.array(ignore_index, np.int64)))
-    counted = pen.op("Cast", pen.op("Not", ignored), to=int(scores.dtype or ir.DataType.FLOAT))
+    counted = pen.op("Cast", pen.op("Not", ignored), to=int(pen.dtype))
     total = pen.op("ReduceSum", pen.op("Mul", each, counted), keepdims=0)
     return pen.op("Div", total, pen.op("ReduceSum", counted, keepdims=0))
 
@@ -176,11 +175,11 @@ def _difference(pen: _Pen, output: ir.Value) -> ir.Value:
 
 
 def _target(pen: _Pen, output: ir.Value) -> ir.Value:
-    return pen.input("target", output.dtype or ir.DataType.FLOAT, _dims(output))
+    return pen.input("target", pen.dtype, _dims(output))
 
 
 def _mean_square(pen: _Pen, output: ir.Value, _: Loss) -> str:
-    return pen.mean(pen.op("Pow", _difference(pen, output), pen.number(2.0, output)))
+    return pen.mean(pen.op("Pow", _difference(pen, output), pen.number(2.0)))
 
 
 def _mean_distance(pen: _Pen, output: ir.Value, _: Loss) -> str:
