@@ -13,12 +13,12 @@ import onnx_ir as ir
 import pytest
 from model_mutations import mutate
 
+from poet_onnx import rewrite
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.reporting.inspection import inspect
-from poet_onnx.rewriting.rewrite import rewrite
 
 MUTATIONS, RUNS = 45, 3
 CHILD = """

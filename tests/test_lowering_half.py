@@ -22,9 +22,9 @@ from test_lowering import expected, payload
 from torch import nn
 from torch.nn import functional
 
+from poet_onnx import rewrite
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import prepare
-from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.verification import verify
 

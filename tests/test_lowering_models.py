@@ -14,9 +14,9 @@ import pytest
 from deep import sampled
 from lowering_runs import Arrays, run_step
 
+from poet_onnx import rewrite
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import prepare
-from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.verification import verify
 

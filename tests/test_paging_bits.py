@@ -13,9 +13,9 @@ import onnx
 import onnxruntime
 import pytest
 
+from poet_onnx import rewrite
 from poet_onnx.costing.device import load_device
 from poet_onnx.plan import Plan
-from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.runtime import PagingOptions, Throttle, count_paging, session_options
 from poet_onnx.runtime.feeds import random_feeds
 

@@ -14,9 +14,9 @@ import pytest
 from onnx import helper
 from small_models import export_small
 
+from poet_onnx import rewrite
 from poet_onnx.graph.extract import load_model
 from poet_onnx.passes import ChainSums
-from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.verification import verify
 
 STOCK = os.environ.get("POET_STOCK_PYTHON")

@@ -10,12 +10,12 @@ import pytest
 from deep import sampled
 from training_batches import session_of
 
+from poet_onnx import rewrite
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import MeasuredCosts, ProcessMeasurement
 from poet_onnx.costing.process import KINDS, ProcessCosts, process_memory, resident_kinds
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.reporting.inspection import inspect
-from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.verification import verify_process
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pydantic
 import pytest
 
+from poet_onnx import rewrite
 from poet_onnx.cli.figures import duration_text
 from poet_onnx.cli.tables import report_lines
 from poet_onnx.costing.device import load_device
@@ -17,7 +18,6 @@ from poet_onnx.costing.process import ProcessLine, ProcessMemory
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Prediction
 from poet_onnx.reporting.report import Figures, Report, load_report, process_parts
-from poet_onnx.rewriting.rewrite import rewrite
 
 PREDICTION = Prediction(
     resident_bytes=100,

@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 from small_models import export_small
 
+from poet_onnx import rewrite
 from poet_onnx.cli.tables import inspection_parts, report_lines
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError
@@ -16,7 +17,6 @@ from poet_onnx.passes.normalize import normalize
 from poet_onnx.profiler import measure
 from poet_onnx.reporting.inspection import inspect
 from poet_onnx.reporting.report import Report
-from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.verification import verify
 
 

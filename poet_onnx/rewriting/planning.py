@@ -217,7 +217,7 @@ def _variant_answer(
         gap=request.gap,
         seed=request.seed,
         progress=request.progress,
-        baseline_order=baseline.order,
+        baseline=baseline.order,
         known=known,
         worth_joules=_worth_joules(best),
         explains=False,

@@ -85,7 +85,7 @@ class TrainingProcess:
         most = self.placed(problem, ordered_steps(order)).memory.peak_bytes - transient_bytes
         problem = replace(problem, budget_bytes=transient_bytes)
         try:
-            plan = schedule(problem, rule=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False)
+            plan = schedule(problem, baseline=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False)
         except (InfeasibleError, LimitReachedError):
             return max(fixed, most)
         # Another plan for the same bytes may have more nodes; with as much again there is room for one.

@@ -139,7 +139,7 @@ class Cases:
             yield from self._beside()
 
     def _rewrite(self, **limits: Any) -> Any:
-        from poet_onnx.rewriting.rewrite import rewrite
+        from poet_onnx import rewrite
 
         plain = {"device": self._options.device, "time_limit_seconds": self._options.time_limit, "gap": 0.05}
         if self._options.costs is not None and limits["target"] == "stock":

@@ -97,8 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def smallest_budget(path: Path) -> int:
     """Return the smallest transient budget that works for a training graph."""
+    from poet_onnx import rewrite
     from poet_onnx.errors import InfeasibleError
-    from poet_onnx.rewriting.rewrite import rewrite
 
     try:
         rewrite(path, device="host", activation_budget=1024)
@@ -109,7 +109,7 @@ def smallest_budget(path: Path) -> int:
 
 def make_graphs(path: Path, folder: Path, budget: int | str) -> dict[str, str]:
     """Rewrite a training graph and save it beside its feeds; return the files."""
-    from poet_onnx.rewriting.rewrite import rewrite
+    from poet_onnx import rewrite
     from poet_onnx.runtime.feeds import random_feeds
 
     result = rewrite(path, device="host", activation_budget=budget, gap=0.05)

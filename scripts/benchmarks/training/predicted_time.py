@@ -19,10 +19,10 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from poet_onnx import rewrite
 from poet_onnx.costing.device import load_device
 from poet_onnx.profiler import measure
 from poet_onnx.profiler.timing import StepRunner
-from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.runtime.feeds import random_feeds
 
 DEFAULT_CASES = ["resnet18:75%", "resnet18:30%", "vgg16:92%", "vgg16:32%", "bert-2:20%", "bert-2:10%", "densenet:70%"]
