@@ -5,7 +5,7 @@ asks at every position that enough bytes are elsewhere, and charges for each abs
 recomputes themselves read and hold is left out, smaller values take no room at all, and buffers are shared wherever
 they could be. So no plan in this order costs less.
 
-Two nodes: a makes k of 8 bytes, b reads it; between them 10 bytes are above the budget by 4. The row is
+Two nodes: a makes k of 8 bytes, b reads it; a node between them exceeds the budget by 4. The row is
 8 stored + 8 dropped >= 4, and the objective charges e_in + e_out for the one and e_a for the other.
 """
 

@@ -280,7 +280,7 @@ def _ahead(instance: Instance, units: Sequence[Unit], gone: Mapping[int, int], n
 
 
 def _idle(instance: Instance, value: int, stage: int) -> bool:
-    """Return whether a value waits, unread, for at least one whole stage before this one."""
+    """Return whether a value is idle, unread, for at least one whole stage before this one."""
     earlier = [use for use in instance.uses[value] if use < stage]
     return max(earlier, default=instance.producer[value]) < stage - 1
 

@@ -1,6 +1,6 @@
 """Rows (4) of the model: what is in RAM at each slot and each node, kept as values that stay through a range of rows.
 
-A value that waits in RAM is in every row from one of its events to the next, so that a thousand-node model has millions
+A value that is retained is in every row from one of its events to the next, so that a thousand-node model has millions
 of terms but only thousands of ranges. Sums over rows are made from the ranges; terms are written out for SCIP alone.
 
 Two nodes: a makes k of 8 bytes, c in between makes and frees 4, b reads k. With a budget of 10 the row of c's node is
@@ -98,7 +98,7 @@ class MemoryBuilder:
     first_row: list[int] = field(default_factory=list)
     _room: list[float] = field(default_factory=list)
     _local: list[dict[int, float]] = field(default_factory=list)
-    _waits: list[tuple[int, int, int, int]] = field(default_factory=list)
+    _kept: list[tuple[int, int, int, int]] = field(default_factory=list)
     _fixed_bytes: int = 0
 
     def begin_stage(self) -> None:
@@ -106,7 +106,7 @@ class MemoryBuilder:
         self.first_row.append(len(self._room))
 
     def add(self, terms: dict[int, float], fixed_bytes: int) -> None:
-        """Add a row of the current stage, `terms` + `fixed_bytes` + what waits <= budget, unless one implies it."""
+        """Add a row of the current stage, `terms` + `fixed_bytes` + what is kept <= budget, unless implied."""
         self._fixed_bytes = max(self._fixed_bytes, fixed_bytes)
         room = self.budget_bytes - fixed_bytes
         for other in range(max(self.first_row[-1], len(self._room) - RECENT_SLOTS), len(self._room)):
@@ -115,17 +115,17 @@ class MemoryBuilder:
         self._room.append(room)
         self._local.append(terms)
 
-    def wait(self, variable: int, size_bytes: int, first_stage: int, end_stage: int) -> None:
+    def keep(self, variable: int, size_bytes: int, first_stage: int, end_stage: int) -> None:
         """Count a variable's bytes in all rows of the stages from `first_stage` up to, not including, `end_stage`."""
         if first_stage < end_stage:
-            self._waits.append((variable, size_bytes, first_stage, end_stage))
+            self._kept.append((variable, size_bytes, first_stage, end_stage))
 
     def finish(self) -> MemoryRows:
         """Return the rows that some choice could exceed."""
         count = len(self._room)
         begins = [*self.first_row, count]
         change = np.zeros(count + 1)
-        for _, size, first, end in self._waits:
+        for _, size, first, end in self._kept:
             change[begins[first]] += size
             change[begins[end]] -= size
         most = np.cumsum(change)[:count] + np.array([_most(terms) for terms in self._local])
@@ -133,7 +133,7 @@ class MemoryBuilder:
         place = np.concatenate([[0], np.cumsum(kept)])
         spans = (
             Span(variable, size, int(place[begins[first]]), int(place[begins[end]]))
-            for variable, size, first, end in self._waits
+            for variable, size, first, end in self._kept
         )
         return MemoryRows(
             tuple(room for room, keep in zip(self._room, kept, strict=True) if keep),
@@ -247,7 +247,7 @@ def memory_rows(model: Formulation, *, counts_tokens: bool = False) -> MemoryRow
         _wait(model, builder, value)
         if counts_tokens and value in model.page_out:
             # They are there while the value leaves, right behind the node that makes it.
-            builder.wait(model.page_out[value], TOKEN_BYTES_EACH, instance.producer[value], events[-1].stage + 1)
+            builder.keep(model.page_out[value], TOKEN_BYTES_EACH, instance.producer[value], events[-1].stage + 1)
         for index, event in enumerate(events):
             at[event.stage].append((value, index))
     at_node: list[dict[int, float]] = [{} for _ in instance.nodes]
@@ -270,12 +270,12 @@ def _wait(model: Formulation, builder: MemoryBuilder, value: int) -> None:
     for index, event in enumerate(model.candidates.events[value]):
         if index == 0 and value in model.leaving:
             end = model.leaving_until[value]
-            builder.wait(model.leaving[value], size, begin, end)
+            builder.keep(model.leaving[value], size, begin, end)
             begin = max(begin, end)
-        builder.wait(model.retain[value, index], size, begin, event.stage)
+        builder.keep(model.retain[value, index], size, begin, event.stage)
         if (value, index) in model.arrival:
             # It begins while the node of that stage runs, maybe behind the stage's recomputes.
-            builder.wait(model.page_in[value, index], size, model.arrival[value, index] + 1, event.stage)
+            builder.keep(model.page_in[value, index], size, model.arrival[value, index] + 1, event.stage)
         begin = event.stage + 1
 
 
