@@ -220,4 +220,4 @@ def test_the_script_writes_its_table_and_keeps_other_rows(tmp_path: Path, capsys
     lines = table.read_text(encoding="utf-8").splitlines()
     assert lines[1].startswith("proof,group,outcome")
     assert [line.split(",")[0] for line in lines[2:]] == sorted(line.split(",")[0] for line in lines[2:])
-    assert "rows: 30 cases, 0 counterexamples" in capsys.readouterr().out
+    assert "rows: 20 cases, 0 counterexamples" in capsys.readouterr().out
