@@ -10,13 +10,13 @@ from pyscipopt.scip import PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
 from poet_onnx.scheduling.ancestry import LEAST_VIOLATION, Ancestry
-from poet_onnx.scheduling.incumbent import Limits
+from poet_onnx.scheduling.incumbent import SearchLimits
 from poet_onnx.scheduling.memory_rows import MemoryRows, Row
 from poet_onnx.scheduling.model import Formulation
 from poet_onnx.scheduling.solver import _build
 from poet_onnx.scheduling.starts import rounded_start
 
-LIMITS = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=60.0)
+LIMITS = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=60.0)
 
 
 def _sum(row: Row, x: Sequence[float]) -> float:

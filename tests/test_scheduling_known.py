@@ -13,7 +13,7 @@ from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, Tr
 from poet_onnx.plan import Action, Plan, PlanClass, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule
-from poet_onnx.scheduling.incumbent import Incumbent, Limits
+from poet_onnx.scheduling.incumbent import Incumbent, SearchLimits
 from poet_onnx.scheduling.liveness import file_order
 from poet_onnx.scheduling.order_choice import OrderChoice
 
@@ -107,7 +107,7 @@ def test_of_two_orders_the_second_is_searched_for_cheaper_plans_alone(monkeypatc
     known: list[float] = []
     settles = Incumbent.settles
 
-    def listen(incumbent: Incumbent, limits: Limits) -> bool:
+    def listen(incumbent: Incumbent, limits: SearchLimits) -> bool:
         known.append(limits.known_joules)
         return settles(incumbent, limits)
 
@@ -120,7 +120,7 @@ def test_of_two_orders_the_second_is_searched_for_cheaper_plans_alone(monkeypatc
 def test_a_bound_that_reaches_a_known_plan_settles_an_order() -> None:
     problem, _ = _problem()
     incumbent = Incumbent(problem, problem.base_joules, None, 0.0)
-    limits = Limits(0.0, 0.0, 1.0, known_joules=problem.base_joules + 1.0)
+    limits = SearchLimits(0.0, 0.0, 1.0, known_joules=problem.base_joules + 1.0)
     incumbent.lift(0.9, PlanClass())
     assert not incumbent.settles(limits)
     incumbent.lift(1.0, PlanClass())

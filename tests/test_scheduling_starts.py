@@ -10,7 +10,7 @@ import pytest
 from pyscipopt.scip import PY_SCIP_HEURTIMING, PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
-from poet_onnx.scheduling.incumbent import Incumbent, Limits
+from poet_onnx.scheduling.incumbent import Incumbent, SearchLimits
 from poet_onnx.scheduling.interrupts import Interrupts
 from poet_onnx.scheduling.solver import Rounding, Watcher, _build, solve
 from poet_onnx.scheduling.starts import paged_start, rounded_start
@@ -42,7 +42,7 @@ def test_scip_takes_what_is_rounded_at_its_root() -> None:
     taken = 0
     for seed in range(8):
         problem, model = tight_model(seed, 14, 0.3)
-        limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
+        limits = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
         base_joules = problem.base_joules
         scip, variables = _build(model, [cost * 1e4 / base_joules for cost in model.cost], limits)
         scip.setHeuristics(PY_SCIP_PARAMSETTING.OFF)
@@ -71,7 +71,7 @@ def test_an_interrupt_while_rounding_or_looking_for_rows_ends_the_search(
 
     problem, model = tight_model(3, 14, 0.2)
     monkeypatch.setattr(f"poet_onnx.scheduling.{busy}", interrupted)
-    limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
+    limits = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
     outcome = solve(model, Incumbent(problem, problem.base_joules, None), limits)
     assert outcome.status == "interrupted"
 
@@ -80,7 +80,7 @@ def test_patience_with_assignments_that_make_no_plan_in_time_ends() -> None:
     problem, model = tight_model(6, 20, 0.2)
     start = paged_start(model)
     assert start is not None
-    hasty = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0, patience_iterations=0)
+    hasty = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0, patience_iterations=0)
     late = replace(problem, deadline_seconds=1e-9)
     for limited, limits, status in (
         (late, hasty, "time_limit"),
@@ -98,7 +98,7 @@ def test_a_number_of_iterations_ends_the_search_in_the_same_place() -> None:
     problem, model = tight_model(10, 45, 0.2)
     ends = []
     for seconds in (20.0, 200.0):
-        limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=seconds, most_iterations=1_000)
+        limits = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=seconds, most_iterations=1_000)
         incumbent = Incumbent(problem, problem.base_joules, None)
         outcome = solve(model, incumbent, limits)
         assert outcome.status == "time_limit"
@@ -116,7 +116,7 @@ class _Hasty(Watcher):
 
 def test_scip_can_be_stopped_before_its_search() -> None:
     problem, model = tight_model(17, 14, 0.3)
-    limits = Limits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
+    limits = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
     scip, variables = _build(model, [cost * 1e4 / problem.base_joules for cost in model.cost], limits)
     scip.setPresolve(PY_SCIP_PARAMSETTING.OFF)
     base = problem.base_joules

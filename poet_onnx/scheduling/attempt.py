@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from poet_onnx.scheduling.choices import solver_class
 from poet_onnx.scheduling.deadline import Timing, crowded_windows, relaxed_timing
-from poet_onnx.scheduling.incumbent import Incumbent, Limits, Outcome, seconds_until
+from poet_onnx.scheduling.incumbent import Incumbent, Outcome, SearchLimits, seconds_until
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.local_search import MOST_CHANGES, improve
 from poet_onnx.scheduling.model import Formulation, formulate
@@ -40,7 +40,7 @@ def attempt(
     incumbent: Incumbent,
     instance: Instance,
     timing: Timing | None,
-    limits: Limits,
+    limits: SearchLimits,
 ) -> tuple[Outcome, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
 
@@ -96,7 +96,7 @@ def _start(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) 
 
 
 def solve_within_deadline(
-    incumbent: Incumbent, instance: Instance, deadline_seconds: float, limits: Limits
+    incumbent: Incumbent, instance: Instance, deadline_seconds: float, limits: SearchLimits
 ) -> tuple[str, Formulation | None]:
     """Offer plans within a budget and a deadline to the incumbent until one settles it, or time or ideas run out.
 

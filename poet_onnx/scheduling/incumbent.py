@@ -52,7 +52,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """When to stop: at both gaps, or at the time limit.
 
     Attributes:
@@ -73,7 +73,7 @@ class Limits:
     most_iterations: float = math.inf
     patience_iterations: float = math.inf
 
-    def until(self, end: float) -> Limits:
+    def until(self, end: float) -> SearchLimits:
         """Return the limits with the time that is left up to a moment of `time.monotonic`."""
         return replace(self, time_limit_seconds=seconds_until(end))
 
@@ -204,11 +204,11 @@ class Incumbent:
         gap = max(0.0, self.joules - self.bound.joules) / self.joules if found else float("inf")
         self._progress(Progress(self.joules, self.bound.joules, gap, self._reported - self._begin))
 
-    def is_over(self, limits: Limits, end: float) -> bool:
+    def is_over(self, limits: SearchLimits, end: float) -> bool:
         """Return whether all iterations are spent, or a moment of `time.monotonic` has come."""
         return self.iterations >= limits.most_iterations or time.monotonic() >= end
 
-    def settles(self, limits: Limits) -> bool:
+    def settles(self, limits: SearchLimits) -> bool:
         """Return whether the plan is as close to the bound as was asked for, or none can be as cheap as a known one."""
         if self.bound.joules >= limits.known_joules:
             return True
@@ -223,7 +223,7 @@ def certified(
     steps: tuple[Step, ...],
     bound: Bound,
     *,
-    limits: Limits,
+    limits: SearchLimits,
     ending: str,
     begin: float,
 ) -> Plan:

@@ -20,8 +20,8 @@ from poet_onnx.scheduling.incumbent import (
     ROUNDING,
     Bound,
     Incumbent,
-    Limits,
     Progress,
+    SearchLimits,
     certified,
     overhead_gap_of,
 )
@@ -84,7 +84,7 @@ def schedule(
         InfeasibleError: if no plan keeps to the budget and the deadline; it says what would do.
         LimitReachedError: if the time limit came before any plan was found.
     """
-    limits = Limits(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
+    limits = SearchLimits(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
     run = _Run(problem, limits, progress, baseline)
     for steps in known:
         run.take(steps)
@@ -132,7 +132,7 @@ class _Run:
     """
 
     problem: ScheduleProblem
-    limits: Limits
+    limits: SearchLimits
     progress: Callable[[Progress], None] | None
     known_baseline: Sequence[str] | None
     begin: float = field(default_factory=time.monotonic)

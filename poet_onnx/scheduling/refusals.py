@@ -12,7 +12,7 @@ from poet_onnx.plan import ALL_PLANS, PlanClass
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import solve_within_deadline
 from poet_onnx.scheduling.choices import solver_class
-from poet_onnx.scheduling.incumbent import Incumbent, Limits
+from poet_onnx.scheduling.incumbent import Incumbent, SearchLimits
 from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.order import memory_aware_order
@@ -162,7 +162,7 @@ def _within_deadline(
     """
     works = peak_bytes
     budget = low_bytes
-    limits = Limits(math.inf, math.inf, seconds, most_iterations=BISECTION_ITERATIONS)
+    limits = SearchLimits(math.inf, math.inf, seconds, most_iterations=BISECTION_ITERATIONS)
     end = time.monotonic() + seconds
     while works - low_bytes > PRECISION * works and time.monotonic() < end:
         limited = instance.within(budget)

@@ -10,7 +10,7 @@ from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_HEURTIMING, PY_SCIP_RESULT
 
 from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.choices import solver_class
-from poet_onnx.scheduling.incumbent import Incumbent, Limits, Outcome
+from poet_onnx.scheduling.incumbent import Incumbent, Outcome, SearchLimits
 from poet_onnx.scheduling.interrupts import Interrupts, Listener, optimize
 from poet_onnx.scheduling.local_search import MOST_CHANGES
 from poet_onnx.scheduling.memory_rows import Row
@@ -93,7 +93,7 @@ class Watcher(Listener):
         variables: Sequence[Variable],
         scale: float,
         incumbent: Incumbent,
-        limits: Limits,
+        limits: SearchLimits,
         *,
         interrupts: Interrupts,
     ) -> None:
@@ -250,7 +250,9 @@ def solver_name() -> str:
     return f"SCIP {Model().version()} (PySCIPOpt {metadata.version('pyscipopt')})"
 
 
-def solve(model: Formulation, incumbent: Incumbent, limits: Limits, *, start: Sequence[float] | None = None) -> Outcome:
+def solve(
+    model: Formulation, incumbent: Incumbent, limits: SearchLimits, *, start: Sequence[float] | None = None
+) -> Outcome:
     """Minimise the overhead energy, telling the incumbent of every assignment and bound on the way.
 
     Returns:
@@ -292,7 +294,7 @@ def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[floa
     Returns:
         (smallest budget found or infinity, proven lower bound, the assignment), in bytes.
     """
-    limits = Limits(gap=0.001, overhead_gap=0.001, time_limit_seconds=time_limit_seconds)
+    limits = SearchLimits(gap=0.001, overhead_gap=0.001, time_limit_seconds=time_limit_seconds)
     scip, variables = _build(model, [0.0] * len(model.cost), limits, memory=False)
     unit = max(1.0, model.budget_bytes / 1000.0)
     budget = scip.addVar("budget", vtype="C", lb=model.memory.fixed_bytes / unit, obj=1.0)
@@ -315,7 +317,7 @@ def _scale(model: Formulation, base_joules: float) -> float:
 
 
 def _build(
-    model: Formulation, objective: Sequence[float], limits: Limits, *, memory: bool = True
+    model: Formulation, objective: Sequence[float], limits: SearchLimits, *, memory: bool = True
 ) -> tuple[Model, list[Variable]]:
     scip = Model("schedule")
     scip.hideOutput()
