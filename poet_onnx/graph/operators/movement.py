@@ -175,12 +175,7 @@ SPECS = [
     *family("ReverseSequence Compress", workspace=nothing),
     OpSpec("ExpandDims", MICROSOFT_DOMAIN, workspace=nothing),
     OpSpec(
-        "ConcatTraining",
-        MICROSOFT_DOMAIN,
-        shape=_concat_shape,
-        check=_parts_fit,
-        value_of_shapes=_joined,
-        **_MOVES,
+        "ConcatTraining", MICROSOFT_DOMAIN, shape=_concat_shape, check=_parts_fit, value_of_shapes=_joined, **_MOVES
     ),
     OpSpec("SplitTraining", MICROSOFT_DOMAIN, shape=_split_shape, **_MOVES),
     OpSpec(

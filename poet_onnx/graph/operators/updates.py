@@ -92,14 +92,7 @@ SPECS = [
         work=_sum_into_buffer,
         workspace=nothing,
     ),
-    _runtime(
-        "ZeroGradient",
-        aliases=((0, 0),),
-        writes=(0,),
-        shape=like(0),
-        work=writing,
-        workspace=nothing,
-    ),
+    _runtime("ZeroGradient", aliases=((0, 0),), writes=(0,), shape=like(0), work=writing, workspace=nothing),
     _runtime("SGDOptimizer", aliases=((1, 0), (2, 1)), writes=(1, 2), shape=like(1, 2, 2), check=same_shape(1, 2)),
     _runtime(
         "AdamOptimizer",
