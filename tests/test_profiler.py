@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from deep import sampled
 
+import poet_onnx
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import load_measured
@@ -88,6 +89,12 @@ def test_a_profile_covers_every_graph_variant(model_path: Callable[..., Path], t
     assert load_measured(tmp_path / "costs.json") == measured
 
 
+def test_named_dimensions_are_fixed(model_path: Callable[..., Path]) -> None:
+    path, device = model_path("mlp-mse", batch=2, dynamic=True), HOST.model_copy(update={"storage": None})
+    measured = measure(path, device, repetitions=1, warmup=0, dims={"batch": 2}, optimizer="none")
+    assert measured.fingerprint == poet_onnx.rewrite(path, device=device, dims={"batch": 2}).graph.fingerprint
+
+
 def test_the_profile_names_no_machine(model_path: Callable[..., Path]) -> None:
     measured = measure(model_path("mlp-l1"), HOST.model_copy(update={"storage": None}), repetitions=1, warmup=0)
     assert measured.storage is None
@@ -126,7 +133,7 @@ def test_a_kernel_process_that_fails_says_why(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"not a model")
     with pytest.raises(InputError, match=r"kernels of model\.onnx failed: .*model\.onnx"):
-        time_kernels(path, tmp_path, seed=0, repetitions=1, warmup=0, threads=1, dims={})
+        time_kernels(path, tmp_path, seed=0, repetitions=1, warmup=0, threads=1)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

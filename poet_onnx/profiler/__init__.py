@@ -87,7 +87,7 @@ def measure(
     updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(model)
     first, *others = variants(model, device, target, updates=updates)
     report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")
-    runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads, dims=dims or {})
+    runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads)
     step = measure_step(first, runs)
     found = {}
     for number, variant in enumerate(others, start=1):

@@ -45,24 +45,23 @@ class KernelTimes:
 
 
 def time_kernels(
-    model_path: Path, scratch: Path, *, seed: int, repetitions: int, warmup: int, threads: int, dims: Mapping[str, int]
+    model_path: Path, scratch: Path, *, seed: int, repetitions: int, warmup: int, threads: int
 ) -> KernelTimes:
     """Time every kernel of a model's step.
 
     Args:
-        model_path: of a model whose nodes all have names.
+        model_path: of a model whose nodes all have names and whose inputs have fixed sizes.
         scratch: directory for the profile.
         seed: of the random feeds.
         repetitions: timed steps.
         warmup: steps before them.
         threads: threads inside an operator.
-        dims: sizes of named dimensions.
 
     Raises:
         InputError: ONNX Runtime cannot load the model, or the process that times it dies.
     """
     events = scratch / "events.json"
-    task = {"seed": seed, "steps": warmup + repetitions, "threads": threads, "dims": dict(dims)}
+    task = {"seed": seed, "steps": warmup + repetitions, "threads": threads}
     command = [sys.executable, "-m", __name__, str(model_path), str(events), json.dumps(task)]
     # What this process imports from, the other one does.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -102,7 +101,7 @@ def main(model_path: str, events: str, task: str) -> None:
     asked = json.loads(task)
     path = Path(model_path)
     try:
-        graph = extract(load_model(path), dims=asked["dims"])
+        graph = extract(load_model(path))
         options = session_options(threads=asked["threads"])
         options.enable_cpu_mem_arena = True
         options.enable_profiling = True

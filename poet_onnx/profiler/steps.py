@@ -34,14 +34,12 @@ class Runs:
         repetitions: timed steps of each kind.
         warmup: steps before them.
         threads: threads inside an operator.
-        dims: sizes of named dimensions.
     """
 
     seed: int
     repetitions: int
     warmup: int
     threads: int
-    dims: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,6 @@ def _kernel_times(path: Path, runs: Runs, repetitions: int) -> KernelTimes:
         repetitions=repetitions,
         warmup=runs.warmup,
         threads=runs.threads,
-        dims=runs.dims,
     )
 
 
