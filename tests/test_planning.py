@@ -154,6 +154,21 @@ def test_more_ram_never_costs_more_whichever_variant_is_the_cheapest(
     assert parts[-1] is None
 
 
+def test_an_interrupt_after_the_first_plan_keeps_it(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, options = model_path("resnet18"), {"device": "a72", "activation_budget": "70%"}
+    assert poet_onnx.rewrite(path, **options).plan.part_bytes is not None  # type: ignore[arg-type]
+
+    def interrupt(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(planning, "may_be_cheaper", interrupt)
+    result = poet_onnx.rewrite(path, **options)  # type: ignore[arg-type]
+    assert result.plan.part_bytes is None
+    assert result.rewritten.transient_peak_bytes <= (result.plan.budget_bytes or 0)
+
+
 def test_other_variants_are_not_looked_at_where_they_save_nothing(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

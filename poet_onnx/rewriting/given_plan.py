@@ -11,6 +11,7 @@ from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction, gaps
 from poet_onnx.plan import serialization as plan_json
 from poet_onnx.plan.figures import check_figures, same
 from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.rewriting.variants import VariantOptions
 from poet_onnx.simulate import simulate
 
 _FIXED = ("resident_bytes", "page_out_bytes", "page_in_bytes", "recomputed_nodes")
@@ -22,8 +23,8 @@ _VISIBLE_OVERHEAD = 1e-6
 """Part of the energy below which the overhead is a difference of rounded numbers."""
 
 
-def variant_options(given: Plan | str, device: str, target: str, optimizer: str) -> tuple[int | None, str | None]:
-    """Return the `part_bytes` and `expansions` of the graph variant that a plan is for.
+def variant_options(given: Plan | str, device: str, target: str, optimizer: str) -> VariantOptions:
+    """Return the options of the graph variant that a plan is for.
 
     Raises:
         InputError: if it is no plan, or one for another device, target or optimizer.

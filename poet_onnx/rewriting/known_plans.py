@@ -6,57 +6,55 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.given_plan import read_plan, variant_options
 from poet_onnx.rewriting.request import NamedPlan
-from poet_onnx.rewriting.variants import GraphVariant
+from poet_onnx.rewriting.variants import VariantOptions
 from poet_onnx.simulate import simulate
 
 
-class KnownPlans:
-    """Plans that were given, by the graph variant that they are for, until that is looked at."""
+def by_variant(
+    given: Sequence[NamedPlan], device: str, target: str, optimizer: str
+) -> dict[VariantOptions, list[NamedPlan]]:
+    """Return plans by the graph variant that they are for.
 
-    def __init__(self, given: Sequence[NamedPlan], device: str, target: str, optimizer: str) -> None:
-        """Sort the plans.
+    Raises:
+        InputError: if one is no plan, or for another device, target or optimizer.
+    """
+    plans: dict[VariantOptions, list[NamedPlan]] = {}
+    for name, plan in given:
+        with _naming(name):
+            options = variant_options(plan, device, target, optimizer)
+        plans.setdefault(options, []).append((name, plan))
+    return plans
 
-        Raises:
-            InputError: if one is no plan, or for another device, target or optimizer.
-        """
-        self._left: dict[tuple[int | None, str | None], list[NamedPlan]] = {}
-        for name, plan in given:
-            with _naming(name):
-                options = variant_options(plan, device, target, optimizer)
-            self._left.setdefault(options, []).append((name, plan))
 
-    @property
-    def are_left(self) -> bool:
-        """Whether there are plans for graph variants that were not looked at."""
-        return bool(self._left)
+def steps_of(plans: Sequence[NamedPlan], graph: TrainingGraph) -> tuple[tuple[Step, ...], ...]:
+    """Return the steps of plans for a graph.
 
-    def take(self, variant: GraphVariant) -> tuple[tuple[Step, ...], ...]:
-        """Return the steps of the plans for a graph variant, which are no longer left then.
+    Raises:
+        InputError: if one is for another graph.
+    """
+    steps = []
+    for name, plan in plans:
+        with _naming(name):
+            steps.append(read_plan(plan, graph).steps)
+    return tuple(steps)
 
-        Raises:
-            InputError: if one is for another graph.
-        """
-        steps = []
-        for name, plan in self._left.pop(variant.options, ()):
-            with _naming(name):
-                steps.append(read_plan(plan, variant.graph).steps)
-        return tuple(steps)
 
-    def check_none_is_left(self) -> None:
-        """Check that every plan was for a variant of the model's graph.
+def check_none_is_left(left: dict[VariantOptions, list[NamedPlan]]) -> None:
+    """Check that every plan was for a variant of the model's graph.
 
-        Raises:
-            InputError: if one was not.
-        """
-        for plans in self._left.values():
-            raise InputError(
-                f"Known plan {plans[0][0]}: with these options, this model is never planned in the graph variant that "
-                "the plan is for; leave it out, or plan again."
-            )
+    Raises:
+        InputError: if one was not.
+    """
+    for plans in left.values():
+        raise InputError(
+            f"Known plan {plans[0][0]}: with these options, this model is never planned in the graph variant that the "
+            "plan is for; leave it out, or plan again."
+        )
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.fitting import PageFileError, ProcessBudgetError, check_page_file, fitting_plan
 from poet_onnx.rewriting.given_plan import read_plan, replayed, variant_options
-from poet_onnx.rewriting.known_plans import KnownPlans, least_joules
+from poet_onnx.rewriting.known_plans import by_variant, check_none_is_left, least_joules, steps_of
 from poet_onnx.rewriting.optimizer_choice import in_words
 from poet_onnx.rewriting.process import Placement, TrainingProcess
 from poet_onnx.rewriting.refusal import Failure, refusal
@@ -160,25 +160,24 @@ def _best_answer(model: ir.Model, request: Request, updates: Updates | None) -> 
     asked: Asked | None = None
     best: Answer | None = None
     failures: list[Failure] = []
-    plans = KnownPlans(request.known_plans, request.device.name, request.target, in_words(updates))
-    for variant in variants(model, request.device, request.target, split=request.split, updates=updates):
-        asked = asked or Asked.of(request, variant)
-        known = plans.take(variant)
-        if best is None or known or could_save(best, end):
-            try:
+    plans = by_variant(request.known_plans, request.device.name, request.target, in_words(updates))
+    try:
+        for variant in variants(model, request.device, request.target, split=request.split, updates=updates):
+            asked = asked or Asked.of(request, variant)
+            known = steps_of(plans.pop(variant.options, ()), variant.graph)
+            if best is None or known or could_save(best, end):
                 found = _variant_answer(asked, variant, known, best, end)
-            except KeyboardInterrupt:
-                if best is None:
-                    raise
+                if isinstance(found, Failure):
+                    failures.append(found)
+                elif found is not None and (best is None or found.joules < best.joules):
+                    best = found
+            if best is not None and not plans and not could_save(best, end):
                 break
-            if isinstance(found, Failure):
-                failures.append(found)
-            elif found is not None and (best is None or found.joules < best.joules):
-                best = found
-        if best is not None and not plans.are_left and not could_save(best, end):
-            break
-    else:
-        plans.check_none_is_left()
+        else:
+            check_none_is_left(plans)
+    except KeyboardInterrupt:
+        if best is None:
+            raise
     if best is None:
         assert asked is not None
         raise refusal(failures, request, asked.budget, seconds_to_explain(end))

@@ -163,30 +163,9 @@ def rewrite(
         LimitReachedError: if the time limit came before any plan was found.
         CheckFailedError: if a check of ours did not hold.
     """
-    request = read_request(
-        device=device,
-        ram_budget=ram_budget,
-        activation_budget=activation_budget,
-        deadline=deadline,
-        costs=costs,
-        method=method,
-        recompute=recompute,
-        paging=paging,
-        split=split,
-        gap=gap,
-        time_limit_seconds=time_limit_seconds,
-        seed=seed,
-        plan=plan,
-        known_plans=known_plans,
-        progress=progress,
-        dims=dims,
-        target=target,
-        frozen_batch_norm=frozen_batch_norm,
-        threads=threads,
-        optimizer=optimizer,
-        accumulation_steps=accumulation_steps,
-        clip_norm=clip_norm,
-    )
+    options = dict(locals())  # all of them are read_request's, but for the model
+    del options["model_or_path"]
+    request = read_request(**options)
     model = as_model(model_or_path)
     with own_errors():
         return _rewritten(model, request, partial(model_beside, model_or_path))

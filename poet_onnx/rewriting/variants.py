@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -19,6 +20,9 @@ from poet_onnx.training.description import Updates
 
 PART_BYTES = (1 << 20, 128 << 10)
 """Sizes of parts that large weight gradients are split into where whole ones do not fit."""
+
+VariantOptions: TypeAlias = tuple[int | None, str | None]
+"""The `part_bytes` and `expansions` that distinguish a variant from others of its model."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class GraphVariant:
     graph: TrainingGraph
 
     @property
-    def options(self) -> tuple[int | None, str | None]:
+    def options(self) -> VariantOptions:
         """Return what distinguishes it from the other variants of its model."""
         return self.part_bytes, self.expansions
 
