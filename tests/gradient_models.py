@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 from export_models import export_forward, quiet
 from models import RECIPES
 

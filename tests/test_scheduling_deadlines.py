@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proofs.finding import exact_bytes
+from proofs.slow_storage import slow_problem
+from proofs.timed import least_timed
 from random_graphs import random_dag
 from real_problems import real_problem
 
@@ -21,12 +24,6 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.choices import Candidates, find_candidates
 from poet_onnx.simulate import simulate
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-from proofs.finding import exact_bytes
-from proofs.slow_storage import slow_problem
-from proofs.timed import least_timed
 
 
 def _limited(seed: int) -> tuple[ScheduleProblem, tuple[str, ...]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from proofs.finding import exact_bytes
 from random_graphs import random_graph
 from tight_models import tight_model
 
@@ -22,10 +21,6 @@ from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.starts import paged_start, start_from
 from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-from proofs.finding import exact_bytes
 
 
 @pytest.mark.parametrize("options", [{}, {"paging": False}, {"recompute": False}], ids=str)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+import scheduling_proofs
 from deep import sampled
+from proofs.admitted import check_admitted
+from proofs.equality import check_equality
+from proofs.finding import Finding, exact_bytes
+from proofs.monotone import check_monotone
+from proofs.rows import check_rows
+from proofs.timed import check_search
+from proofs.validity import check_validity
 from small_graphs import small_graph, steps_of
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
@@ -18,17 +25,6 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule, smallest_budget
 from poet_onnx.scheduling.liveness import file_order
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-import scheduling_proofs
-from proofs.admitted import check_admitted
-from proofs.equality import check_equality
-from proofs.finding import Finding, exact_bytes
-from proofs.monotone import check_monotone
-from proofs.rows import check_rows
-from proofs.timed import check_search
-from proofs.validity import check_validity
 
 
 def _recompute_only(graph: TrainingGraph, budget_bytes: int) -> ScheduleProblem:

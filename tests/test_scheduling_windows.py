@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from proofs.assignments import admits, restores_of
+from proofs.finding import exact_bytes
 from small_graphs import small_graph, steps_of
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
@@ -17,11 +17,6 @@ from poet_onnx.scheduling.deadline import relaxed_timing
 from poet_onnx.scheduling.liveness import build_instance, file_order
 from poet_onnx.scheduling.model import formulate
 from poet_onnx.simulate import simulate
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-from proofs.assignments import admits, restores_of
-from proofs.finding import exact_bytes
 
 
 def _is_admitted(graph: TrainingGraph, costs: CostTable, steps: tuple[Step, ...], **rows: tuple[int, ...]) -> bool:
