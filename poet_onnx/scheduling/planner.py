@@ -220,7 +220,7 @@ class _Run:
 
     def _plan_of(self, known: _Known) -> Plan:
         """Return a plan, bounded by what no plan of any kind and any order stays below."""
-        return self._plan(overlap(self.problem, known.steps), Bound.base(self.problem.base_joules))
+        return self._plan(self._just_in_time(known.steps), Bound.base(self.problem.base_joules))
 
     def take(self, steps: tuple[Step, ...]) -> None:
         """Take a plan that was found before or on the way to an order, if it keeps the limits."""
@@ -259,7 +259,7 @@ class _Run:
             raise KeyboardInterrupt
         if incumbent.steps is None:
             raise NothingFoundError(problem, order, incumbent.fastest_seconds)
-        return self._plan(overlap(problem, incumbent.steps), incumbent.bound)
+        return self._plan(self._just_in_time(incumbent.steps), incumbent.bound)
 
     def _bounded(self, incumbent: Incumbent, instance: Instance) -> None:
         """Bound all that is allowed in an order, and solve where that does not settle it."""
@@ -314,6 +314,11 @@ class _Run:
             self._solve(incumbent, replace(instance, problem=replace(problem, paging=False)))
         except NoneExistsError:
             raise none_exists from None
+
+    def _just_in_time(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        """Return the steps with their transfers placed thoroughly, or as they are where that is faster."""
+        timeless = replace(self.problem, deadline_seconds=None)
+        return min(overlap(self.problem, steps), steps, key=lambda placed: simulate(timeless, placed).seconds)
 
     def _plan(self, steps: tuple[Step, ...], bound: Bound, *, is_needed: bool = True) -> Plan:
         """Return a plan with its certificate; none is needed where everything fits as it is."""
