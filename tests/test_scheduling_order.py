@@ -26,6 +26,7 @@ from poet_onnx.scheduling.order import Dependencies, Mover, memory_aware_order, 
 from poet_onnx.scheduling.order_choice import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import smallest_budget
+from poet_onnx.scheduling.steps import steps_of_eviction
 from poet_onnx.simulate import simulate
 
 
@@ -237,6 +238,29 @@ def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int
     assert prediction == plan.prediction
     assert tuple(s.subject for s in plan.steps if s.action is Action.COMPUTE and not s.copy) == order
     assert bound <= (prediction.energy_joules - problem.base_joules) * (1 + 1e-9) + 1e-9
+
+
+def test_quick_plans_bring_back_only_what_is_read() -> None:
+    """An interval that was cut for a recompute may outlive it."""
+    restored = 0
+    for seed in range(60):
+        problem, order, budget = _training(seed, 8 + seed % 25, 0.05 * (1 + seed % 9), scale=1000)
+        lives = Liveness(problem)
+        plan = evict(lives, Prices.of(lives), lives.profile(lives.order_of(order)), budget)
+        if plan is None:
+            continue
+        plan.improve(at_peak=True)
+        nodes = {node.name: node for node in problem.graph.nodes}
+        unread: set[str] = set()
+        for step in steps_of_eviction(plan):
+            if step.action is Action.COMPUTE:
+                unread -= set(problem.graph.reads(nodes[step.subject]))
+            elif step.action is Action.PAGE_IN_START:
+                assert step.subject not in unread, f"seed {seed}: {step.subject} is paged in twice and read once"
+                unread.add(step.subject)
+                restored += 1
+        assert not unread
+    assert restored > 100
 
 
 def test_quick_plans_are_found_nearly_everywhere() -> None:

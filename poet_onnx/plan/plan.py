@@ -33,6 +33,11 @@ class Step:
     subject: str
     copy: int = 0
 
+    def __str__(self) -> str:
+        """Name the step as people read it, such as "page in start of 'x'"."""
+        again = f", recompute {self.copy}" if self.copy else ""
+        return f"{self.action.value.replace('_', ' ')} of '{self.subject}'{again}"
+
 
 @dataclass(frozen=True, slots=True)
 class PlanClass:

@@ -52,18 +52,23 @@ def steps_of_eviction(eviction: Eviction) -> tuple[Step, ...]:
     found = _Decisions(lives.names_of(profile.order))
     arriving: dict[int, dict[int, int]] = {}
     leaving: set[int] = set()
+    gone: set[tuple[int, int]] = set()  # (value, position from which on it is away again)
     for interval in range(eviction.count):
         placement, value = int(eviction.placement[interval]), int(eviction.value[interval])
         if placement != RAM:
             arriving.setdefault(int(eviction.last[interval]), {})[value] = placement
+            gone.add((value, int(eviction.first[interval])))
         if placement == STORAGE:
             leaving.add(value)
     for value in sorted(leaving):
         found.behind.setdefault(int(profile.position[lives.maker[value]]), []).append(lives.values[value])
     for place, pending in arriving.items():
         there: set[int] = set()
+        read = lives.reads[int(profile.order[place])]
+        # An interval ends here that was cut for a recompute which is no longer wanted: nobody reads the value here.
+        wanted = (value for value in sorted(pending) if value in read or (value, place) not in gone)
         found.before[place] = [
-            restore for value in sorted(pending) for restore in _restored(eviction, value, place, pending, there)
+            restore for value in wanted for restore in _restored(eviction, value, place, pending, there)
         ]
     return found.to_steps()
 
