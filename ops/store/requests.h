@@ -1,6 +1,6 @@
 // Requests for direct I/O, several of them under way at once, by Linux's asynchronous I/O; one after the other where
-// the system forbids that. io_uring would gain nothing: for pieces of 256 KiB and more it is as fast, for smaller ones
-// slower, and containers forbid it by default (github.com/moby/moby, pull request 46762).
+// the system forbids that. io_uring is not used: containers forbid it by default (github.com/moby/moby, pull request
+// 46762), and what it gained over these calls changed from run to run.
 // Source of the interface: the manual pages io_setup(2), io_submit(2), io_getevents(2) and io_destroy(2).
 #pragma once
 
