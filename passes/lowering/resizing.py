@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -38,7 +40,8 @@ def _resize(site: Site) -> None:
             continue
         outer, inner = math.prod(current[:axis]), math.prod(current[axis + 1 :])
         current[axis] = before
-        value = _contract(site, value, _matrix(site, before, after, float(scales[axis])), outer, inner)
+        matrix = resize_matrix(site.attributes, before, after, float(scales[axis]))
+        value = _contract(site, value, matrix.astype(site.type(0).dtype.numpy()), outer, inner)
     site.give(0, site.reshape(value, *small))
 
 
@@ -52,10 +55,20 @@ def _contract(site: Site, value: ir.Value, matrix: Array, outer: int, inner: int
     return site.op("MatMul", site.constant(matrix), site.reshape(value, outer, after, inner))
 
 
-def _matrix(site: Site, before: int, after: int, scale: float) -> Array:
-    """Return what each element before a resize gives to each one after it: the resize of the unit matrix's rows."""
-    attributes = {name: site.attributes[name] for name in _MEANING if name in site.attributes}
-    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **attributes)
+def resize_matrix(attributes: Mapping[str, Any], before: int, after: int, scale: float) -> Array:
+    """Return what each element before a resize gives to each one after it: the resize of the unit matrix's rows.
+
+    Args:
+        attributes: of the Resize; those that say nothing of its elements are not read.
+        before: elements along the axis of what is resized.
+        after: elements along it of the result.
+        scale: as the node says it, a rounded `after / before`.
+
+    Raises:
+        UnsupportedError: the scale does not make so many elements.
+    """
+    meaning = {name: attributes[name] for name in _MEANING if name in attributes}
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **meaning)
     names = (("x", onnx.TensorProto.FLOAT), ("scales", onnx.TensorProto.FLOAT), ("y", onnx.TensorProto.FLOAT))
     x, scales, y = (helper.make_tensor_value_info(name, kind, None) for name, kind in names)
     graph = helper.make_graph([node], "resize", [x, scales], [y])
@@ -64,11 +77,10 @@ def _matrix(site: Site, before: int, after: int, scale: float) -> Array:
         scale = after / before
     feeds = {"x": np.eye(before, dtype=np.float32), "scales": np.array([1, scale])}
     (resized,) = ReferenceEvaluator(model).run(None, feeds)
-    matrix = np.asarray(resized)
+    matrix: Array = np.asarray(resized)
     if matrix.shape != (before, after):
         raise UnsupportedError(f"a scale of {scale} does not make {after} of {before}")
-    found: Array = matrix.astype(site.type(0).dtype.numpy())
-    return found
+    return matrix
 
 
 RULES: Rules = {"ResizeGrad": _resize}

@@ -1,0 +1,131 @@
+"""Gradients of padding, repetition, triangles, running sums and resizing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.gradients.registry import gradient_of
+from poet_onnx.gradients.site import NoGradientError, Site
+from poet_onnx.graph.shapes import Array
+from poet_onnx.passes.lowering.resizing import resize_matrix
+from poet_onnx.passes.lowering.site import UnsupportedError
+
+
+@gradient_of("Pad", stops=(1, 3))
+def pad(site: Site) -> None:
+    """Cut the padding off; what was copied into it is added to where it was copied from."""
+    if site.wants(2):
+        raise NoGradientError("the number that it pads with is trained")
+    shape = site.shape(site.input(0))
+    begins, ends = _padding(site, len(shape))
+    mode = site.attributes.get("mode", "constant")
+    if mode == "constant":
+        site.send(0, _constant_pad(site, [-size for size in (*begins, *ends)]))
+        return
+    if min(*begins, *ends) < 0:
+        raise NoGradientError("it cuts off and copies")
+    value, current = site.gradient(), list(site.shape(site.output()))
+    for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        if not begin and not end:
+            continue
+        sources = np.pad(np.arange(shape[axis]), (begin, end), mode=mode)
+        current[axis] = shape[axis]
+        value = site.own("GatherGrad", site.ints(*current), site.constant(sources), value, axis=axis)
+    site.send(0, value)
+
+
+def _padding(site: Site, rank: int) -> tuple[list[int], list[int]]:
+    """Return what is added before and behind each axis."""
+    given = site.integers(1) if site.opset >= 11 else tuple(site.attributes["pads"])
+    axes = site.integers(3) if site.has(3) else tuple(range(rank))
+    begins, ends = [0] * rank, [0] * rank
+    for place, axis in enumerate(axes):
+        begins[axis], ends[axis] = given[place], given[place + len(axes)]
+    return begins, ends
+
+
+def _constant_pad(site: Site, pads: Sequence[int]) -> ir.Value:
+    if site.opset < 11:
+        return site.op("Pad", site.gradient(), pads=list(pads))
+    return site.op("Pad", site.gradient(), site.ints(*pads))
+
+
+@gradient_of("Tile", stops=(1,))
+def tile(site: Site) -> None:
+    """Sum over the repetitions."""
+    shape, repeats = site.shape(site.input(0)), site.integers(1)
+    pairs = [size for pair in zip(repeats, shape, strict=True) for size in pair]
+    axes = [2 * axis for axis, count in enumerate(repeats) if count != 1]
+    value = site.gradient()
+    if axes:
+        value = site.reshape(site.sum(site.reshape(value, pairs), axes, keep=False), shape)
+    site.send(0, value)
+
+
+@gradient_of("Trilu", stops=(1,))
+def triangle(site: Site) -> None:
+    """Take the same triangle of the gradient."""
+    rest = [site.input(1)] if site.has(1) else []
+    site.send(0, site.op("Trilu", site.gradient(), *rest, upper=site.attributes.get("upper", 1)))
+
+
+@gradient_of("CumSum", stops=(1,))
+def running_sum(site: Site) -> None:
+    """Sum the gradient from the other end."""
+    exclusive, reverse = (site.attributes.get(name, 0) for name in ("exclusive", "reverse"))
+    total = site.op("CumSum", site.gradient(), site.input(1), exclusive=exclusive, reverse=1 - reverse)
+    site.send(0, total)
+
+
+@gradient_of("Resize", stops=(1, 2, 3))
+@gradient_of("Upsample", stops=(1,))
+def resize(site: Site) -> None:
+    """Multiply along each resized axis with the transposed matrix of the resize; whole repetitions are summed."""
+    attributes = dict(site.attributes)
+    if site.node.op_type == "Upsample" or site.opset < 11:
+        attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    refused = ("antialias", "axes", "keep_aspect_ratio_policy")
+    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
+    if mode == "tf_crop_and_resize" or any(attributes.get(name, 0) not in (0, "stretch") for name in refused):
+        raise NoGradientError("it crops, filters, keeps an aspect ratio or names axes")
+    shape, current = site.shape(site.input(0)), list(site.shape(site.output()))
+    scales, value = _scales(site), site.gradient()
+    for axis, (before, after) in enumerate(zip(shape, current, strict=True)):
+        if scales[axis] == 1:
+            continue
+        try:
+            matrix = resize_matrix(attributes, before, after, scales[axis])
+        except UnsupportedError as problem:
+            raise NoGradientError(str(problem)) from problem
+        current[axis] = before
+        sizes = math.prod(current[:axis]), math.prod(current[axis + 1 :])
+        value = _contract(site, value, matrix.astype(site.type(site.output()).dtype.numpy()), *sizes)
+    site.send(0, site.reshape(value, shape))
+
+
+def _scales(site: Site) -> list[float]:
+    """Return the scale of each axis, from the scales where they are given, from the shapes otherwise."""
+    index = 1 if site.node.op_type == "Upsample" or site.opset < 11 else 2
+    if site.has(index) and site.shape(site.input(index)) != (0,):
+        tensor = site.input(index).const_value
+        known = tensor.numpy() if tensor is not None else site.known(index)
+        if known is None:
+            raise NoGradientError("its scales are computed at run time, but must be constants")
+        return [float(scale) for scale in known]
+    shapes = zip(site.shape(site.output()), site.shape(site.input(0)), strict=True)
+    return [after / before for after, before in shapes]
+
+
+def _contract(site: Site, value: ir.Value, matrix: Array, outer: int, inner: int) -> ir.Value:
+    """Multiply a gradient, seen as [outer, after, inner], with a matrix of [before, after] along its middle axis."""
+    before, after = matrix.shape
+    if after % before == 0 and np.array_equal(matrix, np.repeat(np.eye(before), after // before, axis=1)):
+        return site.sum(site.reshape(value, (outer, before, after // before, inner)), (2,), keep=False)
+    if inner == 1:
+        rows = site.reshape(value, (outer, after))
+        return site.op("MatMul", rows, site.constant(np.ascontiguousarray(matrix.T)))
+    return site.op("MatMul", site.constant(matrix), site.reshape(value, (outer, after, inner)))
