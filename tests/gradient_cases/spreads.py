@@ -127,15 +127,6 @@ CASES = [
         {"s": _ints(1, 2, 5, 8)},
         single=FLOAT_ONLY,
     ),
-    Case(
-        "Upsample",
-        'y = Upsample <mode = "nearest"> (x, s)',
-        {"x": (1, 2, 3, 4)},
-        lambda x, _: functional.interpolate(x, scale_factor=2),
-        {"s": np.array([1.0, 1.0, 2.0, 2.0])},
-        single="scales are floats",
-        opset=9,
-    ),
 ]
 
 

@@ -82,12 +82,9 @@ def running_sum(site: Site) -> None:
 
 
 @gradient_of("Resize", stops=(1, 2, 3))
-@gradient_of("Upsample", stops=(1,))
 def resize(site: Site) -> None:
     """Multiply along each resized axis with the transposed matrix of the resize; whole repetitions are summed."""
     attributes = dict(site.attributes)
-    if site.node.op_type == "Upsample" or site.opset < 11:
-        attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     refused = ("antialias", "axes", "keep_aspect_ratio_policy")
     mode = attributes.get("coordinate_transformation_mode", "half_pixel")
     if mode == "tf_crop_and_resize" or any(attributes.get(name, 0) not in (0, "stretch") for name in refused):
@@ -109,10 +106,9 @@ def resize(site: Site) -> None:
 
 def _scales(site: Site) -> list[float]:
     """Return the scale of each axis, from the scales where they are given, from the shapes otherwise."""
-    index = 1 if site.node.op_type == "Upsample" or site.opset < 11 else 2
-    if site.has(index) and site.shape(site.input(index)) != (0,):
-        tensor = site.input(index).const_value
-        known = tensor.numpy() if tensor is not None else site.known(index)
+    if site.has(2) and site.shape(site.input(2)) != (0,):
+        tensor = site.input(2).const_value
+        known = tensor.numpy() if tensor is not None else site.known(2)
         if known is None:
             raise NoGradientError("its scales are computed at run time, but must be constants")
         return [float(scale) for scale in known]
