@@ -46,7 +46,7 @@ def test_a_file_that_is_no_onnx(cli: Cli, model: Path, content: bytes) -> None:
 
 def test_a_forward_only_model(cli: Cli, model: Path, model_path: Callable[..., Path]) -> None:
     model.write_bytes(model_path("mlp-mse").with_name("eval_model.onnx").read_bytes())
-    refuse(cli, model, 2, ("artifacts",), "--device", "a72")
+    refuse(cli, model, 2, ("--loss cross-entropy",), "--device", "a72")
 
 
 @pytest.mark.parametrize("name", ["eval_model.onnx", "optimizer_model.onnx"])
@@ -64,7 +64,7 @@ def test_the_other_artifacts_are_told_from_a_training_graph(
 ) -> None:
     """One holds what shape inference refuses, the other one sequences: neither is what is wrong with them."""
     result = cli(command[0], model_path("mobilenet").with_name(name), *command[1:])
-    assert_one_sentence(result, 2, "computes no gradients", "generate_artifacts", "training_model.onnx")
+    assert_one_sentence(result, 2, "computes no gradients", "rewrite MODEL --device D --loss", "train-graph MODEL")
 
 
 def dynamic(path: Path) -> None:

@@ -13,6 +13,7 @@ import poet_onnx
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.files.loading import as_model
 from poet_onnx.graph.extract import extract
 from poet_onnx.passes.lowering import choose_expansions, lower, normalize_for
 from poet_onnx.passes.normalize import Normalization, normalize
@@ -20,7 +21,6 @@ from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.rewriting.rewrite import as_model
 from poet_onnx.scheduling import ordered_steps
 from poet_onnx.simulate import simulate
 from poet_onnx.training.description import RATES, TRAINING_KEY, Description, Updates, slot_name

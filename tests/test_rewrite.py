@@ -282,7 +282,7 @@ def test_a_model_is_rewritten_once_only(result: RewriteResult) -> None:
 
 
 def test_a_forward_model_is_refused_with_what_to_do(model_path: Callable[..., Path]) -> None:
-    with pytest.raises(InputError, match="generate_artifacts"):
+    with pytest.raises(InputError, match="--loss cross-entropy"):
         poet_onnx.rewrite(model_path("mlp-mse").with_name("eval_model.onnx"), device="a72")
 
 

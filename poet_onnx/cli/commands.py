@@ -56,6 +56,7 @@ def _do(module: str, command: str, given: dict[str, Any]) -> None:
     help="Seconds for the solver.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
+@options.gradient_options(loss=None)
 @options.frozen_batch_norm_option
 @options.dims_option
 @click.option("--plan", type=options.FILE, help="Apply a saved plan; no solver runs.")
@@ -78,6 +79,9 @@ def rewrite(**given: Any) -> None:
     """Rewrite the training graph MODEL so that its step keeps to a budget, and write it to OUT.
 
     OUT defaults to MODEL with `.poet.onnx`. Give one of the budgets, or none: then the RAM of the device is the budget.
+
+    With --loss MODEL is a forward model. Its training graph is made first, and its parameters and evaluation graph are
+    written beside OUT, with `.safetensors` and `.eval.onnx` in place of `.onnx`.
     """
     _do("rewriting", "rewrite", given)
 
@@ -85,23 +89,7 @@ def rewrite(**given: Any) -> None:
 @click.command("train-graph", short_help="Make a training graph of a forward model.")
 @click.argument("model", metavar="FORWARD", type=options.FILE)
 @click.option("-o", "--output", type=options.FOLDER, required=True, metavar="DIR", help="Where the three files go.")
-@click.option(
-    "--loss",
-    default="cross-entropy",
-    show_default=True,
-    metavar="KIND[:OUTPUT]",
-    help="cross-entropy, mse, l1 or bce-logits of the first output, or of OUTPUT; or output:NAME, a loss in the model.",
-)
-@click.option("--train", multiple=True, metavar="GLOB", help="Train these parameters (default: all; may be repeated).")
-@click.option("--freeze", multiple=True, metavar="GLOB", help="Do not train these parameters (may be repeated).")
-@click.option("--ignore-index", type=int, help="A label that does not count, of cross-entropy.")
-@click.option(
-    "--label-smoothing",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.0,
-    show_default=True,
-    help="What of a label is shared among all classes, of cross-entropy.",
-)
+@options.gradient_options(loss="cross-entropy")
 @options.frozen_batch_norm_option
 @options.dims_option
 @click.option("--force", is_flag=True, help="Replace existing files.")
@@ -121,6 +109,7 @@ def train_graph(**given: Any) -> None:
 )
 @options.target_option
 @options.optimizer_options
+@options.gradient_options(loss=None)
 @options.frozen_batch_norm_option
 @options.dims_option
 @options.json_option

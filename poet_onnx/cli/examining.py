@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def inspect(model: Path, *, device: str, as_json: bool, **source: Any) -> None:
+def inspect(model: Path, *, device: str, train: tuple[str, ...], as_json: bool, **source: Any) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
     with terminal.ProgressLine(f"searching for the smallest budget of {model}"):
-        inspection = inspect_model(model, load_device(device), **source)
+        inspection = inspect_model(model, load_device(device), train=train or None, **source)
     _show(inspection, tables.inspection_parts(inspection), as_json)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -118,6 +119,39 @@ def optimizer_options(function: _Function) -> _Function:
     ):
         function = option(function)
     return function
+
+
+def gradient_options(*, loss: str | None) -> Callable[[_Function], _Function]:
+    """Return a decorator that adds --loss and what else is said of a forward model.
+
+    Args:
+        loss: the default; None for a command that takes training graphs, too.
+    """
+    kinds = "cross-entropy, mse, l1 or bce-logits of the first output, or of OUTPUT; or output:NAME, a loss in it."
+    added = (
+        click.option(
+            "--loss",
+            default=loss,
+            show_default=True,
+            metavar="KIND[:OUTPUT]",
+            help=kinds if loss else f"Of a forward model, to which it and all gradients are added: {kinds}",
+        ),
+        click.option(
+            "--train", multiple=True, metavar="GLOB", help="Train these parameters (default: all; may be repeated)."
+        ),
+        click.option(
+            "--freeze", multiple=True, metavar="GLOB", help="Do not train these parameters (may be repeated)."
+        ),
+        click.option("--ignore-index", type=int, help="A label that does not count, of cross-entropy."),
+        click.option(
+            "--label-smoothing",
+            type=click.FloatRange(0, 1, max_open=True),
+            default=0.0,
+            show_default=True,
+            help="What of a label is shared among all classes, of cross-entropy.",
+        ),
+    )
+    return lambda function: reduce(lambda inner, option: option(inner), reversed(added), function)
 
 
 def target_option(function: _Function) -> _Function:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import click
 
 from poet_onnx.cli import tables, terminal
 from poet_onnx.cli.files import check_writable
+from poet_onnx.cli.train_graph import made_lines
 from poet_onnx.costing.measured import load_measured
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.files.atomic import Written, write_text
-from poet_onnx.files.saving import save_model
+from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.plan.serialization import to_json
 from poet_onnx.reporting.report import Report
 from poet_onnx.rewriting.rewrite import RewriteResult
@@ -34,6 +36,9 @@ _FOR_THE_SOLVER = {
 }
 """Arguments that decide about a plan, and so say nothing where a plan is given."""
 
+_BESIDE = ("the file of the parameters", "the evaluation graph")
+"""What a forward model gives besides OUT, as errors call it."""
+
 
 def rewrite(
     *,
@@ -49,13 +54,16 @@ def rewrite(
     force: bool,
     as_json: bool,
     device: str,
+    loss: str | None,
+    train: tuple[str, ...],
     **planning: Any,
 ) -> None:
     """Rewrite the training graph MODEL so that its step keeps to a budget, and write it to OUT."""
     _check_usage(click.get_current_context(), plan)
     out = out or model.with_name(f"{model.name.removesuffix('.onnx')}.poet.onnx")
     optional = {"--plan-out": plan_out, "--report-out": report_out}
-    outputs = {"OUT": out} | {option: path for option, path in optional.items() if path is not None}
+    beside = {} if loss is None else dict(zip(_BESIDE, files_beside(out), strict=True))
+    outputs = {"OUT": out} | beside | {option: path for option, path in optional.items() if path is not None}
     given = {"MODEL": model, "--plan": plan, "--costs": costs}
     given |= {f"--known-plan {known}": known for known in planning["known_plans"]}
     check_writable(outputs, inputs={option: path for option, path in given.items() if path is not None}, force=force)
@@ -63,7 +71,15 @@ def rewrite(
     measured = None if costs is None else load_measured(costs)
     with terminal.ProgressLine(f"ordering and planning {model}") as progress:
         result = rewrite_model(
-            model, device=device, costs=measured, plan=plan, dims=dims, progress=progress, **planning
+            model,
+            device=device,
+            costs=measured,
+            plan=plan,
+            dims=dims,
+            progress=progress,
+            loss=loss,
+            train=train or None,
+            **planning,
         )
     verification = None if feeds is None else _verify(model, result, feeds, page_dir)
     report = Report.of_rewrite(result, model=str(model), output=str(out), measured=measured)
@@ -71,6 +87,8 @@ def rewrite(
     if as_json:
         terminal.show_json(report.model_dump_json(indent=2))
         return
+    for line in () if result.train_graph is None else made_lines(result.train_graph):
+        terminal.show(line)
     terminal.show(tables.report_table(report))
     terminal.show(tables.process_table(report.process, "the rewritten graph"))
     for line in tables.report_lines(report):
@@ -79,6 +97,9 @@ def rewrite(
         for part in tables.verification_parts(verification):
             terminal.show(part)
     terminal.show(f"wrote {', '.join(str(path) for path in outputs.values())}")
+    if beside:
+        trained, values, evaluation = (json.dumps(str(path)) for path in (out, *beside.values()))
+        terminal.show(f"train it: poet_onnx.TrainingSession({trained}, {values}, eval_model={evaluation})")
 
 
 def _verify(model: Path, result: RewriteResult, feeds: int, page_dir: Path | None) -> VerificationReport:
@@ -88,7 +109,8 @@ def _verify(model: Path, result: RewriteResult, feeds: int, page_dir: Path | Non
         CheckFailedError: if a promise is broken.
     """
     with terminal.ProgressLine(f"verifying with {feeds} random feeds"):
-        verification = verify(model, result.model, feeds=feeds, page_dir=page_dir)
+        original = model if result.train_graph is None else result.train_graph.training
+        verification = verify(original, result.model, feeds=feeds, page_dir=page_dir)
     if not verification.passed:
         for part in tables.verification_parts(verification):
             terminal.show(part, stderr=True)
@@ -114,7 +136,7 @@ def _check_usage(context: click.Context, plan: Path | None) -> None:
 def _write(result: RewriteResult, report: Report, outputs: Mapping[str, Path], *, replace: bool) -> None:
     """Write every output; after an error remove those that are new."""
     with Written() as written:
-        save_model(result.model, outputs["OUT"], replace=replace, written=written)
+        result.save(outputs["OUT"], replace=replace, written=written)
         if "--plan-out" in outputs:
             text = to_json(result.plan, result.graph) + "\n"
             write_text(outputs["--plan-out"], text, replace=replace, written=written)

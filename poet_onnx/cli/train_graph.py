@@ -49,7 +49,7 @@ def train_graph(
     if as_json:
         terminal.show_json(json.dumps(_figures(made, files), indent=2))
         return
-    for line in _lines(made):
+    for line in made_lines(made):
         terminal.show(line)
     terminal.show(f"wrote {', '.join(map(str, files.values()))}")
 
@@ -65,7 +65,7 @@ def _figures(made: TrainGraph, files: dict[str, Path]) -> dict[str, object]:
     }
 
 
-def _lines(made: TrainGraph) -> list[str]:
+def made_lines(made: TrainGraph) -> list[str]:
     """Return what is said of the result: what trains, and what does not."""
     numbers = sum(array.size for array in made.values.values())
     lines = [f"{numbers:,} numbers in {len(made.values)} parameters are trained for '{made.loss}'"]

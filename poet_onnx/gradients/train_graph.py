@@ -15,6 +15,7 @@ import onnx_ir as ir
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written
+from poet_onnx.files.loading import as_model
 from poet_onnx.files.saving import save_model
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate
@@ -24,10 +25,10 @@ from poet_onnx.gradients.paths import find_paths
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.lowering.site import list_nodes
+from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
 from poet_onnx.passes.roles import is_accumulator
 from poet_onnx.passes.updates import free_state
-from poet_onnx.rewriting.rewrite import as_model
 from poet_onnx.training.checkpoint import write_checkpoint
 from poet_onnx.training.inference import infer_only
 
@@ -80,6 +81,27 @@ class TrainGraph:
             save_model(self.evaluation, target / EVALUATION, replace=replace, written=written)
             write_checkpoint(target / VALUES, self.values, {}, replace=replace, written=written)
             save_model(self.training, target / TRAINING, replace=replace, written=written)
+
+    def save_beside(self, path: Path, *, replace: bool, written: Written) -> None:
+        """Write what training takes beside a rewritten training graph, under the names of `files_beside`.
+
+        Args:
+            path: of the rewritten graph.
+            replace: whether files of their names may be replaced.
+            written: gets to know the files.
+
+        Raises:
+            InputError: if one cannot be written, or is there and must stay.
+        """
+        values, evaluation = files_beside(path)
+        write_checkpoint(values, self.values, {}, replace=replace, written=written)
+        save_model(self.evaluation, evaluation, replace=replace, written=written)
+
+
+def files_beside(path: Path) -> tuple[Path, Path]:
+    """Return where the parameters and the evaluation graph go beside a rewritten training graph."""
+    stem = path.name.removesuffix(".onnx")
+    return path.with_name(f"{stem}.safetensors"), path.with_name(f"{stem}.eval.onnx")
 
 
 def train_graph(
@@ -134,8 +156,12 @@ def _patterns(given: str | Sequence[str] | None) -> Sequence[str] | None:
 
 def _check_forward(model: ir.Model) -> None:
     """Check that a model is a forward graph of plain nodes, which nobody has quantized."""
+    if VERSION_KEY in model.metadata_props:
+        raise InputError("The model was rewritten by poet-onnx already: give the forward model that it was made from.")
     if any(is_accumulator(node) for node in model.graph):
-        raise InputError("The model accumulates gradients already: `poet-onnx rewrite` takes it as it is.")
+        raise InputError(
+            "The model accumulates gradients already: `poet-onnx rewrite` takes it as it is, without --loss."
+        )
     found: dict[str, list[str]] = {}
     for node in model.graph.all_nodes():
         control = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pydantic
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessCosts
-from poet_onnx.graph.extract import load_model
-from poet_onnx.passes.batch_norm_modes import model_beside
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.process import TrainingProcess
-from poet_onnx.rewriting.source import normalized
+from poet_onnx.rewriting.request import Gradients
+from poet_onnx.rewriting.source import Given, normalized
 from poet_onnx.rewriting.variants import variants
 from poet_onnx.scheduling import SmallestBudget, file_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import Replay, replay
@@ -125,11 +123,16 @@ def inspect(
     optimizer: str | None = None,
     accumulation_steps: int = 1,
     clip_norm: bool = False,
+    loss: str | None = None,
+    train: str | Sequence[str] | None = None,
+    freeze: str | Sequence[str] = (),
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
 ) -> Inspection:
     """Find what fills the memory of a model's training step and the smallest budget that can work on a device.
 
     Args:
-        path: a training model.
+        path: a training model; with a loss, a forward model.
         device: whose storage and costs to assume.
         dims: sizes of named dimensions.
         target: runtime that will run the model; for "stock" its lowered graph is looked at.
@@ -137,16 +140,25 @@ def inspect(
         optimizer: as for `rewrite`.
         accumulation_steps: as for `rewrite`.
         clip_norm: as for `rewrite`.
+        loss: as for `rewrite`.
+        train: as for `rewrite`.
+        freeze: as for `rewrite`.
+        ignore_index: as for `rewrite`.
+        label_smoothing: as for `rewrite`.
 
     Raises:
         InputError: if the model cannot be used.
     """
+    gradients = Gradients.read(
+        loss, train=train, freeze=freeze, ignore_index=ignore_index, label_smoothing=label_smoothing
+    )
+    given = Given.read(path, gradients=gradients, dims=dims, frozen_batch_norm=frozen_batch_norm)
     source = normalized(
-        load_model(path),
+        given.model,
         target=target,
-        dims=dims,
-        frozen_batch_norm=frozen_batch_norm,
-        forward=partial(model_beside, path),
+        dims=given.dims,
+        frozen_batch_norm=given.frozen_batch_norm,
+        forward=given.forward,
     )
     updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(source.model)
     process = TrainingProcess(ProcessCosts.of(device, None, target), target)

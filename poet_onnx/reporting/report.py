@@ -13,6 +13,7 @@ from poet_onnx.costing.device import StorageProfile, describe_first_error
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.errors import InputError
+from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.paging import page_file_bytes
 from poet_onnx.plan import Plan, Prediction
@@ -140,6 +141,7 @@ class Report(Figures):
         schema_version: of this JSON.
         model: the file that was read, or the graph's name.
         output: the file that was written, or None.
+        parameters, eval_model: the files written beside it for a forward model, or None.
         fingerprint: of the training graph.
         device, method: what was planned for, and how.
         time_origin: where the nodes' seconds come from: "measured" ones are from a profile.
@@ -170,6 +172,8 @@ class Report(Figures):
     schema_version: Literal[1] = SCHEMA_VERSION
     model: str
     output: str | None
+    parameters: str | None = None
+    eval_model: str | None = None
     fingerprint: str
     device: str
     method: str
@@ -224,10 +228,14 @@ class Report(Figures):
         budget_bytes, budget_kind = result.budget_bytes, result.budget_kind
         if budget_bytes is None and plan.budget_bytes is not None:
             budget_bytes, budget_kind = plan.budget_bytes, "activation"  # a plan that was made before brings its own
+        beside = {}
+        if output is not None and result.train_graph is not None:
+            beside = dict(zip(("parameters", "eval_model"), map(str, files_beside(Path(output))), strict=True))
         return cls(
             **Figures.of(result.rewritten, len(result.model.graph), result.process).model_dump(),
             model=model,
             output=output,
+            **beside,
             fingerprint=plan.fingerprint,
             device=plan.device,
             method=result.method,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 from poet_onnx.choices import METHODS, TARGETS
 from poet_onnx.costing.device import DeviceProfile, load_device
@@ -25,6 +25,34 @@ NamedPlan: TypeAlias = tuple[str, Plan | str]
 
 _MOST_SECONDS = 10**9
 """For the solver; SCIP takes no more than 1e20."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """How a forward model is made a training graph; `poet_onnx.train_graph` says what it means."""
+
+    loss: str
+    train: str | Sequence[str] | None = None
+    freeze: str | Sequence[str] = ()
+    ignore_index: int | None = None
+    label_smoothing: float = 0.0
+
+    @classmethod
+    def read(cls, loss: str | None, **options: Any) -> Gradients | None:
+        """Return how, or None where no loss is given.
+
+        Raises:
+            InputError: if something is said about the loss or its parameters, but there is no loss.
+        """
+        if loss is not None:
+            return cls(loss, **options)
+        astray = [name for name, option in options.items() if option != getattr(cls(""), name)]
+        if astray:
+            raise InputError(
+                f"What {' and '.join(astray)} says is about a forward model: give its loss, too, as in --loss"
+                " cross-entropy, in Python loss=."
+            )
+        return None
 
 
 @dataclass(frozen=True)
@@ -51,6 +79,7 @@ class Request:
     frozen_batch_norm: str
     threads: int
     optimizer: OptimizerChoice
+    gradients: Gradients | None
 
 
 def read_request(
@@ -77,6 +106,11 @@ def read_request(
     optimizer: str | None = None,
     accumulation_steps: int = 1,
     clip_norm: bool = False,
+    loss: str | None = None,
+    train: str | Sequence[str] | None = None,
+    freeze: str | Sequence[str] = (),
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
 ) -> Request:
     """Read and check the arguments of a rewrite.
 
@@ -132,6 +166,9 @@ def read_request(
         frozen_batch_norm=frozen_batch_norm,
         threads=threads,
         optimizer=OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm),
+        gradients=Gradients.read(
+            loss, train=train, freeze=freeze, ignore_index=ignore_index, label_smoothing=label_smoothing
+        ),
     )
 
 

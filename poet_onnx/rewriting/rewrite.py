@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import onnx
@@ -17,13 +18,15 @@ from poet_onnx.costing.costs import CostTable
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.errors import InputError, PoetError
-from poet_onnx.files.external_data import hold_external, refuse_external
+from poet_onnx.files.atomic import Written
+from poet_onnx.files.external_data import hold_external
 from poet_onnx.files.saving import save_model
+from poet_onnx.gradients.train_graph import TrainGraph, files_beside
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.graph.extract import check_wellformed, load_model, read_proto
+from poet_onnx.graph.extract import check_wellformed
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.arena import InsertArena
-from poet_onnx.passes.batch_norm_modes import model_beside, warn_user
+from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.layout import DOMAIN
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
@@ -32,7 +35,7 @@ from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.rewriting.planning import Answer, answer_of
 from poet_onnx.rewriting.request import BudgetKind, Request, read_request
-from poet_onnx.rewriting.source import normalized
+from poet_onnx.rewriting.source import Given, normalized
 
 if TYPE_CHECKING:
     from poet_onnx.costing.measured import MeasuredCosts
@@ -60,6 +63,7 @@ class RewriteResult:
         is_given: the plan was made before; its certificate says what was proven then.
         frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
         warnings: what could not be decided, a sentence each.
+        train_graph: what was made of a forward model, with the parameters' values; None if a training graph was given.
     """
 
     model: ir.Model
@@ -80,14 +84,34 @@ class RewriteResult:
     is_given: bool
     frozen_batch_norms: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    train_graph: TrainGraph | None = None
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(
+        self, path: str | os.PathLike[str], *, replace: bool = True, written: Written | None = None
+    ) -> tuple[Path, ...]:
         """Write the model to a file, whole or not at all; what is external data stays external.
 
+        What a forward model also gave goes beside it: of `net.onnx` the parameters to `net.safetensors` and the
+        evaluation graph to `net.eval.onnx`. All of them are written or none.
+
+        Args:
+            path: of the model.
+            replace: whether files of these names may be replaced.
+            written: gets to know the files; by default those that are new are removed after an error.
+
+        Returns:
+            The files.
+
         Raises:
-            InputError: if it cannot be written.
+            InputError: if one cannot be written, or is there and must stay.
         """
-        save_model(self.model, path)
+        target = Path(path)
+        beside = () if self.train_graph is None else files_beside(target)
+        with contextlib.nullcontext(written) if written is not None else Written() as files:
+            if self.train_graph is not None:
+                self.train_graph.save_beside(target, replace=replace, written=files)
+            save_model(self.model, target, replace=replace, written=files)
+        return (target, *beside)
 
 
 def rewrite(
@@ -115,13 +139,19 @@ def rewrite(
     optimizer: str | None = None,
     accumulation_steps: int = 1,
     clip_norm: bool = False,
+    loss: str | None = None,
+    train: str | Sequence[str] | None = None,
+    freeze: str | Sequence[str] = (),
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
 ) -> RewriteResult:
     """Rewrite a training graph so that its step keeps to a budget on a device, for the least energy.
 
-    The rewritten graph computes the same bits. The model given is not changed.
+    The rewritten graph computes the same bits. The model given is not changed. With a loss it is a forward model, of
+    which a training graph is made first.
 
     Args:
-        model_or_path: the training graph: a file or a model in memory.
+        model_or_path: the training graph, or the forward model: a file or a model in memory.
         device: a profile, its name or its TOML file.
         ram_budget: bound on what the whole training process takes, Python included: bytes, or text such as "256MiB".
             Default: the device's RAM.
@@ -156,6 +186,11 @@ def rewrite(
             `TrainingSession`'s.
         accumulation_steps: batches whose gradients are averaged for one update; more than 1 needs a buffer for each.
         clip_norm: whether the session may bound the norm of all gradients together, which needs a buffer for each.
+        loss: says that the model is a forward model, and what is minimized, as for `train_graph`.
+        train: patterns of names of a forward model's parameters that are trained; default all that lead to the loss.
+        freeze: patterns of names of those that are not.
+        ignore_index: a label that does not count.
+        label_smoothing: what of a label is shared among all classes.
 
     Raises:
         InputError: if an argument or the model cannot be used.
@@ -166,9 +201,12 @@ def rewrite(
     options = dict(locals())  # all of them are read_request's, but for the model
     del options["model_or_path"]
     request = read_request(**options)
-    model = as_model(model_or_path)
+    given = Given.read(
+        model_or_path, gradients=request.gradients, dims=request.dims, frozen_batch_norm=request.frozen_batch_norm
+    )
+    settled = replace(request, dims=given.dims, frozen_batch_norm=given.frozen_batch_norm)
     with own_errors():
-        return _rewritten(model, request, partial(model_beside, model_or_path))
+        return replace(_rewritten(given.model, settled, given.forward), train_graph=given.train_graph)
 
 
 def pipeline(**options: Any) -> InPlacePass:
@@ -181,7 +219,10 @@ def pipeline(**options: Any) -> InPlacePass:
         InputError: if an option cannot be used. What is wrong with a model is raised when the pass runs, as the cause
             of an `onnx_ir.passes.PassError`.
     """
-    return _Rewrite(read_request(**options))
+    request = read_request(**options)
+    if request.gradients is not None:
+        raise InputError("A pass returns no values of parameters: give a forward model with its loss to `rewrite`.")
+    return _Rewrite(request)
 
 
 class _Rewrite(InPlacePass):
@@ -282,25 +323,3 @@ def _carry_out(answer: Answer) -> None:
             ram_budget_bytes=answer.asked.budget.bound_bytes if request.budget_kind == "ram" else None,
         ),
     )(baseline.variant.model)
-
-
-def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir.Model:
-    """Return a model that may be changed: loaded from a file, read from a protobuf message, or copied.
-
-    Raises:
-        InputError: if there is no such file, or it is no ONNX model or one that does not hang together.
-    """
-    if isinstance(model_or_path, ir.Model):
-        check_wellformed(model_or_path)
-        model = model_or_path.clone()
-        hold_external(model)
-    elif isinstance(model_or_path, onnx.ModelProto):
-        model = read_proto(model_or_path, "The ModelProto")
-        refuse_external(model, "a ModelProto")
-    elif isinstance(model_or_path, (str, os.PathLike)):
-        model = load_model(model_or_path)
-    else:
-        raise InputError(
-            f"A model cannot be a {type(model_or_path).__name__}: give a path, an onnx.ModelProto or an onnx_ir.Model."
-        )
-    return model

@@ -1,16 +1,67 @@
-"""A training model, normalized: what the variants of its graph are made of."""
+"""The training model that was given, or made of a forward model, and normalized for what variants are made of it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+import onnx
 import onnx_ir as ir
 
+from poet_onnx.choices import AUTO
+from poet_onnx.files.loading import as_model
+from poet_onnx.gradients.train_graph import TrainGraph, train_graph
 from poet_onnx.graph.extract import check_training
-from poet_onnx.passes.batch_norm_modes import SettleBatchNorm
+from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.rewriting.request import Gradients
+
+
+@dataclass(frozen=True)
+class Given:
+    """The training model that work begins with.
+
+    Attributes:
+        model: which may be changed.
+        forward: returns the evaluation graph of the same loss, if there is one.
+        dims: sizes of named dimensions that are not fixed yet.
+        frozen_batch_norm: what is still to be said of batch normalizations, as for `poet_onnx.rewrite`.
+        train_graph: what was made of a forward model; None if a training model was given.
+    """
+
+    model: ir.Model
+    forward: Callable[[], ir.Model | None]
+    dims: Mapping[str, int]
+    frozen_batch_norm: str
+    train_graph: TrainGraph | None = None
+
+    @classmethod
+    def read(
+        cls,
+        model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+        *,
+        gradients: Gradients | None,
+        dims: Mapping[str, int] | None,
+        frozen_batch_norm: str,
+    ) -> Given:
+        """Load a training model, or make one of a forward model.
+
+        Args:
+            model: a training model; with `gradients`, a forward model.
+            gradients: how to make a training model.
+            dims: sizes of named dimensions.
+            frozen_batch_norm: as for `poet_onnx.rewrite`.
+
+        Raises:
+            InputError: if the model cannot be used.
+        """
+        if gradients is None:
+            return cls(as_model(model), partial(model_beside, model), dims or {}, frozen_batch_norm)
+        made = train_graph(model, dims=dims, frozen_batch_norm=frozen_batch_norm, **vars(gradients))
+        return cls(made.training.clone(), made.evaluation.clone, {}, AUTO, made)
 
 
 @dataclass(frozen=True)

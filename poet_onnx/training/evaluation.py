@@ -23,7 +23,7 @@ def read_model(model: AnyModel) -> ir.Model:
     Raises:
         InputError: if it cannot be used.
     """
-    from poet_onnx.rewriting.rewrite import as_model
+    from poet_onnx.files.loading import as_model
 
     return as_model(model)
 

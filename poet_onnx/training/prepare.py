@@ -11,6 +11,7 @@ import onnx_ir as ir
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import embed
+from poet_onnx.files.loading import as_model
 from poet_onnx.graph.extract import infer_types
 from poet_onnx.graph.extract.ranges import find_ranges
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
@@ -20,7 +21,6 @@ from poet_onnx.passes.normalize import Normalization, PinSeeds
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.passes.updates import WriteUpdates, free_state
-from poet_onnx.rewriting.rewrite import as_model
 from poet_onnx.training.description import TRAINING_KEY, Description
 from poet_onnx.training.inference import infer_only
 from poet_onnx.training.prepared import Prepared, Wishes

@@ -13,10 +13,10 @@ import onnx_ir as ir
 
 from poet_onnx.costing.workspace import has_workspace_rule
 from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.files.loading import as_model
 from poet_onnx.passes.layout import lay_out
 from poet_onnx.passes.materialize import check_materialized
 from poet_onnx.plan import Action
-from poet_onnx.rewriting.rewrite import as_model
 from poet_onnx.runtime import count_allocations, installed_runtime
 from poet_onnx.training.description import TRAINING_KEY
 from poet_onnx.verification.claims import false_claims

@@ -29,8 +29,8 @@ from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.graph.shapes.inference import has_rule
 
 MAKE_TRAINING = (
-    "make a training graph of it with onnxruntime.training.artifacts.generate_artifacts(model, loss=..., "
-    "requires_grad=[...]), and give the training_model.onnx that this writes"
+    "give the forward model and its loss to `poet-onnx rewrite MODEL --device D --loss cross-entropy`, or make a "
+    "training graph of it with `poet-onnx train-graph MODEL -o DIR --loss cross-entropy`"
 )
 
 
