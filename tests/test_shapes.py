@@ -160,6 +160,17 @@ def test_division_of_integers_rounds_towards_zero_as_the_kernel_does() -> None:
     assert infer(ir.from_proto(graph)).values["y"].tolist() == kernel.tolist() == [3, -3, -3, 3]
 
 
+@pytest.mark.parametrize("fmod", [0, 1])
+def test_remainders_have_the_sign_that_the_kernel_gives_them(fmod: int) -> None:
+    graph = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 15]> g () => (int64[4] y)
+        <int64[4] a = {{7, -7, 7, -7}}, int64[4] b = {{4, 4, -4, -4}}> {{ y = Mod <fmod = {fmod}> (a, b) }}"""
+    )
+    kernel = session(graph.SerializeToString()).run(None, {})[0]
+    expected = [3, -3, 3, -3] if fmod else [3, 1, -1, -3]
+    assert infer(ir.from_proto(graph)).values["y"].tolist() == kernel.tolist() == expected
+
+
 def test_named_dimensions_are_fixed() -> None:
     graph = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 15]> g (float[batch, 6] x, float[6, 2] w) => (float[batch, 2] y)

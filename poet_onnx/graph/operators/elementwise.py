@@ -35,6 +35,11 @@ def _divide(a: Array, b: Array) -> Any:
     return np.where((a < 0) == (b < 0), quotient, -quotient).astype(a.dtype)
 
 
+def _remainder(site: Site, inputs: list[Array]) -> list[Array]:
+    """Return what division leaves: with the divisor's sign, or with `fmod` the dividend's, as C's fmod."""
+    return [(np.fmod if site.attributes.get("fmod", 0) else np.mod)(*inputs)]
+
+
 def _cast(site: Site, inputs: list[Array]) -> list[Array]:
     return [inputs[0].astype(ir.DataType(site.attributes["to"]).numpy())]
 
@@ -77,6 +82,7 @@ SPECS = [
     _exact("Sub", _binary(np.subtract)),
     _exact("Mul", _binary(np.multiply)),
     _exact("Div", _binary(_divide), 4),
+    _exact("Mod", _remainder, 4),
     _exact("Neg", _unary(np.negative)),
     _exact("Abs", _unary(np.abs)),
     _exact("Floor", _unary(np.floor), 2),
@@ -99,7 +105,7 @@ SPECS = [
     OpSpec("Clip", inplace=((0, 0),), work=per_output(1), workspace=nothing),
     OpSpec("Sign", work=per_output(1), workspace=nothing),
     OpSpec("Round", work=per_output(2), workspace=nothing),
-    *family("Mod Reciprocal Sqrt", work=per_output(4), workspace=nothing),
+    *family("Reciprocal Sqrt", work=per_output(4), workspace=nothing),
     *family("Cos Erf Exp Log Sin", work=per_output(10), workspace=nothing),
     OpSpec("Pow", work=per_output(20), workspace=nothing),
     *family("Acos Acosh Asin Asinh Atan Atanh Cosh Sinh Tan IsInf IsNaN Xor", workspace=nothing),
