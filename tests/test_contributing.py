@@ -1,7 +1,7 @@
 """The worked examples of docs/contributing.md: each diff is applied to a copy of the sources, and its own tests run.
 
-A section with a diff is an example. The files below `tests/` that the diff touches are run, and so are the shell blocks
-of the section that are marked `run`, beside the artifacts of a small real model.
+A section with a diff is an example. The tests below `tests/` that the diff touches are run, and those whose cases it
+touches. So are the shell blocks of the section that are marked `run`, beside the artifacts of a small real model.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ OWN_SOURCES = """import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_editable_")]
 """
 """Lets a copy of the sources on PYTHONPATH come before those of an editable install."""
+
+
+CASES = {
+    "tests/workspace_cases.py": "tests/test_workspace.py",
+    "tests/gradient_cases/activations.py": "tests/test_gradients_operators.py",
+}
+"""The tests that run the cases of a file."""
 
 
 def examples() -> Mapping[str, str]:
@@ -76,7 +83,8 @@ def test_example_of_a_section(section: str, tmp_path: Path, model_path: Callable
     environment = copy_of_the_sources(folder)
     apart = {**environment, "GIT_CEILING_DIRECTORIES": str(tmp_path)}  # the copy belongs to no repository
     run(["git", "apply", "-C1", "--whitespace=nowarn", "-"], folder, apart, EXAMPLES[section])
-    tests = re.findall(r"^\+\+\+ b/(tests/test_\S+\.py)$", EXAMPLES[section], re.MULTILINE)
+    touched = re.findall(r"^\+\+\+ b/(tests/\S+\.py)$", EXAMPLES[section], re.MULTILINE)
+    tests = [CASES.get(path, path) for path in touched]
     assert tests, "the example has no test"
     pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     run([*pytest_command, *tests], folder, environment)
@@ -86,5 +94,5 @@ def test_example_of_a_section(section: str, tmp_path: Path, model_path: Callable
         run(["bash", "-eu", "-c", text], work, environment)
 
 
-def test_there_are_examples_of_a_pass_and_of_a_device() -> None:
-    assert {"A pass", "A device"} <= set(EXAMPLES)
+def test_there_is_an_example_of_everything_that_others_add() -> None:
+    assert set(EXAMPLES) == {"A pass", "An operator", "A gradient", "A device"}
