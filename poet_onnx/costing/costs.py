@@ -84,9 +84,9 @@ def cost_table(
         graph: the training graph.
         device: the profile whose numbers are used.
         measured: replaces times, workspace, storage rates and, where it was metered, power by what was measured.
-        first_graph: the model's first form, where `graph` is another one (forms.py): what was measured covers the
-            first with all nodes, others with the nodes that the first does not have. In a form that was not measured
-            these are modelled, in proportion to what the first form took.
+        first_graph: the first graph variant, where `graph` is another one: what was measured covers the first
+            with all nodes, others with the nodes that the first does not have. In a variant that was not measured
+            these are modelled, in proportion to what the first variant took.
         threads: threads inside an operator, of which each may need workspace.
 
     Raises:

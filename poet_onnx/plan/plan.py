@@ -43,7 +43,7 @@ class Step:
 class PlanClass:
     """The plans of one graph variant, within the budget and the deadline, that a bound or a refusal speaks of.
 
-    A variant is the graph in one form: gradients whole or in parts, operators lowered in one way. A bound says nothing
+    A variant has gradients whole or in parts, and operators lowered in one way. A bound says nothing
     of plans for others.
 
     With `hops`, only what the solver's model expresses: what is recomputed before the same node keeps the order, too;

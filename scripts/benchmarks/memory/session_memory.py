@@ -1,6 +1,6 @@
 """Measure what a process takes beside tensors: imports, the first session, and each session by its nodes.
 
-    python scripts/benchmarks/memory/session_memory.py MODEL... -o scripts/results/session_memory.csv
+    python scripts/benchmarks/memory/session_memory.py MODEL... -o scripts/results/session_memory-stock.csv
 
 Every row is a process of its own, with the ONNX Runtime of the interpreter that runs this: `imports` is the session's
 part of poet-onnx imported, `options` what `session_options` adds (the runtime's library), `session` what making the
