@@ -131,7 +131,7 @@ def test_costs_of_another_graph_are_refused() -> None:
         (
             "forms",
             {"1" * 64: {"relu": {"seconds": 1.0, "workspace_bytes": 0, "output_bytes": 64}}},
-            r"the nodes of form 111111111111 take 1 s, more than 100 times its step_seconds of 0\.001001 s",
+            r"the nodes of graph variant 111111111111 take 1 s, more than 100 times its step_seconds of 0\.001001 s",
         ),
         ("device", "a\x1b[31m", r"device: "),
         ("step_seconds", -1.0, r"step_seconds: .*greater than 0.*\(found -1.0\)"),
