@@ -1,4 +1,4 @@
-"""Budgets and deadlines as people write them: "256MiB", "75%", "250ms", "1.3x"."""
+"""Budgets, deadlines and lifetimes as people write them: "256MiB", "75%", "250ms", "1.3x", "100000steps"."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _SMALL_BYTES = 2**20
 _MOST_SECONDS = 1e7
 _MOST_SHARE = 10.0
 _MOST_FACTOR = 1e6
+_MOST_STEPS = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,20 @@ def parse_deadline(value: float | str, *, name: str) -> Deadline:
         raise InputError(f"{name} {value!r} has the unknown unit {unit!r}; use us, ms, s, min or x.")
     _check_range(number * factor, _MOST_SECONDS, f"{name} {value!r}", f"above 0 s and at most {_MOST_SECONDS:.0f} s")
     return Deadline(seconds=number * factor)
+
+
+def parse_lifetime(value: SupportsIndex | str, *, name: str) -> int:
+    """Read a number of steps: an int, or text such as "100000steps".
+
+    Raises:
+        InputError: if it is no such number, not positive, or absurdly large.
+    """
+    wanted = "a whole number of steps, such as 100000steps"
+    number, unit = _split(value if isinstance(value, str) else str(value), name, wanted)
+    if unit.lower() not in ("", "step", "steps") or not number.is_integer():
+        raise InputError(f"{name} {value!r} is not understood; give {wanted}.")
+    _check_range(number, _MOST_STEPS, f"{name} {value!r}", f"at least 1 step and at most {_MOST_STEPS:.0e}", least=1)
+    return int(number)
 
 
 def _split(text: str, name: str, wanted: str) -> tuple[float, str]:

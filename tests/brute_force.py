@@ -17,10 +17,11 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.choices import Candidates
 
 State = tuple[int, frozenset[str], frozenset[str]]
+"""Nodes done, values in RAM, values in storage: these stay there, so they are what was written."""
 
 
 def least_energy(problem: ScheduleProblem, order: Sequence[str]) -> float | None:
-    """Return the least energy of any plan in this order within the budget, or None if there is none."""
+    """Return the least energy of any plan in this order within budget and written bytes, or None if none."""
     search = _Search(problem, order)
     start: State = (0, frozenset(), frozenset())
     best = {start: 0.0}
@@ -68,11 +69,17 @@ class _Search:
         if not self.problem.paging:
             return
         for value in in_ram - stored:
+            if not self._may_write(stored | {value}):
+                continue
             yield costs.page_out[value].joules, (done, in_ram, stored | {value})
         for value in stored - in_ram:
             room = self.budget - self.size[value] - sum(self.size[name] for name in self.kept & in_ram)
             for rest in self._subsets(in_ram - self.kept, room):
                 yield costs.page_in[value].joules, (done, rest | {value} | (self.kept & in_ram), stored)
+
+    def _may_write(self, values: frozenset[str]) -> bool:
+        allowed = self.problem.max_written_bytes
+        return allowed is None or sum(self.size[value] for value in values) <= allowed
 
     def _subsets(self, values: frozenset[str] | set[str], room: float) -> Iterator[frozenset[str]]:
         """Yield the largest subsets that fit: keeping more never costs anything."""

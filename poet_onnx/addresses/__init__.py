@@ -7,7 +7,6 @@ same addresses on every machine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from poet_onnx.addresses.packing import pack
 from poet_onnx.addresses.region import OUTSIDE, Address, Region, StepAddresses
@@ -65,8 +64,7 @@ def plan_blocks(problem: ScheduleProblem, steps: Sequence[Step]) -> list[Block]:
     Raises:
         CheckFailedError: if the steps are no valid plan of the graph.
     """
-    free = replace(problem, budget_bytes=None, deadline_seconds=None)
-    return [block for block in replay(free, steps).blocks if block.size_bytes]
+    return [block for block in replay(problem.unlimited(), steps).blocks if block.size_bytes]
 
 
 def false_addresses(problem: ScheduleProblem, steps: Sequence[Step], region: Region) -> Iterator[str]:

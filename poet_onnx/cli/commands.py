@@ -32,6 +32,8 @@ def _do(module: str, command: str, given: dict[str, Any]) -> None:
     help="Bound of what a step makes and drops: 12MiB, or 75% of the ordered step.",
 )
 @click.option("--deadline", metavar="TIME|Fx", help="Bound of the predicted time: 250ms, or 1.3x of compute.")
+@click.option("--max-written", metavar="BYTES", help="Bound of what a step writes to storage: 20MiB.")
+@click.option("--lifetime", metavar="STEPS", help="The same, for storage to endure: 100000steps.")
 @click.option("--costs", type=options.FILE, help="Costs that `poet-onnx profile` measured, instead of modelled ones.")
 @click.option("--method", type=click.Choice(METHODS), default=METHODS[0], show_default=True, help="How to plan.")
 @options.target_option

@@ -26,6 +26,8 @@ _FOR_THE_SOLVER = {
     "ram_budget": "--ram-budget",
     "activation_budget": "--activation-budget",
     "deadline": "--deadline",
+    "max_written": "--max-written",
+    "lifetime": "--lifetime",
     "gap": "--gap",
     "time_limit_seconds": "--time-limit",
     "seed": "--seed",
@@ -129,6 +131,8 @@ def _check_usage(context: click.Context, plan: Path | None) -> None:
     }
     if {"--ram-budget", "--activation-budget"} <= given:
         raise click.UsageError("Give one of --ram-budget and --activation-budget, not both.", context)
+    if {"--max-written", "--lifetime"} <= given:
+        raise click.UsageError("Give one of --max-written and --lifetime, not both.", context)
     if plan is not None and given:
         raise click.UsageError(f"--plan brings its own decisions; leave out {', '.join(sorted(given))}.", context)
 

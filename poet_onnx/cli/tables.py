@@ -82,7 +82,7 @@ def frozen_lines(frozen: Sequence[str]) -> list[str]:
 
 
 def report_lines(report: Report) -> list[str]:
-    """Return what the table cannot say: budget, deadline, and what is proven."""
+    """Return what the table cannot say: limits, and what is proven."""
     lines = []
     if report.budget_bytes is not None:
         used = report.transient_peak_bytes if report.budget_kind == "activation" else report.process_peak_bytes
@@ -97,6 +97,9 @@ def report_lines(report: Report) -> list[str]:
             f"deadline: {scaled_text(report.deadline_seconds, 's')}; predicted: {scaled_text(report.seconds, 's')}"
             + (" with these costs, so it is missed" if late else "")
         )
+    if report.max_written_bytes is not None:
+        allowed, written = bytes_text(report.max_written_bytes), bytes_text(report.page_out_bytes)
+        lines.append(f"written a step: at most {allowed}; used: {written}")
     lines += _estimate_lines(report.estimated_workspace_nodes)
     if report.part_bytes is not None:
         lines.append(f"weight gradients of more than {bytes_text(report.part_bytes)} are computed in parts")

@@ -53,6 +53,7 @@ def _out_of_range(plan: Plan | PlanFile) -> str | None:
         ("budget_bytes", plan.budget_bytes, 0),
         ("deadline_seconds", plan.deadline_seconds, math.nextafter(0.0, 1.0)),
         ("part_bytes", plan.part_bytes, 1),
+        ("max_written_bytes", plan.max_written_bytes, 0),
     ]
     for part, value in (("prediction", plan.prediction), ("certificate", plan.certificate)):
         for field in dataclasses.fields(value):
@@ -70,6 +71,9 @@ def _broken_limit(plan: Plan | PlanFile) -> str | None:
     prediction, budget, deadline = plan.prediction, plan.budget_bytes, plan.deadline_seconds
     if budget is not None and prediction.transient_peak_bytes > budget:
         return f"its peak of {prediction.transient_peak_bytes:,} bytes is over its budget of {budget:,} bytes"
+    allowed = plan.max_written_bytes
+    if allowed is not None and prediction.page_out_bytes > allowed:
+        return f"it writes {prediction.page_out_bytes:,} bytes a step, and may write {allowed:,}"
     # With other costs than it was planned with a plan may be late; its report says so.
     if plan.certificate.status == "other_costs" or deadline is None:
         return None

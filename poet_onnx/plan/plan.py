@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class PlanClass:
-    """The plans of one graph variant, within the budget and the deadline, that a bound or a refusal speaks of.
+    """The plans of one graph variant, within the limits, that a bound or a refusal speaks of.
 
     A variant has gradients whole or in parts, and operators lowered in one way. A bound says nothing
     of plans for others.
@@ -177,6 +177,7 @@ class Plan:
         expansions: which expansions a graph for the stock runtime was lowered with, a letter for each choice; see
             `poet_onnx.passes.lowering`.
         optimizer: what updates the parameters within the step, in words; "none" if nothing does.
+        max_written_bytes: bound on what a step writes to storage, or None.
         prediction: the simulator's figures for these steps.
         certificate: what is proven.
     """
@@ -191,3 +192,4 @@ class Plan:
     part_bytes: int | None = None
     expansions: str | None = None
     optimizer: str = "none"
+    max_written_bytes: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet_onnx.costing.costs import CostTable
 from poet_onnx.graph import TrainingGraph
@@ -19,6 +19,7 @@ class ScheduleProblem:
         deadline_seconds: hard bound on the predicted step time; None for none.
         recompute: recompute may be used.
         paging: paging may be used (it needs storage in `costs` too).
+        max_written_bytes: hard bound on what a step writes to storage; None for none.
     """
 
     graph: TrainingGraph
@@ -27,6 +28,11 @@ class ScheduleProblem:
     deadline_seconds: float | None = None
     recompute: bool = True
     paging: bool = True
+    max_written_bytes: int | None = None
+
+    def unlimited(self) -> ScheduleProblem:
+        """Return the problem without any bound."""
+        return replace(self, budget_bytes=None, deadline_seconds=None, max_written_bytes=None)
 
     @property
     def base_joules(self) -> float:

@@ -51,6 +51,7 @@ class PlanFile(BaseModel):
     part_bytes: int | None = None
     expansions: str | None = None
     optimizer: str = "none"
+    max_written_bytes: int | None = None
 
 
 def to_json(plan: Plan, graph: TrainingGraph) -> str:
@@ -82,6 +83,7 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
         part_bytes=file.part_bytes,
         expansions=file.expansions,
         optimizer=file.optimizer,
+        max_written_bytes=file.max_written_bytes,
     )
 
 

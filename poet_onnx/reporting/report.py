@@ -149,6 +149,7 @@ class Report(Figures):
         budget_bytes: the budget as bytes of what `budget_kind` names: "ram" bounds the process's peak, "activation" the
             transient peak.
         deadline_seconds: the bound on predicted step time, or None.
+        max_written_bytes: the bound on `page_out_bytes`, or None.
         certificate_origin: whether what is certified was "proven" here, or is "stated" by a plan that was given.
         status, objective_joules, bound_joules, wide_bound_joules, gap, overhead_gap, covers, solver, seed,
             solve_seconds: the plan's certificate, see `poet_onnx.plan.Certificate`.
@@ -182,6 +183,7 @@ class Report(Figures):
     budget_bytes: int | None = pydantic.Field(ge=0)
     budget_kind: Literal["ram", "activation"]
     deadline_seconds: float | None = pydantic.Field(gt=0)
+    max_written_bytes: int | None = pydantic.Field(default=None, ge=0)
     certificate_origin: Literal["proven", "stated"]
     status: str
     objective_joules: float = pydantic.Field(ge=0)
@@ -244,6 +246,7 @@ class Report(Figures):
             budget_bytes=budget_bytes,
             budget_kind=budget_kind,
             deadline_seconds=plan.deadline_seconds,
+            max_written_bytes=plan.max_written_bytes,
             certificate_origin="stated" if result.is_given and certificate.covers.in_order else "proven",
             status=certificate.status,
             objective_joules=certificate.objective_joules,

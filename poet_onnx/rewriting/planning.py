@@ -80,6 +80,7 @@ class Asked:
             baseline.problem,
             budget_bytes=self.budget.plan_bytes(baseline),
             deadline_seconds=self.deadline_seconds,
+            max_written_bytes=self.request.max_written_bytes,
             recompute=self.request.recompute,
             paging=self.request.paging and baseline.problem.paging,
         )
@@ -123,7 +124,7 @@ def answer_of(model: ir.Model, request: Request, updates: Updates | None = None)
     Raises:
         InputError: if the model cannot be planned, or the plan that was given is for another graph or device, cannot be
             carried out or is not what it says.
-        InfeasibleError: if no plan keeps to the budget and the deadline.
+        InfeasibleError: if no plan keeps to the limits.
         LimitReachedError: if the time limit came before any plan was found.
         CheckFailedError: if a plan does not hold in the simulator.
     """

@@ -12,7 +12,7 @@ from poet_onnx.choices import METHODS, TARGETS
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Plan
-from poet_onnx.quantities import MOST_THREADS, Budget, Deadline, parse_budget, parse_deadline
+from poet_onnx.quantities import MOST_THREADS, Budget, Deadline, parse_budget, parse_deadline, parse_lifetime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Request:
     threads: int
     optimizer: OptimizerChoice
     gradients: Gradients | None
+    max_written_bytes: int | None
 
 
 def read_request(
@@ -111,6 +112,8 @@ def read_request(
     freeze: str | Sequence[str] = (),
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
+    max_written: SupportsIndex | str | None = None,
+    lifetime: SupportsIndex | str | None = None,
 ) -> Request:
     """Read and check the arguments of a rewrite.
 
@@ -169,7 +172,30 @@ def read_request(
         gradients=Gradients.read(
             loss, train=train, freeze=freeze, ignore_index=ignore_index, label_smoothing=label_smoothing
         ),
+        max_written_bytes=_max_written_bytes(max_written, lifetime, profile),
     )
+
+
+def _max_written_bytes(
+    max_written: SupportsIndex | str | None, lifetime: SupportsIndex | str | None, device: DeviceProfile
+) -> int | None:
+    """Return what a step may write to a device's storage, given as bytes or as steps that the storage must last."""
+    if max_written is None and lifetime is None:
+        return None
+    if max_written is not None and lifetime is not None:
+        raise InputError("Give what a step may write, or the lifetime of the storage, not both.")
+    if device.storage is None:
+        raise InputError(f"Device '{device.name}' has no storage that a step could write to; leave that limit out.")
+    if max_written is not None:
+        return parse_budget(max_written, name="max written").size_bytes
+    assert lifetime is not None
+    endurance = device.storage.endurance_bytes
+    if endurance is None:
+        raise InputError(
+            f"The profile of '{device.name}' does not say what its storage endures; give it `endurance_bytes`, or say "
+            "what a step may write."
+        )
+    return endurance // parse_lifetime(lifetime, name="lifetime")
 
 
 def _named(plan: Plan | str | os.PathLike[str], number: int) -> NamedPlan:

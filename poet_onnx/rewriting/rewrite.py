@@ -144,6 +144,8 @@ def rewrite(
     freeze: str | Sequence[str] = (),
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
+    max_written: SupportsIndex | str | None = None,
+    lifetime: SupportsIndex | str | None = None,
 ) -> RewriteResult:
     """Rewrite a training graph so that its step keeps to a budget on a device, for the least energy.
 
@@ -191,10 +193,12 @@ def rewrite(
         freeze: patterns of names of those that are not.
         ignore_index: a label that does not count.
         label_smoothing: what of a label is shared among all classes.
+        max_written: bound on what a step writes to storage, for flash wears out: bytes, or text such as "20MiB".
+        lifetime: steps that the storage must endure instead, as a number or text such as "100000steps".
 
     Raises:
         InputError: if an argument or the model cannot be used.
-        InfeasibleError: if no plan keeps to the budget and the deadline.
+        InfeasibleError: if no plan keeps to the limits.
         LimitReachedError: if the time limit came before any plan was found.
         CheckFailedError: if a check of ours did not hold.
     """

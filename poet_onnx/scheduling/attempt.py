@@ -95,6 +95,19 @@ def _start(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) 
     return improved
 
 
+def solve_in_order(incumbent: Incumbent, instance: Instance, limits: SearchLimits) -> tuple[str, Formulation | None]:
+    """Offer plans within a problem's limits to the incumbent until one settles it, or time or ideas run out.
+
+    Returns:
+        As `solve_within_deadline`.
+    """
+    deadline = instance.problem.deadline_seconds
+    if deadline is not None:
+        return solve_within_deadline(incumbent, instance, deadline, limits)
+    outcome, model = attempt(incumbent, instance, None, limits)
+    return outcome.status, model
+
+
 def solve_within_deadline(
     incumbent: Incumbent, instance: Instance, deadline_seconds: float, limits: SearchLimits
 ) -> tuple[str, Formulation | None]:

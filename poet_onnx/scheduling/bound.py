@@ -12,7 +12,7 @@ Two nodes: a makes k of 8 bytes, b reads it; a node between them exceeds the bud
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,7 @@ from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Liveness, Profile
 
 if TYPE_CHECKING:
-    from pyscipopt import Variable
+    from pyscipopt import Model, Variable
 
 SMALLEST_SHARE = 0.001
 """Of the budget: intervals of smaller values cost nothing here."""
@@ -51,7 +51,7 @@ def least_overhead(lives: Liveness, prices: Prices, profile: Profile, budget_byt
     """Return joules that no plan of an order within a budget can stay below, those of the computations aside.
 
     Args:
-        lives: of the graph.
+        lives: of the graph, and of the problem with its limit on what is written.
         prices: of the device, at least.
         profile: of the order.
         budget_bytes: bound on the transient peak.
@@ -88,6 +88,7 @@ def least_overhead(lives: Liveness, prices: Prices, profile: Profile, budget_byt
             scip.addCons(away[interval][-1] <= stored[value])
         if len(away[interval]) == 2:
             scip.addCons(quicksum(away[interval]) <= 1)
+    _limit_written(scip, lives, stored)
     for need, terms in needs:
         factors = [(variable, size / need) for interval, size in terms.items() for variable in away[interval]]
         # A sum of all terms would take PySCIPOpt several times as long to make.
@@ -101,6 +102,16 @@ def least_overhead(lives: Liveness, prices: Prices, profile: Profile, budget_byt
     if scip.getStatus() == "infeasible":
         return math.inf
     return max(0.0, float(scip.getDualbound())) * largest / SCALE
+
+
+def _limit_written(scip: Model, lives: Liveness, stored: Mapping[int, Variable]) -> None:
+    """Add the row of what a step may write, where the problem has such a limit."""
+    from pyscipopt import quicksum
+
+    allowed = lives.problem.max_written_bytes
+    if allowed is not None and stored:
+        unit = max(1, allowed)
+        scip.addCons(quicksum(lives.sizes[value] / unit * level for value, level in stored.items()) <= allowed / unit)
 
 
 class _Rows:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poet_onnx.scheduling.liveness import Integers, Liveness, Profile
+from poet_onnx.scheduling.written import first_page_outs
 
 Numbers = NDArray[np.float64]
 
@@ -167,7 +168,7 @@ class Eviction:
             if not len(chosen) or count > self.most_intervals:
                 return False
             value = self.value[chosen]
-            page = self.prices.page_in[value] + np.where(self.paged[value] > 0, 0.0, self.prices.page_out[value])
+            page = self.prices.page_in[value] + self._page_out_price()[value]
             price = np.minimum(self.rerun[chosen], page)
             frees = np.minimum(self.lives.sizes[value], excess[place])
             if not at_peak:
@@ -259,6 +260,17 @@ class Eviction:
         """Return the joules of a page-in of values, with the share of their page-outs that falls to it."""
         return self.prices.page_in[value] + self.prices.page_out[value] / np.maximum(self.paged[value], 1)
 
+    def _page_out_price(self) -> Numbers:
+        """Return the joules that writing each value adds to what is written so far."""
+        allowed_bytes = self.lives.problem.max_written_bytes
+        return first_page_outs(self.prices.page_out, self.lives.sizes, self.paged, allowed_bytes)
+
+    def _is_worth_storing(self, interval: int) -> bool:
+        """Return whether a page-in alone is cheaper than making a value again, and the value may be written."""
+        value = self.value[interval]
+        price = self.prices.page_in[value]
+        return bool(price < self.rerun[interval] and self._page_out_price()[value] < math.inf)
+
     def improve(self, *, at_peak: bool) -> None:
         """Try to keep each value that is away, or to bring it back in the other way, and stay with what is cheaper."""
         best = self.joules
@@ -272,7 +284,7 @@ class Eviction:
                     continue
                 if placement == DROPPED and self.rerun[interval] >= self._page_price(self.value[interval]):
                     continue
-                if placement == STORAGE and self.prices.page_in[self.value[interval]] >= self.rerun[interval]:
+                if placement == STORAGE and not self._is_worth_storing(interval):
                     continue
                 saved = self._save()
                 self.visits += self.count

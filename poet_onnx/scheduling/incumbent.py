@@ -272,6 +272,7 @@ def certified(
         device=problem.costs.device,
         budget_bytes=problem.budget_bytes,
         deadline_seconds=problem.deadline_seconds,
+        max_written_bytes=problem.max_written_bytes,
         steps=steps,
         prediction=prediction,
         certificate=certificate,

@@ -64,10 +64,10 @@ def fitted(model: Formulation, x: list[float]) -> list[float] | None:
     """Return an assignment whose memory fits, made from one that may need more; None if too much would have to leave.
 
     Args:
-        model: what is assigned; the rows of time may be exceeded.
-        x: satisfies all rows but, perhaps, those of memory and time.
+        model: what is assigned; the rows of time and of bytes written may be exceeded.
+        x: satisfies all rows but, perhaps, these and those of memory.
     """
-    search = _Search(replace(model, time=[]), x, MOST_CHANGES)
+    search = _Search(replace(model, time=[], written=[]), x, MOST_CHANGES)
     return search.x if search.fit() else None
 
 

@@ -15,6 +15,7 @@ a later slot of the same stage):
     (6)   R[s,u] <= sum R[s,readers of u] (+ S[k,i+1] of its outputs k where an input of u is in RAM anyway)
                                                   unless the stage's node reads u
     (7)   what these rows imply for whole numbers, looked for where relaxations violate it, see `Ancestry`
+    (8)   bytes written <= what a step may write, see `written`
 
 (4) counts a value while it is retained, from its slot or page-in to the last slot that needs it, and to the node that
 reads it; Y >= R of every reader at or behind the slot, Y >= next Y, last Y >= S[k,i+1], first Y >= R_own. Where other
@@ -36,6 +37,7 @@ from poet_onnx.scheduling.choices import Candidates, Event, find_candidates
 from poet_onnx.scheduling.deadline import Timing, add_footprints, add_time_rows
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.memory_rows import TOKEN_BYTES_EACH, Ceilings, MemoryRows, Row, memory_rows
+from poet_onnx.scheduling.written import add_written_row
 
 TOKENS_SHARE = 0.05
 """Of the budget, for the tokens of all transfers that there could be, before they are counted one by one."""
@@ -78,12 +80,13 @@ class Formulation:
         binary: whether each variable is integral; all lie in [0, 1].
         rows: rows (1) to (3), (6) and those of Y.
         time: rows (5), all of the form terms <= high, in seconds.
+        written: row (8), or none.
         memory: rows (4).
         leaving: for values whose page-out takes so long that they stay in RAM for it, the variable that says so.
         leaving_until: the stage up to which they do.
         arrival: for page-ins that must start stages before they are needed, the first stage whose node they are in RAM
             with; that stage's recomputes may come before.
-        proves: every plan of the class within the budget and the deadline satisfies the rows.
+        proves: every plan of the class within the limits satisfies the rows.
     """
 
     candidates: Candidates
@@ -93,6 +96,7 @@ class Formulation:
     binary: list[bool] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     time: list[Row] = field(default_factory=list)
+    written: list[Row] = field(default_factory=list)
     memory: MemoryRows = field(default_factory=MemoryRows)
     leaving: dict[int, int] = field(default_factory=dict)
     leaving_until: dict[int, int] = field(default_factory=dict)
@@ -151,8 +155,8 @@ class Formulation:
         return sum(cost * level for cost, level in zip(self.cost, x, strict=True))
 
     def ceilings(self) -> Ceilings:
-        """Return the rows of memory and time in a form that is quick to evaluate."""
-        return Ceilings(self.memory, self.time, len(self.cost))
+        """Return the rows of memory, time and bytes written in a form that is quick to evaluate."""
+        return Ceilings(self.memory, [*self.time, *self.written], len(self.cost))
 
     def useful(self, restores: Restores) -> Restores:
         """Return the restores that something needs; a solver within its gap may leave others."""
@@ -256,7 +260,8 @@ def _formulate(instance: Instance, timing: Timing | None, *, lengthen: bool = Tr
         instance,
         longest_seconds=float("inf") if timing is None else timing.spare_seconds,
         # Where only the time of transfers could speak for a recompute, a model that leaves plans out leaves it out too.
-        prune=not (timing is not None and is_timed and timing.leaves_none_out and instance.problem.costs.asynchronous),
+        prune=instance.problem.max_written_bytes is None
+        and not (timing is not None and is_timed and timing.leaves_none_out and instance.problem.costs.asynchronous),
         time_matters=is_timed,
         lengthen=lengthen,
         small_share=0.0 if counts_all else None,
@@ -270,6 +275,7 @@ def _formulate(instance: Instance, timing: Timing | None, *, lengthen: bool = Tr
     if timing is not None:
         add_footprints(model, timing)
         add_time_rows(model, timing)
+    add_written_row(model)
     _add_fetch_rows(model)
     model.memory = memory_rows(model, counts_tokens=counts_all)
     return model

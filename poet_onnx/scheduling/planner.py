@@ -11,7 +11,7 @@ from functools import cached_property
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Plan, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.attempt import attempt, solve_within_deadline
+from poet_onnx.scheduling.attempt import solve_in_order
 from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.choices import class_in_order, solver_class
 from poet_onnx.scheduling.eviction import Prices
@@ -64,7 +64,7 @@ def schedule(
     worth_joules: float = math.inf,
     explains: bool = True,
 ) -> Plan:
-    """Find the plan of least energy within the budget and the deadline.
+    """Find the plan of least energy within the problem's limits.
 
     Args:
         problem: what to plan.
@@ -81,7 +81,7 @@ def schedule(
             `NoneExistsError` or `NothingFoundError` is raised, and can be asked.
 
     Raises:
-        InfeasibleError: if no plan keeps to the budget and the deadline; it says what would do.
+        InfeasibleError: if no plan keeps to the limits; it says what would do.
         LimitReachedError: if the time limit came before any plan was found.
     """
     limits = SearchLimits(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
@@ -244,7 +244,7 @@ class _Run:
         problem = self.problem
         instance = build_instance(problem, order)
         steps = ordered_steps(order)
-        unlimited = simulate(replace(problem, budget_bytes=None, deadline_seconds=None), steps)
+        unlimited = simulate(problem.unlimited(), steps)
         deadline = problem.deadline_seconds
         if deadline is not None and unlimited.seconds > deadline:
             raise InfeasibleError(
@@ -289,15 +289,10 @@ class _Run:
 
     def _solve(self, incumbent: Incumbent, instance: Instance) -> None:
         """Offer plans to the incumbent until one settles it."""
-        deadline = self.problem.deadline_seconds
         check_large_nodes(instance)
         model: Formulation | None
         try:
-            if deadline is None:
-                outcome, model = attempt(incumbent, instance, None, self.limits.until(self.end))
-                status = outcome.status
-            else:
-                status, model = solve_within_deadline(incumbent, instance, deadline, self.limits.until(self.end))
+            status, model = solve_in_order(incumbent, instance, self.limits.until(self.end))
         except KeyboardInterrupt:
             status, model = "interrupted", None
         if status == "infeasible" and model is not None and incumbent.steps is None:

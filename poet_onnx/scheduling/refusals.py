@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import ALL_PLANS, PlanClass
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.attempt import solve_within_deadline
+from poet_onnx.scheduling.attempt import solve_in_order
 from poet_onnx.scheduling.choices import solver_class
 from poet_onnx.scheduling.incumbent import Incumbent, SearchLimits
 from poet_onnx.scheduling.liveness import Instance, build_instance
@@ -27,13 +27,13 @@ LEAST_GAIN = 0.01
 """Share of the budget that recompute alone must be able to save."""
 
 BISECTION_ITERATIONS = 6_000
-"""Of the simplex, some 4 s, for each budget that is tried where there is a deadline."""
+"""Of the simplex, some 4 s, for each budget that is tried where there are other limits."""
 
 BISECTIONS_SECONDS = 30.0
 """For all of them: what works by then is told, if not to the last percent."""
 
 PRECISION = 0.02
-"""Share of the budget to which the smallest one is found where there is a deadline."""
+"""Share of the budget to which the smallest one is found where there are other limits."""
 
 LEAST_EXPLANATION_SECONDS = 10.0
 """To work out what would do, however little is left of the time limit."""
@@ -65,13 +65,13 @@ def smallest_budget(
     too_small_bytes: int = 0,
     seconds: float = BISECTIONS_SECONDS,
 ) -> SmallestBudget:
-    """Find the smallest transient budget that a plan can keep to, within the problem's deadline if it has one.
+    """Find the smallest transient budget that a plan can keep to, within the problem's other limits.
 
     Args:
         problem: its budget is ignored.
         order: of the nodes; made if not given.
         too_small_bytes: a budget that was proven to be too small.
-        seconds: to look for it where there is a deadline.
+        seconds: to look for it where there are other limits.
     """
     instance = build_instance(problem, order or memory_aware_order(problem))
     needs = [instance.smallest_node_bytes(position) for position in range(len(instance.nodes))]
@@ -79,11 +79,11 @@ def smallest_budget(
     peak = max(instance.step_bytes())
     alone = _Floor(min(needs[worst], peak), ALL_PLANS)
     low = min(max(needs[worst], too_small_bytes + 1), peak)
-    if problem.deadline_seconds is None:
+    if problem.deadline_seconds is None and problem.max_written_bytes is None:
         found, floor = _search(instance, low, peak, alone)
         found = _without_paging(instance, low, found)
     else:
-        found, floor = _within_deadline(instance, problem.deadline_seconds, low, peak, alone, seconds=seconds)
+        found, floor = _bisected(instance, low, peak, alone, seconds=seconds)
     node = instance.nodes[worst].name
     return SmallestBudget(min(found, peak), min(floor.size_bytes, found, peak), floor.covers, node, needs[worst])
 
@@ -144,14 +144,13 @@ def _without_paging(instance: Instance, low_bytes: int, found_bytes: int) -> int
     return _search(alone, low_bytes, found_bytes, floor, seconds=ALONE_SECONDS)[0]
 
 
-def _within_deadline(
-    instance: Instance, deadline_seconds: float, low_bytes: int, peak_bytes: int, floor: _Floor, *, seconds: float
+def _bisected(
+    instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor, *, seconds: float
 ) -> tuple[int, _Floor]:
-    """Return the smallest budget, as near as time allows, for which a plan is found that is in time.
+    """Return the smallest budget, as near as time allows, for which a plan is found that keeps the other limits.
 
     Args:
         instance: the problem; its own budget is not looked at.
-        deadline_seconds: for the whole step.
         low_bytes: no plan fits in less.
         peak_bytes: a budget that works.
         floor: that is known.
@@ -167,7 +166,7 @@ def _within_deadline(
     while works - low_bytes > PRECISION * works and time.monotonic() < end:
         limited = instance.within(budget)
         incumbent = Incumbent(limited.problem, instance.base_joules, None)
-        status, model = solve_within_deadline(incumbent, limited, deadline_seconds, limits.until(end))
+        status, model = solve_in_order(incumbent, limited, limits.until(end))
         if incumbent.steps is None:
             if status == "infeasible" and model is not None:
                 floor = floor.lifted(budget + 1, model)
@@ -203,6 +202,28 @@ def _model(instance: Instance, budget_bytes: int) -> Formulation:
     # A little less may do where each token counts, but then it may take a minute to find a plan; with room set aside it
     # takes a moment.
     return formulate(instance.within(budget_bytes), may_count_all=False)
+
+
+def least_written(problem: ScheduleProblem, order: Sequence[str], *, seconds: float) -> int | None:
+    """Return the fewest bytes that a plan was found to write in a step within a problem's other limits.
+
+    The solver sees what is written in the place of energy; None where it finds no plan.
+    """
+    graph, costs = problem.graph, problem.costs
+    bytes_as_joules = replace(
+        costs,
+        nodes={name: replace(cost, joules=0.0) for name, cost in costs.nodes.items()},
+        page_out={
+            name: replace(cost, joules=float(graph.tensors[name].size_bytes)) for name, cost in costs.page_out.items()
+        },
+        page_in={name: replace(cost, joules=0.0) for name, cost in costs.page_in.items()},
+        idle_watts=0.0,
+    )
+    free = replace(problem, costs=bytes_as_joules, max_written_bytes=None)
+    incumbent = Incumbent(free, 0.0, None)
+    limits = SearchLimits(PRECISION, PRECISION, seconds, most_iterations=BISECTION_ITERATIONS)
+    solve_in_order(incumbent, build_instance(free, order), limits)
+    return None if incumbent.prediction is None else incumbent.prediction.page_out_bytes
 
 
 def seconds_to_explain(end: float) -> float:
@@ -257,16 +278,18 @@ class NothingFoundError(LimitReachedError):
     def explained(self, terms: Terms | None = None, *, seconds: float) -> LimitReachedError:
         """Return the error that says what was looked for and what would do, in the terms of who asked."""
         terms = terms or Terms.of(self._problem)
+        known = _known_to_write(self._problem, self._order, seconds=seconds / 2)
         if self._fastest_seconds == float("inf"):
             return LimitReachedError(
-                f"No plan for {terms} was found in {self.seconds:.0f} s; give a larger --time-limit or budget"
-                f"{_or_allow(self._problem, terms)}."
+                f"No plan for {terms}{_writing(self._problem)} was found in {self.seconds:.0f} s; give a larger "
+                f"--time-limit or budget{_or_allow(self._problem, terms)}{known}."
             )
         works = terms.whole_bytes(smallest_budget(self._problem, self._order, seconds=seconds).budget_bytes)
         return LimitReachedError(
-            f"No plan for {terms} was found that meets the deadline of {self._problem.deadline_seconds:.6g} s, "
-            f"transfers included: the fastest found takes {self._fastest_seconds:.6g} s; give at least that, or a "
-            f"budget of {works:,} bytes{_or_allow(replace(self._problem, deadline_seconds=None), terms)}."
+            f"No plan for {terms}{_writing(self._problem)} was found that meets the deadline of "
+            f"{self._problem.deadline_seconds:.6g} s, transfers included: the fastest found takes "
+            f"{self._fastest_seconds:.6g} s; give at least that, or a budget of {works:,} bytes"
+            f"{_or_allow(replace(self._problem, deadline_seconds=None), terms)}{known}."
         )
 
 
@@ -287,11 +310,28 @@ class NoneExistsError(InfeasibleError):
         within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
         works = f"{terms.whole_bytes(smallest.budget_bytes):,}"
         return InfeasibleError(
-            f"No plan{within} keeps to {terms} among {self._covers}: the smallest found that works is {works} bytes, "
-            f"and node '{smallest.node}' alone needs {smallest.node_bytes:,}; give at least {works} bytes"
-            f"{_or_allow(problem, terms, alone_bytes=smallest.node_bytes)}.",
+            f"No plan{within}{_writing(problem)} keeps to {terms} among {self._covers}: the smallest found that works "
+            f"is {works} bytes, and node '{smallest.node}' alone needs {smallest.node_bytes:,}; give at least {works} "
+            f"bytes{_or_allow(problem, terms, alone_bytes=smallest.node_bytes)}"
+            f"{_known_to_write(problem, self._order, seconds=seconds / 2)}.",
             smallest.budget_bytes,
         )
+
+
+def _writing(problem: ScheduleProblem) -> str:
+    """Name the limit on what is written, if there is one."""
+    allowed = problem.max_written_bytes
+    return "" if allowed is None else f" that writes at most {allowed:,} bytes a step"
+
+
+def _known_to_write(problem: ScheduleProblem, order: Sequence[str], *, seconds: float) -> str:
+    """Say what a plan writes that keeps the other limits, if what may be written is limited and one is found."""
+    if problem.max_written_bytes is None:
+        return ""
+    found = least_written(problem, order, seconds=seconds)
+    if found is None or found <= problem.max_written_bytes:
+        return ""
+    return f"; a plan for this budget that writes {found:,} bytes a step is known"
 
 
 def _or_allow(problem: ScheduleProblem, terms: Terms, *, alone_bytes: int = 0) -> str:

@@ -331,6 +331,8 @@ def _build(
         _add_row(scip, variables, row, 1.0)
     for row in model.time:
         _add_row(scip, variables, row, TIME_SCALE / (model.deadline_seconds or 1.0))
+    for row in model.written:
+        _add_row(scip, variables, row, 1.0)
     for row in model.memory.rows() if memory else ():
         _add_row(scip, variables, row, 1000.0 / max(model.budget_bytes, 1))
     return scip, variables

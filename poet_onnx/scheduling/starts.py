@@ -1,19 +1,20 @@
 """Feasible assignments without branching: what a plan brings back, or what the solution of a relaxation mostly does.
 
-They may exceed rows of time. Local search that may not exceed one is soon stuck, for whatever saves energy takes time
-elsewhere first. So the seconds of all rows of time are charged for, at a price that rises until keeping the rows is the
-cheaper way (a Lagrangian relaxation); between the last two prices a better one is looked for.
+They may exceed rows of time, and that of bytes written, which is treated as one of them. Local search that may not
+exceed one is soon stuck, for whatever saves energy takes time elsewhere first. So the seconds of all rows of time are
+charged for, at a price that rises until keeping the rows is the cheaper way (a Lagrangian relaxation); between the last
+two prices a better one is looked for.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from poet_onnx.plan import Step
 from poet_onnx.scheduling.local_search import MOST_CHANGES, fitted, improve
-from poet_onnx.scheduling.memory_rows import Ceilings
+from poet_onnx.scheduling.memory_rows import Ceilings, Row
 from poet_onnx.scheduling.model import Formulation, Restores
 from poet_onnx.scheduling.steps import restores_of
 
@@ -205,6 +206,11 @@ def improve_in_time(
     return improve(model, best, time_limit_seconds=search.left, seed=seed, most_changes=most_changes)
 
 
+def _level(rows: Sequence[Row]) -> float:
+    """Return what rows could hold if every variable counted."""
+    return sum(abs(term) for row in rows for term in row.terms.values())
+
+
 @dataclass
 class _Search:
     """Local search at prices for the rows of time.
@@ -231,20 +237,30 @@ class _Search:
     def improved(self, x: list[float], price: float, share: float = 1.0) -> list[float]:
         """Return a cheaper assignment at a price, in joules, for each second in a row of time."""
         cost = list(self.model.cost)
-        for row in self.model.time:
-            for variable, seconds in row.terms.items():
-                cost[variable] += price * seconds
-        priced = replace(self.model, cost=cost, time=[])
+        for row, factor in self._rows():
+            for variable, term in row.terms.items():
+                cost[variable] += price * factor * term
+        priced = replace(self.model, cost=cost, time=[], written=[])
         most_changes = int(share * self.most_changes)
         return improve(priced, x, time_limit_seconds=self.left, seed=self.seed, most_changes=most_changes)
 
+    def _rows(self) -> Iterator[tuple[Row, float]]:
+        """Yield the rows that are charged for, each with what its unit is in seconds.
+
+        All that could be written is charged for as all the time that could be spent, where there is a deadline.
+        """
+        for row in self.model.time:
+            yield row, 1.0
+        for row in self.model.written:
+            yield row, (_level(self.model.time) or 1.0) / _level([row])
+
     def is_late(self, x: Sequence[float]) -> bool:
-        """Return whether an assignment exceeds a row of time."""
+        """Return whether an assignment exceeds a row of time or of bytes written."""
         return bool((self.ceilings.activity(x) > self.ceilings.limit)[self.ceilings.memory_rows :].any())
 
     def timely(self, late: list[float]) -> list[float] | None:
         """Return the cheapest assignment found that exceeds no row of time."""
-        seconds = sum(abs(term) for row in self.model.time for term in row.terms.values())
+        seconds = sum(factor * _level([row]) for row, factor in self._rows())
         low, price = 0.0, FIRST_PRICE * sum(self.model.cost) / seconds
         for _ in range(MOST_RISES):
             found = self.improved(late, price, SHARE_PER_RISE)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan import Action, Step
@@ -281,9 +280,8 @@ class _Placement:
 
     def _free_bytes(self, problem: ScheduleProblem) -> list[float]:
         """Return the free bytes during each computation, beside a token that may be there twice for a moment."""
-        unlimited = replace(problem, budget_bytes=None, deadline_seconds=None)
         steps = tuple(self.steps())
-        levels = replay(unlimited, steps).step_bytes
+        levels = replay(problem.unlimited(), steps).step_bytes
         budget = float("inf") if problem.budget_bytes is None else problem.budget_bytes - TOKEN_BYTES
         return [budget - level for level, step in zip(levels, steps, strict=True) if step.action is Action.COMPUTE]
 

@@ -40,7 +40,7 @@ def simulate(problem: ScheduleProblem, steps: Sequence[Step]) -> Prediction:
     """Replay steps and return what one training step costs.
 
     Raises:
-        CheckFailedError: if the steps are no valid plan of the graph, exceed the budget or miss the deadline.
+        CheckFailedError: if the steps are no valid plan of the graph, exceed a limit of the problem.
     """
     return replay(problem, steps).prediction
 
@@ -87,3 +87,8 @@ def _check_limits(problem: ScheduleProblem, prediction: Prediction, peak: Step |
         )
     if deadline is not None and prediction.seconds > deadline * (1 + 1e-9):
         raise CheckFailedError(f"The plan takes {prediction.seconds:.6f} s but the deadline is {deadline:.6f} s.")
+    allowed = problem.max_written_bytes
+    if allowed is not None and prediction.page_out_bytes > allowed:
+        raise CheckFailedError(
+            f"The plan writes {prediction.page_out_bytes:,} bytes to storage but may write {allowed:,} bytes."
+        )
