@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from poet_onnx.runtime import count_allocations, session_options, training_module
     from poet_onnx.training.optimizers import SGD, Adam, AdamW
     from poet_onnx.training.session import TrainingSession
-    from poet_onnx.verification import VerificationReport, verify
+    from poet_onnx.verification import GradientReport, VerificationReport, verify, verify_gradients
 
 __all__ = [
     "SGD",
     "Adam",
     "AdamW",
     "CheckFailedError",
+    "GradientReport",
     "InfeasibleError",
     "InputError",
     "LimitReachedError",
@@ -49,6 +50,7 @@ __all__ = [
     "train_graph",
     "training_module",
     "verify",
+    "verify_gradients",
 ]
 
 _HOMES = {
@@ -60,7 +62,7 @@ _HOMES = {
     "runtime": ("count_allocations", "session_options", "training_module"),
     "training.optimizers": ("SGD", "Adam", "AdamW"),
     "training.session": ("TrainingSession",),
-    "verification": ("VerificationReport", "verify"),
+    "verification": ("GradientReport", "VerificationReport", "verify", "verify_gradients"),
 }
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

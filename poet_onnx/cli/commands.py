@@ -120,19 +120,21 @@ def inspect(**given: Any) -> None:
     _do("examining", "inspect", given)
 
 
-@click.command(short_help="Run original and rewrite, and compare.")
+@click.command(short_help="Run original and rewrite, and compare; or check gradients.")
 @click.argument("original", type=options.FILE)
-@click.argument("rewritten", type=options.FILE)
+@click.argument("rewritten", type=options.FILE, required=False)
 @click.option(
     "--feeds", type=click.IntRange(min=1), default=3, show_default=True, help="Random feeds, one training step each."
 )
 @options.threads_option(default=None, text="Inside an operator (default: those that REWRITTEN was planned for).")
+@click.option("--gradients", is_flag=True, help="Check the gradients of ORIGINAL instead; there is no REWRITTEN then.")
 @click.option("--optimized", is_flag=True, help="Also run both under all of the runtime's optimizations.")
 @click.option("--process", "in_process", is_flag=True, help="Train in a fresh process instead, and look at its RAM.")
 @click.option("--ram-budget", metavar="BYTES", help="Bound of that process (default: the one of the rewrite).")
 @click.option(
     "--steps", type=click.IntRange(min=LEAST_STEPS), default=5, show_default=True, help="That the process trains."
 )
+@options.dims_option
 @options.page_dir_option
 @options.json_option
 def verify(**given: Any) -> None:
@@ -143,6 +145,9 @@ def verify(**given: Any) -> None:
 
     With --process REWRITTEN alone is trained, as a program of yours would: what the whole process takes must keep to
     the RAM budget, to which its memory is limited.
+
+    With --gradients ORIGINAL alone is run, whatever made it: the gradient of every parameter must be the derivative of
+    its loss, taken by differences in double precision.
     """
     _do("examining", "verify", given)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,14 @@ from poet_onnx.profiler import measure
 from poet_onnx.quantities import parse_budget
 from poet_onnx.reporting.inspection import inspect as inspect_model
 from poet_onnx.verification import verify as verify_models
+from poet_onnx.verification import verify_gradients
 from poet_onnx.verification.process import verify_process
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.table import Table
+
+    from poet_onnx.verification import GradientReport
 
 
 def inspect(model: Path, *, device: str, train: tuple[str, ...], as_json: bool, **source: Any) -> None:
@@ -32,19 +35,29 @@ def inspect(model: Path, *, device: str, train: tuple[str, ...], as_json: bool, 
 
 def verify(
     original: Path,
-    rewritten: Path,
+    rewritten: Path | None,
     *,
     feeds: int,
+    gradients: bool,
     threads: int | None,
     optimized: bool,
     in_process: bool,
     ram_budget: str | None,
     steps: int,
+    dims: dict[str, int],
     page_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Run ORIGINAL and REWRITTEN on this machine and compare them, or train REWRITTEN in a process of its own."""
+    """Run ORIGINAL and REWRITTEN and compare them, or train REWRITTEN in a process, or check ORIGINAL's gradients."""
     context = click.get_current_context()
+    if gradients:
+        _check_gradient_usage(context, rewritten)
+        with terminal.ProgressLine(f"checking the gradients of {original}"):
+            checked = verify_gradients(original, dims=dims or None, threads=threads or 1)
+        _show(checked, _gradient_lines(checked), as_json)
+        context.exit(0 if checked.passed else 1)
+    if rewritten is None:
+        raise click.UsageError("Missing argument 'REWRITTEN': give it, or --gradients.", context)
     _check_usage(context, in_process)
     if in_process:
         budget = None if ram_budget is None else parse_budget(ram_budget, name="RAM budget").size_bytes
@@ -62,6 +75,18 @@ def verify(
     context.exit(0 if report.passed else 1)
 
 
+def _gradient_lines(report: GradientReport) -> Iterator[str]:
+    """Yield what a check of gradients found: what is wrong or undecided, then how many are right."""
+    yield from (f"problem: {check}" for check in report.wrong)
+    yield from (f"undecided: {check}" for check in report.undecided)
+    wrong, undecided = len(report.wrong), len(report.undecided)
+    yield (
+        f"{len(report.parameters) - wrong - undecided} gradients right, {wrong} wrong, {undecided} undecided, "
+        f"each in {report.directions} directions, on {report.runtime}"
+    )
+    yield "verified: no gradient is wrong" if report.passed else "not verified"
+
+
 def _show(found: BaseModel, parts: Iterable[str | Table], as_json: bool) -> None:
     """Show what was found, for a program or for people."""
     if as_json:
@@ -74,10 +99,25 @@ def _show(found: BaseModel, parts: Iterable[str | Table], as_json: bool) -> None
 def _check_usage(context: click.Context, in_process: bool) -> None:
     """Refuse options of one check with the other."""
     names = ("feeds", "optimized") if in_process else ("ram_budget", "steps")
-    for name in names:
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            which = "does not go with" if in_process else "needs"
-            raise click.UsageError(f"--{name.replace('_', '-')} {which} --process.", context)
+    which = "does not go with" if in_process else "needs"
+    _refuse(context, names, f"{which} --process")
+    _refuse(context, ("dims",), "needs --gradients")
+
+
+def _check_gradient_usage(context: click.Context, rewritten: Path | None) -> None:
+    """Refuse what has no meaning for gradients."""
+    if rewritten is not None:
+        raise click.UsageError(f"--gradients checks one training graph: leave {rewritten} out.", context)
+    names = ("feeds", "optimized", "in_process", "ram_budget", "steps", "page_dir")
+    _refuse(context, names, "does not go with --gradients")
+
+
+def _refuse(context: click.Context, names: Iterable[str], why: str) -> None:
+    """Refuse options that were given."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE
+        if parameter.name in names and given:
+            raise click.UsageError(f"{parameter.opts[0]} {why}.", context)
 
 
 def profile(

@@ -1,9 +1,27 @@
-"""Verify: run the original and the rewritten model in ONNX Runtime and compare what they do with what was promised."""
+"""Verify: run a rewritten model in ONNX Runtime beside its original, or check a training graph's gradients."""
 
 from __future__ import annotations
 
+from poet_onnx.verification.gradients import verify_gradients
 from poet_onnx.verification.process import verify_process
-from poet_onnx.verification.report import Difference, OptimizedRun, ProcessRun, VerificationReport
+from poet_onnx.verification.report import (
+    Difference,
+    GradientCheck,
+    GradientReport,
+    OptimizedRun,
+    ProcessRun,
+    VerificationReport,
+)
 from poet_onnx.verification.verification import verify
 
-__all__ = ["Difference", "OptimizedRun", "ProcessRun", "VerificationReport", "verify", "verify_process"]
+__all__ = [
+    "Difference",
+    "GradientCheck",
+    "GradientReport",
+    "OptimizedRun",
+    "ProcessRun",
+    "VerificationReport",
+    "verify",
+    "verify_gradients",
+    "verify_process",
+]

@@ -90,6 +90,74 @@ class ProcessRun(_Value):
     step_seconds: float | None
 
 
+class GradientCheck(_Value):
+    """What is known of a parameter's gradient, along the worst of its directions.
+
+    Attributes:
+        parameter: its name.
+        verdict: "right", "wrong", or "undecided" where no direction's differences agree among themselves.
+        gradient: name of the tensor that is its gradient.
+        node: that makes it; of a wrong one the first node, from the loss on, whose gradient is found to be wrong.
+        operator: of that node.
+        expected: derivative of the loss, by differences in double precision.
+        found: the same by the gradient.
+        error_bar: by how much the differences disagree.
+        undecided_directions: of those that were tried.
+    """
+
+    parameter: str
+    verdict: Literal["right", "wrong", "undecided"]
+    gradient: str
+    node: str
+    operator: str
+    expected: float
+    found: float
+    error_bar: float
+    undecided_directions: int
+
+    def __str__(self) -> str:
+        """Return it as a sentence."""
+        derivative = f"along a direction it is {self.found:.6g}, by differences of the loss {self.expected:.6g}"
+        if self.verdict == "undecided":
+            return f"The gradient of '{self.parameter}' is undecided: the loss has kinks; {derivative}."
+        if self.verdict == "right":
+            return f"The gradient of '{self.parameter}' is right: {derivative}."
+        return (
+            f"The gradient of '{self.parameter}' is wrong from node '{self.node}' ({self.operator}) on: {derivative} "
+            f"(± {self.error_bar:.2g})."
+        )
+
+
+class GradientReport(_Value):
+    """What a check of a training graph's gradients found.
+
+    Attributes:
+        schema_version: of this JSON.
+        passed: no gradient is wrong.
+        runtime: distribution and version of the ONNX Runtime that computed the gradients.
+        loss: in double precision.
+        directions: that each parameter was moved in.
+        parameters: the check of each.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    passed: bool
+    runtime: str
+    loss: float
+    directions: int
+    parameters: tuple[GradientCheck, ...]
+
+    @property
+    def wrong(self) -> tuple[GradientCheck, ...]:
+        """Return the checks that found a wrong gradient."""
+        return tuple(each for each in self.parameters if each.verdict == "wrong")
+
+    @property
+    def undecided(self) -> tuple[GradientCheck, ...]:
+        """Return the checks that decided nothing."""
+        return tuple(each for each in self.parameters if each.verdict == "undecided")
+
+
 class VerificationReport(_Value):
     """What a verification found.
 

@@ -1,0 +1,200 @@
+"""Forward operators in double precision that ONNX's reference evaluator has not, or computes element by element.
+
+The formulas are those of the ONNX operator specification and of onnxruntime's contributed operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Inputs = Sequence["Array | None"]
+Attributes = dict[str, Any]
+Operator = Callable[[Inputs, Attributes], "tuple[Array, ...]"]
+
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _given(inputs: Inputs, place: int) -> Array:
+    """Return an input that the operator must have."""
+    array = inputs[place] if place < len(inputs) else None
+    if array is None:
+        raise ValueError(f"input {place} is missing")
+    return array
+
+
+def _optional(inputs: Inputs, place: int) -> Array | None:
+    return inputs[place] if place < len(inputs) else None
+
+
+def _windows(x: Array, kernel: Sequence[int], attributes: Attributes, fill: float) -> Array:
+    """Return all windows of an image: [batch, channels, *places, *kernel]."""
+    rank = len(kernel)
+    strides, dilations = attributes.get("strides") or [1] * rank, attributes.get("dilations") or [1] * rank
+    spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    before, after = _pads(x.shape[2:], spans, strides, attributes)
+    if attributes.get("ceil_mode"):
+        sizes = [size + b + a for size, b, a in zip(x.shape[2:], before, after, strict=True)]
+        after = [a + (span - size) % stride for a, span, size, stride in zip(after, spans, sizes, strides, strict=True)]
+    padded = np.pad(x, [(0, 0), (0, 0), *zip(before, after, strict=True)], constant_values=fill)
+    views = np.lib.stride_tricks.sliding_window_view(padded, spans, axis=tuple(range(2, 2 + rank)))
+    steps = (*(slice(None, None, s) for s in strides), *(slice(None, None, d) for d in dilations))
+    return views[(slice(None), slice(None), *steps)]
+
+
+def _pads(
+    shape: Sequence[int], spans: Sequence[int], strides: Sequence[int], attributes: Attributes
+) -> tuple[list[int], list[int]]:
+    """Return the padding before and after each dimension."""
+    rank, mode = len(spans), attributes.get("auto_pad", "NOTSET")
+    if mode == "NOTSET":
+        pads = list(attributes.get("pads") or [0] * 2 * rank)
+        return pads[:rank], pads[rank:]
+    if mode == "VALID":
+        return [0] * rank, [0] * rank
+    total = [
+        max(0, (-(-size // stride) - 1) * stride + span - size)
+        for size, stride, span in zip(shape, strides, spans, strict=True)
+    ]
+    less, more = [each // 2 for each in total], [each - each // 2 for each in total]
+    return (less, more) if mode == "SAME_UPPER" else (more, less)
+
+
+def _conv(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    x, w, bias = _given(inputs, 0), _given(inputs, 1), _optional(inputs, 2)
+    rank, groups = x.ndim - 2, attributes.get("group", 1)
+    windows = _windows(x, w.shape[2:], attributes, 0.0)
+    each, made = x.shape[1] // groups, w.shape[0] // groups
+    kernel = tuple(range(2 + rank, 2 + 2 * rank))
+    parts = [
+        np.moveaxis(
+            np.tensordot(
+                windows[:, g * each : (g + 1) * each],
+                w[g * made : (g + 1) * made],
+                axes=((1, *kernel), tuple(range(1, 2 + rank))),
+            ),
+            -1,
+            1,
+        )
+        for g in range(groups)
+    ]
+    y = np.concatenate(parts, axis=1)
+    return (y if bias is None else y + bias.reshape(1, -1, *[1] * rank),)
+
+
+def _max_pool(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    x = _given(inputs, 0)
+    kernel = attributes["kernel_shape"]
+    windows = _windows(x, kernel, attributes, -np.inf)
+    return (windows.max(axis=tuple(range(-len(kernel), 0))),)
+
+
+def _average_pool(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    x = _given(inputs, 0)
+    kernel = attributes["kernel_shape"]
+    if attributes.get("ceil_mode"):
+        raise ValueError("ceil_mode is not computed here")
+    axes = tuple(range(-len(kernel), 0))
+    total = _windows(x, kernel, attributes, 0.0).sum(axis=axes)
+    if attributes.get("count_include_pad"):
+        return (total / math.prod(kernel),)
+    return (total / _windows(np.ones_like(x), kernel, attributes, 0.0).sum(axis=axes),)
+
+
+def _batch_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    """Return the result alone: running statistics do not lead to the loss."""
+    x, scale, bias, mean, variance = (_given(inputs, place) for place in range(5))
+    if attributes.get("training_mode"):
+        axes = (0, *range(2, x.ndim))
+        mean, variance = x.mean(axis=axes), x.var(axis=axes)
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    factor = scale / np.sqrt(variance + attributes.get("epsilon", 1e-5))
+    return (((x - mean.reshape(shape)) * factor.reshape(shape)) + bias.reshape(shape),)
+
+
+def _layer_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    x, scale, bias = _given(inputs, 0), _given(inputs, 1), _optional(inputs, 2)
+    axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
+    mean = x.mean(axis=axes, keepdims=True)
+    inverse = 1 / np.sqrt(x.var(axis=axes, keepdims=True) + attributes.get("epsilon", 1e-5))
+    y = (x - mean) * inverse * scale
+    return (y if bias is None else y + bias, mean, inverse)
+
+
+def _cross_entropy(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    scores, labels, weights = _given(inputs, 0), _given(inputs, 1), _optional(inputs, 2)
+    ignored = attributes.get("ignore_index")
+    if (given := _optional(inputs, 3)) is not None:
+        ignored = int(given)
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    log = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    counts = np.ones(labels.shape, bool) if ignored is None else labels != ignored
+    index = np.where(counts, labels, 0)
+    share = counts * (1.0 if weights is None else weights[index])
+    losses = -np.take_along_axis(log, np.expand_dims(index, 1), axis=1).squeeze(1) * share
+    kind = attributes.get("reduction", "mean")
+    if kind == "none":
+        return losses, log
+    total = losses.sum()
+    return np.asarray(total / share.sum() if kind == "mean" else total), log
+
+
+def _gelu(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    x = _given(inputs, 0)
+    bias = _optional(inputs, 1)
+    x = x if bias is None else x + bias
+    if attributes.get("approximate", "none") == "tanh":
+        return (0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),)
+    return (0.5 * x * (1 + _erf(x)),)
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(_ERF(x / math.sqrt(2.0)))
+
+
+def _fast_gelu(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    return _gelu(inputs, {**attributes, "approximate": "tanh"})
+
+
+def _fused_mat_mul(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    if attributes.get("transBatchA") or attributes.get("transBatchB"):
+        raise ValueError("transBatchA and transBatchB are not computed here")
+    a, b = _given(inputs, 0), _given(inputs, 1)
+    a = np.swapaxes(a, -1, -2) if attributes.get("transA") else a
+    b = np.swapaxes(b, -1, -2) if attributes.get("transB") else b
+    return (attributes.get("alpha", 1.0) * (a @ b),)
+
+
+def _concat(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    return (np.concatenate([each for each in inputs if each is not None], axis=attributes["axis"]),)
+
+
+def _global_average(inputs: Inputs, _: Attributes) -> tuple[Array, ...]:
+    x = _given(inputs, 0)
+    return (x.mean(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+_CONTRIBUTED = "com.microsoft"
+
+OPERATORS: dict[tuple[str, str], Operator] = {
+    **{(domain, "LayerNormalization"): _layer_norm for domain in ("", _CONTRIBUTED)},
+    **{(domain, "Gelu"): _gelu for domain in ("", _CONTRIBUTED)},
+    ("", "Conv"): _conv,
+    ("", "MaxPool"): _max_pool,
+    ("", "AveragePool"): _average_pool,
+    ("", "GlobalAveragePool"): _global_average,
+    ("", "BatchNormalization"): _batch_norm,
+    ("", "SoftmaxCrossEntropyLoss"): _cross_entropy,
+    (_CONTRIBUTED, "SoftmaxCrossEntropyLossInternal"): _cross_entropy,
+    (_CONTRIBUTED, "BatchNormInternal"): _batch_norm,
+    (_CONTRIBUTED, "BiasGelu"): _gelu,
+    (_CONTRIBUTED, "FastGelu"): _fast_gelu,
+    (_CONTRIBUTED, "FusedMatMul"): _fused_mat_mul,
+    (_CONTRIBUTED, "ConcatTraining"): _concat,
+}
+"""By domain and operator."""

@@ -1,0 +1,302 @@
+"""Check the gradients of a training graph against differences of its own loss in double precision.
+
+A direction mixes the gradient's own with a random one, so that a wrong length and a wrong part both show. Central
+differences of two step sizes, and those to either side, tell how far a difference is to be trusted: where a kink (of
+Relu, of a maximum) lies between, they disagree, and smaller steps are tried. What single precision itself adds to a
+gradient is measured: parameters that differ in their last bits give other gradients.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.graph.extract import extract
+from poet_onnx.passes.metadata import PLAN_KEY
+from poet_onnx.passes.normalize import normalize
+from poet_onnx.passes.roles import find_roles, is_accumulator
+from poet_onnx.rewriting.rewrite import as_model
+from poet_onnx.runtime import installed_runtime
+from poet_onnx.runtime.feeds import random_feeds
+from poet_onnx.verification.double import DoubleForward, dropout_masks, forward_nodes
+from poet_onnx.verification.report import GradientCheck, GradientReport
+from poet_onnx.verification.sessions import Conditions, Session
+
+Array = npt.NDArray[Any]
+
+_STEPS = (1e-5, 1e-6, 1e-7, 1e-8)
+"""Of a tensor's own length."""
+
+_RELATIVE_ERROR = 1e-3
+"""Of a gradient's length, beyond what rounding makes."""
+
+_NOISE_RUNS = 2
+_NOISE_MARGIN = 4.0
+_LAST_BITS = 2.0**-22
+_ROUNDING = 1e-14
+"""Of the loss in double precision, of its own size."""
+
+_LOSS_ERROR = 1e-3
+
+
+def verify_gradients(
+    model: str | os.PathLike[str] | ir.Model,
+    *,
+    directions: int = 3,
+    dims: Mapping[str, int] | None = None,
+    threads: int = 1,
+    seed: int = 0,
+) -> GradientReport:
+    """Check every parameter's gradient of a training graph that nobody rewrote.
+
+    The graph runs once on random numbers in ONNX Runtime. The nodes that lead to its loss are evaluated in double
+    precision besides, with a parameter moved a little in each direction.
+
+    Args:
+        model: a training graph, as a path or an onnx_ir model, made by whatever made it.
+        directions: in which each parameter is moved.
+        dims: sizes of named dimensions.
+        threads: inside an operator of ONNX Runtime.
+        seed: of the random numbers.
+
+    Raises:
+        InputError: if it is no such graph, or a node of its forward part cannot be evaluated in double precision.
+        CheckFailedError: if the two losses differ: then one of the two evaluations is wrong, and nothing is known.
+    """
+    if directions < 1:
+        raise InputError(f"{directions} directions show nothing: give 1 or more.")
+    trial = _Trial(as_model(model), dims, threads, seed)
+    found = [trial.check(name, directions) for name in trial.gradients]
+    checks = tuple(trial.located(each) if each.verdict == "wrong" else each for each in found)
+    runtime = installed_runtime()
+    return GradientReport(
+        passed=all(each.verdict != "wrong" for each in checks),
+        runtime=f"{runtime.distribution} {runtime.version}",
+        loss=trial.double.loss,
+        directions=directions,
+        parameters=checks,
+    )
+
+
+class _Trial:
+    """A training graph that ran once, and its forward part in double precision."""
+
+    def __init__(self, model: ir.Model, dims: Mapping[str, int] | None, threads: int, seed: int) -> None:
+        if PLAN_KEY in model.metadata_props:
+            raise InputError("The model was rewritten by poet-onnx: give the training graph that it was made from.")
+        self._model = model.clone()
+        normalize(dims=dims)(self._model)
+        self._graph = extract(self._model)
+        self._conditions, self._seed = Conditions(threads), seed
+        self._known: dict[str, GradientCheck] = {}
+        roles = find_roles(self._model)
+        self._feeds: dict[str, Array] = dict(random_feeds(self._graph, seed))
+        self._parameters = tuple(roles.parameters)
+        self.gradients = _gradient_names(self._model, roles.buffers)
+        masks = dropout_masks(forward_nodes(self._model, roles.loss))
+        self._made = self._run([*self.gradients.values(), *masks], self._feeds)
+        masked = {name: self._made[name] for name in masks}
+        self.double = DoubleForward(self._model, roles.loss, {**self._feeds, **masked})
+        single = float(self._made[roles.loss])
+        if not abs(single - self.double.loss) <= _LOSS_ERROR * max(abs(single), abs(self.double.loss), 1e-6):
+            raise CheckFailedError(
+                f"The loss '{roles.loss}' is {single:.6g} in ONNX Runtime and {self.double.loss:.6g} in double"
+                " precision: an operator of the forward part does not compute what its definition says."
+            )
+        self._noisy = [self._run(self.gradients.values(), self._nudged(run)) for run in range(_NOISE_RUNS)]
+
+    def check(self, parameter: str, directions: int) -> GradientCheck:
+        """Check the gradient of a parameter."""
+        name = self.gradients[parameter]
+        return self._check(parameter, name, self._made[name], [noisy[name] for noisy in self._noisy], directions)
+
+    def located(self, wrong: GradientCheck) -> GradientCheck:
+        """Return a wrong gradient with the first node, from the loss on, that makes a wrong one on the way to it."""
+        for name in self._leading_to(wrong.gradient):
+            if name in self._suspects:
+                check = self._between(name)
+                if check.verdict == "wrong":
+                    return wrong.model_copy(update={"node": check.node, "operator": check.operator})
+        return wrong
+
+    @cached_property
+    def _suspects(self) -> dict[str, str]:
+        """The tensors of the forward part whose gradients are to be seen, by the names of these."""
+        pairs = [(name, self._tensor_of(name)) for node in self._graph.nodes for name in node.outputs]
+        shapes = {name: self._graph.tensors[name].shape for name, tensor in pairs if tensor is not None}
+        return {
+            name: tensor
+            for name, tensor in pairs
+            if tensor is not None and shapes[name] == self.double.values[tensor].shape
+        }
+
+    @cached_property
+    def _inner(self) -> list[dict[str, Array]]:
+        """Their gradients, and what these are with parameters that differ in their last bits."""
+        feeds = [self._feeds, *(self._nudged(run) for run in range(_NOISE_RUNS))]
+        return [self._run(self._suspects, each) for each in feeds]
+
+    def _between(self, name: str) -> GradientCheck:
+        """Check the gradient of a tensor between loss and parameters."""
+        if name not in self._known:
+            made, *noisy = self._inner
+            noise = [each[name] for each in noisy]
+            self._known[name] = self._check(self._suspects[name], name, made[name], noise, directions=1)
+        return self._known[name]
+
+    def _check(self, tensor: str, name: str, gradient: Array, noisy: Sequence[Array], directions: int) -> GradientCheck:
+        gradient = gradient.astype(np.float64)
+        noise = max(float(np.linalg.norm(each - gradient)) for each in noisy)
+        generator = np.random.default_rng([self._seed, *name.encode()])
+        drawn = _directions(gradient, generator, directions)
+        tried = [_Direction.tried(self.double, tensor, each, gradient, noise) for each in drawn]
+        worst = max(tried, key=lambda each: (each.wrong, not each.undecided, each.apart))
+        verdict = "wrong" if worst.wrong else "undecided" if worst.undecided else "right"
+        producer = next(node for node in self._graph.nodes if name in node.outputs)
+        return GradientCheck(
+            parameter=tensor,
+            verdict=verdict,
+            gradient=name,
+            node=producer.name,
+            operator=producer.op_type,
+            expected=worst.expected,
+            found=worst.found,
+            error_bar=worst.error_bar,
+            undecided_directions=sum(each.undecided for each in tried),
+        )
+
+    def _run(self, wanted: Iterable[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the training graph in ONNX Runtime once, anew, and return its outputs and the tensors asked for."""
+        model = self._model.clone()
+        values = {value.name: value for node in model.graph for value in node.outputs}
+        outputs = list(model.graph.outputs)
+        model.graph.outputs.extend(values[name] for name in dict.fromkeys(wanted) if values[name] not in outputs)
+        state = tuple(dict.fromkeys(name for node in self._graph.nodes for name in node.updates if name in feeds))
+        with Session(model, "training", state, self._conditions) as session:
+            session.start({name: feeds[name] for name in state})
+            binding = session.prepare(feeds)
+            session.run(binding)
+            return {name: np.array(array) for name, array in session.read(binding).items()}
+
+    def _nudged(self, run: int) -> dict[str, Array]:
+        """Return the feeds with parameters that differ in their last bits."""
+        generator = np.random.default_rng((self._seed, run))
+        feeds = dict(self._feeds)
+        for name in self._parameters:
+            signs = generator.choice((-1.0, 1.0), feeds[name].shape)
+            feeds[name] = (feeds[name] * (1 + _LAST_BITS * signs)).astype(feeds[name].dtype)
+        return feeds
+
+    def _leading_to(self, gradient: str) -> list[str]:
+        """Return the tensors that a gradient is computed from, and itself, in file order."""
+        needed: set[str] = {gradient}
+        found: list[str] = []
+        for node in reversed(self._graph.nodes):
+            if needed.intersection(node.outputs):
+                needed.update(node.inputs)
+                found.extend(name for name in node.outputs if name)
+        return found[::-1]
+
+    def _tensor_of(self, gradient: str) -> str | None:
+        """Return the forward tensor whose gradient a name says it is."""
+        tensor = gradient.removesuffix("_grad")
+        known = self.double.values.get(tensor) if tensor != gradient else None
+        return tensor if known is not None and known.dtype == np.float64 else None
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """A derivative along a direction.
+
+    Attributes:
+        expected: by differences of the loss.
+        found: by the gradient.
+        error_bar: by how much the differences disagree.
+        allowed: error of a right gradient.
+    """
+
+    expected: float
+    found: float
+    error_bar: float
+    allowed: float
+
+    @property
+    def undecided(self) -> bool:
+        return not self.error_bar <= self.allowed
+
+    @property
+    def apart(self) -> float:
+        return abs(self.expected - self.found) / (self.allowed + self.error_bar or 1.0)
+
+    @property
+    def wrong(self) -> bool:
+        return not self.undecided and not self.apart <= 1.0
+
+    @classmethod
+    def tried(cls, forward: DoubleForward, tensor: str, along: Array, gradient: Array, noise: float) -> _Direction:
+        """Take differences of ever smaller steps, until they agree with the gradient, or there are none left.
+
+        A gradient is wrong by the last that agree among themselves: a kink farther away is then out of reach.
+        """
+        found = float(np.vdot(gradient, along))
+        start = forward.values[tensor]
+        length = float(np.linalg.norm(start)) or float(np.sqrt(start.size))
+        last: _Direction | None = None
+        for fraction in _STEPS:
+            expected, error_bar = _derivative(forward, tensor, along, fraction * length)
+            scale = max(float(np.linalg.norm(gradient)), abs(expected))
+            each = cls(expected, found, error_bar, _RELATIVE_ERROR * scale + _NOISE_MARGIN * noise)
+            if not each.undecided and not each.wrong:
+                return each
+            if last is None or not each.undecided:
+                last = each
+        assert last is not None
+        return last
+
+
+def _derivative(forward: DoubleForward, tensor: str, along: Array, step: float) -> tuple[float, float]:
+    """Return the loss's derivative along a direction, and how far it is to be trusted."""
+    start, middle = forward.values[tensor], forward.loss
+    central, bends = [], []
+    for size in (step, step / 4):
+        after = forward.loss_with(tensor, start + size * along)
+        before = forward.loss_with(tensor, start - size * along)
+        central.append((after - before) / (2 * size))
+        bends.append(abs(after - 2 * middle + before) / size)
+    rounding = _ROUNDING * abs(middle) / step
+    # A smooth loss bends a quarter as much over a quarter of the way, a kink at the point itself just as much.
+    kink = max(0.0, bends[1] - bends[0] / 2)
+    return central[1], abs(central[0] - central[1]) + kink + rounding
+
+
+def _directions(gradient: Array, generator: np.random.Generator, number: int) -> list[Array]:
+    """Return directions of length 1: of the gradient and of chance in equal parts."""
+    length = float(np.linalg.norm(gradient))
+    directions = []
+    for _ in range(number):
+        chance = generator.standard_normal(gradient.shape)
+        along = chance / np.linalg.norm(chance) + (gradient / length if length else 0.0)
+        directions.append(along / np.linalg.norm(along))
+    return directions
+
+
+def _gradient_names(model: ir.Model, buffers: Mapping[str, str]) -> dict[str, str]:
+    """Return the name of the tensor that is added to each parameter's buffer."""
+    added: dict[str, list[str]] = {}
+    for node in model.graph:
+        buffer, gradient = (*node.inputs[:2], None, None)[:2]
+        if is_accumulator(node) and buffer is not None and gradient is not None:
+            added.setdefault(buffer.name or "", []).append(gradient.name or "")
+    names = {parameter: added.get(buffer, []) for parameter, buffer in buffers.items()}
+    for parameter, found in names.items():
+        if len(found) != 1:
+            raise InputError(f"The gradient of '{parameter}' is added up in {len(found)} parts: give a graph with one.")
+    return {parameter: found[0] for parameter, found in names.items()}

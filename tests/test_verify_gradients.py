@@ -1,0 +1,238 @@
+"""The check of gradients finds nothing wrong with right training graphs, and what was made wrong in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from cli_runs import Cli, assert_one_sentence
+from gradient_models import OURS, export
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from small_models import export_small
+
+import poet_onnx
+from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.verification.double_operators import OPERATORS
+
+Damage = Callable[[onnx.ModelProto, onnx.NodeProto], str]
+
+
+def scaled(output: int = 0) -> Damage:
+    """Return a damage: an output of the node becomes 1 % too large; it returns the name of the node at fault."""
+
+    def damage(model: onnx.ModelProto, node: onnx.NodeProto) -> str:
+        name = node.output[output]
+        node.output[output] = f"{name}/raw"
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1.01), "damage/factor"))
+        place = list(model.graph.node).index(node) + 1
+        model.graph.node.insert(
+            place, helper.make_node("Mul", [f"{name}/raw", "damage/factor"], [name], name="damage/mul")
+        )
+        return "damage/mul"
+
+    return damage
+
+
+def attribute(name: str, value: object) -> Damage:
+    """Return a damage: an attribute has another value."""
+
+    def damage(_: onnx.ModelProto, node: onnx.NodeProto) -> str:
+        for old in [each for each in node.attribute if each.name == name]:
+            node.attribute.remove(old)
+        node.attribute.append(helper.make_attribute(name, value))
+        return node.name
+
+    return damage
+
+
+def swapped(_: onnx.ModelProto, node: onnx.NodeProto) -> str:
+    """Swap the first two operands."""
+    node.input[0], node.input[1] = node.input[1], node.input[0]
+    return node.name
+
+
+def without_last(_: onnx.ModelProto, node: onnx.NodeProto) -> str:
+    """Leave the last operand out."""
+    del node.input[-1]
+    return node.name
+
+
+SEEDED: dict[str, tuple[str, str, Damage]] = {
+    "convolution weights": ("densenet", "ConvGrad", scaled(1)),
+    "convolution input": ("densenet", "ConvGrad", scaled(0)),
+    "batch norm scale": ("densenet", "BatchNormalizationGrad", scaled(1)),
+    "relu": ("densenet", "ReluGrad", scaled()),
+    "sum": ("densenet", "Sum", without_last),
+    "matmul": ("transformer", "FusedMatMul", attribute("alpha", 1.01)),
+    "gemm": ("transformer", "Gemm", attribute("alpha", 1.01)),
+    "layer norm": ("transformer", "LayerNormalizationGrad", scaled()),
+    "gelu": ("transformer", "BiasGeluGrad_dX", scaled()),
+    "gather": ("transformer", "GatherGrad", scaled()),
+    "tanh": ("mlp-l1", "TanhGrad", swapped),
+    "leaky relu": ("mlp-l1", "LeakyReluGrad", attribute("alpha", 0.5)),
+}
+
+
+def reached(model: onnx.ModelProto, start: onnx.NodeProto) -> tuple[set[str], set[str]]:
+    """Return the names of the parameters and of the nodes that a node's outputs lead to."""
+    values, parameters, nodes = set(start.output), set(), {start.name}
+    for node in model.graph.node:
+        if values.intersection(node.input):
+            values.update(node.output)
+            nodes.add(node.name)
+            if node.op_type == "InPlaceAccumulatorV2":
+                parameters.add(node.input[0].removesuffix("_grad.accumulation.buffer"))
+    return parameters, nodes
+
+
+@pytest.mark.parametrize("case", SEEDED)
+def test_a_seeded_wrong_gradient_is_found(model_path: Callable[..., Path], case: str) -> None:
+    name, operator, damage = SEEDED[case]
+    model = onnx.load(model_path(name, batch=2 if name != "unet" else 1))
+    candidates = [node for node in model.graph.node if node.op_type == operator]
+    if operator in ("Gemm", "FusedMatMul"):  # the forward part has them too
+        candidates = [node for node in candidates if "Grad" in node.name or "grad" in node.output[0]]
+    node = candidates[len(candidates) // 2]
+    fault = damage(model, node)
+    parameters, nodes = reached(model, node)
+    report = poet_onnx.verify_gradients(ir.from_proto(model), directions=1)
+    wrong = {check.parameter for check in report.wrong}
+    assert not report.passed
+    assert wrong
+    assert wrong <= parameters
+    assert fault in {check.node for check in report.wrong}
+    assert {check.node for check in report.wrong} <= nodes
+
+
+@pytest.mark.parametrize(("name", "batch"), [("mlp-bce", 2), ("bert-2", 1), ("unet", 1)])
+def test_the_artifact_generators_gradients_are_right(model_path: Callable[..., Path], name: str, batch: int) -> None:
+    report = poet_onnx.verify_gradients(model_path(name, batch=batch), directions=1)
+    assert report.passed, report.wrong
+    assert len(report.undecided) <= len(report.parameters) // 10
+
+
+@pytest.mark.parametrize("name", ["mlp-l1", "transformer"])
+def test_our_gradients_are_right(name: str) -> None:
+    forward, _, loss = export(name)
+    training = poet_onnx.train_graph(forward, loss=OURS[loss]).training
+    report = poet_onnx.verify_gradients(training, directions=1)
+    assert report.passed, report.wrong
+    assert len(report.undecided) <= len(report.parameters) // 10
+
+
+@pytest.fixture(scope="module")
+def kinks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a training graph with kinks everywhere: Relu and max pooling."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], name="conv"),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2], name="pool"),
+        helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
+        helper.make_node("Gemm", ["f", "v", "b"], ["scores"], name="gemm"),
+    ]
+    shapes = {"w": (4, 3, 3, 3), "v": (64, 5), "b": (5,)}
+    return export_small(tmp_path_factory.mktemp("kinks"), nodes, shapes, x=(2, 3, 8, 8), classes=5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_kinks_raise_no_alarm(kinks: Path, seed: int) -> None:
+    report = poet_onnx.verify_gradients(kinks, seed=seed)
+    assert report.wrong == ()
+    assert {check.verdict for check in report.parameters if check.parameter in "wv"} == {"right"}
+
+
+def test_the_command_tells_right_from_wrong(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path = model_path("mlp-l1", batch=2)
+    right = cli("verify", path, "--gradients")
+    assert (right.code, "no gradient is wrong" in right.out) == (0, True)
+    model = onnx.load(path)
+    swapped(model, next(node for node in model.graph.node if node.op_type == "TanhGrad"))
+    onnx.save(model, tmp_path / "wrong.onnx")
+    wrong = cli("verify", tmp_path / "wrong.onnx", "--gradients", "--json")
+    assert wrong.code == 1
+    verdicts = [check["verdict"] for check in json.loads(wrong.out)["parameters"]]
+    assert "wrong" in verdicts
+    assert "right" in verdicts
+    assert "TanhGrad" in cli("verify", tmp_path / "wrong.onnx", "--gradients").out
+
+
+def test_a_dynamic_dimension_is_given(cli: Cli, model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-mse", batch=2, dynamic=True)
+    assert cli("verify", path, "--gradients", "--dim", "batch=2").code == 0
+
+
+def test_what_cannot_be_checked_is_refused(cli: Cli, model: Path, tmp_path: Path) -> None:
+    assert cli("rewrite", model, "--device", "tx2", "--activation-budget", "100%").code == 0
+    assert_one_sentence(cli("verify", model.with_suffix(".poet.onnx"), "--gradients"), 2, "rewritten")
+    forward = tmp_path / "forward.onnx"
+    onnx.save(export("mlp-l1")[0], forward)
+    assert_one_sentence(cli("verify", forward, "--gradients"), 2, "no gradients")
+    with_loop = onnx.load(model)
+    body = helper.make_graph([], "body", [], [])
+    with_loop.graph.node.append(helper.make_node("If", ["lazy_reset_grad"], [], then_branch=body, else_branch=body))
+    onnx.save(with_loop, tmp_path / "if.onnx")
+    assert_one_sentence(cli("verify", tmp_path / "if.onnx", "--gradients"), 2, "If")
+    with pytest.raises(InputError, match="directions"):
+        poet_onnx.verify_gradients(model, directions=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gradients", "MODEL"], "leave"),
+        (["--gradients", "--feeds", "2"], "--feeds"),
+        (["--gradients", "--process"], "--process"),
+        (["MODEL", "--dim", "batch=2"], "--gradients"),
+        ([], "REWRITTEN"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(cli: Cli, model: Path, arguments: list[str], said: str) -> None:
+    result = cli("verify", model, *(model if each == "MODEL" else each for each in arguments))
+    assert result.code == 2
+    assert said in result.err
+
+
+def test_a_loss_that_the_definition_does_not_give_is_an_error(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = OPERATORS["", "SoftmaxCrossEntropyLoss"]
+    half = lambda inputs, attributes: tuple(each / 2 for each in right(inputs, attributes))  # noqa: E731
+    monkeypatch.setitem(OPERATORS, ("", "SoftmaxCrossEntropyLoss"), half)
+    with pytest.raises(CheckFailedError, match="double"):
+        poet_onnx.verify_gradients(model_path("densenet", batch=2), directions=1)
+
+
+POOLS = [
+    {"kernel_shape": [2, 3], "strides": [2, 1], "pads": [0, 1, 1, 1]},
+    {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
+    {"kernel_shape": [2, 2], "auto_pad": "VALID"},
+]
+
+
+@pytest.mark.parametrize("attributes", POOLS)
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "Conv", "grouped", "dilated"])
+def test_windows_are_those_of_the_reference(operator: str, attributes: dict[str, object]) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((2, 4, 7, 8))
+    given, arrays, kind = dict(attributes), [x], operator
+    if operator not in ("MaxPool", "AveragePool"):
+        kind, groups = "Conv", 2 if operator == "grouped" else 1
+        given |= {"group": groups, "dilations": [2, 1] if operator == "dilated" and "pads" in given else [1, 1]}
+        arrays += [generator.standard_normal((6, 4 // groups, *given["kernel_shape"])), generator.standard_normal(6)]  # type: ignore[misc]
+    node = helper.make_node(kind, [f"x{i}" for i in range(len(arrays))], ["y"], **given)
+    double = onnx.TensorProto.DOUBLE
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info(f"x{i}", double, array.shape) for i, array in enumerate(arrays)],
+        [helper.make_tensor_value_info("y", double, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    expected = ReferenceEvaluator(model).run(None, {f"x{i}": array for i, array in enumerate(arrays)})[0]
+    np.testing.assert_allclose(OPERATORS["", kind](arrays, given)[0], expected, rtol=1e-10, atol=1e-12)
