@@ -19,11 +19,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.files.loading import as_model
 from poet_onnx.graph.extract import extract
 from poet_onnx.passes.metadata import PLAN_KEY
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.roles import find_roles, is_accumulator
-from poet_onnx.rewriting.rewrite import as_model
 from poet_onnx.runtime import installed_runtime
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.verification.double import DoubleForward, dropout_masks, forward_nodes
