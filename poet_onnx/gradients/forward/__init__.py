@@ -7,6 +7,7 @@ import onnx_ir as ir
 from poet_onnx.gradients.forward.elimination import drop_idle_nodes
 from poet_onnx.gradients.forward.gelu import fuse_gelu
 from poet_onnx.gradients.forward.layer_norm import fuse_layer_norm
+from poet_onnx.gradients.forward.recurrent import expand_recurrent
 from poet_onnx.gradients.forward.saved import save_for_gradients, save_lengths
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.gradients.registry import gradient
@@ -30,6 +31,7 @@ def prepare_forward(model: ir.Model) -> Numbers:
     """
     graph = model.graph
     Normalization(InlineFunctions(), FoldConstants(), NameNodes())(model)
+    expand_recurrent(model)
     while ExpandFunctions(_has_only_a_body)(model).modified:
         Normalization(FoldConstants(), NameNodes())(model)
     numbers = Numbers(graph)

@@ -1,0 +1,171 @@
+"""Recurrent layers become standard operators, a few for each time step, whose gradients are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.graph.extract import plain_attributes
+from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.shapes import Array, Inferred, infer
+
+GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
+ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
+
+
+def refusal(node: ir.Node, opset: int) -> str | None:
+    """Return why a recurrent layer is not expanded, as the end of a sentence; None where it is."""
+    given = plain_attributes(node)
+    directions = 2 if given.get("direction") == "bidirectional" else 1
+    if opset < 13:
+        return "recurrent layers need opset 13 or later"
+    if len(node.inputs) > 4 and node.inputs[4] is not None:
+        return "it reads sequence_lens"
+    if len(node.inputs) > 7 and node.inputs[7] is not None:
+        return "it has peepholes"
+    for name in ("clip", "input_forget", "layout"):
+        if given.get(name):
+            return f"it has the attribute {name}"
+    default = ACTIVATIONS[node.op_type] * directions
+    if given.get("activations", default) != default:
+        return "its activations are not the default ones"
+    return None
+
+
+def expand_recurrent(model: ir.Model) -> None:
+    """Replace every GRU, LSTM and RNN that can be expanded by the operators of its time steps."""
+    opset = model.opset_imports.get("", 1)
+    nodes = [node for node in model.graph if node.domain in ONNX_DOMAINS and node.op_type in GATES]
+    nodes = [node for node in nodes if refusal(node, opset) is None]
+    if nodes:
+        inferred = infer(model)
+        for node in nodes:
+            _Layer(model.graph, node, inferred, opset).expand()
+
+
+class _Layer:
+    def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred, opset: int) -> None:
+        self.graph, self.node, self.inferred, self.opset = graph, node, inferred, opset
+        self.attributes = plain_attributes(node)
+        self.gates = GATES[node.op_type]
+        self.steps, self.batch, _ = inferred.types[node.inputs[0].name or ""].shape if node.inputs[0] else (0, 0, 0)
+        weights = node.inputs[2]
+        self.directions, _, self.hidden = inferred.types[(weights.name if weights else "") or ""].shape
+        self.made: list[ir.Node] = []
+
+    def expand(self) -> None:
+        """Write the steps of each direction and join their results."""
+        parts = [self._per_direction(index) for index in (1, 2, 3, 5, 6)]
+        runs = [self._run(number, [part[number] for part in parts]) for number in range(self.directions)]
+        for index, axis in ((0, 1), (1, 0), (2, 0)):
+            if index < len(self.node.outputs):
+                output = self.node.outputs[index]
+                if output.uses() or output.is_graph_output():
+                    self._replace(output, self._op("Concat", *(run[index] for run in runs), axis=axis))
+        self.graph.insert_before(self.node, self.made)
+        self.graph.remove(self.node, safe=True)
+
+    def _run(self, number: int, operands: list[ir.Value | None]) -> list[ir.Value]:
+        weights, recurrence, bias, hidden, cell = operands
+        width = self.gates * self.hidden
+        here = self._op("Transpose", self._reshape(weights, width, -1), perm=[1, 0])
+        again = self._op("Transpose", self._reshape(recurrence, width, self.hidden), perm=[1, 0])
+        inputs = self._op("MatMul", self.node.inputs[0], here)
+        shift: ir.Value | None = None
+        if bias is not None:
+            first, shift = self._split(self._reshape(bias, 2 * width), [width, width], 0)
+            inputs = self._op("Add", inputs, first)
+        state = self._initial(hidden)
+        memory = self._initial(cell)
+        again_parts = [again]
+        shift_parts: list[ir.Value | None] = [shift]
+        if self.node.op_type == "GRU" and not self.attributes.get("linear_before_reset"):
+            sizes = [2 * self.hidden, self.hidden]
+            again_parts = self._split(again, sizes, 1)
+            shift_parts = list(self._split(shift, sizes, 0)) if shift is not None else [None, None]
+        slices = self._split(inputs, [1] * self.steps, 0)
+        backward = self.attributes.get("direction") == "reverse" or number == 1
+        states: list[ir.Value] = []
+        for part in reversed(slices) if backward else slices:
+            now = self._reshape(part, self.batch, width)
+            state, memory = self._step(now, state, memory, again_parts, shift_parts)
+            states.append(self._reshape(state, 1, 1, self.batch, self.hidden))
+        ordered = states[::-1] if backward else states
+        last = self._reshape(state, 1, self.batch, self.hidden)
+        return [self._op("Concat", *ordered, axis=0), last, self._reshape(memory, 1, self.batch, self.hidden)]
+
+    def _step(
+        self, now: ir.Value, state: ir.Value, memory: ir.Value, again: list[ir.Value], shift: list[ir.Value | None]
+    ) -> tuple[ir.Value, ir.Value]:
+        past = self._affine(state, again[0], shift[0])
+        if self.node.op_type == "RNN":
+            return self._op("Tanh", self._op("Add", now, past)), memory
+        if self.node.op_type == "LSTM":
+            i, o, f, c = self._split(self._op("Add", now, past), [self.hidden] * 4, 1)
+            kept = self._op("Mul", self._op("Sigmoid", f), memory)
+            memory = self._op("Add", kept, self._op("Mul", self._op("Sigmoid", i), self._op("Tanh", c)))
+            return self._op("Mul", self._op("Sigmoid", o), self._op("Tanh", memory)), memory
+        sizes = [2 * self.hidden, self.hidden]
+        gates, new = self._split(now, sizes, 1)
+        before = None
+        if len(again) == 1:
+            past, before = self._split(past, sizes, 1)
+        update, reset = self._split(self._op("Sigmoid", self._op("Add", gates, past)), [self.hidden] * 2, 1)
+        if before is not None:
+            recalled = self._op("Mul", reset, before)
+        else:
+            recalled = self._affine(self._op("Mul", reset, state), again[1], shift[1])
+        new = self._op("Tanh", self._op("Add", new, recalled))
+        return self._op("Add", new, self._op("Mul", update, self._op("Sub", state, new))), memory
+
+    def _affine(self, value: ir.Value, weights: ir.Value, bias: ir.Value | None) -> ir.Value:
+        product = self._op("MatMul", value, weights)
+        return product if bias is None else self._op("Add", product, bias)
+
+    def _per_direction(self, index: int) -> list[ir.Value | None]:
+        value = self.node.inputs[index] if index < len(self.node.inputs) else None
+        if value is None:
+            return [None] * self.directions
+        return list(self._split(value, [1] * self.directions, 0))
+
+    def _initial(self, value: ir.Value | None) -> ir.Value:
+        if value is not None:
+            return self._reshape(value, self.batch, self.hidden)
+        weights = self.node.inputs[2]
+        kind = self.inferred.types[(weights.name if weights else "") or ""].dtype
+        return self._constant(np.zeros((self.batch, self.hidden), kind.numpy()))
+
+    def _reshape(self, value: ir.Value | None, *shape: int) -> ir.Value:
+        return self._op("Reshape", value, self._constant(np.array(shape, np.int64)))
+
+    def _split(self, value: ir.Value, sizes: list[int], axis: int) -> list[ir.Value]:
+        if len(sizes) == 1:
+            return [value]
+        return self._write("Split", [value, self._constant(np.array(sizes, np.int64))], len(sizes), axis=axis)
+
+    def _constant(self, array: Array) -> ir.Value:
+        name = f"{self.node.name}/constant_{len(self.made)}_{len(self.graph.initializers)}"
+        tensor = ir.tensor(array, name=name)
+        value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
+        self.graph.register_initializer(value)
+        return value
+
+    def _op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        return self._write(op_type, list(inputs), 1, **attributes)[0]
+
+    def _write(self, op_type: str, inputs: list[ir.Value | None], count: int, **attributes: Any) -> list[ir.Value]:
+        name = f"{self.node.name}/{op_type}_{len(self.made)}"
+        given = [ir.convenience.convert_attribute(key, value) for key, value in attributes.items()]
+        node = ir.Node("", op_type, inputs, given, num_outputs=count, name=name)
+        for number, value in enumerate(node.outputs):
+            value.name = f"{name}_output_{number}"
+        self.made.append(node)
+        return list(node.outputs)
+
+    def _replace(self, output: ir.Value, new: ir.Value) -> None:
+        name = output.name
+        output.replace_all_uses_with(new, replace_graph_outputs=True)
+        output.name = None
+        new.name, new.type, new.shape = name, output.type, output.shape

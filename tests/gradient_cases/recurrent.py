@@ -1,0 +1,67 @@
+"""Recurrent layers."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import torch
+from gradient_case import Case
+from torch import nn
+
+STEPS, BATCH, WIDTH, HIDDEN = 5, 2, 3, 4
+GATES = {"GRU": (3, (1, 0, 2)), "LSTM": (4, (0, 2, 3, 1)), "RNN": (1, (0,))}
+"""Gates of a cell, and where torch's gates are among ONNX's."""
+
+
+def _torch_order(kind: str, value: torch.Tensor) -> torch.Tensor:
+    parts = value.chunk(GATES[kind][0])
+    return torch.cat([parts[place] for place in GATES[kind][1]])
+
+
+def _case(kind: str, direction: str, result: str, *, bias: bool, initial: bool) -> Case:
+    directions = 2 if direction == "bidirectional" else 1
+    width = GATES[kind][0] * HIDDEN
+    inputs = {"x": (STEPS, BATCH, WIDTH), "w": (directions, width, WIDTH), "r": (directions, width, HIDDEN)}
+    if bias:
+        inputs["b"] = (directions, 2 * width)
+    if initial:
+        inputs["h"] = (directions, BATCH, HIDDEN)
+        if kind == "LSTM":
+            inputs["c"] = (directions, BATCH, HIDDEN)
+
+    def run(*values: torch.Tensor) -> torch.Tensor:
+        given = dict(zip(inputs, values, strict=True))
+        layer = getattr(nn, kind)(WIDTH, HIDDEN, bias=bias, bidirectional=directions == 2).double()
+        weights = {}
+        for number in range(directions):
+            end = "_l0" + "_reverse" * number
+            weights[f"weight_ih{end}"] = _torch_order(kind, given["w"][number])
+            weights[f"weight_hh{end}"] = _torch_order(kind, given["r"][number])
+            if bias:
+                first, second = given["b"][number].chunk(2)
+                weights[f"bias_ih{end}"] = _torch_order(kind, first)
+                weights[f"bias_hh{end}"] = _torch_order(kind, second)
+        x = given["x"].flip(0) if direction == "reverse" else given["x"]
+        state = given.get("h")
+        arguments = (x, (state, given["c"])) if "c" in given else (x, state)
+        y, last = torch.func.functional_call(layer, weights, arguments)
+        if result == "Y":
+            y = y.flip(0) if direction == "reverse" else y
+            return y.reshape(STEPS, BATCH, directions, HIDDEN).transpose(1, 2)
+        return last if kind != "LSTM" else last[0 if result == "Y_h" else 1]
+
+    outputs = {"Y": "y", "Y_h": "skipped, y", "Y_c": "skipped, other, y"}[result]
+    attributes = f'hidden_size = {HIDDEN}, direction = "{direction}"'
+    attributes += ", linear_before_reset = 1" if kind == "GRU" else ""
+    tail = ', "", h' + (", c" if kind == "LSTM" else "") if initial else ""
+    text = f"{outputs} = {kind} <{attributes}> (x, w, r, {'b' if bias else chr(34) * 2}{tail})"
+    name = f"{kind} {direction} {result}{' biased' * bias}{' from a state' * initial}"
+    return Case(name, text, inputs, run, single="FusedMatMul takes float alone", low=-0.5, high=0.5)
+
+
+CASES = [
+    _case(kind, direction, result, bias=more, initial=more)
+    for kind, direction, result, more in product(
+        GATES, ("forward", "reverse", "bidirectional"), ("Y", "Y_h"), (False, True)
+    )
+] + [_case("LSTM", "forward", "Y_c", bias=True, initial=True)]
