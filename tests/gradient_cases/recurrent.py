@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import torch
@@ -59,9 +60,36 @@ def _case(kind: str, direction: str, result: str, *, bias: bool, initial: bool) 
     return Case(name, text, inputs, run, single="FusedMatMul takes float alone", low=-0.5, high=0.5)
 
 
+def _resets_before(backward: bool, x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Run a GRU as ONNX defines it without linear_before_reset, which torch does not have."""
+    (wz, wr, wh), (rz, rr, rh) = w[0].chunk(3), r[0].chunk(3)
+    bz, br, bh, cz, cr, ch = b[0].chunk(6)
+    state, states = torch.zeros(BATCH, HIDDEN, dtype=x.dtype), []
+    for now in x.flip(0) if backward else x:
+        z = torch.sigmoid(now @ wz.T + state @ rz.T + bz + cz)
+        reset = torch.sigmoid(now @ wr.T + state @ rr.T + br + cr)
+        h = torch.tanh(now @ wh.T + (reset * state) @ rh.T + bh + ch)
+        state = (1 - z) * h + z * state
+        states.append(state)
+    return torch.stack(states[::-1] if backward else states)[:, None]
+
+
 CASES = [
     _case(kind, direction, result, bias=more, initial=more)
     for kind, direction, result, more in product(
         GATES, ("forward", "reverse", "bidirectional"), ("Y", "Y_h"), (False, True)
     )
-] + [_case("LSTM", "forward", "Y_c", bias=True, initial=True)]
+]
+CASES.append(_case("LSTM", "forward", "Y_c", bias=True, initial=True))
+CASES += [
+    Case(
+        f"GRU that resets before the product {direction}",
+        f'y = GRU <hidden_size = {HIDDEN}, direction = "{direction}", activations = ["Sigmoid", "Tanh"]> (x, w, r, b)',
+        {"x": (STEPS, BATCH, WIDTH), "w": (1, 3 * HIDDEN, WIDTH), "r": (1, 3 * HIDDEN, HIDDEN), "b": (1, 6 * HIDDEN)},
+        partial(_resets_before, direction == "reverse"),
+        single="FusedMatMul takes float alone",
+        low=-0.5,
+        high=0.5,
+    )
+    for direction in ("forward", "reverse")
+]

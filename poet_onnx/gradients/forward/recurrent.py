@@ -46,6 +46,12 @@ def expand_recurrent(model: ir.Model) -> None:
 
 
 class _Layer:
+    """A recurrent layer, and the nodes that take its place.
+
+    Source of the equations: the operators' definitions in ONNX, whose gates lie in the order z, r, h (GRU) and i, o, f,
+    c (LSTM).
+    """
+
     def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred, opset: int) -> None:
         self.graph, self.node, self.inferred, self.opset = graph, node, inferred, opset
         self.attributes = plain_attributes(node)
@@ -54,6 +60,7 @@ class _Layer:
         weights = node.inputs[2]
         self.directions, _, self.hidden = inferred.types[(weights.name if weights else "") or ""].shape
         self.made: list[ir.Node] = []
+        self.constants: dict[tuple[int, ...], ir.Value] = {}
 
     def expand(self) -> None:
         """Write the steps of each direction and join their results."""
@@ -138,12 +145,17 @@ class _Layer:
         return self._constant(np.zeros((self.batch, self.hidden), kind.numpy()))
 
     def _reshape(self, value: ir.Value | None, *shape: int) -> ir.Value:
-        return self._op("Reshape", value, self._constant(np.array(shape, np.int64)))
+        return self._op("Reshape", value, self._integers(shape))
 
     def _split(self, value: ir.Value, sizes: list[int], axis: int) -> list[ir.Value]:
         if len(sizes) == 1:
             return [value]
-        return self._write("Split", [value, self._constant(np.array(sizes, np.int64))], len(sizes), axis=axis)
+        return self._write("Split", [value, self._integers(tuple(sizes))], len(sizes), axis=axis)
+
+    def _integers(self, numbers: tuple[int, ...]) -> ir.Value:
+        if numbers not in self.constants:
+            self.constants[numbers] = self._constant(np.array(numbers, np.int64))
+        return self.constants[numbers]
 
     def _constant(self, array: Array) -> ir.Value:
         name = f"{self.node.name}/constant_{len(self.made)}_{len(self.graph.initializers)}"
