@@ -19,7 +19,7 @@ from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import choose_expansions, lower, normalize_for
-from poet_onnx.plan import serialization as plan_json
+from poet_onnx.plan import serialization
 from poet_onnx.profiler import measure
 from poet_onnx.verification import verify
 
@@ -69,8 +69,8 @@ def test_a_small_budget_takes_expansions_that_need_less(wide: Path) -> None:
     scarce = poet_onnx.rewrite(wide, activation_budget="50%", **options)
     assert (plenty.plan.expansions, scarce.plan.expansions) == ("c", "t")
     assert scarce.rewritten.transient_peak_bytes <= (scarce.budget_bytes or 0)
-    shipped = plan_json.to_json(scarce.plan, scarce.graph)
-    carried = poet_onnx.rewrite(wide, plan=plan_json.from_json(shipped, scarce.graph), **options)
+    shipped = serialization.to_json(scarce.plan, scarce.graph)
+    carried = poet_onnx.rewrite(wide, plan=serialization.from_json(shipped, scarce.graph), **options)
     assert payload(carried.model) == payload(scarce.model)
     report = verify(wide, scarce.model, feeds=2)
     assert report.passed, report.problems

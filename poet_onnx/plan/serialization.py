@@ -67,11 +67,7 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
         InputError: if the text is no plan, or one of another schema or another graph, or contradicts itself.
     """
     file = parse(text)
-    if file.fingerprint != graph.fingerprint:
-        raise InputError(
-            f"The plan was made for graph {file.fingerprint[:12]}, this one is {graph.fingerprint[:12]}; "
-            "plan again for this model."
-        )
+    check_graph(file.fingerprint, graph)
     return Plan(
         fingerprint=file.fingerprint,
         device=file.device,
@@ -85,6 +81,19 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
         optimizer=file.optimizer,
         max_written_bytes=file.max_written_bytes,
     )
+
+
+def check_graph(fingerprint: str, graph: TrainingGraph) -> None:
+    """Check that a plan is for a graph.
+
+    Raises:
+        InputError: if it is for another one.
+    """
+    if fingerprint != graph.fingerprint:
+        raise InputError(
+            f"The plan was made for graph {fingerprint[:12]}, this one is {graph.fingerprint[:12]}; "
+            "plan again for this model."
+        )
 
 
 def parse(text: str) -> PlanFile:

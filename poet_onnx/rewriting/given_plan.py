@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction, gaps
-from poet_onnx.plan import serialization as plan_json
+from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction, gaps, serialization
 from poet_onnx.plan.figures import check_figures, same
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.variants import VariantOptions
@@ -31,7 +30,7 @@ def variant_options(given: Plan | str, device: str, target: str, optimizer: str)
     """
     if isinstance(given, Plan):
         check_figures(given)
-    plan = given if isinstance(given, Plan) else plan_json.parse(given)
+    plan = given if isinstance(given, Plan) else serialization.parse(given)
     made_for = (plan.device, "training" if plan.expansions is None else "stock")
     if made_for != (device, target):
         raise InputError(
@@ -53,13 +52,10 @@ def read_plan(given: Plan | str, graph: TrainingGraph) -> Plan:
     Raises:
         InputError: if it is not.
     """
-    plan = plan_json.from_json(given, graph) if isinstance(given, str) else given
-    if plan.fingerprint != graph.fingerprint:
-        raise InputError(
-            f"The plan was made for graph {plan.fingerprint[:12]}, this one is {graph.fingerprint[:12]}; "
-            "plan again for this model."
-        )
-    return plan
+    if isinstance(given, str):
+        return serialization.from_json(given, graph)
+    serialization.check_graph(given.fingerprint, graph)
+    return given
 
 
 def replayed(problem: ScheduleProblem, plan: Plan, *, aside_bytes: int) -> Plan:

@@ -18,8 +18,7 @@ from poet_onnx.passes.metadata import PLAN_KEY, read_settings
 from poet_onnx.passes.normalize import InlineFunctions, Normalization, PinSeeds
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.updates import WriteUpdates
-from poet_onnx.plan import Plan
-from poet_onnx.plan import serialization as plan_json
+from poet_onnx.plan import Plan, serialization
 from poet_onnx.rewriting.optimizer_choice import in_words
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.training.description import TRAINING_KEY, Description
@@ -84,7 +83,7 @@ def make_subject(
     settings = read_settings(rewritten)
     described = Description.of_metadata(rewritten.metadata_props)
     normalized = original.clone()
-    file = plan_json.parse(text)
+    file = serialization.parse(text)
     prepare(target=settings.target, dims=settings.dims or None, expansions=file.expansions)(normalized)
     if settings.target != "training":
         original = normalized.clone()
@@ -101,7 +100,7 @@ def make_subject(
         original=original,
         rewritten=rewritten,
         graph=graph,
-        plan=plan_json.from_json(text, graph),
+        plan=serialization.from_json(text, graph),
         state=tuple(state),
         seeds_pinned=seeds_pinned,
         conditions=Conditions(threads or settings.threads, None if page_dir is None else os.fspath(page_dir)),
