@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
@@ -17,6 +18,7 @@ from poet_onnx.graph.extract import check_structure
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.reduction import broadcast_gradient_axes
 from poet_onnx.graph.shapes import Inferred, TensorType, infer
+from poet_onnx.passes.pen import initializer
 
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 MICROSOFT_DOMAIN = "com.microsoft"
@@ -218,13 +220,7 @@ class _Expansion:
         return node.outputs[0]
 
     def _constant(self, what: str, numbers: Sequence[int]) -> ir.Value:
-        name = f"{self.base}/{what}_{len(self.made)}"
-        tensor = ir.tensor(list(numbers), dtype=ir.DataType.INT64, name=name)
-        value = ir.Value(
-            name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape([len(numbers)])
-        )
-        self.graph.register_initializer(value)
-        return value
+        return initializer(self.graph, f"{self.base}/{what}_{len(self.made)}", np.array(numbers, np.int64))
 
     def _replace(self, output: ir.Value, new: ir.Value) -> None:
         """Put a value in the place of an output, under the output's name."""

@@ -28,6 +28,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.passes.pen import initializer
 
 DOMAIN = "poet"
 VERSION = 1
@@ -262,11 +263,8 @@ class _Splitter:
 
     def _constant(self, number: int) -> ir.Value:
         name = f"poet/int64/{number}"
-        if name not in self.graph.initializers:
-            tensor = ir.tensor(np.array([number], dtype=np.int64), name=name)
-            value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([1]), const_value=tensor)
-            self.graph.register_initializer(value)
-        return self.graph.initializers[name]
+        known = self.graph.initializers.get(name)
+        return initializer(self.graph, name, np.array([number], np.int64)) if known is None else known
 
     def _drop_output(self, maker: ir.Node) -> None:
         """Take the gradient's output off the node that made it, and the node off the graph if nothing is left (S2)."""

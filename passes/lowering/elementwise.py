@@ -13,7 +13,7 @@ from poet_onnx.passes.lowering.site import MICROSOFT, Rules, Site, UnsupportedEr
 def _scale(site: Site) -> None:
     """Scale(X, factor): X times the factor, or over it with scale_down."""
     down = bool(site.attributes.get("scale_down", 0))
-    factor = site.constant_input(1)
+    factor = site.known(1)
     if factor is not None:
         number = float(np.ravel(factor)[0])
         site.give(0, site.op("Mul", site.input(0), site.number(1 / number if down else number)))
@@ -26,7 +26,7 @@ def _dropout(site: Site) -> None:
     """DropoutGrad(dY, mask, ratio?, training?): dY / (1 - ratio) where the mask is set, 0 elsewhere."""
     d_y, dtype = site.input(0), site.type(0).dtype
     kept = site.op("Mul", d_y, site.op("Cast", site.input(1), to=int(dtype)))
-    ratio = site.constant_input(2) if site.has(2) else np.array(0.5)
+    ratio = site.known(2) if site.has(2) else np.array(0.5)
     if ratio is not None:
         site.give(0, site.op("Mul", kept, site.number(1 / (1 - float(np.ravel(ratio)[0])))))
         return

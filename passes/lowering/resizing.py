@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from poet_onnx.graph.shapes import Array
 from poet_onnx.passes.lowering.site import Rules, Site, UnsupportedError
+from poet_onnx.passes.pen import Pen
 
 _OPSET = 17
 _MEANING = (
@@ -31,28 +32,59 @@ def _resize(site: Site) -> None:
     if site.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         raise UnsupportedError("it crops")
     small, large = site.shape(1), site.shape(0)
-    scales = site.constant_input(3) if site.has(3) else None
+    scales = site.known(3) if site.has(3) else None
     if scales is None or not scales.size:
         scales = np.array(large) / np.array(small)
-    value, current = site.input(0), list(large)
-    for axis, (before, after) in enumerate(zip(small, large, strict=True)):
+    shares = [float(scale) for scale in scales]
+    site.give(0, resize_gradient(site, site.input(0), small, large, shares, dtype=site.type(0).dtype))
+
+
+def resize_gradient(
+    pen: Pen,
+    gradient: ir.Value,
+    before: Sequence[int],
+    after: Sequence[int],
+    scales: Sequence[float],
+    *,
+    dtype: ir.DataType,
+) -> ir.Value:
+    """Write the gradient of what a Resize reads: along each resized axis, a product with the transposed matrix.
+
+    Whole repetitions are summed instead.
+
+    Args:
+        pen: for a node that has the attributes of the Resize.
+        gradient: of what the Resize makes.
+        before: shape of what it reads.
+        after: shape of what it makes.
+        scales: of each axis.
+        dtype: of all of them.
+
+    Raises:
+        UnsupportedError: a scale does not make so many elements.
+    """
+    value, current = gradient, list(after)
+    for axis, (few, many) in enumerate(zip(before, after, strict=True)):
         if scales[axis] == 1:
             continue
-        outer, inner = math.prod(current[:axis]), math.prod(current[axis + 1 :])
-        current[axis] = before
-        matrix = resize_matrix(site.attributes, before, after, float(scales[axis]))
-        value = _contract(site, value, matrix.astype(site.type(0).dtype.numpy()), outer, inner)
-    site.give(0, site.reshape(value, *small))
+        current[axis] = few
+        matrix = resize_matrix(pen.attributes, few, many, scales[axis]).astype(dtype.numpy())
+        value = _contract(pen, value, matrix, math.prod(current[:axis]), math.prod(current[axis + 1 :]))
+    return _reshape(pen, value, *before)
 
 
-def _contract(site: Site, value: ir.Value, matrix: Array, outer: int, inner: int) -> ir.Value:
-    """Multiply dY, seen as [outer, after, inner], with a matrix of [before, after] along its middle axis."""
+def _contract(pen: Pen, value: ir.Value, matrix: Array, outer: int, inner: int) -> ir.Value:
+    """Multiply a gradient, seen as [outer, after, inner], with a matrix of [before, after] along its middle axis."""
     before, after = matrix.shape
     if after % before == 0 and np.array_equal(matrix, np.repeat(np.eye(before), after // before, axis=1)):
-        return site.sum(site.reshape(value, outer, before, after // before, inner), 2, keep=False)
+        return pen.reduce_sum(_reshape(pen, value, outer, before, after // before, inner), (2,), keep=False)
     if inner == 1:
-        return site.op("MatMul", site.reshape(value, outer, after), site.constant(np.ascontiguousarray(matrix.T)))
-    return site.op("MatMul", site.constant(matrix), site.reshape(value, outer, after, inner))
+        return pen.op("MatMul", _reshape(pen, value, outer, after), pen.constant(np.ascontiguousarray(matrix.T)))
+    return pen.op("MatMul", pen.constant(matrix), _reshape(pen, value, outer, after, inner))
+
+
+def _reshape(pen: Pen, value: ir.Value, *shape: int) -> ir.Value:
+    return pen.op("Reshape", value, pen.ints(*shape))
 
 
 def resize_matrix(attributes: Mapping[str, Any], before: int, after: int, scale: float) -> Array:

@@ -19,6 +19,7 @@ from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.passes.lowering.site import list_nodes
 from poet_onnx.passes.normalize import NameNodes, Normalization, WriteShapes
+from poet_onnx.passes.pen import initializer
 
 __all__ = ["differentiate", "rules"]
 
@@ -152,7 +153,7 @@ class _Sweep:
     def run(self, loss: ir.Value) -> None:
         """Write all gradients, and the accumulators of the parameters' right behind them."""
         kind = self.inferred.types[loss.name or ""]
-        self.gradients[loss] = self._initializer(f"{loss.name}_grad", np.ones(kind.shape, kind.dtype.numpy()))
+        self.gradients[loss] = initializer(self.graph, f"{loss.name}_grad", np.ones(kind.shape, kind.dtype.numpy()))
         buffers = [self._input(f"{value.name}_grad.accumulation.buffer", value) for value in self.trained]
         reset = ir.Value(name=RESET, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
         self.graph.inputs.extend([*buffers, reset])
@@ -251,9 +252,3 @@ class _Sweep:
     def _input(self, name: str, like: ir.Value) -> ir.Value:
         kind = self.inferred.types[like.name or ""]
         return ir.Value(name=name, type=ir.TensorType(kind.dtype), shape=ir.Shape(kind.shape))
-
-    def _initializer(self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ir.Value:
-        tensor = ir.tensor(array, name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
-        self.graph.register_initializer(value)
-        return value

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.paths import REAL
+from poet_onnx.passes.pen import initializer
 
 SEQUENCE_RANK = 3
 """Scores of this rank are of a sequence: batch, place, class. Of more, classes come second: batch, class, pixels."""
@@ -105,12 +106,7 @@ class _Pen:
         return value
 
     def constant(self, name: str, array: np.ndarray[Any, np.dtype[Any]]) -> ir.Value:
-        tensor = ir.tensor(array, name=self.free(f"loss/{name}"))
-        value = ir.Value(
-            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
-        )
-        self.graph.register_initializer(value)
-        return value
+        return initializer(self.graph, self.free(f"loss/{name}"), array)
 
     def number(self, number: float) -> ir.Value:
         return self.constant("number", np.array(number, self.dtype.numpy()))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.gradients.site import NoGradientError
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.graph.shapes import Array, Inferred, infer
+from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.passes.pen import Pen
 
 GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
@@ -42,25 +42,29 @@ def expand_recurrent(model: ir.Model) -> None:
     if nodes:
         inferred = infer(model)
         for node in nodes:
-            _Layer(model.graph, node, inferred, opset).expand()
+            _Layer(model.graph, node, inferred).expand()
 
 
-class _Layer:
+class _Layer(Pen):
     """A recurrent layer, and the nodes that take its place.
 
     Source of the equations: the operators' definitions in ONNX, whose gates lie in the order z, r, h (GRU) and i, o, f,
     c (LSTM).
     """
 
-    def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred, opset: int) -> None:
-        self.graph, self.node, self.inferred, self.opset = graph, node, inferred, opset
-        self.attributes = plain_attributes(node)
+    refused = NoGradientError
+    constants = "gradient"
+
+    def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred) -> None:
+        super().__init__(graph, node, inferred)
         self.gates = GATES[node.op_type]
-        self.steps, self.batch, _ = inferred.types[node.inputs[0].name or ""].shape if node.inputs[0] else (0, 0, 0)
-        weights = node.inputs[2]
-        self.directions, _, self.hidden = inferred.types[(weights.name if weights else "") or ""].shape
+        self.steps, self.batch, _ = inferred.types[self.input(0).name or ""].shape
+        self.weights = inferred.types[self.input(1).name or ""]
+        self.directions, _, self.hidden = inferred.types[self.input(2).name or ""].shape
         self.made: list[ir.Node] = []
-        self.constants: dict[tuple[int, ...], ir.Value] = {}
+
+    def _place(self, node: ir.Node) -> None:
+        self.made.append(node)
 
     def expand(self) -> None:
         """Write the steps of each direction and join their results."""
@@ -70,20 +74,20 @@ class _Layer:
             if index < len(self.node.outputs):
                 output = self.node.outputs[index]
                 if output.uses() or output.is_graph_output():
-                    self._replace(output, self._op("Concat", *(run[index] for run in runs), axis=axis))
+                    self._replace(output, self.op("Concat", *(run[index] for run in runs), axis=axis))
         self.graph.insert_before(self.node, self.made)
         self.graph.remove(self.node, safe=True)
 
     def _run(self, number: int, operands: list[ir.Value | None]) -> list[ir.Value]:
         weights, recurrence, bias, hidden, cell = operands
         width = self.gates * self.hidden
-        here = self._op("Transpose", self._reshape(weights, width, -1), perm=[1, 0])
-        again = self._op("Transpose", self._reshape(recurrence, width, self.hidden), perm=[1, 0])
-        inputs = self._op("MatMul", self.node.inputs[0], here)
+        here = self.op("Transpose", self._reshape(weights, width, -1), perm=[1, 0])
+        again = self.op("Transpose", self._reshape(recurrence, width, self.hidden), perm=[1, 0])
+        inputs = self.op("MatMul", self.node.inputs[0], here)
         shift: ir.Value | None = None
         if bias is not None:
             first, shift = self._split(self._reshape(bias, 2 * width), [width, width], 0)
-            inputs = self._op("Add", inputs, first)
+            inputs = self.op("Add", inputs, first)
         state = self._initial(hidden)
         memory = self._initial(cell)
         again_parts = [again]
@@ -101,80 +105,53 @@ class _Layer:
             states.append(self._reshape(state, 1, 1, self.batch, self.hidden))
         ordered = states[::-1] if backward else states
         last = self._reshape(state, 1, self.batch, self.hidden)
-        return [self._op("Concat", *ordered, axis=0), last, self._reshape(memory, 1, self.batch, self.hidden)]
+        return [self.op("Concat", *ordered, axis=0), last, self._reshape(memory, 1, self.batch, self.hidden)]
 
     def _step(
         self, now: ir.Value, state: ir.Value, memory: ir.Value, again: list[ir.Value], shift: list[ir.Value | None]
     ) -> tuple[ir.Value, ir.Value]:
         past = self._affine(state, again[0], shift[0])
         if self.node.op_type == "RNN":
-            return self._op("Tanh", self._op("Add", now, past)), memory
+            return self.op("Tanh", self.op("Add", now, past)), memory
         if self.node.op_type == "LSTM":
-            i, o, f, c = self._split(self._op("Add", now, past), [self.hidden] * 4, 1)
-            kept = self._op("Mul", self._op("Sigmoid", f), memory)
-            memory = self._op("Add", kept, self._op("Mul", self._op("Sigmoid", i), self._op("Tanh", c)))
-            return self._op("Mul", self._op("Sigmoid", o), self._op("Tanh", memory)), memory
+            i, o, f, c = self._split(self.op("Add", now, past), [self.hidden] * 4, 1)
+            kept = self.op("Mul", self.op("Sigmoid", f), memory)
+            memory = self.op("Add", kept, self.op("Mul", self.op("Sigmoid", i), self.op("Tanh", c)))
+            return self.op("Mul", self.op("Sigmoid", o), self.op("Tanh", memory)), memory
         sizes = [2 * self.hidden, self.hidden]
         gates, new = self._split(now, sizes, 1)
         before = None
         if len(again) == 1:
             past, before = self._split(past, sizes, 1)
-        update, reset = self._split(self._op("Sigmoid", self._op("Add", gates, past)), [self.hidden] * 2, 1)
+        update, reset = self._split(self.op("Sigmoid", self.op("Add", gates, past)), [self.hidden] * 2, 1)
         if before is not None:
-            recalled = self._op("Mul", reset, before)
+            recalled = self.op("Mul", reset, before)
         else:
-            recalled = self._affine(self._op("Mul", reset, state), again[1], shift[1])
-        new = self._op("Tanh", self._op("Add", new, recalled))
-        return self._op("Add", new, self._op("Mul", update, self._op("Sub", state, new))), memory
+            recalled = self._affine(self.op("Mul", reset, state), again[1], shift[1])
+        new = self.op("Tanh", self.op("Add", new, recalled))
+        return self.op("Add", new, self.op("Mul", update, self.op("Sub", state, new))), memory
 
     def _affine(self, value: ir.Value, weights: ir.Value, bias: ir.Value | None) -> ir.Value:
-        product = self._op("MatMul", value, weights)
-        return product if bias is None else self._op("Add", product, bias)
+        product = self.op("MatMul", value, weights)
+        return product if bias is None else self.op("Add", product, bias)
 
     def _per_direction(self, index: int) -> list[ir.Value | None]:
-        value = self.node.inputs[index] if index < len(self.node.inputs) else None
-        if value is None:
+        if not self.has(index):
             return [None] * self.directions
-        return list(self._split(value, [1] * self.directions, 0))
+        return list(self._split(self.input(index), [1] * self.directions, 0))
 
     def _initial(self, value: ir.Value | None) -> ir.Value:
         if value is not None:
             return self._reshape(value, self.batch, self.hidden)
-        weights = self.node.inputs[2]
-        kind = self.inferred.types[(weights.name if weights else "") or ""].dtype
-        return self._constant(np.zeros((self.batch, self.hidden), kind.numpy()))
+        return self.constant(np.zeros((self.batch, self.hidden), self.weights.dtype.numpy()))
 
     def _reshape(self, value: ir.Value | None, *shape: int) -> ir.Value:
-        return self._op("Reshape", value, self._integers(shape))
+        return self.op("Reshape", value, self.ints(*shape))
 
     def _split(self, value: ir.Value, sizes: list[int], axis: int) -> list[ir.Value]:
         if len(sizes) == 1:
             return [value]
-        return self._write("Split", [value, self._integers(tuple(sizes))], len(sizes), axis=axis)
-
-    def _integers(self, numbers: tuple[int, ...]) -> ir.Value:
-        if numbers not in self.constants:
-            self.constants[numbers] = self._constant(np.array(numbers, np.int64))
-        return self.constants[numbers]
-
-    def _constant(self, array: Array) -> ir.Value:
-        name = f"{self.node.name}/constant_{len(self.made)}_{len(self.graph.initializers)}"
-        tensor = ir.tensor(array, name=name)
-        value = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
-        self.graph.register_initializer(value)
-        return value
-
-    def _op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        return self._write(op_type, list(inputs), 1, **attributes)[0]
-
-    def _write(self, op_type: str, inputs: list[ir.Value | None], count: int, **attributes: Any) -> list[ir.Value]:
-        name = f"{self.node.name}/{op_type}_{len(self.made)}"
-        given = [ir.convenience.convert_attribute(key, value) for key, value in attributes.items()]
-        node = ir.Node("", op_type, inputs, given, num_outputs=count, name=name)
-        for number, value in enumerate(node.outputs):
-            value.name = f"{name}_output_{number}"
-        self.made.append(node)
-        return list(node.outputs)
+        return self.ops("Split", [value, self.ints(*sizes)], len(sizes), axis=axis)
 
     def _replace(self, output: ir.Value, new: ir.Value) -> None:
         name = output.name

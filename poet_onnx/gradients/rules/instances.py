@@ -31,11 +31,11 @@ def instance_normalization(site: Site) -> None:
     site.send(0, site.reshape(results[0], site.shape(x)))
     for index, result in enumerate(results[1:], 1):
         if site.wants(index):
-            site.send(index, site.sum(site.reshape(result, (instances, channels)), (0,), keep=False))
+            site.send(index, site.reduce_sum(site.reshape(result, (instances, channels)), (0,), keep=False))
 
 
 def _mean(site: Site, image: ir.Value, count: int) -> ir.Value:
-    return site.op("Mul", site.sum(image, (2,), keep=True), site.number(1 / count, site.input(0)))
+    return site.op("Mul", site.reduce_sum(image, (2,), keep=True), site.number(1 / count, site.input(0)))
 
 
 @gradient_of("LpNormalization")
@@ -46,12 +46,12 @@ def vector_normalization(site: Site) -> None:
     axis = site.attributes.get("axis", -1) % len(site.shape(x))
     zero, one = site.number(0, x), site.number(1, x)
     if order == 1:
-        norm, slope = site.sum(site.op("Abs", x), (axis,), keep=True), site.op("Sign", x)
+        norm, slope = site.reduce_sum(site.op("Abs", x), (axis,), keep=True), site.op("Sign", x)
     elif order == 2:
-        norm, slope = site.op("Sqrt", site.sum(site.op("Mul", x, x), (axis,), keep=True)), y
+        norm, slope = site.op("Sqrt", site.reduce_sum(site.op("Mul", x, x), (axis,), keep=True)), y
     else:
         raise NoGradientError(f"p is {order}, not 1 or 2")
-    along = site.sum(site.op("Mul", gradient, y), (axis,), keep=True)
+    along = site.reduce_sum(site.op("Mul", gradient, y), (axis,), keep=True)
     across = site.op("Sub", gradient, site.op("Mul", slope, along))
     vanishes = site.op("Equal", norm, zero)
     share = site.op("Div", across, site.op("Where", vanishes, one, norm))

@@ -61,11 +61,11 @@ def matmul(site: Site) -> None:
 def _stacked_first(site: Site, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     product = site.own("FusedMatMul", site.gradient(), site.input(1), transB=1)
     axes = broadcast_axes(a, (*site.shape(site.output())[:-1], b[-2]))
-    site.send(0, site.reshape(site.sum(product, axes, keep=True), a) if axes else product)
+    site.send(0, site.reshape(site.reduce_sum(product, axes, keep=True), a) if axes else product)
 
 
 def _stacked_second(site: Site, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     product = site.own("FusedMatMul", site.input(0), site.gradient(), transA=1)
     shape = site.shape(site.output())
     axes = broadcast_axes(b, (*shape[:-2], a[-1], shape[-1]))
-    site.send(1, site.reshape(site.sum(product, axes, keep=False), b) if axes else product)
+    site.send(1, site.reshape(site.reduce_sum(product, axes, keep=False), b) if axes else product)

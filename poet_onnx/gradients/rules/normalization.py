@@ -38,10 +38,10 @@ def frozen_batch_normalization(site: Site) -> None:
         site.send(0, site.op("Mul", gradient, slope))
     if site.wants(1):
         centred = site.op("Sub", site.input(0), site.reshape(site.input(3), column))
-        total = site.sum(site.op("Mul", gradient, centred), axes, keep=False)
+        total = site.reduce_sum(site.op("Mul", gradient, centred), axes, keep=False)
         site.send(1, site.op("Div", total, deviation))
     if site.wants(2):
-        site.send(2, site.sum(gradient, axes, keep=False))
+        site.send(2, site.reduce_sum(gradient, axes, keep=False))
 
 
 @gradient_of("LayerNormalization")

@@ -48,7 +48,7 @@ def extreme(site: Site) -> None:
     """Share the gradient among the elements that are the extreme."""
     x, axes = site.input(0), _axes(site)
     chosen = as_real(site, site.op("Equal", x, _kept(site, axes, site.output())), x)
-    share = site.op("Div", _kept(site, axes, site.gradient()), site.sum(chosen, axes, keep=True))
+    share = site.op("Div", _kept(site, axes, site.gradient()), site.reduce_sum(chosen, axes, keep=True))
     site.send(0, site.op("Mul", chosen, share))
 
 
@@ -58,7 +58,7 @@ def product(site: Site) -> None:
     x, axes = site.input(0), _axes(site)
     zero, one = site.number(0, x), site.number(1, x)
     is_zero = site.op("Equal", x, zero)
-    zeros = site.sum(as_real(site, is_zero, x), axes, keep=True)
+    zeros = site.reduce_sum(as_real(site, is_zero, x), axes, keep=True)
     filled = site.op("Where", is_zero, one, x)
     if site.opset < 18:
         whole = site.op("ReduceProd", filled, axes=list(axes), keepdims=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,8 +9,7 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.gradients.site import NoGradientError, Site
-from poet_onnx.graph.shapes import Array
-from poet_onnx.passes.lowering.resizing import resize_matrix
+from poet_onnx.passes.lowering.resizing import resize_gradient
 from poet_onnx.passes.lowering.site import UnsupportedError
 
 
@@ -62,7 +60,7 @@ def tile(site: Site) -> None:
     axes = [2 * axis for axis, count in enumerate(repeats) if count != 1]
     value = site.gradient()
     if axes:
-        value = site.reshape(site.sum(site.reshape(value, pairs), axes, keep=False), shape)
+        value = site.reshape(site.reduce_sum(site.reshape(value, pairs), axes, keep=False), shape)
     site.send(0, value)
 
 
@@ -84,24 +82,17 @@ def running_sum(site: Site) -> None:
 @gradient_of("Resize", stops=(1, 2, 3))
 def resize(site: Site) -> None:
     """Multiply along each resized axis with the transposed matrix of the resize; whole repetitions are summed."""
-    attributes = dict(site.attributes)
+    attributes = site.attributes
     refused = ("antialias", "axes", "keep_aspect_ratio_policy")
     mode = attributes.get("coordinate_transformation_mode", "half_pixel")
     if mode == "tf_crop_and_resize" or any(attributes.get(name, 0) not in (0, "stretch") for name in refused):
         raise NoGradientError("it crops, filters, keeps an aspect ratio or names axes")
-    shape, current = site.shape(site.input(0)), list(site.shape(site.output()))
-    scales, value = _scales(site), site.gradient()
-    for axis, (before, after) in enumerate(zip(shape, current, strict=True)):
-        if scales[axis] == 1:
-            continue
-        try:
-            matrix = resize_matrix(attributes, before, after, scales[axis])
-        except UnsupportedError as problem:
-            raise NoGradientError(str(problem)) from problem
-        current[axis] = before
-        sizes = math.prod(current[:axis]), math.prod(current[axis + 1 :])
-        value = _contract(site, value, matrix.astype(site.type(site.output()).dtype.numpy()), *sizes)
-    site.send(0, site.reshape(value, shape))
+    before, after = site.type(site.input(0)), site.type(site.output())
+    try:
+        gradient = resize_gradient(site, site.gradient(), before.shape, after.shape, _scales(site), dtype=after.dtype)
+    except UnsupportedError as problem:
+        raise NoGradientError(str(problem)) from problem
+    site.send(0, gradient)
 
 
 def _scales(site: Site) -> list[float]:
@@ -114,14 +105,3 @@ def _scales(site: Site) -> list[float]:
         return [float(scale) for scale in known]
     shapes = zip(site.shape(site.output()), site.shape(site.input(0)), strict=True)
     return [after / before for after, before in shapes]
-
-
-def _contract(site: Site, value: ir.Value, matrix: Array, outer: int, inner: int) -> ir.Value:
-    """Multiply a gradient, seen as [outer, after, inner], with a matrix of [before, after] along its middle axis."""
-    before, after = matrix.shape
-    if after % before == 0 and np.array_equal(matrix, np.repeat(np.eye(before), after // before, axis=1)):
-        return site.sum(site.reshape(value, (outer, before, after // before, inner)), (2,), keep=False)
-    if inner == 1:
-        rows = site.reshape(value, (outer, after))
-        return site.op("MatMul", rows, site.constant(np.ascontiguousarray(matrix.T)))
-    return site.op("MatMul", site.constant(matrix), site.reshape(value, (outer, after, inner)))

@@ -37,7 +37,7 @@ def transposed_convolution(site: Site) -> None:
         results = site.ops("ConvGrad", [x, gradient, weight], wanted, domain=MICROSOFT_DOMAIN, **window)
         site.send(1, results[1])
     if site.wants(2):
-        site.send(2, site.sum(gradient, [0, *range(2, spatial + 2)], keep=False))
+        site.send(2, site.reduce_sum(gradient, [0, *range(2, spatial + 2)], keep=False))
 
 
 @gradient_of("GlobalMaxPool")

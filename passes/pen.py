@@ -1,0 +1,136 @@
+"""The pen with which rules write nodes: what they read of the node that they write for, and how new ones are named."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.graph.extract import plain_attributes
+from poet_onnx.graph.shapes import Array, Inferred
+
+
+def initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
+    """Give a graph an initializer, whose name must be free."""
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+class Pen(ABC):
+    """A node with its attributes and constant inputs, and methods that write nodes for it. Every shape is known.
+
+    Attributes:
+        graph: of the node.
+        node: that is written for.
+        attributes: of the node.
+    """
+
+    refused: ClassVar[type[Exception]]
+    """What is raised where a rule cannot go on, with the reason as the end of a sentence."""
+
+    constants: ClassVar[str]
+    """What the names of constants begin with."""
+
+    suffix: ClassVar[str] = ""
+    """What new nodes have behind the name of the node."""
+
+    def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred) -> None:
+        self.graph = graph
+        self.node = node
+        self.attributes: Mapping[str, Any] = plain_attributes(node)
+        self._inferred = inferred
+        self._written = 0
+
+    @abstractmethod
+    def _place(self, node: ir.Node) -> None:
+        """Take a node that was written."""
+
+    @property
+    def opset(self) -> int:
+        """Return the version of ONNX's operators."""
+        return self.graph.opset_imports.get("", 1)
+
+    def has(self, index: int) -> bool:
+        """Return whether an optional input is there."""
+        return index < len(self.node.inputs) and self.node.inputs[index] is not None
+
+    def input(self, index: int) -> ir.Value:
+        """Return an input that the operator needs."""
+        value = self.node.inputs[index] if self.has(index) else None
+        if value is None:
+            raise self.refused(f"input {index} is missing")
+        return value
+
+    def known(self, index: int) -> Array | None:
+        """Return the value of an input if it is a small constant."""
+        return self._inferred.values.get(self.input(index).name or "")
+
+    def integers(self, index: int) -> tuple[int, ...]:
+        """Return the numbers of an input that must be a constant."""
+        value = self.known(index)
+        if value is None:
+            raise self.refused(f"input {index} is computed at run time, but must be a constant")
+        return tuple(int(number) for number in np.atleast_1d(value).ravel())
+
+    def ints(self, *numbers: int) -> ir.Value:
+        """Return a constant list of integers."""
+        return self.constant(np.array(numbers, np.int64))
+
+    def constant(self, array: Array) -> ir.Value:
+        """Return a constant; equal ones are shared by the whole graph."""
+        digest = hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).hexdigest()[:16]
+        name = f"{self.constants}/constant/{digest}"
+        known = self.graph.initializers.get(name)
+        return initializer(self.graph, name, array) if known is None else known
+
+    def op(self, op_type: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
+        """Write a node of one output and return that."""
+        return self.ops(op_type, inputs, 1, domain=domain, **attributes)[0]
+
+    def ops(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        outputs: int | Sequence[bool],
+        *,
+        domain: str = "",
+        **attributes: Any,
+    ) -> list[ir.Value]:
+        """Write a node and return its outputs.
+
+        Args:
+            op_type: the operator.
+            inputs: None for an absent optional one.
+            outputs: how many, or for each whether it is there: the gaps have no name.
+            domain: of the operator.
+            attributes: of the node.
+        """
+        there = (True,) * outputs if isinstance(outputs, int) else tuple(outputs)
+        while not there[-1]:
+            there = there[:-1]
+        name = f"{self.node.name}{self.suffix}/{op_type}_{self._written}"
+        self._written += 1
+        node = ir.Node(
+            domain,
+            op_type,
+            inputs,
+            [ir.convenience.convert_attribute(key, value) for key, value in attributes.items()],
+            num_outputs=len(there),
+            name=name,
+        )
+        for number, (value, named) in enumerate(zip(node.outputs, there, strict=True)):
+            value.name = (f"{name}_output" if len(there) == 1 else f"{name}_output_{number}") if named else ""
+        self._place(node)
+        return list(node.outputs)
+
+    def reduce_sum(self, value: ir.Value, axes: Sequence[int], *, keep: bool) -> ir.Value:
+        """Sum over axes, of which there is at least one."""
+        if self.opset < 13:
+            return self.op("ReduceSum", value, axes=list(axes), keepdims=int(keep))
+        return self.op("ReduceSum", value, self.ints(*axes), keepdims=int(keep))
