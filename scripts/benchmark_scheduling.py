@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmark.cases import CASES, QUICK, Case
 from benchmark.problems import Workshop
-from benchmark.result import Limits
+from benchmark.result import Effort
 from benchmark.rows import Row, Table, make_row
 from benchmark.running import run
 from benchmark.worker import METHODS
@@ -55,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"[{number}/{len(cases)}] {case.name}", flush=True)
                 prepared = workshop.prepare(case)
                 for method in methods:
-                    solved = run(method, prepared.problem, prepared.variant.order, _limits(options, method))
+                    solved = run(
+                        method, prepared.problem, prepared.limits, prepared.variant.order, _effort(options, method)
+                    )
                     row = make_row(case, method, prepared, solved)
                     table.add(row)
                     print(f"  {_summary(row)}", flush=True)
@@ -93,12 +95,12 @@ def _chosen(pattern: str, quick: bool) -> list[Case]:
     return [case for case in matching if case.name in QUICK] if quick else matching
 
 
-def _limits(options: argparse.Namespace, method: str) -> Limits:
+def _effort(options: argparse.Namespace, method: str) -> Effort:
     seconds = options.time_limit
     if seconds is None:
         own = OUR_SECONDS if method in ("ours", "quick") else OTHERS_SECONDS
         seconds = 20.0 if options.quick else own
-    return Limits(seconds, options.gap, options.threads, options.seed)
+    return Effort(seconds, options.gap, options.threads, options.seed)
 
 
 def _comments(arguments: Sequence[str] | None) -> list[str]:

@@ -31,9 +31,10 @@ from benchmark.exhaustive import least_overhead
 from benchmark.judge import judge
 from benchmark.paper_scip import solve_paper_scip
 from benchmark.prices import Prices
-from benchmark.result import Limits
+from benchmark.result import Effort
 
 from poet_onnx.graph import Phase
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.simulate import simulate
@@ -126,14 +127,14 @@ def _sample(
     budget = smallest + int(place * (peak - smallest))
     if budget >= peak:
         return
-    bounded = replace(problem, budget_bytes=budget)
-    ours = schedule(bounded, gap=0.0, time_limit_seconds=600, order=order).prediction.energy_joules
+    limits = Limits(budget)
+    ours = schedule(problem, limits, gap=0.0, time_limit_seconds=600, order=order).prediction.energy_joules
     base = Prices(problem).base
-    overhead = least_overhead(bounded, order, most_states=most_states)
-    best = _paper_energy(bounded, order, Limits(paper_seconds, 0.0)) if overhead is None else base + overhead
+    overhead = least_overhead(problem, limits, order, most_states=most_states)
+    best = _paper_energy(problem, limits, order, Effort(paper_seconds, 0.0)) if overhead is None else base + overhead
     below: bool | None = None
     if place == 0.0:
-        least = least_overhead(replace(problem, budget_bytes=smallest - 1), order, most_states=most_states)
+        least = least_overhead(problem, Limits(smallest - 1), order, most_states=most_states)
         below = None if least is None else least < float("inf")
     if best is None:
         yield None
@@ -177,11 +178,11 @@ def make_dag_problem(seed: int, nodes: int, *, backward: bool) -> ScheduleProble
     return ScheduleProblem(replace(graph, nodes=kept), costs)
 
 
-def _paper_energy(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> float | None:
-    solved = solve_paper_scip(problem, order, limits)
+def _paper_energy(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort) -> float | None:
+    solved = solve_paper_scip(problem, limits, order, effort)
     if solved.status != "optimal" or solved.steps is None:
         return None
-    verdict = judge(problem, solved.steps)
+    verdict = judge(problem, limits, solved.steps)
     return verdict.prediction.energy_joules if verdict.verdict == "holds" and verdict.prediction is not None else None
 
 

@@ -123,9 +123,9 @@ def _work(path: Path, device: str, percent: int, *, profiled: bool) -> int:
     accepted: list[float] = []
     schedule = planning.schedule
 
-    def noted(problem: Any, **options: Any) -> Any:
+    def noted(*given: Any, **options: Any) -> Any:
         called.append(time.monotonic())
-        return schedule(problem, **options)
+        return schedule(*given, **options)
 
     def stop_at_first(progress: Progress) -> None:
         if progress.objective_joules < math.inf:

@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from benchmark.cases import Budget, Case
@@ -25,6 +25,7 @@ from benchmark.problems import Prepared, Workshop
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule, smallest_budget
 from poet_onnx.scheduling.order import peak_bound
@@ -124,18 +125,21 @@ def _rows(workshop: Workshop, name: str, device: str, seconds: float) -> Iterato
 
 def _row(case: Case, prepared: Prepared, seconds: float) -> Row:
     problem, rule = prepared.problem, prepared.variant.order
-    budget = problem.budget_bytes or 0
+    budget = prepared.limits.transient_bytes
+    limits = Limits(budget)
     begin = time.monotonic()
-    choice = order_for(problem)
+    choice = order_for(problem, limits)
     order_seconds = time.monotonic() - begin
     base = Prices(problem).base
     smallest = case.budget == Budget("ladder", 0.0)
     rule_steps = choice.steps if choice.order == rule else ()
-    rule_joules, rule_bound, rule_seconds = _solve(problem, rule, seconds, base, rule_steps)
+    rule_joules, rule_bound, rule_seconds = _solve(problem, limits, rule, seconds=seconds, base=base, steps=rule_steps)
     chosen_joules, chosen_bound, chosen_seconds = rule_joules, rule_bound, rule_seconds
     if choice.order != rule:
-        chosen_joules, chosen_bound, chosen_seconds = _solve(problem, choice.order, seconds, base, choice.steps)
-    rival_joules = _solve(problem, choice.rival, seconds, base)[0] if choice.rival else None
+        chosen_joules, chosen_bound, chosen_seconds = _solve(
+            problem, limits, choice.order, seconds=seconds, base=base, steps=choice.steps
+        )
+    rival_joules = _solve(problem, limits, choice.rival, seconds=seconds, base=base)[0] if choice.rival else None
     solved = [joules for joules in (rule_joules, chosen_joules, rival_joules) if joules is not None]
     return Row(
         model=case.model,
@@ -173,14 +177,19 @@ def _gain(rule_joules: float | None, joules: float | None) -> float | None:
 
 
 def _solve(
-    problem: ScheduleProblem, order: tuple[str, ...], seconds: float, base: float, steps: tuple[Step, ...] = ()
+    problem: ScheduleProblem,
+    limits: Limits,
+    order: tuple[str, ...],
+    *,
+    seconds: float,
+    base: float,
+    steps: tuple[Step, ...] = (),
 ) -> tuple[float | None, float | None, float]:
     """Return the overhead of the best plan in an order, its bound, and how long that took; None where there is none."""
     begin = time.monotonic()
-    free = replace(problem, deadline_seconds=None)
     known = (steps,) if steps else ()
     try:
-        plan = schedule(free, gap=GAP, time_limit_seconds=seconds, order=order, known=known)
+        plan = schedule(problem, limits, gap=GAP, time_limit_seconds=seconds, order=order, known=known)
     except (InfeasibleError, LimitReachedError):
         return None, None, time.monotonic() - begin
     certificate = plan.certificate

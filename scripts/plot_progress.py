@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmark.cases import PLOTTED, Case
 from benchmark.prices import Prices
 from benchmark.problems import Prepared, Workshop
-from benchmark.result import INFINITY, Limits, Point
+from benchmark.result import INFINITY, Effort, Point
 from benchmark.running import run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in PLOTTED:
         print(case.name, flush=True)
         prepared = workshop.prepare(case)
-        limits = Limits(options.time_limit, options.gap)
-        solved = run("ours", prepared.problem, prepared.variant.order, limits)
+        effort = Effort(options.time_limit, options.gap)
+        solved = run("ours", prepared.problem, prepared.limits, prepared.variant.order, effort)
         if not solved.trace:
             print(f"error: {case.name}: {solved.note}", file=sys.stderr)
             return 1

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
 
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.choices import Candidates
 
@@ -20,9 +21,9 @@ State = tuple[int, frozenset[str], frozenset[str]]
 """Nodes done, values in RAM, values in storage: these stay there, so they are what was written."""
 
 
-def least_energy(problem: ScheduleProblem, order: Sequence[str]) -> float | None:
+def least_energy(problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> float | None:
     """Return the least energy of any plan in this order within budget and written bytes, or None if none."""
-    search = _Search(problem, order)
+    search = _Search(problem, limits, order)
     start: State = (0, frozenset(), frozenset())
     best = {start: 0.0}
     queue = [(0.0, 0, start)]
@@ -43,14 +44,14 @@ def least_energy(problem: ScheduleProblem, order: Sequence[str]) -> float | None
 
 
 class _Search:
-    def __init__(self, problem: ScheduleProblem, order: Sequence[str]) -> None:
-        self.problem = problem
+    def __init__(self, problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> None:
+        self.problem, self.limits = problem, limits
         graph = problem.graph
         nodes = {node.name: node for node in graph.nodes}
         self.order = [nodes[name] for name in order]
         self.size = {value: graph.tensors[value].size_bytes for node in self.order for value in graph.writes(node)}
         self.kept = {graph.tensors[name].storage for name in graph.outputs} & set(self.size)
-        self.budget = problem.budget_bytes if problem.budget_bytes is not None else sum(self.size.values()) * 10
+        self.budget = limits.budget_bytes if limits.budget_bytes is not None else sum(self.size.values()) * 10
 
     def moves(self, state: State) -> Iterator[tuple[float, State]]:
         """Yield (joules, state) for everything that can be done next."""
@@ -78,7 +79,7 @@ class _Search:
                 yield costs.page_in[value].joules, (done, rest | {value} | (self.kept & in_ram), stored)
 
     def _may_write(self, values: frozenset[str]) -> bool:
-        allowed = self.problem.max_written_bytes
+        allowed = self.limits.max_written_bytes
         return allowed is None or sum(self.size[value] for value in values) <= allowed
 
     def _subsets(self, values: frozenset[str] | set[str], room: float) -> Iterator[frozenset[str]]:

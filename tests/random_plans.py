@@ -28,7 +28,7 @@ def file_order_plan(problem: ScheduleProblem) -> Plan:
 
 
 def random_plan(problem: ScheduleProblem, seed: int, *, recomputes: int = 8, transfers: int = 8) -> Plan:
-    """Return a random valid plan; a budget or a deadline of the problem is not looked at."""
+    """Return a random valid plan; it may recompute and page whatever the problem allows."""
     rng = random.Random(seed)
     nodes = {node.name: node for node in problem.graph.nodes if not node.view}
     steps = [Step(Action.COMPUTE, name) for name in _random_order(problem.graph, nodes, rng)]
@@ -36,8 +36,7 @@ def random_plan(problem: ScheduleProblem, seed: int, *, recomputes: int = 8, tra
         steps = _recompute(problem.graph, nodes, steps, rng)
     for _ in range(transfers):
         steps = _transfer(problem.graph, nodes, steps, rng)
-    free = replace(problem, budget_bytes=None, deadline_seconds=None, recompute=True, paging=True)
-    return plan_of(free, steps)
+    return plan_of(replace(problem, recompute=True, paging=True), steps)
 
 
 def _random_order(graph: TrainingGraph, nodes: dict[str, Node], rng: random.Random) -> list[str]:

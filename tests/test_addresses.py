@@ -77,12 +77,6 @@ def test_the_order_of_the_file_needs_hardly_more_than_its_peak(problem: Schedule
     assert peak <= region.region_bytes <= 1.01 * (peak + SLOT_BYTES * most_at_once) + 512
 
 
-def test_limits_are_not_looked_at(problem: ScheduleProblem) -> None:
-    plan = file_order_plan(problem)
-    limited = replace(problem, budget_bytes=1, deadline_seconds=1e-9)
-    assert plan_region(limited, plan.steps, "stock") == plan_region(problem, plan.steps, "stock")
-
-
 def test_wrong_addresses_are_named(model_path: Callable[..., Path]) -> None:
     _, problem = prepare(model_path("mlp-mse"))
     steps = file_order_plan(problem).steps

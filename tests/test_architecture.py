@@ -15,7 +15,7 @@ STAGES = [
     {"graph", "files.external_data"},
     {"costing.device"},
     {"costing.costs", "costing.flops", "costing.workspace", "costing.measured"},
-    {"plan.plan", "plan.problem"},
+    {"plan.limits", "plan.plan", "plan.problem"},
     {"plan", "simulate", "addresses", "scheduling"},
     {"passes"},
     {"costing", "gradients"},
@@ -29,7 +29,12 @@ STAGES = [
 ]
 """A module may import its own stage and the stages above its line here, never one below."""
 
-PASSES_MAY_NOT_IMPORT = ("poet_onnx.scheduling", "poet_onnx.simulate", "poet_onnx.plan.problem")
+PASSES_MAY_NOT_IMPORT = (
+    "poet_onnx.scheduling",
+    "poet_onnx.simulate",
+    "poet_onnx.plan.limits",
+    "poet_onnx.plan.problem",
+)
 
 
 def sources() -> dict[str, Path]:

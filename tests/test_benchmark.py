@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import benchmark_scheduling
 import class_gap
@@ -21,19 +22,20 @@ from benchmark.linear import LinearModel
 from benchmark.paper_form import estimate_size, paper_form
 from benchmark.paper_scip import read_mps
 from benchmark.prices import Prices
-from benchmark.result import INFINITY, Limits, Point, Solved, seconds_to_gap
+from benchmark.result import INFINITY, Effort, Point, Solved, seconds_to_gap
 from benchmark.running import run
 from benchmark.worker import METHODS, solver
 from brute_force import least_energy
 
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Action, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import simulate
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
-SECONDS = Limits(time_limit_seconds=60.0, gap=0.0)
+SECONDS = Effort(time_limit_seconds=60.0, gap=0.0)
 
 
 def _missing(method: str) -> str | None:
@@ -41,14 +43,14 @@ def _missing(method: str) -> str | None:
     return None if module is None or importlib.util.find_spec(module) else module
 
 
-def _solve(method: str, problem: ScheduleProblem, order: tuple[str, ...]) -> Solved:
+def _solve(method: str, problem: ScheduleProblem, limits: Limits, order: tuple[str, ...]) -> Solved:
     """Solve here what is installed with the product, in a process of its own what is not."""
     missing = _missing(method)
     if missing is not None:
         pytest.skip(f"{missing} is not installed; it comes with the extra [benchmark]")
     if method in ("paper-highs", "retention-cpsat"):
-        return run(method, problem, order, SECONDS)
-    return solver(method)(problem, order, SECONDS)
+        return run(method, problem, limits, order, SECONDS)
+    return solver(method)(problem, limits, order, SECONDS)
 
 
 def _enlarged(problem: ScheduleProblem) -> ScheduleProblem:
@@ -68,14 +70,14 @@ def _enlarged(problem: ScheduleProblem) -> ScheduleProblem:
     )
 
 
-def _tight(seed: int, place: float, layers: int | None = None) -> tuple[ScheduleProblem, tuple[str, ...]]:
-    """Return a random problem with a budget between the smallest that works and the ordered peak."""
+def _tight(seed: int, place: float, layers: int | None = None) -> tuple[ScheduleProblem, Limits, tuple[str, ...]]:
+    """Return a random problem, its order and a budget between the smallest that works and the ordered peak."""
     problem = _enlarged(class_gap.make_problem(seed, layers or 2 + seed % 3, backward=False))
     order = memory_aware_order(problem)
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
     budget = int(smallest + place * (peak - smallest)) // 1000 * 1000 + 500
-    return dataclasses.replace(problem, budget_bytes=budget), order
+    return problem, Limits(budget), order
 
 
 def test_cases_are_frozen_and_unique() -> None:
@@ -105,15 +107,15 @@ def test_plans_hold_in_the_simulator_and_exact_methods_agree_with_exhaustive_sea
     solved_cases = 0
     for seed in (1, 2, 5, 8):
         for place in (0.0, 0.4):
-            problem, order = _tight(seed, place)
-            solved = _solve(method, problem, order)
+            problem, limits, order = _tight(seed, place)
+            solved = _solve(method, problem, limits, order)
             if method == "quick" and solved.steps is None:
                 continue  # it is not found everywhere
             assert solved.steps is not None
-            verdict = judge(problem, solved.steps)
+            verdict = judge(problem, limits, solved.steps)
             assert verdict.verdict == "holds"
             assert verdict.prediction is not None
-            best = least_energy(problem, order)
+            best = least_energy(problem, limits, order)
             assert best is not None
             energy = verdict.prediction.energy_joules
             assert energy >= best * (1 - 1e-6)
@@ -130,54 +132,52 @@ def test_plans_hold_in_the_simulator_and_exact_methods_agree_with_exhaustive_sea
 @pytest.mark.parametrize("seed", range(24))
 def test_both_exhaustive_searches_find_the_same(seed: int) -> None:
     for place in (0.0, 0.5):
-        problem, order = _tight(seed, place)
-        overhead = least_overhead(problem, order)
+        problem, limits, order = _tight(seed, place)
+        overhead = least_overhead(problem, limits, order)
         assert overhead is not None
-        assert Prices(problem).base + overhead == pytest.approx(least_energy(problem, order))
-        assert problem.budget_bytes is not None
-        nothing_fits = dataclasses.replace(problem, budget_bytes=100_000)
-        assert least_overhead(nothing_fits, order) == INFINITY
-        assert least_energy(nothing_fits, order) is None
+        assert Prices(problem).base + overhead == pytest.approx(least_energy(problem, limits, order))
+        nothing_fits = Limits(100_000)
+        assert least_overhead(problem, nothing_fits, order) == INFINITY
+        assert least_energy(problem, nothing_fits, order) is None
 
 
 def test_a_search_that_grows_too_large_gives_up() -> None:
-    problem, order = _tight(1, 0.0, layers=6)
-    assert least_overhead(problem, order, most_states=3) is None
+    problem, limits, order = _tight(1, 0.0, layers=6)
+    assert least_overhead(problem, limits, order, most_states=3) is None
 
 
 @pytest.mark.parametrize("method", ["paper-scip", "paper-highs", "retention-cpsat"])
 def test_plans_of_larger_graphs_hold_too(method: str) -> None:
     for seed in range(3):
-        problem, order = _tight(seed, 0.3, layers=9)
-        solved = _solve(method, problem, order)
+        problem, limits, order = _tight(seed, 0.3, layers=9)
+        solved = _solve(method, problem, limits, order)
         assert solved.steps is not None
-        assert judge(problem, solved.steps).verdict == "holds"
+        assert judge(problem, limits, solved.steps).verdict == "holds"
 
 
 @pytest.mark.parametrize("method", ["paper-scip", "paper-highs", "retention-cpsat"])
 def test_no_plan_is_said_so(method: str) -> None:
-    problem, order = _tight(1, 0.0)
-    solved = _solve(method, dataclasses.replace(problem, budget_bytes=100_000), order)
+    problem, _, order = _tight(1, 0.0)
+    solved = _solve(method, problem, Limits(100_000), order)
     assert solved.status == "infeasible"
     assert solved.steps is None
 
 
 def test_size_is_known_before_the_program_is_built() -> None:
-    problem, order = _tight(3, 0.4, layers=12)
-    built = len(paper_form(problem, order).model.cost)
+    problem, limits, order = _tight(3, 0.4, layers=12)
+    built = len(paper_form(problem, limits, order).model.cost)
     assert 0.8 * built <= estimate_size(problem, order) <= 1.5 * built
 
 
 def test_a_process_that_fails_says_why() -> None:
-    problem, order = _tight(1, 0.4)
-    without_budget = dataclasses.replace(problem, budget_bytes=None)
-    solved = run("quick", without_budget, order, SECONDS)
+    problem, _, order = _tight(1, 0.4)
+    solved = run("quick", problem, Limits(), order, SECONDS)
     assert solved.status == "failed"
     assert "budget" in solved.note
 
 
 def test_tidy_drops_what_nothing_reads_and_keeps_the_rest() -> None:
-    problem, _ = _tight(1, 0.4, layers=4)
+    problem, _, _ = _tight(1, 0.4, layers=4)
     order = [node.name for node in problem.graph.nodes]
     plain = ordered_steps(order)
     move = [Step(Action.PAGE_OUT_START, "v0"), Step(Action.PAGE_OUT_END, "v0")]
@@ -188,18 +188,16 @@ def test_tidy_drops_what_nothing_reads_and_keeps_the_rest() -> None:
     assert tidy(problem, [*plain, *fetch]) == plain
     useful = [plain[0], *move, *fetch, *plain[1:]]
     assert tidy(problem, useful) == tuple(useful)
-    assert simulate(dataclasses.replace(problem, budget_bytes=None), useful).page_in_bytes > 0
+    assert simulate(problem, useful).page_in_bytes > 0
 
 
 def test_judge_tells_late_plans_from_large_ones() -> None:
-    problem, order = _tight(1, 0.0)
+    problem, limits, order = _tight(1, 0.0)
     steps = ordered_steps(order)
-    assert judge(problem, steps).verdict == "over budget"
-    hurried = dataclasses.replace(problem, budget_bytes=None, deadline_seconds=1e-6)
-    assert judge(hurried, steps).verdict == "late"
-    assert judge(problem, steps[1:]).verdict == "invalid"
-    free = dataclasses.replace(problem, budget_bytes=None)
-    prediction = judge(free, steps).prediction
+    assert judge(problem, limits, steps).verdict == "over budget"
+    assert judge(problem, Limits(deadline_seconds=1e-6), steps).verdict == "late"
+    assert judge(problem, limits, steps[1:]).verdict == "invalid"
+    prediction = judge(problem, Limits(), steps).prediction
     assert prediction is not None
     assert prediction.energy_joules == pytest.approx(Prices(problem).base)
 
@@ -256,10 +254,10 @@ def test_an_interrupted_run_keeps_its_rows(
     (tmp_path / "models" / "vgg16-b1").mkdir(parents=True)
     (tmp_path / "models" / "vgg16-b1" / "training_model.onnx").symlink_to(model_path("vgg16"))
 
-    def until_quick(method: str, problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
+    def until_quick(method: str, *given: Any) -> Solved:
         if method == "quick":
             raise KeyboardInterrupt
-        return run(method, problem, order, limits)
+        return run(method, *given)
 
     monkeypatch.setattr(benchmark_scheduling, "run", until_quick)
     table = tmp_path / "out" / "table.csv"

@@ -95,4 +95,4 @@ def test_example_of_a_section(section: str, tmp_path: Path, model_path: Callable
 
 
 def test_there_is_an_example_of_everything_that_others_add() -> None:
-    assert set(EXAMPLES) == {"A pass", "An operator", "A gradient", "A device"}
+    assert set(EXAMPLES) == {"A pass", "An operator", "A gradient", "A limit", "A device"}

@@ -16,6 +16,7 @@ from slow_costs import costs_in_proportion
 
 import poet_onnx
 from poet_onnx.errors import InputError
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.plan.serialization import to_json
 from poet_onnx.rewriting.given_plan import read_plan, replayed, variant_options
@@ -89,7 +90,7 @@ def test_no_changed_plan_breaks_a_promise(path: Path, made: RewriteResult, tmp_p
         text = json.dumps(file)
         try:
             variant_options(text, "host", "training", "none")
-            plan = replayed(problem, read_plan(text, made.graph), aside_bytes=0)
+            plan = replayed(problem, Limits(), read_plan(text, made.graph), aside_bytes=0)
         except InputError:
             continue
         assert plan.prediction == simulate(problem, plan.steps)
@@ -107,8 +108,8 @@ def test_no_changed_plan_breaks_a_promise(path: Path, made: RewriteResult, tmp_p
 
 def test_a_changed_file_is_one_sentence(cli: Cli, path: Path, made: RewriteResult, tmp_path: Path) -> None:
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"budget_bytes": 1}, "over its budget of 1 bytes"),
-        ({"deadline_seconds": 1e-9}, "deadline of 1e-09 s"),
+        ({"budget_bytes": 1}, "but the budget is 1 bytes"),
+        ({"deadline_seconds": 1e-9}, "deadline is 1e-09 s"),
         ({"expansions": "zzzz"}, "--target stock"),
         ({"part_bytes": 10**9}, "1,000,000,000 bytes in parts"),
         ({"steps": "0-" + "9" * 5000}, "the step '0-999"),

@@ -37,7 +37,7 @@ def test_a_plan_keeps_the_limit_and_computes_the_same_bits(model: Path, tmp_path
     assert again.rewritten.page_out_bytes <= limit
     assert again.rewritten.energy_joules <= limited.rewritten.energy_joules * (1 + 1e-9)
     damaged = {**json.loads(to_json(paged.plan, paged.graph)), "max_written_bytes": limit}
-    with pytest.raises(poet_onnx.InputError, match=f"it writes {written:,} bytes a step, and may write {limit:,}"):
+    with pytest.raises(poet_onnx.InputError, match=f"it writes {written:,} bytes to storage but may write {limit:,}"):
         from_json(json.dumps(damaged), paged.graph)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from random_graphs import random_graph
@@ -11,6 +10,7 @@ from random_graphs import random_graph
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Action, Plan
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.plan.serialization import from_json, to_json
 from poet_onnx.scheduling import schedule, smallest_budget
@@ -20,7 +20,7 @@ def _tight_plan(seed: int) -> tuple[Plan, TrainingGraph]:
     graph, costs = random_graph(seed, 12)
     problem = ScheduleProblem(graph, costs)
     budget = smallest_budget(problem).budget_bytes
-    return schedule(replace(problem, budget_bytes=budget)), graph
+    return schedule(problem, Limits(budget)), graph
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -58,11 +58,11 @@ def test_plan_of_another_graph_is_refused() -> None:
         ({"budget_bytes": -1}, "budget_bytes is out of range"),
         ({"budget_bytes": 2**70}, "budget_bytes is out of range"),
         ({"budget_bytes": True}, "budget_bytes"),
-        ({"budget_bytes": 1}, "over its budget of 1 bytes"),
+        ({"budget_bytes": 1}, "but the budget is 1 bytes"),
         ({"deadline_seconds": float("nan")}, "deadline_seconds is out of range"),
         ({"deadline_seconds": float("inf")}, "deadline_seconds is out of range"),
         ({"deadline_seconds": 0.0}, "deadline_seconds is out of range"),
-        ({"deadline_seconds": 1e-12}, "over its deadline of 1e-12 s"),
+        ({"deadline_seconds": 1e-12}, "but the deadline is 1e-12 s"),
         ({"part_bytes": 0}, "part_bytes is out of range"),
     ],
 )

@@ -52,9 +52,9 @@ def test_a_variant_that_was_not_settled_hides_no_plan_of_another(
     tried: list[int | None] = []
 
     def settle_nothing_at_first(run: _Run) -> poet_onnx.Plan:
-        tried.append(run.problem.budget_bytes)
+        tried.append(run.limits.budget_bytes)
         if len(tried) == 1:
-            raise NothingFoundError(run.problem, (), float("inf"))
+            raise NothingFoundError(run.problem, run.limits, (), float("inf"))
         return in_best_order(run)
 
     in_best_order = _Run.in_best_order
@@ -73,19 +73,21 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
 ) -> None:
     """The scheduler is given what is left of a budget; where it lacks one byte, so does the budget that was asked."""
     from poet_onnx.plan import PlanClass
-    from poet_onnx.plan.problem import ScheduleProblem
     from poet_onnx.scheduling.liveness import build_instance, file_order
     from poet_onnx.scheduling.planner import _Run
     from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
 
+    budgets: list[int] = []
+
     def find_nothing(run: _Run) -> poet_onnx.Plan:
+        budgets.append(run.limits.transient_bytes)
         order = file_order(run.problem.graph)
         if settled:
-            raise NoneExistsError(build_instance(run.problem, order), PlanClass())
-        raise NothingFoundError(run.problem, order, 1.0)
+            raise NoneExistsError(build_instance(run.problem, order), run.limits, PlanClass())
+        raise NothingFoundError(run.problem, run.limits, order, 1.0)
 
-    def one_byte_more(problem: ScheduleProblem, *_: object, **__: object) -> SimpleNamespace:
-        works = (problem.budget_bytes or 0) + 1
+    def one_byte_more(*_: object, **__: object) -> SimpleNamespace:
+        works = budgets[0] + 1
         return SimpleNamespace(budget_bytes=works, bound_bytes=works, node="n", node_bytes=0, covers="plans")
 
     monkeypatch.setattr(_Run, "in_best_order", find_nothing)

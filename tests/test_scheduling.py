@@ -17,6 +17,8 @@ from real_problems import real_problem
 from poet_onnx.costing.costs import TransferCost
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.plan import Action, Plan, Step
+from poet_onnx.plan.figures import limits_of
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.liveness import build_instance, file_order
@@ -36,10 +38,10 @@ def _peak(problem: ScheduleProblem) -> int:
     return simulate(problem, steps).transient_peak_bytes
 
 
-def _at(problem: ScheduleProblem, fraction: float) -> ScheduleProblem:
-    """Return the problem with a budget between the smallest that works and the ordered peak."""
+def _at(problem: ScheduleProblem, fraction: float) -> Limits:
+    """Return a budget between the smallest that works and the ordered peak."""
     smallest = smallest_budget(problem).budget_bytes
-    return replace(problem, budget_bytes=int(smallest + (_peak(problem) - smallest) * fraction))
+    return Limits(int(smallest + (_peak(problem) - smallest) * fraction))
 
 
 @pytest.fixture
@@ -55,10 +57,10 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", sampled(range(12), 2, 7))
 def test_energy_equals_exhaustive_search(seed: int, recompute: bool, paging: bool) -> None:
     for fraction in (0.0, 0.3, 0.7):
-        problem = _at(_problem(seed, 2 + seed % 3, recompute, paging), fraction)
-        order = memory_aware_order(problem)
-        plan = schedule(problem, gap=0.0, order=order)
-        best = least_energy(problem, order)
+        problem = _problem(seed, 2 + seed % 3, recompute, paging)
+        limits, order = _at(problem, fraction), memory_aware_order(problem)
+        plan = schedule(problem, limits, gap=0.0, order=order)
+        best = least_energy(problem, limits, order)
         assert plan.prediction.energy_joules == pytest.approx(best, rel=1e-9)
         assert plan.certificate.bound_joules == pytest.approx(best, rel=1e-6)
 
@@ -69,11 +71,11 @@ def test_energy_equals_exhaustive_search(seed: int, recompute: bool, paging: boo
 def test_no_plan_exists_below_the_smallest_budget(seed: int, recompute: bool, paging: bool) -> None:
     problem = _problem(seed, 2 + seed % 3, recompute, paging)
     smallest = smallest_budget(problem)
-    below = replace(problem, budget_bytes=smallest.budget_bytes - 1)
-    assert least_energy(below, memory_aware_order(problem)) is None
+    below, order = Limits(smallest.budget_bytes - 1), memory_aware_order(problem)
+    assert least_energy(problem, below, order) is None
     assert smallest.bound_bytes == smallest.budget_bytes
     with pytest.raises(InfeasibleError, match=f"{smallest.budget_bytes:,} bytes") as caught:
-        schedule(below, order=memory_aware_order(below))
+        schedule(problem, below, order=order)
     assert caught.value.smallest_budget_bytes == smallest.budget_bytes
 
 
@@ -88,23 +90,25 @@ def test_every_plan_keeps_its_promises(
     seed: int, layers: int, method: tuple[bool, bool], fraction: float, slack: float | None
 ) -> None:
     """Within a deadline too there is a plan: one made without any, which the simulator replays in time."""
-    problem = _at(_problem(seed, layers, *method), fraction)
-    plan = schedule(problem)
-    _assert_sound(problem, plan)
+    problem = _problem(seed, layers, *method)
+    limits = _at(problem, fraction)
+    plan = schedule(problem, limits)
+    _assert_sound(problem, limits, plan)
     if slack is not None:
-        limited = replace(problem, deadline_seconds=slack * simulate(problem, plan.steps).seconds)
-        _assert_sound(limited, schedule(limited))
+        limits = replace(limits, deadline_seconds=slack * simulate(problem, plan.steps).seconds)
+        _assert_sound(problem, limits, schedule(problem, limits))
 
 
-def _assert_sound(problem: ScheduleProblem, plan: Plan) -> None:
-    assert simulate(problem, plan.steps) == plan.prediction
-    assert problem.budget_bytes is not None
-    assert plan.prediction.transient_peak_bytes <= problem.budget_bytes
+def _assert_sound(problem: ScheduleProblem, limits: Limits, plan: Plan) -> None:
+    assert simulate(problem, plan.steps, limits) == plan.prediction
+    assert limits_of(plan) == limits
+    assert limits.budget_bytes is not None
+    assert plan.prediction.transient_peak_bytes <= limits.budget_bytes
     certificate = plan.certificate
     assert certificate.objective_joules == plan.prediction.energy_joules
     assert certificate.bound_joules <= certificate.objective_joules
-    if problem.deadline_seconds is not None:
-        assert plan.prediction.seconds <= problem.deadline_seconds * (1 + 1e-9)
+    if limits.deadline_seconds is not None:
+        assert plan.prediction.seconds <= limits.deadline_seconds * (1 + 1e-9)
     elif certificate.status == "optimal":
         assert certificate.gap <= 0.01
 
@@ -114,7 +118,7 @@ def test_a_smaller_budget_never_costs_less(seed: int) -> None:
     problem = _problem(seed, 14)
     order = memory_aware_order(problem)
     energies = [
-        schedule(_at(problem, fraction), gap=0.0, order=order).prediction.energy_joules
+        schedule(problem, _at(problem, fraction), gap=0.0, order=order).prediction.energy_joules
         for fraction in (0.0, 0.25, 0.5, 0.75, 1.0)
     ]
     assert energies == sorted(energies, reverse=True)
@@ -123,10 +127,10 @@ def test_a_smaller_budget_never_costs_less(seed: int) -> None:
 def test_asynchronous_plans_hide_transfers_and_stay_within_budget() -> None:
     hidden = 0
     for seed in range(20):
-        problem = _at(_problem(seed, 12), 0.5)
+        problem = _problem(seed, 12)
         if not problem.costs.asynchronous:
             continue
-        plan = schedule(problem)
+        plan = schedule(problem, _at(problem, 0.5))
         starts = [index for index, step in enumerate(plan.steps) if step.action is Action.PAGE_IN_START]
         apart = [index for index in starts if plan.steps[index + 1].action is not Action.PAGE_IN_END]
         hidden += len(apart)
@@ -145,20 +149,20 @@ def test_deadline_below_compute_is_infeasible_and_says_what_would_do() -> None:
     problem = _problem(3, 8)
     seconds = sum(cost.seconds for cost in problem.costs.nodes.values())
     with pytest.raises(InfeasibleError, match=f"{seconds:.6g} s"):
-        schedule(replace(problem, deadline_seconds=seconds * 0.9))
+        schedule(problem, Limits(deadline_seconds=seconds * 0.9))
 
 
 def test_nothing_to_do_is_said_so() -> None:
     problem = _problem(4, 8)
-    plan = schedule(replace(problem, budget_bytes=_peak(problem)))
+    plan = schedule(problem, Limits(_peak(problem)))
     assert plan.certificate.status == "not_needed"
     assert plan.certificate.gap == 0.0
     assert plan.prediction.recomputed_nodes == plan.prediction.page_out_bytes == 0
 
 
 def test_same_problem_same_plan() -> None:
-    problem = _at(_problem(5, 18), 0.2)
-    first, second = schedule(problem), schedule(problem)
+    problem = _problem(5, 18)
+    first, second = (schedule(problem, _at(problem, 0.2)) for _ in range(2))
     assert first.steps == second.steps
 
 
@@ -179,7 +183,7 @@ def test_a_page_out_ends_before_its_value_is_made_anew() -> None:
     page = [Step(Action.PAGE_OUT_START, "v0"), Step(Action.PAGE_OUT_END, "v0")]
     fetch = [Step(Action.PAGE_IN_START, "v0"), Step(Action.PAGE_IN_END, "v0")]
     again = Step(Action.COMPUTE, "f0", 1)
-    spread = overlap(problem, [steps[0], *page, *steps[1:4], again, *fetch, *steps[4:]])
+    spread = overlap(problem, Limits(), [steps[0], *page, *steps[1:4], again, *fetch, *steps[4:]])
     assert simulate(problem, spread).recomputed_nodes == 1
     assert spread.index(page[1]) < spread.index(again)
 
@@ -190,9 +194,9 @@ def test_on_a_real_model_no_time_limit_costs_no_more_than_one(model_path: Callab
     order = memory_aware_order(problem)
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
-    bounded = replace(problem, budget_bytes=smallest + int((0.95 * peak - smallest) / 9))
-    free = schedule(bounded, order=order)
+    limits = Limits(smallest + int((0.95 * peak - smallest) / 9))
+    free = schedule(problem, limits, order=order)
     seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
-    timed = schedule(replace(bounded, deadline_seconds=seconds), order=order)
+    timed = schedule(problem, replace(limits, deadline_seconds=seconds), order=order)
     assert free.certificate.bound_joules <= timed.certificate.objective_joules * (1 + 1e-9)
     assert free.certificate.objective_joules <= timed.certificate.objective_joules * (1 + 1e-6)

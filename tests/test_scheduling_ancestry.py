@@ -10,13 +10,13 @@ from pyscipopt.scip import PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
 from poet_onnx.scheduling.ancestry import LEAST_VIOLATION, Ancestry
-from poet_onnx.scheduling.incumbent import SearchLimits
+from poet_onnx.scheduling.incumbent import Effort
 from poet_onnx.scheduling.memory_rows import MemoryRows, Row
 from poet_onnx.scheduling.model import Formulation
 from poet_onnx.scheduling.solver import _build
 from poet_onnx.scheduling.starts import rounded_start
 
-LIMITS = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=60.0)
+EFFORT = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=60.0)
 
 
 def _sum(row: Row, x: Sequence[float]) -> float:
@@ -26,7 +26,7 @@ def _sum(row: Row, x: Sequence[float]) -> float:
 def _relaxation(model: Formulation) -> list[float]:
     """Return the levels of all variables in the cheapest solution whose variables need not be whole."""
     model.binary = [False] * len(model.binary)
-    scip, variables = _build(model, model.cost, LIMITS)
+    scip, variables = _build(model, model.cost, EFFORT)
     scip.setPresolve(PY_SCIP_PARAMSETTING.OFF)
     scip.optimize()
     assert scip.getStatus() == "optimal"
@@ -36,7 +36,7 @@ def _relaxation(model: Formulation) -> list[float]:
 @pytest.mark.parametrize("seed", range(30))
 def test_every_row_is_true_of_whole_assignments(seed: int) -> None:
     """Found by levels at random, each row is given to the solver as what to minimise over the rows (1) to (3)."""
-    _, model = tight_model(seed, 4 + seed % 12, (seed % 4) / 4)
+    _, _, model = tight_model(seed, 4 + seed % 12, (seed % 4) / 4)
     rng = random.Random(seed)
     ancestry = Ancestry(model)
     rows = [row for _ in range(3) for row in ancestry.violated([rng.choice((0.0, 0.1, 0.4)) for _ in model.cost])]
@@ -44,7 +44,7 @@ def test_every_row_is_true_of_whole_assignments(seed: int) -> None:
     for row in rng.sample(rows, min(8, len(rows))):
         assert row.low == 1.0
         assert row.high is None
-        scip, _ = _build(model, [row.terms.get(variable, 0.0) for variable in range(len(model.cost))], LIMITS)
+        scip, _ = _build(model, [row.terms.get(variable, 0.0) for variable in range(len(model.cost))], EFFORT)
         scip.optimize()
         assert scip.getStatus() == "optimal"
         assert scip.getPrimalbound() >= 1.0 - 1e-6
@@ -52,7 +52,7 @@ def test_every_row_is_true_of_whole_assignments(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_no_row_is_violated_by_a_schedule(seed: int) -> None:
-    _, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4)
+    _, _, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4)
     rng = random.Random(seed)
     ancestry = Ancestry(model)
     for _ in range(10):
@@ -63,7 +63,7 @@ def test_no_row_is_violated_by_a_schedule(seed: int) -> None:
 def test_rows_are_violated_as_much_as_they_say_and_lift_the_relaxation() -> None:
     lifted = 0
     for seed in range(12):
-        _, model = tight_model(seed, 16, 0.2)
+        _, _, model = tight_model(seed, 16, 0.2)
         levels = [_relaxation(model)]
         while rows := Ancestry(model).violated(levels[-1]):
             assert all(_sum(row, levels[-1]) < 1.0 - LEAST_VIOLATION for row in rows)
@@ -75,7 +75,7 @@ def test_rows_are_violated_as_much_as_they_say_and_lift_the_relaxation() -> None
 
 
 def test_no_more_rows_come_than_are_asked_for_and_those_first_that_are_violated_most() -> None:
-    _, model = tight_model(7, 20, 0.2)
+    _, _, model = tight_model(7, 20, 0.2)
     x = [0.1] * len(model.cost)
     rows = Ancestry(model).violated(x)
     assert len(rows) > 3

@@ -23,7 +23,7 @@ def _is_as_made_anew(assignment: Assignment) -> bool:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_changed_assignment_is_as_one_made_anew(seed: int) -> None:
-    _, model = tight_model(seed, 6 + seed % 18, (seed % 4) / 4)
+    _, _, model = tight_model(seed, 6 + seed % 18, (seed % 4) / 4)
     model.time.append(Row(dict.fromkeys(model.recompute.values(), 1.0), high=1.0))
     rng = random.Random(seed)
     assignment = Assignment(model, model.complete(NOTHING))

@@ -9,6 +9,7 @@ import pytest
 from random_graphs import random_dag
 from real_problems import real_problem
 
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import bound, memory_aware_order
 from poet_onnx.scheduling.bound import _implies, _Rows, least_overhead
@@ -26,7 +27,7 @@ def bounds(problem: ScheduleProblem, share: float, monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patch:
             patch.setattr(bound, "_implies", implies)
             patch.setattr(bound, "MOST_NODES", 100_000)
-            found.append(least_overhead(lives, prices, profile, budget))
+            found.append(least_overhead(lives, prices, profile, Limits(budget)))
             rows.append(len(_Rows(lives, prices, profile, budget).needs()))
     return found, rows
 

@@ -14,6 +14,7 @@ from small_graphs import small_graph
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import InfeasibleError, LimitReachedError, PoetError
 from poet_onnx.plan import ALL_PLANS, Action, Plan, PlanClass
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.liveness import file_order
@@ -50,16 +51,12 @@ def plans_in_one_order(seed: int) -> Iterator[Plan]:
     alone = simulate(free, ordered_steps(order))
     peak, smallest = alone.transient_peak_bytes, smallest_budget(free, order).budget_bytes
     for (recompute, paging), place, deadline in itertools.product(MEANS, PLACES, (None, 1.2)):
-        problem = replace(
-            free,
-            recompute=recompute,
-            paging=paging,
-            budget_bytes=smallest + int(place * (peak - smallest)),
-            deadline_seconds=None if deadline is None else deadline * alone.seconds,
-        )
+        problem = replace(free, recompute=recompute, paging=paging)
+        seconds = None if deadline is None else deadline * alone.seconds
+        limits = Limits(smallest + int(place * (peak - smallest)), seconds)
         for gap in (0.0, 0.3) if deadline is None else (0.01,):
             try:
-                yield schedule(problem, order=order, gap=gap, time_limit_seconds=2, explains=False)
+                yield schedule(problem, limits, order=order, gap=gap, time_limit_seconds=2, explains=False)
             except (InfeasibleError, LimitReachedError):
                 continue
 
@@ -87,14 +84,14 @@ def test_exhaustive_search_finds_no_plan_of_a_class_below_its_bound(seed: int) -
         problem = ScheduleProblem(graph, costs, recompute=recompute, paging=paging)
         peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
         for budget in (int(0.7 * peak), int(0.85 * peak), peak - 1):
-            limited = replace(problem, budget_bytes=budget)
+            limits = Limits(budget)
             try:
-                certificate = schedule(limited, order=order, gap=0.0, explains=False).certificate
+                certificate = schedule(problem, limits, order=order, gap=0.0, explains=False).certificate
             except InfeasibleError:
                 continue
             # What else the class allows than this search, the bound has to hold for, too.
-            allowed = replace(limited, recompute=certificate.covers.recompute, paging=certificate.covers.paging)
-            least = least_energy(allowed, order)
+            allowed = replace(problem, recompute=certificate.covers.recompute, paging=certificate.covers.paging)
+            least = least_energy(allowed, limits, order)
             assert least is not None
             assert certificate.wide_bound_joules <= least * (1 + 1e-6)
 
@@ -112,24 +109,27 @@ def _wide_in_the_middle(**allowed: bool) -> ScheduleProblem:
     )
     nodes = {node.name: NodeCost(1.0, 1.0, 0) for node in graph.nodes}
     dear = {"kept": TransferCost(1.0, 5.0)}
-    return ScheduleProblem(graph, CostTable("dear", nodes, dear, dear, asynchronous=False), 24_500, **allowed)
+    return ScheduleProblem(graph, CostTable("dear", nodes, dear, dear, asynchronous=False), **allowed)
+
+
+ROOM = Limits(24_500)
 
 
 def test_a_bound_without_recompute_is_not_one_of_plans_that_recompute() -> None:
     paged, free = (_wide_in_the_middle(recompute=recompute) for recompute in (False, True))
     order = file_order(paged.graph)
-    dear, cheap = schedule(paged, order=order, gap=0.0), schedule(free, order=order, gap=0.0)
+    dear, cheap = (schedule(problem, ROOM, order=order, gap=0.0) for problem in (paged, free))
     assert cheap.prediction.energy_joules < dear.certificate.bound_joules == dear.prediction.energy_joules
     assert dear.certificate.covers == PlanClass(recompute=False)
     assert "page and do not recompute" in str(dear.certificate.covers)
     assert cheap.certificate.covers.recompute
-    assert schedule(replace(free, budget_bytes=None)).certificate.covers == ALL_PLANS
+    assert schedule(free).certificate.covers == ALL_PLANS
 
 
 def test_a_device_without_storage_has_bounds_on_plans_that_do_not_page() -> None:
     problem = _wide_in_the_middle()
     alone = replace(problem, costs=replace(problem.costs, page_out={}, page_in={}))
-    assert not schedule(alone, order=file_order(alone.graph)).certificate.covers.paging
+    assert not schedule(alone, ROOM, order=file_order(alone.graph)).certificate.covers.paging
 
 
 @pytest.mark.parametrize(
@@ -151,20 +151,20 @@ def test_a_refusal_advises_to_allow_what_was_forbidden_alone(
     if not storage:
         problem = replace(problem, costs=replace(problem.costs, page_out={}, page_in={}))
     with pytest.raises(InfeasibleError) as refused:
-        schedule(replace(problem, budget_bytes=24_000 if not (recompute or paging) else 17_000))
+        schedule(problem, Limits(24_000 if not (recompute or paging) else 17_000))
     # One node needs 24,000 bytes by itself: below that nothing that could be allowed would help.
     works = refused.value.smallest_budget_bytes
     assert str(refused.value).endswith(f"give at least {works:,} bytes{advice if works == 25_000 else ''}.")
 
 
 def test_a_deadline_is_advised_about_where_there_is_one() -> None:
-    problem = replace(_wide_in_the_middle(), budget_bytes=24_500)
+    problem = _wide_in_the_middle()
     order = file_order(problem.graph)
     nodes = {name: replace(cost, seconds=1.0) for name, cost in problem.costs.nodes.items()}
     problem = replace(problem, costs=replace(problem.costs, nodes=nodes), recompute=False)
     with pytest.raises(PoetError, match="or allow recompute or more time, which may help"):
-        schedule(replace(problem, deadline_seconds=4.0), order=order)
-    assert schedule(replace(problem, deadline_seconds=6.1), order=order).prediction.page_in_bytes == 8000
+        schedule(problem, replace(ROOM, deadline_seconds=4.0), order=order)
+    assert schedule(problem, replace(ROOM, deadline_seconds=6.1), order=order).prediction.page_in_bytes == 8000
 
 
 @pytest.mark.parametrize("seed", [3, 6, 10])  # the solver is needed for these
@@ -177,6 +177,5 @@ def test_a_step_without_any_joules_of_its_own_is_planned(seed: int) -> None:
         alone = simulate(problem, ordered_steps(order))
         budget = smallest_budget(problem, order).budget_bytes
         for deadline in (None, 1.5 * alone.seconds):
-            limited = replace(problem, budget_bytes=budget, deadline_seconds=deadline)
-            plan = schedule(limited, order=order, gap=0.0, time_limit_seconds=5)
+            plan = schedule(problem, Limits(budget, deadline), order=order, gap=0.0, time_limit_seconds=5)
             assert alone.energy_joules <= plan.certificate.bound_joules <= plan.prediction.energy_joules

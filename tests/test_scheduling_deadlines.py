@@ -20,14 +20,15 @@ from real_problems import real_problem
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Plan
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.choices import Candidates, find_candidates
 from poet_onnx.simulate import simulate
 
 
-def _limited(seed: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
-    """Return a random problem with a budget and a deadline, and the baseline order."""
+def _limited(seed: int) -> tuple[ScheduleProblem, Limits, tuple[str, ...]]:
+    """Return a random problem, a budget and a deadline, and the baseline order."""
     rng = random.Random(seed)
     graph, costs = random_dag(seed, rng.randint(6, 20))
     problem = ScheduleProblem(graph, replace(costs, asynchronous=rng.random() < 0.7))
@@ -36,12 +37,12 @@ def _limited(seed: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
     smallest = smallest_budget(problem, order).budget_bytes
     budget = smallest + int((alone.transient_peak_bytes - smallest) * rng.choice([0.0, 0.3, 0.6]))
     seconds = alone.compute_seconds * rng.choice([1.0, 1.05, 1.2, 1.5])
-    return replace(problem, budget_bytes=budget, deadline_seconds=seconds), order
+    return problem, Limits(budget, seconds), order
 
 
-def _planned(problem: ScheduleProblem, order: tuple[str, ...] | None) -> Plan | None:
+def _planned(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...] | None) -> Plan | None:
     try:
-        return schedule(problem, gap=0.0, order=order, time_limit_seconds=3)
+        return schedule(problem, limits, gap=0.0, order=order, time_limit_seconds=3)
     except (InfeasibleError, LimitReachedError):
         return None
 
@@ -51,10 +52,10 @@ def test_a_free_order_never_loses_against_the_rule_within_a_deadline(monkeypatch
     monkeypatch.setattr("poet_onnx.scheduling.order_search.MOST_WORK", 200_000)
     better = plans = 0
     for seed in range(20, 45):
-        problem, order = _limited(seed)
-        in_baseline, free = _planned(problem, order), _planned(problem, None)
+        problem, limits, order = _limited(seed)
+        in_baseline, free = _planned(problem, limits, order), _planned(problem, limits, None)
         if free is not None:
-            simulate(problem, free.steps)
+            simulate(problem, free.steps, limits)
         if in_baseline is None:
             better += free is not None
             continue
@@ -67,11 +68,10 @@ def test_a_free_order_never_loses_against_the_rule_within_a_deadline(monkeypatch
     assert better > 2
 
 
-def _synchronous(seed: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
+def _synchronous(seed: int) -> tuple[ScheduleProblem, Limits, tuple[str, ...]]:
     """Return a limited problem whose transfers keep the processor from computing."""
-    problem, order = _limited(seed)
-    problem = replace(problem, costs=replace(problem.costs, asynchronous=False))
-    return problem, order
+    problem, limits, order = _limited(seed)
+    return replace(problem, costs=replace(problem.costs, asynchronous=False)), limits, order
 
 
 def test_where_transfers_are_synchronous_what_is_dearer_and_slower_than_paging_is_left_out_without_loss(
@@ -80,7 +80,7 @@ def test_where_transfers_are_synchronous_what_is_dearer_and_slower_than_paging_i
     counts: list[list[int]] = [[], []]
     plans = 0
     for seed in range(60, 110):
-        problem, order = _synchronous(seed)
+        problem, limits, order = _synchronous(seed)
         both = []
         for number, prunes in enumerate((True, False)):
 
@@ -90,7 +90,7 @@ def test_where_transfers_are_synchronous_what_is_dearer_and_slower_than_paging_i
                 return found
 
             monkeypatch.setattr("poet_onnx.scheduling.model.find_candidates", collect)
-            both.append(_planned(problem, order))
+            both.append(_planned(problem, limits, order))
         thrifty, full = both
         assert (thrifty is None) == (full is None), seed
         if thrifty is not None and full is not None:
@@ -106,11 +106,11 @@ def test_no_plan_within_a_deadline_stays_below_the_bound_on_its_budget(seed: int
     with exact_bytes():
         problem, order = slow_problem(seed)
         seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
-        timed = replace(problem, deadline_seconds=seconds)
-        found = smallest_budget(timed, order)
+        timed = Limits(deadline_seconds=seconds)
+        found = smallest_budget(problem, order, others=timed)
         assert found.bound_bytes <= found.budget_bytes
-        below = replace(timed, budget_bytes=found.bound_bytes - 1)
-        steps, all_seen = least_timed(below, order, float("inf"), 200_000, first=True)
+        below = timed.within(found.bound_bytes - 1)
+        steps, all_seen = least_timed(problem, below, order, float("inf"), 200_000, first=True)
         assert all_seen
         assert steps is None
 
@@ -120,7 +120,7 @@ def test_the_bound_on_a_budget_comes_close_where_only_time_forbids_less() -> Non
         problem, order = slow_problem(55)
         seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
         untimed = smallest_budget(problem, order)
-        found = smallest_budget(replace(problem, deadline_seconds=seconds), order)
+        found = smallest_budget(problem, order, others=Limits(deadline_seconds=seconds))
     assert untimed.budget_bytes < 0.8 * found.budget_bytes
     assert found.bound_bytes > 0.98 * found.budget_bytes
 
@@ -131,9 +131,8 @@ def test_a_refusal_names_no_budget_below_the_one_that_it_refuses() -> None:
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     refused = 0
     for budget in range(peak // 4, peak, peak // 8):
-        limited = replace(problem, budget_bytes=budget, deadline_seconds=seconds)
         try:
-            schedule(limited, order=order, time_limit_seconds=3)
+            schedule(problem, Limits(budget, seconds), order=order, time_limit_seconds=3)
         except InfeasibleError as error:
             assert budget < (error.smallest_budget_bytes or 0)
             refused += 1
@@ -153,11 +152,11 @@ def test_neither_a_busy_machine_nor_a_longer_time_limit_changes_a_plan(
     alone = simulate(problem, ordered_steps(memory_aware_order(problem)))
     smallest = smallest_budget(problem).budget_bytes
     budget = smallest + int(share * (alone.transient_peak_bytes - smallest))
-    limited = replace(problem, budget_bytes=budget, deadline_seconds=times * alone.compute_seconds)
-    first = schedule(limited)
+    limits = Limits(budget, times * alone.compute_seconds)
+    first = schedule(problem, limits)
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
     try:
-        second = schedule(limited, time_limit_seconds=600.0)
+        second = schedule(problem, limits, time_limit_seconds=600.0)
     finally:
         for process in busy:
             process.kill()

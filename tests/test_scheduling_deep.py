@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -17,6 +16,7 @@ from poet_onnx.costing.device import load_device
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.plan import PlanClass
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
 from poet_onnx.scheduling.eviction import Eviction, Prices, evict
@@ -55,7 +55,7 @@ def profile_of(problem: ScheduleProblem) -> tuple[Liveness, Profile]:
 def test_quick_plans_recompute_segments_instead_of_paging(problem: ScheduleProblem, share: float) -> None:
     lives, profile = profile_of(problem)
     budget = int(share * profile.peak_bytes)
-    plan = quick_plan(lives, Prices.of(lives), profile, budget)
+    plan = quick_plan(lives, Prices.of(lives), profile, Limits(budget))
     assert plan is not None
     computing = simulate(problem, ordered_steps(memory_aware_order(problem))).energy_joules
     assert plan.prediction.page_out_bytes == 0
@@ -77,7 +77,7 @@ def test_however_often_waits_are_cut_there_is_room_for_them(
     monkeypatch.setattr(Eviction, "_grow", counted)
     lives, profile = profile_of(problem)
     for percent in range(20, 100, 5):
-        evict(lives, Prices.of(lives), profile, percent * profile.peak_bytes // 100)
+        evict(lives, Prices.of(lives), profile, Limits(percent * profile.peak_bytes // 100))
     assert most > 2 * len(profile.order), "no eviction cut more intervals than there is room for at first"
 
 
@@ -99,7 +99,7 @@ def test_an_interrupt_is_never_lost_while_waits_are_chosen(problem: ScheduleProb
 
         sys.setprofile(count)
         try:
-            evict(lives, prices, profile, profile.peak_bytes // 2)
+            evict(lives, prices, profile, Limits(profile.peak_bytes // 2))
         finally:
             sys.setprofile(None)
 
@@ -111,7 +111,7 @@ def test_an_interrupt_is_never_lost_while_waits_are_chosen(problem: ScheduleProb
 
 def test_a_plan_is_proven_by_memory_alone_where_the_solver_has_no_time(problem: ScheduleProblem) -> None:
     _, profile = profile_of(problem)
-    limited = replace(problem, budget_bytes=profile.peak_bytes // 2)
-    plan = schedule(limited, time_limit_seconds=1, order=memory_aware_order(problem))
+    limits = Limits(profile.peak_bytes // 2)
+    plan = schedule(problem, limits, time_limit_seconds=1, order=memory_aware_order(problem))
     assert plan.certificate.covers == PlanClass()
     assert plan.certificate.gap < 0.05

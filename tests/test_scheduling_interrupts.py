@@ -16,7 +16,7 @@ from pyscipopt.scip import PY_SCIP_EVENTTYPE, Event
 from tight_models import tight_model
 
 from poet_onnx.scheduling import solver
-from poet_onnx.scheduling.incumbent import Incumbent, SearchLimits
+from poet_onnx.scheduling.incumbent import Effort, Incumbent
 from poet_onnx.scheduling.interrupts import Interrupts, optimize
 from poet_onnx.scheduling.solver import solve
 
@@ -97,8 +97,8 @@ def test_a_long_local_search_is_left_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(solver, "rounded_start", lambda *_: [])
     monkeypatch.setattr(solver, "improve_in_time", search)
-    problem, model = tight_model(3, 14, 0.2)
-    outcome = solve(model, Incumbent(problem, problem.base_joules, None), SearchLimits(0.0, 0.0, 60.0))
+    problem, limits, model = tight_model(3, 14, 0.2)
+    outcome = solve(model, Incumbent(problem, limits, problem.base_joules, None), Effort(0.0, 0.0, 60.0))
     assert outcome.status == "interrupted"
     assert left == [True]
 

@@ -11,12 +11,14 @@ from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Plan, PlanClass, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule
-from poet_onnx.scheduling.incumbent import Incumbent, SearchLimits
+from poet_onnx.scheduling.incumbent import Effort, Incumbent
 from poet_onnx.scheduling.liveness import file_order
 from poet_onnx.scheduling.order_choice import OrderChoice
 
+LIMITS = Limits(10_000)
 BETTER = ("q", "s", "p", "r", "t")
 
 
@@ -36,7 +38,7 @@ def _problem() -> tuple[ScheduleProblem, tuple[str, ...]]:
     graph = TrainingGraph("two ways", nodes, tensors, ("x",), ("vt",), "two ways")
     moves = {f"v{name}": TransferCost(0.5, 0.25) for name in made}
     costs = CostTable("disk", {name: NodeCost(1.0, 1.0, 0) for name in made}, moves, moves, asynchronous=False)
-    return ScheduleProblem(graph, costs, budget_bytes=10_000), file_order(graph)
+    return ScheduleProblem(graph, costs), file_order(graph)
 
 
 def _order_of(plan: Plan) -> tuple[str, ...]:
@@ -49,44 +51,44 @@ def _without_time(plan: Plan) -> Plan:
 
 def test_a_plan_in_another_order_changes_no_certificate() -> None:
     problem, order = _problem()
-    alone = schedule(problem, gap=0.0, order=order)
-    other = schedule(problem, gap=0.0, order=memory_aware_order(problem))
+    alone = schedule(problem, LIMITS, gap=0.0, order=order)
+    other = schedule(problem, LIMITS, gap=0.0, order=memory_aware_order(problem))
     assert other.certificate.objective_joules < alone.certificate.bound_joules
-    assert _without_time(schedule(problem, gap=0.0, order=order, known=[other.steps])) == _without_time(alone)
+    assert _without_time(schedule(problem, LIMITS, gap=0.0, order=order, known=[other.steps])) == _without_time(alone)
 
 
 def test_a_known_plan_is_improved_on_in_another_order() -> None:
     problem, order = _problem()
-    known = schedule(problem, gap=0.0, order=order)
-    found = schedule(problem, gap=0.0, known=[known.steps])
+    known = schedule(problem, LIMITS, gap=0.0, order=order)
+    found = schedule(problem, LIMITS, gap=0.0, known=[known.steps])
     assert found.certificate.objective_joules < known.certificate.objective_joules
 
 
 def test_a_known_plan_in_another_order_is_returned_with_a_bound_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, order = _problem()
-    known = schedule(problem, order=BETTER)
+    known = schedule(problem, LIMITS, order=BETTER)
     monkeypatch.setattr(
         "poet_onnx.scheduling.planner.order_for", lambda *_, **__: OrderChoice(order, "file", 0, 0.0, 0.0, 0.0, ())
     )
-    dearer = schedule(problem, gap=0.0)
+    dearer = schedule(problem, LIMITS, gap=0.0)
     assert _order_of(dearer) == order
-    found = schedule(problem, gap=0.0, known=[known.steps])
+    found = schedule(problem, LIMITS, gap=0.0, known=[known.steps])
     assert found.steps == known.steps
     assert found.certificate.objective_joules < dearer.certificate.objective_joules
-    assert found.certificate.bound_joules <= (least_energy(problem, BETTER) or 0.0)
+    assert found.certificate.bound_joules <= (least_energy(problem, LIMITS, BETTER) or 0.0)
 
 
 def test_a_known_plan_that_breaks_the_limits_counts_for_nothing() -> None:
     problem, order = _problem()
-    known = schedule(problem, gap=0.0, order=order)
-    late = replace(problem, deadline_seconds=known.prediction.seconds * 0.999)
+    known = schedule(problem, LIMITS, gap=0.0, order=order)
+    late = replace(LIMITS, deadline_seconds=known.prediction.seconds * 0.999)
     with pytest.raises(InfeasibleError):
-        schedule(late, gap=0.0, order=order, known=[known.steps])
+        schedule(problem, late, gap=0.0, order=order, known=[known.steps])
 
 
 def test_a_known_plan_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, order = _problem()
-    known = schedule(problem, gap=0.0, order=order)
+    known = schedule(problem, LIMITS, gap=0.0, order=order)
     placed: list[tuple[Step, ...]] = []
     place = Incumbent.offer_steps
 
@@ -95,33 +97,33 @@ def test_a_known_plan_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return place(incumbent, steps)
 
     monkeypatch.setattr(Incumbent, "offer_steps", counted)
-    schedule(problem, gap=0.0, known=[known.steps])
+    schedule(problem, LIMITS, gap=0.0, known=[known.steps])
     assert placed.count(known.steps) == 1
 
 
 def test_of_two_orders_the_second_is_searched_for_cheaper_plans_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, order = _problem()
-    better = schedule(problem, gap=0.0, order=BETTER)
+    better = schedule(problem, LIMITS, gap=0.0, order=BETTER)
     choice = OrderChoice(order, "file", 0, 0.0, 0.0, 0.0, (), rival=BETTER)
     monkeypatch.setattr("poet_onnx.scheduling.planner.order_for", lambda *_, **__: choice)
     known: list[float] = []
     settles = Incumbent.settles
 
-    def listen(incumbent: Incumbent, limits: SearchLimits) -> bool:
-        known.append(limits.known_joules)
-        return settles(incumbent, limits)
+    def listen(incumbent: Incumbent, effort: Effort) -> bool:
+        known.append(effort.known_joules)
+        return settles(incumbent, effort)
 
     monkeypatch.setattr(Incumbent, "settles", listen)
-    found = schedule(problem, gap=0.0)
+    found = schedule(problem, LIMITS, gap=0.0)
     assert _without_time(found) == _without_time(better)
     assert set(known) == {better.certificate.objective_joules}  # everything fits in the first order
 
 
 def test_a_bound_that_reaches_a_known_plan_settles_an_order() -> None:
     problem, _ = _problem()
-    incumbent = Incumbent(problem, problem.base_joules, None, 0.0)
-    limits = SearchLimits(0.0, 0.0, 1.0, known_joules=problem.base_joules + 1.0)
+    incumbent = Incumbent(problem, LIMITS, problem.base_joules, None, 0.0)
+    effort = Effort(0.0, 0.0, 1.0, known_joules=problem.base_joules + 1.0)
     incumbent.lift(0.9, PlanClass())
-    assert not incumbent.settles(limits)
+    assert not incumbent.settles(effort)
     incumbent.lift(1.0, PlanClass())
-    assert incumbent.settles(limits)
+    assert incumbent.settles(effort)

@@ -12,6 +12,7 @@ from tight_models import tight_model
 
 from poet_onnx.errors import LimitReachedError
 from poet_onnx.plan import Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule, smallest_budget
 from poet_onnx.scheduling.eviction import Prices
@@ -26,7 +27,7 @@ from poet_onnx.simulate import simulate
 @pytest.mark.parametrize("options", [{}, {"paging": False}, {"recompute": False}], ids=str)
 @pytest.mark.parametrize("seed", range(25))
 def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[str, bool]) -> None:
-    problem, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4, **options)
+    problem, _, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4, **options)
     start = paged_start(model)
     if start is None:
         return
@@ -43,10 +44,10 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
     assert prediction.energy_joules == pytest.approx(base + model.joules(improved), rel=1e-9)
 
 
-def _quick_steps(problem: ScheduleProblem) -> tuple[Step, ...]:
+def _quick_steps(problem: ScheduleProblem, limits: Limits) -> tuple[Step, ...]:
     lives = Liveness(problem)
     profile = lives.profile(lives.order_of(memory_aware_order(problem)))
-    quick = quick_plan(lives, Prices.of(lives), profile, problem.budget_bytes or 0)
+    quick = quick_plan(lives, Prices.of(lives), profile, limits)
     return quick.steps if quick is not None else ()
 
 
@@ -54,11 +55,11 @@ def test_the_search_alone_comes_close_to_the_optimum() -> None:
     spent = best = 0.0
     with exact_bytes():  # tokens are as large as these values
         for seed in range(12):
-            problem, model = tight_model(seed, 12, 0.3)
-            start = start_from(model, _quick_steps(problem))
+            problem, limits, model = tight_model(seed, 12, 0.3)
+            start = start_from(model, _quick_steps(problem, limits))
             assert start is not None
             spent += model.joules(improve(model, start, time_limit_seconds=2.0))
-            plan = schedule(problem, gap=0.0, order=memory_aware_order(problem))
+            plan = schedule(problem, limits, gap=0.0, order=memory_aware_order(problem))
             best += plan.prediction.energy_joules - sum(cost.joules for cost in problem.costs.nodes.values())
     assert spent <= 1.1 * best
 
@@ -67,8 +68,8 @@ def test_a_deadline_that_no_plan_was_found_for_is_no_proof() -> None:
     graph, costs = random_graph(5, 12)
     problem = ScheduleProblem(graph, replace(costs, asynchronous=True), recompute=False)
     seconds = sum(cost.seconds for cost in costs.nodes.values())
-    tight = replace(problem, budget_bytes=smallest_budget(problem).budget_bytes, deadline_seconds=seconds * 1.2)
+    limits = Limits(smallest_budget(problem).budget_bytes, seconds * 1.2)
     with pytest.raises(LimitReachedError, match=r"the fastest found takes .* a budget of ([\d,]+) bytes") as found:
-        schedule(tight)
+        schedule(problem, limits)
     budget = int(re.findall(r"a budget of ([\d,]+) bytes", str(found.value))[-1].replace(",", ""))
-    assert schedule(replace(tight, budget_bytes=budget)).prediction.seconds <= seconds * 1.2
+    assert schedule(problem, limits.within(budget)).prediction.seconds <= seconds * 1.2

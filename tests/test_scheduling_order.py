@@ -18,6 +18,7 @@ from real_problems import real_problem
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
@@ -229,12 +230,12 @@ def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int
     problem, order, budget = _training(seed, layers, share, scale=1000)
     lives = Liveness(problem)
     prices, profile = Prices.of(lives), lives.profile(lives.order_of(order))
-    plan = quick_plan(lives, prices, profile, budget)
-    bound = least_overhead(lives, prices, profile, budget)
+    plan = quick_plan(lives, prices, profile, Limits(budget))
+    bound = least_overhead(lives, prices, profile, Limits(budget))
     if plan is None:
         assert share < 1
         return
-    prediction = simulate(replace(problem, budget_bytes=budget), plan.steps)
+    prediction = simulate(problem, plan.steps, Limits(budget))
     assert prediction == plan.prediction
     assert tuple(s.subject for s in plan.steps if s.action is Action.COMPUTE and not s.copy) == order
     assert bound <= (prediction.energy_joules - problem.base_joules) * (1 + 1e-9) + 1e-9
@@ -246,7 +247,7 @@ def test_quick_plans_bring_back_only_what_is_read() -> None:
     for seed in range(60):
         problem, order, budget = _training(seed, 8 + seed % 25, 0.05 * (1 + seed % 9), scale=1000)
         lives = Liveness(problem)
-        plan = evict(lives, Prices.of(lives), lives.profile(lives.order_of(order)), budget)
+        plan = evict(lives, Prices.of(lives), lives.profile(lives.order_of(order)), Limits(budget))
         if plan is None:
             continue
         plan.improve(at_peak=True)
@@ -269,7 +270,7 @@ def test_quick_plans_are_found_nearly_everywhere() -> None:
         problem, order, budget = _training(seed, 5 + seed % 20, 0.5, scale=1000)
         lives = Liveness(problem)
         profile = lives.profile(lives.order_of(order))
-        plan = evict(lives, Prices.of(lives), profile, budget)
+        plan = evict(lives, Prices.of(lives), profile, Limits(budget))
         found += plan is not None
     assert found >= 50
 
@@ -281,8 +282,8 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
         problem, order, budget = _training(seed, 3 + seed % 2, 0.2 * (seed % 4))
         lives = Liveness(problem)
         profile = lives.profile(lives.order_of(order))
-        bound = least_overhead(lives, Prices.of(lives), profile, budget)
-        best = least_energy(replace(problem, budget_bytes=budget), order)
+        bound = least_overhead(lives, Prices.of(lives), profile, Limits(budget))
+        best = least_energy(problem, Limits(budget), order)
         if best is None:
             continue
         overhead = best - problem.base_joules
@@ -297,15 +298,15 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 10), share=st.sampled_from([0.3, 0.6, 1.0]))
 def test_the_order_for_a_budget_is_proven_better_or_the_rule(seed: int, layers: int, share: float) -> None:
     problem, baseline, budget = _training(seed, layers, share, scale=1000)
-    choice = order_for(replace(problem, budget_bytes=budget))
+    choice = order_for(problem, Limits(budget))
     assert _is_allowed(problem, choice.order)
     assert choice.peak_bytes == _peak(problem, choice.order)
     if choice.steps:
-        prediction = simulate(replace(problem, budget_bytes=budget), choice.steps)
+        prediction = simulate(problem, choice.steps, Limits(budget))
         assert prediction.energy_joules == choice.energy_joules
     if choice.order != baseline:
         assert choice.energy_joules < choice.baseline_bound_joules
-    assert choice == order_for(replace(problem, budget_bytes=budget))
+    assert choice == order_for(problem, Limits(budget))
 
 
 @pytest.mark.parametrize("seed", [6, 28])
@@ -320,21 +321,21 @@ def test_another_order_is_taken_where_it_is_proven_better(seed: int) -> None:
     baseline = memory_aware_order(problem)
     instance = build_instance(problem, baseline)
     budget = (max(map(instance.smallest_node_bytes, range(14))) + _peak(problem, baseline)) // 2
-    choice = order_for(replace(problem, budget_bytes=budget))
+    choice = order_for(problem, Limits(budget))
     assert choice.order != baseline
     assert _is_allowed(problem, choice.order)
     assert choice.energy_joules < choice.baseline_bound_joules <= choice.baseline_energy_joules
-    assert simulate(replace(problem, budget_bytes=budget), choice.steps).energy_joules == choice.energy_joules
+    assert simulate(problem, choice.steps, Limits(budget)).energy_joules == choice.energy_joules
 
 
 @pytest.mark.parametrize(("name", "share"), [("transformer", 0.6)])
 def test_the_order_for_a_budget_of_real_models(name: str, share: float, model_path: Callable[..., Path]) -> None:
     problem = real_problem(model_path(name), "tx2")
     budget = int(share * _peak(problem, memory_aware_order(problem)))
-    choice = order_for(replace(problem, budget_bytes=budget))
+    choice = order_for(problem, Limits(budget))
     assert _is_allowed(problem, choice.order)
     assert choice.steps
-    prediction = simulate(replace(problem, budget_bytes=budget), choice.steps)
+    prediction = simulate(problem, choice.steps, Limits(budget))
     assert prediction.energy_joules == choice.energy_joules <= choice.baseline_energy_joules
 
 
@@ -346,6 +347,6 @@ def test_a_little_more_memory_does_not_lead_to_a_worse_order(model_path: Callabl
     for share in (0.0, 0.004, 0.01):
         plans: list[tuple[Step, ...]] = []
         budget = smallest + int(share * (peak - smallest))
-        order_for(replace(problem, budget_bytes=budget), found=plans.append)
+        order_for(problem, Limits(budget), found=plans.append)
         energies.append(min(simulate(problem, steps).energy_joules for steps in plans))
         assert energies[-1] <= 1.01 * min(energies)

@@ -12,17 +12,18 @@ import pytest
 from random_graphs import random_dag
 from real_problems import real_problem
 
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import Progress, memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.simulate import simulate
 
 
-def _between(problem: ScheduleProblem, place: float) -> ScheduleProblem:
-    """Return the problem with a budget between the smallest that works and the peak."""
+def _between(problem: ScheduleProblem, place: float) -> Limits:
+    """Return a budget between the smallest that works and the peak."""
     order = memory_aware_order(problem)
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
-    return replace(problem, budget_bytes=smallest + int(place * (peak - smallest)))
+    return Limits(smallest + int(place * (peak - smallest)))
 
 
 @pytest.mark.deep
@@ -34,7 +35,8 @@ def test_solved_to_the_end_the_gap_of_an_optimal_plan_is_rounding_alone_and_no_o
     statuses = []
     for seed in range(40):
         graph, costs = random_dag(seed, 8 + seed % 17)
-        plan = schedule(_between(ScheduleProblem(graph, costs), 0.3), gap=0.0, time_limit_seconds=30)
+        problem = ScheduleProblem(graph, costs)
+        plan = schedule(problem, _between(problem, 0.3), gap=0.0, time_limit_seconds=30)
         certificate, waiting_joules = plan.certificate, costs.idle_watts * plan.prediction.stall_seconds
         assert (certificate.status == "feasible") == (certificate.gap > 1e-9), seed
         assert certificate.objective_joules - certificate.bound_joules <= waiting_joules + 1e-9, seed
@@ -58,7 +60,8 @@ def _interrupt_python() -> None:
 def test_interrupted_it_returns_the_best_plan_told_of_with_a_bound(
     model_path: Callable[..., Path], after: int, interrupt: Callable[[], None]
 ) -> None:
-    problem = _between(real_problem(model_path("resnet18"), "tx2"), 0.05)
+    problem = real_problem(model_path("resnet18"), "tx2")
+    limits = _between(problem, 0.05)
     told: list[Progress] = []
 
     def listen(progress: Progress) -> None:
@@ -67,13 +70,13 @@ def test_interrupted_it_returns_the_best_plan_told_of_with_a_bound(
         if len(told) == after:
             interrupt()
 
-    plan = schedule(problem, gap=0.0, time_limit_seconds=60, progress=listen)
+    plan = schedule(problem, limits, gap=0.0, time_limit_seconds=60, progress=listen)
     certificate = plan.certificate
     assert certificate.status == "interrupted"
     assert certificate.solve_seconds < 30
     assert certificate.objective_joules <= min(one.objective_joules for one in told[:after]) * (1 + 1e-9)
     assert 0 < certificate.bound_joules <= certificate.objective_joules
-    assert plan.prediction.transient_peak_bytes <= (problem.budget_bytes or 0)
+    assert plan.prediction.transient_peak_bytes <= (limits.budget_bytes or 0)
 
 
 def test_recompute_alone_is_tried_where_tokens_do_not_fit() -> None:
@@ -85,19 +88,20 @@ def test_recompute_alone_is_tried_where_tokens_do_not_fit() -> None:
         alone = smallest_budget(replace(problem, paging=False), order).budget_bytes
         tried += alone < smallest_budget(replace(problem, recompute=False), order).budget_bytes
         assert smallest_budget(problem, order).budget_bytes <= alone
-        plan = schedule(replace(problem, budget_bytes=alone), order=order)
+        plan = schedule(problem, Limits(alone), order=order)
         assert plan.prediction.transient_peak_bytes <= alone
     assert tried >= 3
 
 
 def test_the_memory_aware_order_is_not_made_again_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(problem: ScheduleProblem) -> tuple[str, ...]:
-        pytest.fail(f"an order was made for {problem.budget_bytes} B")
+        pytest.fail(f"an order was made for {problem.graph.name}")
 
     graph, costs = random_dag(5, 20)
-    problem = _between(ScheduleProblem(graph, costs), 0.3)
-    baseline, alone = memory_aware_order(problem), schedule(problem)
+    problem = ScheduleProblem(graph, costs)
+    limits = _between(problem, 0.3)
+    baseline, alone = memory_aware_order(problem), schedule(problem, limits)
     for module in ("planner", "order_choice"):
         monkeypatch.setattr(f"poet_onnx.scheduling.{module}.memory_aware_order", fail)
-    assert schedule(problem, baseline=baseline).steps == alone.steps
-    assert schedule(replace(problem, budget_bytes=None), baseline=baseline).steps == ordered_steps(baseline)
+    assert schedule(problem, limits, baseline=baseline).steps == alone.steps
+    assert schedule(problem, Limits(), baseline=baseline).steps == ordered_steps(baseline)

@@ -12,6 +12,7 @@ from random_graphs import random_dag
 from real_problems import real_problem
 
 from poet_onnx.errors import InfeasibleError
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.deadline import relaxed_timing
@@ -34,9 +35,8 @@ def _short_of_time(seeds: range) -> Iterator[tuple[ScheduleProblem, Formulation]
         smallest = smallest_budget(replace(problem, recompute=False), order).budget_bytes
         budget = smallest + int((alone.transient_peak_bytes - smallest) * rng.choice([0.0, 0.3, 0.6]))
         deadline = alone.compute_seconds * rng.choice([1.2, 1.5, 2.0])
-        problem = replace(problem, budget_bytes=budget, deadline_seconds=deadline)
-        instance = build_instance(problem, order)
-        model = formulate(instance, relaxed_timing(instance, deadline))
+        limits, instance = Limits(budget, deadline), build_instance(problem, order)
+        model = formulate(instance, limits, relaxed_timing(instance, limits))
         if model.time and model.memory.fixed_bytes <= budget:
             yield problem, model
 
@@ -50,7 +50,7 @@ def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
         assert start is not None
         x = improve_in_time(model, start, time_limit_seconds=10.0)
         try:
-            plan = schedule(problem, gap=0.0, order=memory_aware_order(problem))
+            plan = schedule(problem, model.limits, gap=0.0, order=memory_aware_order(problem))
         except InfeasibleError:
             assert x is None, "a plan in time that does not exist"
             continue
@@ -58,7 +58,7 @@ def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
         if x is not None:
             found += 1
             assert model.ceilings().holds(x)
-            simulate(problem, steps_of_assignment(model, x))  # within the budget and the deadline
+            simulate(problem, steps_of_assignment(model, x), model.limits)  # within the budget and the deadline
             spent += model.joules(x)
             least += plan.prediction.energy_joules - problem.base_joules
     assert missed <= found / 20
@@ -86,12 +86,11 @@ def test_a_real_network_on_slow_storage_has_a_good_start_within_a_tight_deadline
     alone = simulate(problem, ordered_steps(order))
     smallest = smallest_budget(problem, order).budget_bytes
     budget = (2 * smallest + alone.transient_peak_bytes) // 3
-    problem = replace(problem, budget_bytes=budget, deadline_seconds=1.3 * alone.compute_seconds)
-    instance = build_instance(problem, order)
-    model = formulate(instance, relaxed_timing(instance, problem.deadline_seconds or 0.0))
+    limits, instance = Limits(budget, 1.3 * alone.compute_seconds), build_instance(problem, order)
+    model = formulate(instance, limits, relaxed_timing(instance, limits))
     start = paged_start(model)
     assert start is not None
     assert not model.ceilings().holds(start)
     x = improve_in_time(model, start, time_limit_seconds=30.0)
     assert x is not None
-    simulate(problem, steps_of_assignment(model, x))  # within the budget and the deadline
+    simulate(problem, steps_of_assignment(model, x), limits)  # within the budget and the deadline

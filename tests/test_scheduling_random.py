@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,14 +21,15 @@ from small_graphs import small_graph, steps_of
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import TrainingGraph
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule, smallest_budget
 from poet_onnx.scheduling.liveness import file_order
 
 
-def _recompute_only(graph: TrainingGraph, budget_bytes: int) -> ScheduleProblem:
+def _recompute_only(graph: TrainingGraph) -> ScheduleProblem:
     nodes = {node.name: NodeCost(1.0, 1.0, 0) for node in graph.nodes}
-    return ScheduleProblem(graph, CostTable("none", nodes, {}, {}, asynchronous=False), budget_bytes)
+    return ScheduleProblem(graph, CostTable("none", nodes, {}, {}, asynchronous=False))
 
 
 def test_a_recompute_may_read_a_graph_output() -> None:
@@ -44,7 +44,7 @@ def test_a_recompute_may_read_a_graph_output() -> None:
         ],
         ["kept", "end"],
     )
-    plan = schedule(_recompute_only(graph, 20_000), gap=0.0)
+    plan = schedule(_recompute_only(graph), Limits(20_000), gap=0.0)
     assert plan.prediction.recomputed_nodes == 1
     assert plan.prediction.energy_joules == 7.0
 
@@ -61,12 +61,12 @@ def test_what_a_recompute_makes_in_vain_needs_room_too(budget: int) -> None:
         ],
         ["end"],
     )
-    problem = _recompute_only(graph, budget)
+    problem, limits = _recompute_only(graph), Limits(budget)
     if budget == 20_000:
-        assert schedule(problem, gap=0.0).prediction.recomputed_nodes == 1
+        assert schedule(problem, limits, gap=0.0).prediction.recomputed_nodes == 1
         return
     with pytest.raises(InfeasibleError, match="the smallest found that works is 20,000 bytes"):
-        schedule(problem)
+        schedule(problem, limits)
 
 
 def test_a_value_is_fetched_behind_a_recompute_that_has_no_room_beside_it() -> None:
@@ -85,9 +85,9 @@ def test_a_value_is_fetched_behind_a_recompute_that_has_no_room_beside_it() -> N
     )
     nodes = {node.name: NodeCost(1.0, 0.5, 0) for node in graph.nodes}
     slow = {"va": TransferCost(1.0, 0.3)}
-    problem = ScheduleProblem(graph, CostTable("slow", nodes, slow, slow, asynchronous=False), 18_000)
+    problem = ScheduleProblem(graph, CostTable("slow", nodes, slow, slow, asynchronous=False))
     with exact_bytes():
-        plan = schedule(problem, gap=0.0, order=file_order(graph))
+        plan = schedule(problem, Limits(18_000), gap=0.0, order=file_order(graph))
     assert plan.steps == steps_of("a >va va> b c d e f c* <va va< g")
     assert plan.certificate.status == "optimal"
 
@@ -109,9 +109,9 @@ def test_a_value_is_fetched_for_the_reader_that_runs_and_not_for_an_earlier_one(
     )
     nodes = {node.name: NodeCost(1.0, 1.0, 8000 if node.name == "c" else 0) for node in graph.nodes}
     slow = {"k": TransferCost(1.0, 0.3)}
-    problem = ScheduleProblem(graph, CostTable("slow", nodes, slow, slow, asynchronous=False), 15_000)
+    problem = ScheduleProblem(graph, CostTable("slow", nodes, slow, slow, asynchronous=False))
     with exact_bytes():
-        plan = schedule(problem, gap=0.0, order=file_order(graph))
+        plan = schedule(problem, Limits(15_000), gap=0.0, order=file_order(graph))
     assert plan.steps == steps_of("a >k k> p c <k k< q d e f c* <k k< q* g")
     assert plan.certificate.status == "optimal"
 
@@ -134,9 +134,9 @@ def test_what_a_recompute_makes_needs_room_even_if_it_is_fetched_right_behind() 
     nodes = {node.name: NodeCost(1.0, 1.0, 0) for node in graph.nodes}
     prices = {"wide": 0.3, "p": 0.3, "v": 20.0}
     moves = {value: TransferCost(1.0, price) for value, price in prices.items()}
-    problem = ScheduleProblem(graph, CostTable("dear", nodes, moves, moves, asynchronous=False), 22_000)
+    problem = ScheduleProblem(graph, CostTable("dear", nodes, moves, moves, asynchronous=False))
     with exact_bytes():
-        plan = schedule(problem, gap=0.0, order=file_order(graph))
+        plan = schedule(problem, Limits(22_000), gap=0.0, order=file_order(graph))
     assert plan.steps == steps_of("w s t r >v v> m b g <v v< e")
     assert plan.certificate.status == "optimal"
 
@@ -158,10 +158,10 @@ def test_no_room_is_set_aside_where_there_is_none() -> None:
     problem = ScheduleProblem(graph, CostTable("quick", nodes, moves, moves, asynchronous=True))
     order = file_order(graph)
     with pytest.raises(InfeasibleError):
-        schedule(replace(problem, budget_bytes=100_200), order=order)
+        schedule(problem, Limits(100_200), order=order)
     budget = 100_100 + 16 * len(waiting)
     assert budget < smallest_budget(problem, order).budget_bytes
-    plan = schedule(replace(problem, budget_bytes=budget), order=order)
+    plan = schedule(problem, Limits(budget), order=order)
     assert plan.certificate.status == "optimal"
     assert 200 * (len(waiting) - 2) <= plan.prediction.page_in_bytes <= 200 * len(waiting)
 

@@ -10,7 +10,7 @@ import pytest
 from pyscipopt.scip import PY_SCIP_HEURTIMING, PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
-from poet_onnx.scheduling.incumbent import Incumbent, SearchLimits
+from poet_onnx.scheduling.incumbent import Effort, Incumbent
 from poet_onnx.scheduling.interrupts import Interrupts
 from poet_onnx.scheduling.solver import Rounding, Watcher, _build, solve
 from poet_onnx.scheduling.starts import paged_start, rounded_start
@@ -20,7 +20,7 @@ from poet_onnx.simulate import simulate
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_rounding_is_a_schedule_whatever_the_levels(seed: int) -> None:
-    problem, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4)
+    problem, _, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4)
     rng = random.Random(seed)
     found = 0
     for _ in range(10):
@@ -41,13 +41,13 @@ def test_a_rounding_is_a_schedule_whatever_the_levels(seed: int) -> None:
 def test_scip_takes_what_is_rounded_at_its_root() -> None:
     taken = 0
     for seed in range(8):
-        problem, model = tight_model(seed, 14, 0.3)
-        limits = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
+        problem, limits, model = tight_model(seed, 14, 0.3)
+        effort = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
         base_joules = problem.base_joules
-        scip, variables = _build(model, [cost * 1e4 / base_joules for cost in model.cost], limits)
+        scip, variables = _build(model, [cost * 1e4 / base_joules for cost in model.cost], effort)
         scip.setHeuristics(PY_SCIP_PARAMSETTING.OFF)
-        incumbent = Incumbent(problem, base_joules, None)
-        watcher = Watcher(model, variables, 1e4 / base_joules, incumbent, limits, interrupts=Interrupts())
+        incumbent = Incumbent(problem, limits, base_joules, None)
+        watcher = Watcher(model, variables, 1e4 / base_joules, incumbent, effort, interrupts=Interrupts())
         scip.includeEventhdlr(watcher, "watcher", "")
         rounding = Rounding(watcher)
         scip.includeHeur(rounding, "rounding by intervals", "", "P", timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE)
@@ -69,40 +69,40 @@ def test_an_interrupt_while_rounding_or_looking_for_rows_ends_the_search(
         signal.raise_signal(signal.SIGINT)
         return ()
 
-    problem, model = tight_model(3, 14, 0.2)
+    problem, limits, model = tight_model(3, 14, 0.2)
     monkeypatch.setattr(f"poet_onnx.scheduling.{busy}", interrupted)
-    limits = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
-    outcome = solve(model, Incumbent(problem, problem.base_joules, None), limits)
+    effort = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
+    outcome = solve(model, Incumbent(problem, limits, problem.base_joules, None), effort)
     assert outcome.status == "interrupted"
 
 
 def test_patience_with_assignments_that_make_no_plan_in_time_ends() -> None:
-    problem, model = tight_model(6, 20, 0.2)
+    problem, limits, model = tight_model(6, 20, 0.2)
     start = paged_start(model)
     assert start is not None
-    hasty = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0, patience_iterations=0)
-    late = replace(problem, deadline_seconds=1e-9)
-    for limited, limits, status in (
+    hasty = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0, patience_iterations=0)
+    late = replace(limits, deadline_seconds=1e-9)
+    for limited, effort, status in (
         (late, hasty, "time_limit"),
         (late, replace(hasty, patience_iterations=float("inf")), "optimal"),
-        (problem, hasty, "optimal"),
+        (limits, hasty, "optimal"),
     ):
-        incumbent = Incumbent(limited, problem.base_joules, None)
+        incumbent = Incumbent(problem, limited, problem.base_joules, None)
         incumbent.offer(model, start)
-        outcome = solve(model, incumbent, limits, start=start)
+        outcome = solve(model, incumbent, effort, start=start)
         assert outcome.status == status
         assert outcome.x is not None
 
 
 def test_a_number_of_iterations_ends_the_search_in_the_same_place() -> None:
-    problem, model = tight_model(10, 45, 0.2)
+    problem, limits, model = tight_model(10, 45, 0.2)
     ends = []
     for seconds in (20.0, 200.0):
-        limits = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=seconds, most_iterations=1_000)
-        incumbent = Incumbent(problem, problem.base_joules, None)
-        outcome = solve(model, incumbent, limits)
+        effort = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=seconds, most_iterations=1_000)
+        incumbent = Incumbent(problem, limits, problem.base_joules, None)
+        outcome = solve(model, incumbent, effort)
         assert outcome.status == "time_limit"
-        assert incumbent.is_over(limits, float("inf"))
+        assert incumbent.is_over(effort, float("inf"))
         assert incumbent.iterations < 4_000
         ends.append((outcome, incumbent.iterations, incumbent.joules, incumbent.bound))
     assert ends[0] == ends[1]
@@ -115,13 +115,13 @@ class _Hasty(Watcher):
 
 
 def test_scip_can_be_stopped_before_its_search() -> None:
-    problem, model = tight_model(17, 14, 0.3)
-    limits = SearchLimits(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
-    scip, variables = _build(model, [cost * 1e4 / problem.base_joules for cost in model.cost], limits)
+    problem, limits, model = tight_model(17, 14, 0.3)
+    effort = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
+    scip, variables = _build(model, [cost * 1e4 / problem.base_joules for cost in model.cost], effort)
     scip.setPresolve(PY_SCIP_PARAMSETTING.OFF)
     base = problem.base_joules
-    incumbent = Incumbent(problem, base, None)
-    watcher = _Hasty(model, variables, 1e4 / base, incumbent, limits, interrupts=Interrupts())
+    incumbent = Incumbent(problem, limits, base, None)
+    watcher = _Hasty(model, variables, 1e4 / base, incumbent, effort, interrupts=Interrupts())
     scip.includeEventhdlr(watcher, "watcher", "")
     scip.optimize()
     assert (scip.getStatus(), watcher.ending) == ("userinterrupt", "timelimit")

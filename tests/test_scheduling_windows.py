@@ -12,6 +12,7 @@ from small_graphs import small_graph, steps_of
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.deadline import relaxed_timing
 from poet_onnx.scheduling.liveness import build_instance, file_order
@@ -26,8 +27,10 @@ def _is_admitted(graph: TrainingGraph, costs: CostTable, steps: tuple[Step, ...]
         prediction = simulate(problem, steps)
         assert prediction.stall_seconds == pytest.approx(0.0)
         instance = build_instance(problem, file_order(graph))
-        timing = replace(relaxed_timing(instance, prediction.seconds), **rows)
-        model = formulate(instance.within(prediction.transient_peak_bytes), timing)
+        limits = Limits(prediction.transient_peak_bytes, prediction.seconds)
+        timing = relaxed_timing(instance, limits)
+        assert timing is not None
+        model = formulate(instance, limits, replace(timing, **rows))
         restores = restores_of(model, steps)
         assert restores is not None
         assert model.proves

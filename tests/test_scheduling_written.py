@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -14,17 +14,31 @@ from random_graphs import random_dag, random_graph
 
 from poet_onnx.errors import CheckFailedError, InfeasibleError
 from poet_onnx.plan import Action, Plan
+from poet_onnx.plan.limits import TRANSFER_LIMITS, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.bound import least_overhead_in_order
 from poet_onnx.scheduling.eviction import STORAGE, Prices, evict
 from poet_onnx.scheduling.liveness import Liveness, build_instance
 from poet_onnx.scheduling.model import formulate
-from poet_onnx.scheduling.refusals import least_written
+from poet_onnx.scheduling.refusals import least_moved
 from poet_onnx.simulate import simulate
 
 
-def _paging(seed: int, layers: int, place: float, *, recompute: bool = True) -> tuple[ScheduleProblem, Plan] | None:
+@dataclass(frozen=True)
+class Paged:
+    """A problem, limits that ask for paging, and the plan for them."""
+
+    problem: ScheduleProblem
+    limits: Limits
+    plan: Plan
+
+    def writing(self, share: float) -> Limits:
+        """Return the limits with one on what is written: a share of what the plan writes."""
+        return replace(self.limits, max_written_bytes=int(share * self.plan.prediction.page_out_bytes))
+
+
+def _paging(seed: int, layers: int, place: float, *, recompute: bool = True) -> Paged | None:
     """Return a random problem with a budget that asks for paging, and its plan; None where it pages nothing."""
     graph, costs = random_graph(seed, layers)
     cheap = {name: replace(cost, joules=0.3 * cost.joules) for name, cost in costs.page_out.items()}
@@ -32,25 +46,20 @@ def _paging(seed: int, layers: int, place: float, *, recompute: bool = True) -> 
     order = memory_aware_order(problem)
     smallest = smallest_budget(problem, order).budget_bytes
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
-    problem = replace(problem, budget_bytes=int(smallest + place * (peak - smallest)))
-    plan = schedule(problem, gap=0.0, order=order)
-    return (problem, plan) if plan.prediction.page_out_bytes else None
+    limits = Limits(int(smallest + place * (peak - smallest)))
+    plan = schedule(problem, limits, gap=0.0, order=order)
+    return Paged(problem, limits, plan) if plan.prediction.page_out_bytes else None
 
 
-def _limited(problem: ScheduleProblem, plan: Plan, share: float) -> ScheduleProblem:
-    """Return a problem that may write a share of what a plan writes."""
-    return replace(problem, max_written_bytes=int(share * plan.prediction.page_out_bytes))
-
-
-def _energy(problem: ScheduleProblem) -> float | None:
+def _energy(problem: ScheduleProblem, limits: Limits) -> float | None:
     """Return the energy of the best plan, which must keep the limit; None if there is none."""
     try:
-        plan = schedule(problem, gap=0.0, order=memory_aware_order(problem))
+        plan = schedule(problem, limits, gap=0.0, order=memory_aware_order(problem))
     except InfeasibleError:
         return None
-    assert plan.max_written_bytes == problem.max_written_bytes
-    assert plan.prediction.page_out_bytes <= (problem.max_written_bytes or 0)
-    assert simulate(problem, plan.steps) == plan.prediction
+    assert plan.max_written_bytes == limits.max_written_bytes
+    assert plan.prediction.page_out_bytes <= (limits.max_written_bytes or 0)
+    assert simulate(problem, plan.steps, limits) == plan.prediction
     return plan.prediction.energy_joules
 
 
@@ -67,10 +76,13 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_energy_equals_exhaustive_search(seed: int) -> None:
     for place, recompute in ((0.0, True), (0.5, True), (0.5, False)):
         found = _paging(seed, 2 + seed % 3, place, recompute=recompute)
-        for share in (0.0, 0.5, 0.8, 0.99) if found else ():
-            limited = _limited(*found, share)  # type: ignore[misc]
-            best = least_energy(limited, memory_aware_order(limited))
-            assert _energy(limited) == (None if best is None else pytest.approx(best, rel=1e-9)), (place, share)
+        if found is None:
+            continue
+        order = memory_aware_order(found.problem)
+        for share in (0.0, 0.5, 0.8, 0.99):
+            best = least_energy(found.problem, found.writing(share), order)
+            spent = _energy(found.problem, found.writing(share))
+            assert spent == (None if best is None else pytest.approx(best, rel=1e-9)), (place, share)
 
 
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 9), place=st.floats(0.0, 0.9))
@@ -78,41 +90,42 @@ def test_what_may_be_written_costs_no_less_the_less_it_is(seed: int, layers: int
     found = _paging(seed, layers, place)
     if found is None:
         return
-    problem, free = found
-    energies = [_energy(_limited(problem, free, share)) for share in (0.0, 0.4, 0.8, 1.0)]
+    energies = [_energy(found.problem, found.writing(share)) for share in (0.0, 0.4, 0.8, 1.0)]
     spent = [energy for energy in energies if energy is not None]
     assert energies == [None] * (4 - len(spent)) + spent
     for dearer, cheaper in pairwise(spent):
         assert cheaper <= dearer * (1 + 1e-7)
-    assert spent[-1] <= free.prediction.energy_joules * (1 + 1e-7)
+    assert spent[-1] <= found.plan.prediction.energy_joules * (1 + 1e-7)
 
 
 def test_the_simulator_refuses_what_writes_a_byte_too_much() -> None:
-    problem, plan = _first(recompute=False)
-    written = plan.prediction.page_out_bytes
-    assert simulate(replace(problem, max_written_bytes=written), plan.steps).page_out_bytes == written
+    paged = _first(recompute=False)
+    problem, steps, written = paged.problem, paged.plan.steps, paged.plan.prediction.page_out_bytes
+    assert simulate(problem, steps, Limits(max_written_bytes=written)).page_out_bytes == written
     with pytest.raises(CheckFailedError, match=f"writes {written:,} bytes to storage but may write {written - 1:,}"):
-        simulate(replace(problem, max_written_bytes=written - 1), plan.steps)
+        simulate(problem, steps, Limits(max_written_bytes=written - 1))
 
 
-def _first(layers: int = 6, *, recompute: bool = True) -> tuple[ScheduleProblem, Plan]:
+def _first(layers: int = 6, *, recompute: bool = True) -> Paged:
     """Return the first random problem whose plan pages."""
     found = (_paging(seed, layers, 0.3, recompute=recompute) for seed in range(50))
     return next(one for one in found if one is not None)
 
 
 def test_a_refusal_says_what_a_plan_writes_and_what_budget_works() -> None:
-    problem, _ = _first(recompute=False)
-    order = memory_aware_order(problem)
-    least = least_written(problem, order, seconds=5.0)
+    paged = _first(recompute=False)
+    problem, limits, order = paged.problem, paged.limits, memory_aware_order(paged.problem)
+    (written,) = TRANSFER_LIMITS
+    least = least_moved(problem, limits, order, written, seconds=5.0)
     assert least is not None
     with pytest.raises(
         InfeasibleError, match=f"writes at most 0 bytes .* writes {least:,} bytes a step is known"
     ) as no:
-        schedule(replace(problem, max_written_bytes=0), order=order)
-    assert schedule(replace(problem, max_written_bytes=least), order=order).prediction.page_out_bytes == least
-    works = replace(problem, max_written_bytes=0, budget_bytes=no.value.smallest_budget_bytes)
-    assert schedule(works, order=order).prediction.page_out_bytes == 0
+        schedule(problem, replace(limits, max_written_bytes=0), order=order)
+    least_writing = schedule(problem, replace(limits, max_written_bytes=least), order=order)
+    assert least_writing.prediction.page_out_bytes == least
+    works = Limits(no.value.smallest_budget_bytes, max_written_bytes=0)
+    assert schedule(problem, works, order=order).prediction.page_out_bytes == 0
 
 
 @pytest.mark.parametrize("seed", sampled(range(8), 0, 3))
@@ -124,36 +137,37 @@ def test_quick_plans_and_bounds_know_the_limit(seed: int) -> None:
     order = memory_aware_order(problem)
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
-    problem = replace(problem, budget_bytes=(smallest + 2 * peak) // 3)
-    free = _quick_bytes(problem, order)
+    limits = Limits((smallest + 2 * peak) // 3)
+    free = _quick_bytes(problem, limits, order)
     assert free
-    limited = replace(problem, max_written_bytes=free // 2)
-    assert (_quick_bytes(limited, order) or 0) <= free // 2
-    assert least_overhead_in_order(limited, order) >= least_overhead_in_order(problem, order) - 1e-9
+    limited = replace(limits, max_written_bytes=free // 2)
+    assert (_quick_bytes(problem, limited, order) or 0) <= free // 2
+    least = least_overhead_in_order(problem, limited, order)
+    assert least >= least_overhead_in_order(problem, limits, order) - 1e-9
 
 
-def _quick_bytes(problem: ScheduleProblem, order: tuple[str, ...]) -> int | None:
+def _quick_bytes(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...]) -> int | None:
     """Return what the first quick plan of an order writes; None if there is none."""
     lives = Liveness(problem)
-    found = evict(lives, Prices.of(lives), lives.profile(lives.order_of(order)), problem.budget_bytes or 0)
+    found = evict(lives, Prices.of(lives), lives.profile(lives.order_of(order)), limits)
     if found is None:
         return None
     return int(sum(lives.sizes[value] for value in set(found.value[found.placement == STORAGE].tolist())))
 
 
 def test_without_the_limit_the_model_has_no_row_for_it() -> None:
-    problem, plan = _first()
-    order = memory_aware_order(problem)
-    assert formulate(build_instance(problem, order)).written == []
-    ample = replace(problem, max_written_bytes=10**12)
-    assert formulate(build_instance(ample, order)).written == []
-    (row,) = formulate(build_instance(_limited(problem, plan, 0.5), order)).written
+    paged = _first()
+    instance = build_instance(paged.problem, memory_aware_order(paged.problem))
+    assert formulate(instance, paged.limits).moved == []
+    assert formulate(instance, replace(paged.limits, max_written_bytes=10**12)).moved == []
+    (row,) = formulate(instance, paged.writing(0.5)).moved
     assert row.high is not None
     assert sum(row.terms.values()) > row.high
 
 
 def test_a_value_is_written_once_however_often_it_is_read_back() -> None:
-    problem, plan = _first()
-    written = [step.subject for step in plan.steps if step.action is Action.PAGE_OUT_START]
+    paged = _first()
+    written = [step.subject for step in paged.plan.steps if step.action is Action.PAGE_OUT_START]
     assert len(set(written)) == len(written)
-    assert sum(problem.graph.tensors[name].size_bytes for name in written) == plan.prediction.page_out_bytes
+    sizes = [paged.problem.graph.tensors[name].size_bytes for name in written]
+    assert sum(sizes) == paged.plan.prediction.page_out_bytes

@@ -10,6 +10,7 @@ from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate import replay, simulate
 from poet_onnx.simulate.versions import TOKEN_BYTES
@@ -165,9 +166,9 @@ def test_invalid_plans_are_refused(steps: list[Step], message: str) -> None:
 def test_limits_are_hard() -> None:
     steps = _compute("A", "B", "C")
     with pytest.raises(CheckFailedError, match="550 bytes"):
-        simulate(replace(_problem(), budget_bytes=549), steps)
+        simulate(_problem(), steps, Limits(549))
     with pytest.raises(CheckFailedError, match="deadline"):
-        simulate(replace(_problem(), deadline_seconds=2.9), steps)
+        simulate(_problem(), steps, Limits(deadline_seconds=2.9))
 
 
 def test_recompute_must_not_see_a_changed_resident() -> None:

@@ -16,6 +16,7 @@ from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.timeline import SLOW_TRANSFERS
 from poet_onnx.scheduling.transfers import overlap, spread_out
@@ -41,8 +42,8 @@ def synchronous(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 def case(
     seed: int, layers: int, slack: float, transfers: int = 6, price: float = 0.0
-) -> tuple[ScheduleProblem, tuple[Step, ...]]:
-    """Return a random problem with asynchronous storage, a valid plan of synchronous transfers, and a budget.
+) -> tuple[ScheduleProblem, Limits, tuple[Step, ...]]:
+    """Return a random problem with asynchronous storage, a budget, and a valid plan of synchronous transfers.
 
     Args:
         seed: of graph and plan.
@@ -57,7 +58,7 @@ def case(
     problem = ScheduleProblem(graph, costs)
     steps = synchronous(random_plan(problem, seed, recomputes=2, transfers=transfers).steps)
     peak = simulate(problem, steps).transient_peak_bytes
-    return replace(problem, budget_bytes=int(peak * (1 + slack))), steps
+    return problem, Limits(int(peak * (1 + slack))), steps
 
 
 def slower(problem: ScheduleProblem) -> ScheduleProblem:
@@ -78,16 +79,15 @@ def slower(problem: ScheduleProblem) -> ScheduleProblem:
     price=st.sampled_from([0.0, 0.1, 1.0]),
 )
 def test_budget_and_order_are_kept_and_no_time_is_lost(seed: int, layers: int, slack: float, price: float) -> None:
-    problem, steps = case(seed, layers, slack, price=price)
-    spread = overlap(problem, steps)
-    before, after = simulate(problem, steps), simulate(problem, spread)
-    assert problem.budget_bytes is not None
-    assert after.transient_peak_bytes <= problem.budget_bytes
+    problem, limits, steps = case(seed, layers, slack, price=price)
+    spread = overlap(problem, limits, steps)
+    before, after = simulate(problem, steps, limits), simulate(problem, spread, limits)
+    assert after.transient_peak_bytes <= limits.transient_bytes
     assert after.seconds <= before.seconds + TOLERANCE_SECONDS
     assert after.energy_joules == pytest.approx(before.energy_joules)
     assert [s for s in spread if s.action is Action.COMPUTE] == [s for s in steps if s.action is Action.COMPUTE]
     assert sorted(map(str, spread)) == sorted(map(str, steps))
-    assert overlap(problem, steps) == spread
+    assert overlap(problem, limits, steps) == spread
 
 
 def moved(steps: Sequence[Step], index: int, computations: int) -> tuple[Step, ...] | None:
@@ -114,10 +114,10 @@ def neighbours(steps: Sequence[Step], later: bool) -> Iterator[tuple[Step, ...]]
                 yield other
 
 
-def seconds(problem: ScheduleProblem, steps: Sequence[Step]) -> float:
+def seconds(problem: ScheduleProblem, limits: Limits, steps: Sequence[Step]) -> float:
     """Return the predicted time; infinite for what is no valid plan within the budget."""
     try:
-        return simulate(problem, steps).seconds
+        return simulate(problem, steps, limits).seconds
     except CheckFailedError:
         return float("inf")
 
@@ -130,20 +130,17 @@ def held(problem: ScheduleProblem, steps: Sequence[Step]) -> int:
 
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 15), slack=st.sampled_from([0.0, 0.3, 4.0]))
 def test_no_page_in_starts_earlier_and_no_page_out_ends_later_than_helps(seed: int, layers: int, slack: float) -> None:
-    problem, steps = case(seed, layers, slack)
-    spread = overlap(problem, steps)
-    slow = slower(problem)
-    # 8 bytes of the budget are kept for tokens.
-    assert problem.budget_bytes is not None
-    tight = replace(problem, budget_bytes=problem.budget_bytes - TOKEN_BYTES)
+    problem, limits, steps = case(seed, layers, slack)
+    spread = overlap(problem, limits, steps)
+    slow, tight = slower(problem), limits.within(limits.transient_bytes - TOKEN_BYTES)  # kept for tokens
     # Nearer to its reader or maker, a transfer would cost time, now or when transfers are slow.
     for shorter in neighbours(spread, later=True):
-        now, then = seconds(tight, shorter), seconds(slow, shorter)
-        if now <= seconds(problem, spread) and then <= seconds(slow, spread):
+        now, then = seconds(problem, tight, shorter), seconds(slow, limits, shorter)
+        if now <= seconds(problem, limits, spread) and then <= seconds(slow, limits, spread):
             assert held(problem, shorter) >= held(problem, spread), "memory is held for nothing"
     # Further away it would not save any, or not fit.
     for longer in neighbours(spread, later=False):
-        assert seconds(tight, longer) >= seconds(problem, spread) - TOLERANCE_SECONDS
+        assert seconds(problem, tight, longer) >= seconds(problem, limits, spread) - TOLERANCE_SECONDS
 
 
 def placements(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
@@ -179,11 +176,11 @@ def placements(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
 def test_small_plans_are_nearly_all_as_fast_as_the_best_placement(price: float) -> None:
     best_found = compared = 0
     for seed in range(60):
-        problem, steps = case(seed, 2 + seed % 2, (0.0, 0.2)[seed % 2], transfers=1 + seed % 2, price=price)
+        problem, limits, steps = case(seed, 2 + seed % 2, (0.0, 0.2)[seed % 2], transfers=1 + seed % 2, price=price)
         if all(step.action is Action.COMPUTE for step in steps):
             continue
-        best = min(seconds(problem, placement) for placement in placements(steps))
-        found = seconds(problem, overlap(problem, steps))
+        best = min(seconds(problem, limits, placement) for placement in placements(steps))
+        found = seconds(problem, limits, overlap(problem, limits, steps))
         assert found >= best - TOLERANCE_SECONDS, "exhaustive search missed a placement"
         compared += 1
         best_found += found <= best + TOLERANCE_SECONDS
@@ -226,7 +223,7 @@ def test_lead_is_a_matter_of_time_and_not_of_the_number_of_nodes() -> None:
     leads = []
     for durations in (quick, slow):
         problem, steps = chain(durations, 6.0)
-        spread = overlap(problem, steps)
+        spread = overlap(problem, Limits(), steps)
         assert simulate(problem, spread).stall_seconds == 0.0
         leads.append(lead(spread))
     assert leads == [8, 1]  # 6 s x 1.25 are 8 nodes of 1 s, and one of 8 s
@@ -236,7 +233,7 @@ def test_a_transfer_is_handed_over_where_it_hides_more_than_that_takes() -> None
     for transfer_seconds, hides in ((6.0, True), (0.25, False)):
         problem, steps = chain([1.0] * 20, transfer_seconds)
         problem = replace(problem, costs=replace(problem.costs, hand_over_seconds=0.5, wake_seconds=1.5))
-        spread, whole = simulate(problem, overlap(problem, steps)), simulate(problem, steps)
+        spread, whole = simulate(problem, overlap(problem, Limits(), steps)), simulate(problem, steps)
         assert whole.seconds == pytest.approx(20.0 + 2 * transfer_seconds)
         assert spread.seconds == pytest.approx(20.0 + 2 * 0.5 if hides else whole.seconds)
         assert spread.stall_seconds == pytest.approx(0.0 if hides else 2 * transfer_seconds)
@@ -245,11 +242,11 @@ def test_a_transfer_is_handed_over_where_it_hides_more_than_that_takes() -> None
 def test_memory_that_is_there_anyway_hides_transfers_in_a_full_budget() -> None:
     problem, steps = chain([1.0] * 20, 6.0)
     peak = simulate(problem, steps).transient_peak_bytes
-    spread = overlap(replace(problem, budget_bytes=peak), steps)
+    spread = overlap(problem, Limits(peak), steps)
     # v0 is alive while the next node reads it: the page-out has that second for nothing, and nothing else is free.
     assert list(map(str, spread)) == list(map(str, [*steps[:2], steps[3], steps[2], *steps[4:]]))
     assert simulate(problem, spread).stall_seconds == pytest.approx(6.0 - 1.0 + 6.0)
-    roomy = overlap(replace(problem, budget_bytes=peak + 64 + TOKEN_BYTES), steps)
+    roomy = overlap(problem, Limits(peak + 64 + TOKEN_BYTES), steps)
     assert simulate(problem, roomy).stall_seconds == 0.0
     assert simulate(problem, roomy).transient_peak_bytes <= peak + 64 + TOKEN_BYTES
 
@@ -275,20 +272,21 @@ def test_a_page_in_that_must_wait_for_memory_sends_no_other_into_it_before_its_t
         if values[name] in moves:
             steps += [Step(Action.PAGE_OUT_START, values[name]), Step(Action.PAGE_OUT_END, values[name])]
     peak = simulate(problem, steps).transient_peak_bytes
-    spread = spread_out(replace(problem, budget_bytes=peak), steps)
+    spread = spread_out(problem, Limits(peak), steps)
     assert lead(spread) == 2  # of a: 1 s beside nodes of .5 s
     assert simulate(problem, spread).stall_seconds == pytest.approx(1.0)  # for b
 
 
 def test_a_page_in_follows_the_page_out_of_its_value() -> None:
     problem, steps = chain([1.0] * 6, 5.0)
-    spread = overlap(problem, steps)
+    spread = overlap(problem, Limits(), steps)
     prediction = simulate(problem, spread)  # raises where a page-in starts before its page-out has ended
     assert prediction.stall_seconds == pytest.approx(6.0)  # 10 s of transfers beside 4 s of computation
 
 
 def test_synchronous_storage_and_plans_without_transfers_stay_as_they_are() -> None:
     problem, steps = chain([1.0] * 6, 5.0)
-    assert overlap(replace(problem, costs=replace(problem.costs, asynchronous=False)), steps) == steps
+    alone = replace(problem, costs=replace(problem.costs, asynchronous=False))
+    assert overlap(alone, Limits(), steps) == steps
     computations = tuple(step for step in steps if step.action is Action.COMPUTE)
-    assert overlap(problem, computations) == computations
+    assert overlap(problem, Limits(), computations) == computations

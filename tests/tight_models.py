@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from random_graphs import random_graph
 
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, smallest_budget
 from poet_onnx.scheduling.liveness import build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 
 
-def tight_model(seed: int, layers: int, share: float, **options: bool) -> tuple[ScheduleProblem, Formulation]:
-    """Return a problem with a budget at a share of the way from the smallest to the peak, and its model."""
+def tight_model(seed: int, layers: int, share: float, **options: bool) -> tuple[ScheduleProblem, Limits, Formulation]:
+    """Return a problem, a budget at a share of the way from the smallest to the peak, and the model of both."""
     graph, costs = random_graph(seed, layers)
     problem = ScheduleProblem(graph, costs, **options)
     order = memory_aware_order(problem)
     instance = build_instance(problem, order)
     smallest = smallest_budget(problem, order).budget_bytes
-    budget = int(smallest + share * (max(instance.step_bytes()) - smallest))
-    problem = replace(problem, budget_bytes=budget)
-    return problem, formulate(build_instance(problem, order))
+    limits = Limits(int(smallest + share * (max(instance.step_bytes()) - smallest)))
+    return problem, limits, formulate(instance, limits)

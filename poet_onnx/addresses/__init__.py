@@ -33,7 +33,7 @@ def plan_region(problem: ScheduleProblem, steps: Sequence[Step], target: str) ->
     """Give every block of a plan an address.
 
     Args:
-        problem: the graph and its costs; limits are not looked at.
+        problem: the graph and its costs.
         steps: of the plan.
         target: runtime that will run it; the stock one asks for larger blocks on aarch64.
 
@@ -64,7 +64,7 @@ def plan_blocks(problem: ScheduleProblem, steps: Sequence[Step]) -> list[Block]:
     Raises:
         CheckFailedError: if the steps are no valid plan of the graph.
     """
-    return [block for block in replay(problem.unlimited(), steps).blocks if block.size_bytes]
+    return [block for block in replay(problem, steps).blocks if block.size_bytes]
 
 
 def false_addresses(problem: ScheduleProblem, steps: Sequence[Step], region: Region) -> Iterator[str]:

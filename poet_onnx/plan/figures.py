@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from poet_onnx.errors import InputError
 from poet_onnx.plan import ALL_PLANS, STATUSES, Certificate, Plan, Prediction, gaps
+from poet_onnx.plan.limits import Limits
 
 if TYPE_CHECKING:
     from poet_onnx.plan.serialization import PlanFile
@@ -50,10 +51,9 @@ def check_figures(plan: Plan | PlanFile) -> None:
 
 def _out_of_range(plan: Plan | PlanFile) -> str | None:
     numbers: list[tuple[str, object, float]] = [
-        ("budget_bytes", plan.budget_bytes, 0),
+        *((name, limit, 0) for name, limit in dataclasses.asdict(limits_of(plan)).items()),
         ("deadline_seconds", plan.deadline_seconds, math.nextafter(0.0, 1.0)),
         ("part_bytes", plan.part_bytes, 1),
-        ("max_written_bytes", plan.max_written_bytes, 0),
     ]
     for part, value in (("prediction", plan.prediction), ("certificate", plan.certificate)):
         for field in dataclasses.fields(value):
@@ -67,19 +67,17 @@ def _out_of_range(plan: Plan | PlanFile) -> str | None:
     return None
 
 
+def limits_of(plan: Plan | PlanFile) -> Limits:
+    """Return the limits that a plan says it keeps."""
+    return Limits(**{field.name: getattr(plan, field.name) for field in dataclasses.fields(Limits)})
+
+
 def _broken_limit(plan: Plan | PlanFile) -> str | None:
-    prediction, budget, deadline = plan.prediction, plan.budget_bytes, plan.deadline_seconds
-    if budget is not None and prediction.transient_peak_bytes > budget:
-        return f"its peak of {prediction.transient_peak_bytes:,} bytes is over its budget of {budget:,} bytes"
-    allowed = plan.max_written_bytes
-    if allowed is not None and prediction.page_out_bytes > allowed:
-        return f"it writes {prediction.page_out_bytes:,} bytes a step, and may write {allowed:,}"
+    limits = limits_of(plan)
     # With other costs than it was planned with a plan may be late; its report says so.
-    if plan.certificate.status == "other_costs" or deadline is None:
-        return None
-    if prediction.seconds > deadline * (1 + _SAME):
-        return f"its {prediction.seconds:.6g} s are over its deadline of {deadline:.6g} s"
-    return None
+    if plan.certificate.status == "other_costs":
+        limits = limits.without_deadline()
+    return next((f"it {broken}" for broken in limits.broken_by(plan.prediction)), None)
 
 
 def _contradiction(prediction: Prediction, certificate: Certificate) -> str | None:

@@ -1,8 +1,8 @@
-"""The scheduling problem: a graph, its costs, and what the plan must keep to."""
+"""The scheduling problem: a graph, its costs, and the means that a plan may use. `Limits` says what it must keep to."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from poet_onnx.costing.costs import CostTable
 from poet_onnx.graph import TrainingGraph
@@ -10,29 +10,19 @@ from poet_onnx.graph import TrainingGraph
 
 @dataclass(frozen=True)
 class ScheduleProblem:
-    """Everything the scheduler needs to know.
+    """What is to be planned.
 
     Attributes:
         graph: the training graph.
         costs: what nodes and transfers cost.
-        budget_bytes: hard bound on the transient peak; None for none.
-        deadline_seconds: hard bound on the predicted step time; None for none.
         recompute: recompute may be used.
         paging: paging may be used (it needs storage in `costs` too).
-        max_written_bytes: hard bound on what a step writes to storage; None for none.
     """
 
     graph: TrainingGraph
     costs: CostTable
-    budget_bytes: int | None = None
-    deadline_seconds: float | None = None
     recompute: bool = True
     paging: bool = True
-    max_written_bytes: int | None = None
-
-    def unlimited(self) -> ScheduleProblem:
-        """Return the problem without any bound."""
-        return replace(self, budget_bytes=None, deadline_seconds=None, max_written_bytes=None)
 
     @property
     def base_joules(self) -> float:

@@ -68,19 +68,8 @@ def from_json(text: str, graph: TrainingGraph) -> Plan:
     """
     file = parse(text)
     check_graph(file.fingerprint, graph)
-    return Plan(
-        fingerprint=file.fingerprint,
-        device=file.device,
-        budget_bytes=file.budget_bytes,
-        deadline_seconds=file.deadline_seconds,
-        steps=tuple(_decode(file.steps, graph)),
-        prediction=file.prediction,
-        certificate=file.certificate,
-        part_bytes=file.part_bytes,
-        expansions=file.expansions,
-        optimizer=file.optimizer,
-        max_written_bytes=file.max_written_bytes,
-    )
+    fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(Plan) if field.name != "steps"}
+    return Plan(steps=tuple(_decode(file.steps, graph)), **fields)
 
 
 def check_graph(fingerprint: str, graph: TrainingGraph) -> None:

@@ -11,6 +11,7 @@ import pydantic
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.plan.limits import Limits
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
@@ -209,7 +210,7 @@ def _floor_of_others(others: Iterable[Baseline], first_bytes: int, process: Trai
 def _floor(baseline: Baseline, process: TrainingProcess) -> tuple[SmallestBudget, Floor]:
     """Return how far the transient peak can be pushed down, and what that means for a budget."""
     found, aside = smallest_budget(baseline.problem, baseline.order), baseline.aside_bytes
-    besides = process.besides_bytes(baseline.problem, baseline.order, found.budget_bytes)
+    besides = process.besides_bytes(baseline.problem, Limits(found.budget_bytes), baseline.order)
     return found, Floor(
         budget_bytes=found.budget_bytes + aside,
         process_bytes=found.budget_bytes + aside + besides,

@@ -24,7 +24,7 @@ class Baseline:
 
     Attributes:
         variant: of the graph.
-        problem: its graph and costs, without limits.
+        problem: its graph and costs.
         order: memory-aware, of the nodes.
         aside_bytes: what the target's runtime adds to the blocks that are alive at once in that order.
     """

@@ -14,6 +14,7 @@ from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Prediction
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.process import TrainingProcess
@@ -71,12 +72,13 @@ class RequestedBudget:
             return 0
         return memory.peak_bytes - self.bound_bytes
 
-    def terms(self, baseline: Baseline, problem: ScheduleProblem, *, split: bool) -> Terms:
+    def terms(self, baseline: Baseline, problem: ScheduleProblem, limits: Limits, *, split: bool) -> Terms:
         """Return the words in which a refusal speaks of it.
 
         Args:
             baseline: of the graph variant that has no plan.
             problem: that the scheduler was given.
+            limits: that it was given.
             split: whether weight gradients may be computed in parts.
         """
         parts = []
@@ -92,13 +94,15 @@ class RequestedBudget:
         return Terms(
             "RAM budget" if self.kind == "ram" else "transient budget",
             asked_bytes=self.bound_bytes or 0,
-            besides=cache(partial(self._besides_bytes, baseline, problem)),
+            besides=cache(partial(self._besides_bytes, baseline, problem, limits)),
             note=f" (with {' and '.join(parts)})" if parts else "",
             forbidden=() if split else ("gradients in parts",),
         )
 
-    def _besides_bytes(self, baseline: Baseline, problem: ScheduleProblem, transient_bytes: int) -> int:
+    def _besides_bytes(self, baseline: Baseline, problem: ScheduleProblem, limits: Limits, transient_bytes: int) -> int:
         """Return what a budget needs besides, where so many transient bytes are enough for a plan."""
         if self.kind == "activation":
             return baseline.aside_bytes
-        return baseline.aside_bytes + self.process.besides_bytes(problem, baseline.order, transient_bytes)
+        return baseline.aside_bytes + self.process.besides_bytes(
+            problem, limits.within(transient_bytes), baseline.order
+        )

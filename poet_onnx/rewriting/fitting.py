@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.passes.paging import page_file_bytes
 from poet_onnx.plan import Plan
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.process import Placement
@@ -61,6 +62,7 @@ def check_page_file(problem: ScheduleProblem, plan: Plan, advice: str) -> None:
 
 def fitting_plan(
     problem: ScheduleProblem,
+    limits: Limits,
     make: Callable[..., Plan],
     budget: RequestedBudget,
     *,
@@ -73,8 +75,9 @@ def fitting_plan(
     between. Paging takes memory itself, and storage, so where that is too much it does without.
 
     Args:
-        problem: to plan, with the transient bytes that are left of the budget.
-        make: plans a problem in `time_limit_seconds`; raises what it raises.
+        problem: to plan.
+        limits: what the plan must keep to, with the transient bytes that are left of the budget.
+        make: plans a problem within limits in `time_limit_seconds`; raises what it raises.
         budget: that was asked for.
         seconds: to plan in; what is planned again may take longer.
 
@@ -84,8 +87,8 @@ def fitting_plan(
     """
     end = time.monotonic() + seconds
 
-    def attempt(problem: ScheduleProblem) -> PlacedPlan:
-        plan = make(problem, time_limit_seconds=max(_LEAST_SHARE * seconds, end - time.monotonic()))
+    def attempt(problem: ScheduleProblem, limits: Limits) -> PlacedPlan:
+        plan = make(problem, limits, time_limit_seconds=max(_LEAST_SHARE * seconds, end - time.monotonic()))
         return PlacedPlan(plan, budget.process.placed(problem, plan.steps))
 
     def excess_bytes(found: PlacedPlan) -> float:
@@ -94,12 +97,12 @@ def fitting_plan(
             return math.inf  # no smaller budget helps: it pages more
         return budget.excess_bytes(found.placement.memory)
 
-    best = _closest(problem, attempt, excess_bytes)
+    best = _closest(problem, limits, attempt, excess_bytes)
     excess = excess_bytes(best)
     may_go_on = math.isinf(excess) or best.plan.certificate.status != "interrupted"
     if excess > 0 and best.plan.prediction.page_out_bytes and may_go_on:
         with contextlib.suppress(NoneExistsError, NothingFoundError):
-            unpaged = _closest(replace(problem, paging=False), attempt, excess_bytes)
+            unpaged = _closest(replace(problem, paging=False), limits, attempt, excess_bytes)
             best = min(best, unpaged, key=excess_bytes)
     recompute = "" if problem.recompute else ", or allow recompute, which may help"
     advice = f", and without paging no plan was found; give a larger budget, or storage with more room{recompute}."
@@ -116,13 +119,14 @@ def fitting_plan(
 
 def _closest(
     problem: ScheduleProblem,
-    attempt: Callable[[ScheduleProblem], PlacedPlan],
+    limits: Limits,
+    attempt: Callable[[ScheduleProblem, Limits], PlacedPlan],
     excess_bytes: Callable[[PlacedPlan], float],
 ) -> PlacedPlan:
     """Return the first plan for which there is room, or the one of least excess."""
-    best = attempt(problem)
+    best = attempt(problem, limits)
     excess = excess_bytes(best)
-    lowest, highest = 0, min(problem.budget_bytes or 0, best.plan.prediction.transient_peak_bytes)
+    lowest, highest = 0, min(limits.budget_bytes or 0, best.plan.prediction.transient_peak_bytes)
     found = best
     for _ in range(ATTEMPTS - 1):
         if excess_bytes(best) <= 0 or math.isinf(excess) or found.plan.certificate.status == "interrupted":
@@ -130,7 +134,7 @@ def _closest(
         # Below its own peak: less than the budget alone might allow the same plan again.
         lowered = int(highest - excess) if highest - excess > lowest else (lowest + highest) // 2
         try:
-            found = attempt(replace(problem, budget_bytes=max(1, lowered)))
+            found = attempt(problem, limits.within(max(1, lowered)))
         except (NoneExistsError, NothingFoundError):
             lowest = max(1, lowered)
             continue

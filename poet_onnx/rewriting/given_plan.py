@@ -8,7 +8,8 @@ from dataclasses import replace
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction, gaps, serialization
-from poet_onnx.plan.figures import check_figures, same
+from poet_onnx.plan.figures import check_figures, limits_of, same
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.variants import VariantOptions
 from poet_onnx.simulate import simulate
@@ -58,26 +59,26 @@ def read_plan(given: Plan | str, graph: TrainingGraph) -> Plan:
     return given
 
 
-def replayed(problem: ScheduleProblem, plan: Plan, *, aside_bytes: int) -> Plan:
+def replayed(problem: ScheduleProblem, limits: Limits, plan: Plan, *, aside_bytes: int) -> Plan:
     """Return a plan with the figures that the simulator finds with the problem's costs.
 
-    It must keep its own budget and that of the problem: kernels' workspace aside, bytes do not depend on costs. Its
+    It must keep its own budget and that of the limits: kernels' workspace aside, bytes do not depend on costs. Its
     energy and time do. Where they are not those that it says, it was planned with other costs, and its certificate
     gives way to what is known of these. Where computing takes another time, too, it may miss its own deadline, but not
-    the problem's.
+    that of the limits.
 
     Args:
-        problem: with the limits that were asked for besides the plan's.
+        problem: whose graph and costs the plan runs with.
+        limits: that were asked for besides the plan's.
         plan: for the problem's graph.
         aside_bytes: what the budgets keep for what the runtime adds to its blocks.
 
     Raises:
         InputError: if the steps cannot run or keep no limits, or the plan's figures are not theirs.
     """
-    budgets = [budget for budget in (plan.budget_bytes, problem.budget_bytes) if budget is not None]
-    limited = replace(problem, budget_bytes=None, recompute=True, paging=True)
+    budgets = [budget for budget in (plan.budget_bytes, limits.budget_bytes) if budget is not None]
     try:
-        here = simulate(limited, plan.steps)
+        here = simulate(replace(problem, recompute=True, paging=True), plan.steps, limits.within(None))
     except CheckFailedError as error:
         raise InputError(f"The plan cannot be carried out: {str(error).rstrip('.')}; plan again.") from error
     if budgets and here.transient_peak_bytes + aside_bytes > min(budgets):
@@ -88,8 +89,7 @@ def replayed(problem: ScheduleProblem, plan: Plan, *, aside_bytes: int) -> Plan:
         )
     for false in false_figures(plan, here):
         raise InputError(f"The plan is damaged: it says {false}; make it again with --plan-out.")
-    late = plan.deadline_seconds is not None and here.seconds > plan.deadline_seconds * (1 + 1e-9)
-    if late and same(here.compute_seconds, plan.prediction.compute_seconds):
+    if here.seconds > limits_of(plan).latest_seconds and same(here.compute_seconds, plan.prediction.compute_seconds):
         raise InputError(
             f"The plan takes {here.seconds:.6g} s, but its deadline is {plan.deadline_seconds:.6g} s; plan again, or "
             "give the device and the --costs that it was made with."

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.given_plan import read_plan, variant_options
 from poet_onnx.rewriting.request import NamedPlan
@@ -66,12 +67,12 @@ def _naming(plan: str) -> Iterator[None]:
         raise InputError(f"Known plan {plan}: {error}") from error
 
 
-def least_joules(problem: ScheduleProblem, plans: Sequence[tuple[Step, ...]]) -> float:
-    """Return the energy of the cheapest of some plans that keep the limits of a problem, or infinity."""
+def least_joules(problem: ScheduleProblem, limits: Limits, plans: Sequence[tuple[Step, ...]]) -> float:
+    """Return the energy of the cheapest of some plans that keep limits, or infinity."""
     least = float("inf")
     for steps in plans:
         try:
-            least = min(least, simulate(problem, steps).energy_joules)
+            least = min(least, simulate(problem, steps, limits).energy_joules)
         except CheckFailedError:
             continue  # it keeps other limits
     return least

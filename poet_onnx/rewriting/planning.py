@@ -14,6 +14,7 @@ from poet_onnx.costing.process import ProcessCosts
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Plan, Prediction, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
@@ -78,12 +79,13 @@ class Asked:
         """Return what the scheduler is asked for a variant."""
         return replace(
             baseline.problem,
-            budget_bytes=self.budget.plan_bytes(baseline),
-            deadline_seconds=self.deadline_seconds,
-            max_written_bytes=self.request.max_written_bytes,
             recompute=self.request.recompute,
             paging=self.request.paging and baseline.problem.paging,
         )
+
+    def limits(self, budget_bytes: int | None) -> Limits:
+        """Return what the plan of a variant must keep to, where so many transient bytes are left of the budget."""
+        return replace(self.request.limits, budget_bytes=budget_bytes, deadline_seconds=self.deadline_seconds)
 
 
 def _baseline(variant: GraphVariant, request: Request, first_graph: TrainingGraph | None) -> Baseline:
@@ -141,9 +143,9 @@ def _given_answer(model: ir.Model, request: Request, given: Plan | str, updates:
     variant = first if options == first.options else variant_of(model, request.target, *options, updates)
     plan = read_plan(given, variant.graph)
     baseline = asked.baseline(variant)
-    problem = replace(asked.problem(baseline), budget_bytes=asked.budget.step_bytes(variant.graph))
+    problem, limits = asked.problem(baseline), asked.limits(asked.budget.step_bytes(variant.graph))
     check_page_file(problem, plan, "; plan again for that storage.")
-    plan = replayed(problem, plan, aside_bytes=baseline.aside_bytes)
+    plan = replayed(problem, limits, plan, aside_bytes=baseline.aside_bytes)
     placement = asked.budget.process.placed(problem, plan.steps)
     if asked.budget.excess_bytes(placement.memory) > 0:
         needed, bound = placement.memory.peak_bytes, asked.budget.bound_bytes
@@ -208,8 +210,8 @@ def _variant_answer(
     plan of another variant.
     """
     baseline = asked.baseline(variant)
-    problem = asked.problem(baseline)
-    if best is not None and not _is_worth_a_look(problem, baseline, known, best, end):
+    problem, limits = asked.problem(baseline), asked.limits(asked.budget.plan_bytes(baseline))
+    if best is not None and not _is_worth_a_look(problem, limits, baseline, best, known=known, end=end):
         return None
     request = asked.request
     make = partial(
@@ -223,27 +225,33 @@ def _variant_answer(
         explains=False,
     )
     try:
-        found = fitting_plan(problem, make, asked.budget, seconds=max(1.0, end - time.monotonic()))
+        found = fitting_plan(problem, limits, make, asked.budget, seconds=max(1.0, end - time.monotonic()))
     except (InfeasibleError, NothingFoundError, ProcessBudgetError) as error:
         is_slow = not isinstance(error, (NoneExistsError, NothingFoundError, PageFileError, ProcessBudgetError))
         if is_slow and baseline is asked.first and request.measured is None:
             raise  # the computations alone take too long, and other variants are not modelled to take less
-        return Failure(error, baseline, problem)
+        return Failure(error, baseline, problem, limits)
     budget_bytes = None if found.plan.budget_bytes is None else found.plan.budget_bytes + baseline.aside_bytes
     plan = replace(found.plan, part_bytes=variant.part_bytes, expansions=variant.expansions, budget_bytes=budget_bytes)
     return Answer(asked, baseline, plan, found.placement)
 
 
 def _is_worth_a_look(
-    problem: ScheduleProblem, baseline: Baseline, known: Sequence[tuple[Step, ...]], best: Answer, end: float
+    problem: ScheduleProblem,
+    limits: Limits,
+    baseline: Baseline,
+    best: Answer,
+    *,
+    known: Sequence[tuple[Step, ...]],
+    end: float,
 ) -> bool:
     """Return whether another variant has a plan, known or to be found, that spends less than the best one so far."""
-    if least_joules(problem, known) < best.joules:
+    if least_joules(problem, limits, known) < best.joules:
         return True
-    return could_save(best, end) and may_be_cheaper(problem, baseline, best)
+    return could_save(best, end) and may_be_cheaper(problem, limits, baseline, best)
 
 
-def may_be_cheaper(problem: ScheduleProblem, baseline: Baseline, best: Answer) -> bool:
+def may_be_cheaper(problem: ScheduleProblem, limits: Limits, baseline: Baseline, best: Answer) -> bool:
     """Return whether the memory of another variant, in one order, leaves room for a plan worth looking for."""
     worth_joules = _worth_joules(best) - problem.base_joules
-    return worth_joules > 0 and least_overhead_in_order(problem, baseline.order) < worth_joules
+    return worth_joules > 0 and least_overhead_in_order(problem, limits, baseline.order) < worth_joules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.region import Region
@@ -12,6 +12,7 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.passes.layout import Placed, lay_out
 from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import ordered_steps, schedule
 
@@ -71,21 +72,23 @@ class TrainingProcess:
         )
         return Placement(layout, region, memory)
 
-    def besides_bytes(self, problem: ScheduleProblem, order: Sequence[str], transient_bytes: int) -> int:
-        """Return what a process needs besides, where so many transient bytes are enough for a plan.
+    def besides_bytes(self, problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> int:
+        """Return what a process needs besides transient bytes, where limits allow a plan.
 
         It is never more than with what the order needs that neither recomputes nor pages: that is certain to work.
 
         Args:
-            problem: its budget is ignored.
+            problem: to plan.
+            limits: for which there is a plan; one is made, for it has nodes of its own and may page.
             order: of the nodes, to begin with.
-            transient_bytes: for which there is a plan; one is made, for it has nodes of its own and may page.
         """
+        transient_bytes = limits.transient_bytes
         fixed = self.fixed_bytes(problem.graph)
         most = self.placed(problem, ordered_steps(order)).memory.peak_bytes - transient_bytes
-        problem = replace(problem, budget_bytes=transient_bytes)
         try:
-            plan = schedule(problem, baseline=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False)
+            plan = schedule(
+                problem, limits, baseline=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False
+            )
         except (InfeasibleError, LimitReachedError):
             return max(fixed, most)
         # Another plan for the same bytes may have more nodes; with as much again there is room for one.

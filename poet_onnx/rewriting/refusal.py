@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from poet_onnx.errors import InfeasibleError, PoetError
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
@@ -23,11 +24,13 @@ class Failure:
         error: what the scheduler raised.
         baseline: of the variant.
         problem: what the scheduler was asked.
+        limits: what the plan had to keep to.
     """
 
     error: InfeasibleError | NothingFoundError | ProcessBudgetError
     baseline: Baseline
     problem: ScheduleProblem
+    limits: Limits
 
 
 def refusal(failures: Sequence[Failure], request: Request, budget: RequestedBudget, seconds: float) -> PoetError:
@@ -37,7 +40,7 @@ def refusal(failures: Sequence[Failure], request: Request, budget: RequestedBudg
     """
 
     def terms(failure: Failure) -> Terms:
-        return budget.terms(failure.baseline, failure.problem, split=request.split)
+        return budget.terms(failure.baseline, failure.problem, failure.limits, split=request.split)
 
     for failure in failures:
         if isinstance(failure.error, NothingFoundError):

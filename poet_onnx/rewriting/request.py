@@ -12,6 +12,7 @@ from poet_onnx.choices import METHODS, TARGETS
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Plan
+from poet_onnx.plan.limits import Limits
 from poet_onnx.quantities import MOST_THREADS, Budget, Deadline, parse_budget, parse_deadline, parse_lifetime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 
@@ -80,7 +81,7 @@ class Request:
     threads: int
     optimizer: OptimizerChoice
     gradients: Gradients | None
-    max_written_bytes: int | None
+    limits: Limits  # besides budget and deadline, which depend on the model
 
 
 def read_request(
@@ -172,7 +173,7 @@ def read_request(
         gradients=Gradients.read(
             loss, train=train, freeze=freeze, ignore_index=ignore_index, label_smoothing=label_smoothing
         ),
-        max_written_bytes=_max_written_bytes(max_written, lifetime, profile),
+        limits=Limits(max_written_bytes=_max_written_bytes(max_written, lifetime, profile)),
     )
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.choices import solver_class
 from poet_onnx.scheduling.deadline import Timing, crowded_windows, relaxed_timing
-from poet_onnx.scheduling.incumbent import Incumbent, Outcome, SearchLimits, seconds_until
+from poet_onnx.scheduling.incumbent import Effort, Incumbent, Outcome, seconds_until
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.local_search import MOST_CHANGES, improve
 from poet_onnx.scheduling.model import Formulation, formulate
@@ -39,8 +40,9 @@ where its assignments so far make no plan in time."""
 def attempt(
     incumbent: Incumbent,
     instance: Instance,
+    limits: Limits,
     timing: Timing | None,
-    limits: SearchLimits,
+    effort: Effort,
 ) -> tuple[Outcome, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
 
@@ -53,10 +55,10 @@ def attempt(
     # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
     from poet_onnx.scheduling.solver import solve
 
-    end = time.monotonic() + limits.time_limit_seconds
-    bound, budget_bytes = 0.0, instance.budget_bytes
+    end = time.monotonic() + effort.time_limit_seconds
+    bound, budget_bytes = 0.0, limits.transient_bytes
     for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
-        model = formulate(instance.within(budget_bytes - tightened), timing)
+        model = formulate(instance, limits.within(budget_bytes - tightened), timing)
         model.proves = model.proves and not tightened
         without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
         if model.memory.fixed_bytes > budget_bytes - tightened:
@@ -65,7 +67,7 @@ def attempt(
         if incumbent.steps is not None and time.monotonic() > end:
             outcome = Outcome("time_limit", None, bound, 0)
         else:
-            outcome = solve(model, incumbent, limits.until(end), start=start)
+            outcome = solve(model, incumbent, effort.until(end), start=start)
         if model.proves and outcome.status != "infeasible":
             incumbent.lift(outcome.bound_joules, solver_class(model.candidates))
         bound = bound or outcome.bound_joules
@@ -95,44 +97,45 @@ def _start(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) 
     return improved
 
 
-def solve_in_order(incumbent: Incumbent, instance: Instance, limits: SearchLimits) -> tuple[str, Formulation | None]:
-    """Offer plans within a problem's limits to the incumbent until one settles it, or time or ideas run out.
+def solve_in_order(
+    incumbent: Incumbent, instance: Instance, limits: Limits, effort: Effort
+) -> tuple[str, Formulation | None]:
+    """Offer plans within limits to the incumbent until one settles it, or time or ideas run out.
 
     Returns:
         As `solve_within_deadline`.
     """
-    deadline = instance.problem.deadline_seconds
-    if deadline is not None:
-        return solve_within_deadline(incumbent, instance, deadline, limits)
-    outcome, model = attempt(incumbent, instance, None, limits)
+    timing = relaxed_timing(instance, limits)
+    if timing is not None:
+        return solve_within_deadline(incumbent, instance, limits, timing, effort)
+    outcome, model = attempt(incumbent, instance, limits, None, effort)
     return outcome.status, model
 
 
 def solve_within_deadline(
-    incumbent: Incumbent, instance: Instance, deadline_seconds: float, limits: SearchLimits
+    incumbent: Incumbent, instance: Instance, limits: Limits, exact: Timing, effort: Effort
 ) -> tuple[str, Formulation | None]:
     """Offer plans within a budget and a deadline to the incumbent until one settles it, or time or ideas run out.
 
     Returns:
         How it ended, "infeasible" if a relaxation has no solution; and the last relaxation that was solved.
     """
-    end = time.monotonic() + limits.time_limit_seconds
+    end = time.monotonic() + effort.time_limit_seconds
     proving: Formulation | None = None
-    exact = relaxed_timing(instance, deadline_seconds)
     for turn in _turns(instance, exact):
         timing = turn
         if incumbent.steps is not None and not timing.leaves_none_out:
             break
-        turn_end = time.monotonic() + TURN_SHARE * limits.until(end).time_limit_seconds
+        turn_end = time.monotonic() + TURN_SHARE * effort.until(end).time_limit_seconds
         for _ in range(MOST_ROUNDS):
-            left = limits.until(turn_end if incumbent.steps is None and timing.leaves_none_out else end)
+            left = effort.until(turn_end if incumbent.steps is None and timing.leaves_none_out else end)
             if not timing.limits_transfers:
-                left = replace(left, patience_iterations=min(PATIENCE, PATIENCE_SHARE * limits.most_iterations))
-            outcome, model = attempt(incumbent, instance, timing, left)
+                left = replace(left, patience_iterations=min(PATIENCE, PATIENCE_SHARE * effort.most_iterations))
+            outcome, model = attempt(incumbent, instance, limits, timing, left)
             proving = model if model.proves else proving
             if outcome.status == "infeasible" and model.proves:
                 return "infeasible", proving
-            if incumbent.settles(limits) or incumbent.is_over(limits, end) or outcome.status == "interrupted":
+            if incumbent.settles(effort) or incumbent.is_over(effort, end) or outcome.status == "interrupted":
                 return ("time_limit" if outcome.status == "infeasible" else outcome.status), proving
             if outcome.x is None or not timing.limits_transfers or timing.charged:
                 break

@@ -12,17 +12,19 @@ Two nodes: a makes k of 8 bytes, b reads it; a node between them exceeds the bud
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Liveness, Profile
+from poet_onnx.scheduling.transfer_limits import transfer_rows
 
 if TYPE_CHECKING:
-    from pyscipopt import Model, Variable
+    from pyscipopt import Variable
 
 SMALLEST_SHARE = 0.001
 """Of the budget: intervals of smaller values cost nothing here."""
@@ -40,28 +42,23 @@ _Need = tuple[int, dict[int, int]]
 """Bytes that must be elsewhere at some place, and the bytes of each interval that can be."""
 
 
-def least_overhead_in_order(problem: ScheduleProblem, order: Sequence[str]) -> float:
+def least_overhead_in_order(problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> float:
     """Return joules above the base energy that no plan of a problem in an order can stay below."""
     lives = Liveness(problem)
     profile = lives.profile(lives.order_of(order))
-    return least_overhead(lives, Prices.of(lives), profile, problem.budget_bytes or 0)
+    return least_overhead(lives, Prices.of(lives), profile, limits)
 
 
-def least_overhead(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> float:
-    """Return joules that no plan of an order within a budget can stay below, those of the computations aside.
+def least_overhead(lives: Liveness, prices: Prices, profile: Profile, limits: Limits) -> float:
+    """Return joules that no plan of an order within limits can stay below, those of the computations aside.
 
     Args:
-        lives: of the graph, and of the problem with its limit on what is written.
+        lives: of the graph.
         prices: of the device, at least.
         profile: of the order.
-        budget_bytes: bound on the transient peak.
+        limits: what plans must keep to; a deadline is left out.
     """
-    # Imported here, so that an order can be inspected where no solver is installed.
-    from pyscipopt import Model, quicksum
-
-    from poet_onnx.scheduling.interrupts import optimize
-
-    rows = _Rows(lives, prices, profile, budget_bytes)
+    rows = _Rows(lives, prices, profile, limits.transient_bytes)
     needs = rows.needs()
     prices_of = {interval: rows.prices_of(interval) for _, terms in needs for interval in terms}
     largest = max((price for pair in prices_of.values() for price in pair if price < math.inf), default=0.0)
@@ -72,46 +69,79 @@ def least_overhead(lives: Liveness, prices: Prices, profile: Profile, budget_byt
         return math.inf
     if largest <= 0:
         return 0.0
-    scip = Model("relaxation")
-    scip.hideOutput()
-    away: dict[int, list[Variable]] = {}
-    stored: dict[int, Variable] = {}
+    relaxation = _Relaxation(rows, largest)
     for interval, (page, rerun) in prices_of.items():
-        value = int(profile.intervals.value[interval])
-        away[interval] = []
-        if rerun < math.inf:
-            away[interval].append(scip.addVar(vtype="B", obj=rerun * SCALE / largest))
-        if page < math.inf:
-            if value not in stored:
-                stored[value] = scip.addVar(vtype="B", obj=float(prices.page_out[value]) * SCALE / largest)
-            away[interval].append(scip.addVar(vtype="B", obj=page * SCALE / largest))
-            scip.addCons(away[interval][-1] <= stored[value])
-        if len(away[interval]) == 2:
-            scip.addCons(quicksum(away[interval]) <= 1)
-    _limit_written(scip, lives, stored)
+        relaxation.add_interval(interval, page, rerun)
+    relaxation.limit_transfers(limits)
     for need, terms in needs:
-        factors = [(variable, size / need) for interval, size in terms.items() for variable in away[interval]]
+        relaxation.add_need(need, terms)
+    return relaxation.solve()
+
+
+class _Relaxation:
+    """The integer program: variables by number, those of each interval that say where its value is elsewhere."""
+
+    def __init__(self, rows: _Rows, largest: float) -> None:
+        # Imported here, so that an order can be inspected where no solver is installed.
+        from pyscipopt import Model
+
+        self.rows, self.largest = rows, largest
+        self.scip = Model("relaxation")
+        self.scip.hideOutput()
+        self.variables: list[Variable] = []
+        self.away: dict[int, list[int]] = {}
+        self.stored: dict[int, int] = {}
+        self.page_ins: dict[int, int] = {}
+
+    def _variable(self, joules: float) -> int:
+        self.variables.append(self.scip.addVar(vtype="B", obj=joules * SCALE / self.largest))
+        return len(self.variables) - 1
+
+    def add_interval(self, interval: int, page: float, rerun: float) -> None:
+        """Let an interval's value be elsewhere at prices in joules, infinite where it may not."""
+        value = int(self.rows.profile.intervals.value[interval])
+        away = self.away[interval] = []
+        if rerun < math.inf:
+            away.append(self._variable(rerun))
+        if page < math.inf:
+            if value not in self.stored:
+                self.stored[value] = self._variable(float(self.rows.prices.page_out[value]))
+            away.append(self._variable(page))
+            self.page_ins[away[-1]] = int(self.rows.lives.sizes[value])
+            self.scip.addCons(self.variables[away[-1]] <= self.variables[self.stored[value]])
+        if len(away) == 2:
+            self.scip.addCons(self.variables[away[0]] + self.variables[away[1]] <= 1)
+
+    def limit_transfers(self, limits: Limits) -> None:
+        """Add the rows of what a step may move."""
+        from pyscipopt import quicksum
+
+        page_outs = {number: int(self.rows.lives.sizes[value]) for value, number in self.stored.items()}
+        for row in transfer_rows(limits, page_outs, self.page_ins):
+            moved = quicksum(size * self.variables[number] for number, size in row.terms.items())
+            self.scip.addCons(moved <= row.high)
+
+    def add_need(self, need: int, terms: dict[int, int]) -> None:
+        """Ask that so many bytes are elsewhere, of what intervals can free."""
+        factors = [
+            (self.variables[number], size / need) for interval, size in terms.items() for number in self.away[interval]
+        ]
         # A sum of all terms would take PySCIPOpt several times as long to make.
-        row = scip.addCons(factors[0][1] * factors[0][0] >= 1.0)
+        row = self.scip.addCons(factors[0][1] * factors[0][0] >= 1.0)
         for variable, factor in factors[1:]:
-            scip.addCoefLinear(row, variable, factor)
-    scip.setParam("limits/nodes", MOST_NODES)
-    scip.setParam("limits/time", RELAXATION_SECONDS)
-    if optimize(scip):
-        raise KeyboardInterrupt
-    if scip.getStatus() == "infeasible":
-        return math.inf
-    return max(0.0, float(scip.getDualbound())) * largest / SCALE
+            self.scip.addCoefLinear(row, variable, factor)
 
+    def solve(self) -> float:
+        """Return a lower bound in joules; infinite where nothing does."""
+        from poet_onnx.scheduling.interrupts import optimize
 
-def _limit_written(scip: Model, lives: Liveness, stored: Mapping[int, Variable]) -> None:
-    """Add the row of what a step may write, where the problem has such a limit."""
-    from pyscipopt import quicksum
-
-    allowed = lives.problem.max_written_bytes
-    if allowed is not None and stored:
-        unit = max(1, allowed)
-        scip.addCons(quicksum(lives.sizes[value] / unit * level for value, level in stored.items()) <= allowed / unit)
+        self.scip.setParam("limits/nodes", MOST_NODES)
+        self.scip.setParam("limits/time", RELAXATION_SECONDS)
+        if optimize(self.scip):
+            raise KeyboardInterrupt
+        if self.scip.getStatus() == "infeasible":
+            return math.inf
+        return max(0.0, float(self.scip.getDualbound())) * self.largest / SCALE
 
 
 class _Rows:

@@ -57,7 +57,7 @@ class Candidates:
     """The choices of a schedule.
 
     Attributes:
-        instance: the ordered problem, with its budget.
+        instance: the ordered problem.
         units: recompute units, by position of their last node.
         slots: for each stage, the units that may be recomputed just before its node, in topological order.
         ahead: (stage, unit) pairs of slots in which a unit may be recomputed for later stages only.
@@ -79,6 +79,7 @@ class Candidates:
 
 def find_candidates(
     instance: Instance,
+    budget_bytes: int,
     *,
     longest_seconds: float = float("inf"),
     prune: bool = True,
@@ -89,7 +90,8 @@ def find_candidates(
     """Collect all choices that the schedule has under a budget.
 
     Args:
-        instance: the ordered problem, with its budget.
+        instance: the ordered problem.
+        budget_bytes: bound on the transient peak.
         longest_seconds: no recompute may take longer.
         prune: leave out recomputes that cost more energy than storing the result and fetching it, which needs no more
             RAM; nothing is lost where the time of transfers does not matter.
@@ -98,7 +100,7 @@ def find_candidates(
             Without that there are fewer candidates, and no room is set aside for it.
         small_share: of the budget, for small values; default TINY_FRACTION.
     """
-    tiny = _tiny_values(instance, TINY_FRACTION if small_share is None else small_share)
+    tiny = _tiny_values(instance, budget_bytes, TINY_FRACTION if small_share is None else small_share)
     units = _units(instance, tiny) if instance.problem.recompute else ()
     gone = {} if lengthen else {value: instance.last_use(value) for value in tiny}
     never = {number for number, unit in enumerate(units) if unit.seconds > longest_seconds}
@@ -126,10 +128,10 @@ def find_candidates(
     return Candidates(instance, units, slots, pairs, events, last_alive, large_values, hops)
 
 
-def _tiny_values(instance: Instance, share: float) -> frozenset[int]:
+def _tiny_values(instance: Instance, budget_bytes: int, share: float) -> frozenset[int]:
     """Return the smallest values, as many as live together within a share of the budget."""
     levels = [0] * (len(instance.nodes) + 1)
-    limit = share * min(instance.budget_bytes, max(instance.step_bytes(), default=0))
+    limit = share * min(budget_bytes, max(instance.step_bytes(), default=0))
     tiny = set()
     for value in sorted(range(len(instance.values)), key=lambda value: (instance.sizes[value], value)):
         life = range(instance.producer[value], min(instance.last_use(value), len(instance.nodes) - 1) + 1)

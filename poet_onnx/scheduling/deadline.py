@@ -11,12 +11,14 @@ them is 3 F[k] + 2 I[k,0] <= 4 + w, where w is the longest that the step may wai
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from poet_onnx.plan.limits import ROUNDING, Limits
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.memory_rows import Row
 
@@ -29,7 +31,6 @@ class Timing:
     """How a model sees a deadline.
 
     Attributes:
-        deadline_seconds: for the whole step.
         spare_seconds: what it leaves beside the computations, for recomputes and waits.
         charged: share of the transfers' time that counts as waits: 1 where they are synchronous.
         wait_seconds: the longest that the step is assumed to wait for transfers in windows and footprints; infinite if
@@ -39,7 +40,6 @@ class Timing:
         leaves_none_out: every plan that keeps the deadline satisfies the rows.
     """
 
-    deadline_seconds: float
     spare_seconds: float
     charged: float = 0.0
     wait_seconds: float = 0.0
@@ -63,13 +63,18 @@ class Timing:
         return self.charged > 0 or self.wait_seconds < float("inf")
 
 
-def relaxed_timing(instance: Instance, deadline_seconds: float) -> Timing:
-    """Return the relaxation of a deadline, which leaves no plan out; exact where transfers are synchronous."""
-    # The simulator allows for rounding in the same measure.
-    spare = max(0.0, deadline_seconds - instance.base_seconds) + 1e-9 * deadline_seconds
+def relaxed_timing(instance: Instance, limits: Limits) -> Timing | None:
+    """Return the relaxation of a deadline, which leaves no plan out; exact where transfers are synchronous.
+
+    None where there is no deadline.
+    """
+    if limits.deadline_seconds is None:
+        return None
+    deadline_seconds = limits.deadline_seconds
+    spare = max(0.0, deadline_seconds - instance.base_seconds) + ROUNDING * deadline_seconds
     if instance.problem.costs.asynchronous:
-        return Timing(deadline_seconds, spare, wait_seconds=spare)
-    return Timing(deadline_seconds, spare, charged=1.0, wait_seconds=float("inf"))
+        return Timing(spare, wait_seconds=spare)
+    return Timing(spare, charged=1.0, wait_seconds=float("inf"))
 
 
 def clock_seconds(instance: Instance) -> list[float]:
@@ -109,7 +114,7 @@ def add_time_rows(model: Formulation, timing: Timing) -> None:
     charged = {variable: timing.charged * seconds for variable, seconds in transfers.items() if timing.charged}
     add_row(model, {**work, **charged}, timing.spare_seconds)
     if timing.limits_transfers:
-        add_row(model, transfers, timing.deadline_seconds)
+        add_row(model, transfers, model.limits.deadline_seconds or math.inf)
     clock = clock_seconds(candidates.instance)
     for first, end in timing.windows:
         outside = _work_outside(model, first, end + 1)
@@ -158,7 +163,7 @@ def crowded_windows(model: Formulation, x: Sequence[float], timing: Timing, *, m
             inside = redone[due + 1] - redone[first]
             room = clock[due] - clock[first] + timing.wait_seconds - (redone[-1] - inside)
             worst = max(worst, (load - room, due))
-        if worst[0] > 1e-9 * timing.deadline_seconds:
+        if worst[0] > ROUNDING * (model.limits.deadline_seconds or 0.0):
             crowded.append((-worst[0], first, worst[1]))
     windows = [(first, end) for _, first, end in sorted(crowded)[:most]]
     begins, ends = (tuple(sorted({window[side] for window in windows})) for side in (0, 1))

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.liveness import Integers, Liveness, Profile
-from poet_onnx.scheduling.written import first_page_outs
+from poet_onnx.scheduling.transfer_limits import forbidden
 
 Numbers = NDArray[np.float64]
 
@@ -87,12 +88,13 @@ class Eviction:
         lives: Liveness,
         prices: Prices,
         profile: Profile,
-        budget_bytes: int,
+        limits: Limits,
         *,
         held: frozenset[tuple[int, int]] = frozenset(),
     ) -> None:
         """Start with everything in RAM; values of `held` (value, start of the interval) come back by page-in alone."""
-        self.lives, self.prices, self.profile = lives, prices, profile
+        self.lives, self.prices, self.profile, self.limits = lives, prices, profile, limits
+        budget_bytes = limits.transient_bytes
         self.excess: Integers = profile.levels - budget_bytes
         intervals = profile.intervals
         above = np.concatenate(([0], np.cumsum(self.excess > 0)))
@@ -261,12 +263,12 @@ class Eviction:
         return self.prices.page_in[value] + self.prices.page_out[value] / np.maximum(self.paged[value], 1)
 
     def _page_out_price(self) -> Numbers:
-        """Return the joules that writing each value adds to what is written so far."""
-        allowed_bytes = self.lives.problem.max_written_bytes
-        return first_page_outs(self.prices.page_out, self.lives.sizes, self.paged, allowed_bytes)
+        """Return the joules that writing each value adds: none if it is written anyway, infinite if it may not move."""
+        added = np.where(self.paged > 0, 0.0, self.prices.page_out)
+        return np.where(forbidden(self.limits, self.lives.sizes, self.paged), math.inf, added)
 
     def _is_worth_storing(self, interval: int) -> bool:
-        """Return whether a page-in alone is cheaper than making a value again, and the value may be written."""
+        """Return whether a page-in alone is cheaper than making a value again, and the value may move."""
         value = self.value[interval]
         price = self.prices.page_in[value]
         return bool(price < self.rerun[interval] and self._page_out_price()[value] < math.inf)
@@ -329,9 +331,9 @@ class _Saved:
 
 
 def evict(
-    lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int, *, at_peak: bool = True
+    lives: Liveness, prices: Prices, profile: Profile, limits: Limits, *, at_peak: bool = True
 ) -> Eviction | None:
-    """Return a quick plan that keeps to a budget, or None if none was found.
+    """Return a quick plan that keeps to the limits but the deadline, or None if none was found.
 
     Where the recomputes that were chosen hold too much in RAM they are forbidden and all starts anew; if that does not
     help, everything is paged, and what is cheaper to make again is made again then.
@@ -339,7 +341,7 @@ def evict(
     held: frozenset[tuple[int, int]] = frozenset()
     visits = 0
     for _ in range(MOST_RESTARTS):
-        plan = Eviction(lives, prices, profile, budget_bytes, held=held)
+        plan = Eviction(lives, prices, profile, limits, held=held)
         plan.visits += visits
         if plan.fill(at_peak=at_peak):
             plan.prune()
@@ -349,7 +351,7 @@ def evict(
         if guilty <= held:
             break
         held |= guilty
-    plan = Eviction(lives, prices, profile, budget_bytes)
+    plan = Eviction(lives, prices, profile, limits)
     plan.visits += visits
     reruns = plan.rerun.copy()
     plan.rerun[:] = math.inf

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import ALL_PLANS, Certificate, Plan, PlanClass, Prediction, Step, gaps
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.model import Formulation
 from poet_onnx.scheduling.steps import steps_of_assignment
@@ -56,8 +57,8 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchLimits:
-    """When to stop: at both gaps, or at the time limit.
+class Effort:
+    """When a search stops: at both gaps, or at the time limit.
 
     Attributes:
         gap: (objective - bound) / objective, energy of the whole step.
@@ -77,8 +78,8 @@ class SearchLimits:
     most_iterations: float = math.inf
     patience_iterations: float = math.inf
 
-    def until(self, end: float) -> SearchLimits:
-        """Return the limits with the time that is left up to a moment of `time.monotonic`."""
+    def until(self, end: float) -> Effort:
+        """Return the effort with the time that is left up to a moment of `time.monotonic`."""
         return replace(self, time_limit_seconds=seconds_until(end))
 
 
@@ -135,6 +136,7 @@ class Incumbent:
     def __init__(
         self,
         problem: ScheduleProblem,
+        limits: Limits,
         base_joules: float,
         progress: Callable[[Progress], None] | None,
         begin: float | None = None,
@@ -147,12 +149,7 @@ class Incumbent:
         self.bound = Bound.base(base_joules)
         self.iterations = 0
         self.refused: list[str] = []
-        self._problem = problem
-        self._timeless = replace(problem, deadline_seconds=None)
-        # The simulator allows for rounding in the same measure.
-        self._latest_seconds = (
-            float("inf") if problem.deadline_seconds is None else problem.deadline_seconds * (1 + 1e-9)
-        )
+        self._problem, self._limits = problem, limits
         self._progress = progress
         self._reported = time.monotonic()
         self._begin = self._reported if begin is None else begin
@@ -175,7 +172,7 @@ class Incumbent:
         if self.steps is None and prediction.seconds < self.fastest_seconds:
             self.start = steps
         self.fastest_seconds = min(self.fastest_seconds, prediction.seconds)
-        if prediction.seconds > self._latest_seconds:
+        if prediction.seconds > self._limits.latest_seconds:
             return False
         if self.prediction is None or prediction.energy_joules < self.prediction.energy_joules:
             self.start = self.steps = steps
@@ -185,12 +182,13 @@ class Incumbent:
 
     def _placed(self, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], Prediction]:
         """Spread the transfers of a plan, thoroughly if the deadline is near."""
+        timeless = self._limits.without_deadline()
         if self._problem.costs.asynchronous:
-            steps = spread_out(self._problem, steps)
-        prediction = simulate(self._timeless, steps)
-        if self._latest_seconds < prediction.seconds < HOPELESS * self._latest_seconds:
-            steps = overlap(self._problem, steps)
-            prediction = simulate(self._timeless, steps)
+            steps = spread_out(self._problem, self._limits, steps)
+        prediction = simulate(self._problem, steps, timeless)
+        if self._limits.latest_seconds < prediction.seconds < HOPELESS * self._limits.latest_seconds:
+            steps = overlap(self._problem, self._limits, steps)
+            prediction = simulate(self._problem, steps, timeless)
         return steps, prediction
 
     def lift(self, overhead_joules: float, covers: PlanClass) -> None:
@@ -208,26 +206,27 @@ class Incumbent:
         gap = max(0.0, self.joules - self.bound.joules) / self.joules if found else float("inf")
         self._progress(Progress(self.joules, self.bound.joules, gap, self._reported - self._begin))
 
-    def is_over(self, limits: SearchLimits, end: float) -> bool:
+    def is_over(self, effort: Effort, end: float) -> bool:
         """Return whether all iterations are spent, or a moment of `time.monotonic` has come."""
-        return self.iterations >= limits.most_iterations or time.monotonic() >= end
+        return self.iterations >= effort.most_iterations or time.monotonic() >= end
 
-    def settles(self, limits: SearchLimits) -> bool:
+    def settles(self, effort: Effort) -> bool:
         """Return whether the plan is as close to the bound as was asked for, or none can be as cheap as a known one."""
-        if self.bound.joules >= limits.known_joules:
+        if self.bound.joules >= effort.known_joules:
             return True
         if self.steps is None:
             return False
         gap, overhead = self.joules - self.bound.joules, self.joules - self.base_joules
-        return gap <= limits.gap * self.joules * (1 + 1e-9) and gap <= limits.overhead_gap * overhead * (1 + 1e-6)
+        return gap <= effort.gap * self.joules * (1 + 1e-9) and gap <= effort.overhead_gap * overhead * (1 + 1e-6)
 
 
 def certified(
     problem: ScheduleProblem,
+    limits: Limits,
     steps: tuple[Step, ...],
     bound: Bound,
     *,
-    limits: SearchLimits,
+    effort: Effort,
     ending: str,
     begin: float,
 ) -> Plan:
@@ -235,16 +234,17 @@ def certified(
 
     Args:
         problem: what was planned.
+        limits: that the plan must keep.
         steps: of the plan.
         bound: what is proven.
-        limits: of the search: its gap, and its seed.
+        effort: of the search: its gap, and its seed.
         ending: status where the gap was not reached; "not_needed" where everything fits as it is.
         begin: when the search began.
 
     Raises:
         CheckFailedError: if the simulator does not accept the steps.
     """
-    prediction = simulate(problem, steps)
+    prediction = simulate(problem, steps, limits)
     energy, solver, status = prediction.energy_joules, "none", ending
     bound_joules = min(energy, bound.joules)
     gap, overhead_gap = gaps(energy, bound_joules, problem.base_joules)
@@ -253,7 +253,7 @@ def certified(
 
         solver = solver_name()
         # Here and not before, for placing the transfers may have saved energy.
-        status = "optimal" if energy - bound_joules <= (limits.gap + ROUNDING) * energy else ending
+        status = "optimal" if energy - bound_joules <= (effort.gap + ROUNDING) * energy else ending
     certificate = Certificate(
         status=status,
         objective_joules=energy,
@@ -263,17 +263,15 @@ def certified(
         covers=bound.covers,
         wide_bound_joules=min(energy, bound.wide_joules),
         solver=solver,
-        seed=limits.seed,
+        seed=effort.seed,
         threads=1,
         solve_seconds=time.monotonic() - begin,
     )
     return Plan(
         fingerprint=problem.graph.fingerprint,
         device=problem.costs.device,
-        budget_bytes=problem.budget_bytes,
-        deadline_seconds=problem.deadline_seconds,
-        max_written_bytes=problem.max_written_bytes,
         steps=steps,
         prediction=prediction,
         certificate=certificate,
+        **asdict(limits),
     )

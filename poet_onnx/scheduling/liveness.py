@@ -7,7 +7,7 @@ not depend on the order; what one means for the memory of a whole step is known 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -63,17 +63,6 @@ class Instance:
     def views(self) -> tuple[Node, ...]:
         """Return the nodes that are views."""
         return tuple(node for node in self.problem.graph.nodes if node.view)
-
-    def within(self, budget_bytes: int) -> Instance:
-        """Return the same problem with another budget."""
-        return replace(self, problem=replace(self.problem, budget_bytes=budget_bytes))
-
-    @property
-    def budget_bytes(self) -> int:
-        """Return the budget; what has none needs no model."""
-        if self.problem.budget_bytes is None:
-            raise CheckFailedError("A schedule without a budget needs no model.")
-        return self.problem.budget_bytes
 
     def last_use(self, value: int) -> int:
         """Return the position after which a value is not needed; the end of the order for a kept one."""

@@ -67,7 +67,7 @@ def fitted(model: Formulation, x: list[float]) -> list[float] | None:
         model: what is assigned; the rows of time and of bytes written may be exceeded.
         x: satisfies all rows but, perhaps, these and those of memory.
     """
-    search = _Search(replace(model, time=[], written=[]), x, MOST_CHANGES)
+    search = _Search(replace(model, time=[], moved=[]), x, MOST_CHANGES)
     return search.x if search.fit() else None
 
 

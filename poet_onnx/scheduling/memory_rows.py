@@ -241,7 +241,7 @@ def memory_rows(model: Formulation, *, counts_tokens: bool = False) -> MemoryRow
     candidates = model.candidates
     instance = candidates.instance
     always = _always_bytes(candidates, 0 if counts_tokens or not model.page_out else candidates.large_values)
-    builder = MemoryBuilder(model.budget_bytes)
+    builder = MemoryBuilder(model.limits.transient_bytes)
     at: list[list[tuple[int, int]]] = [[] for _ in instance.nodes]
     for value, events in candidates.events.items():
         _wait(model, builder, value)

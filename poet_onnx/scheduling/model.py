@@ -15,7 +15,7 @@ a later slot of the same stage):
     (6)   R[s,u] <= sum R[s,readers of u] (+ S[k,i+1] of its outputs k where an input of u is in RAM anyway)
                                                   unless the stage's node reads u
     (7)   what these rows imply for whole numbers, looked for where relaxations violate it, see `Ancestry`
-    (8)   bytes written <= what a step may write, see `written`
+    (8)   bytes moved <= what a step may move, see `transfer_limits`
 
 (4) counts a value while it is retained, from its slot or page-in to the last slot that needs it, and to the node that
 reads it; Y >= R of every reader at or behind the slot, Y >= next Y, last Y >= S[k,i+1], first Y >= R_own. Where other
@@ -33,11 +33,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.choices import Candidates, Event, find_candidates
 from poet_onnx.scheduling.deadline import Timing, add_footprints, add_time_rows
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.memory_rows import TOKEN_BYTES_EACH, Ceilings, MemoryRows, Row, memory_rows
-from poet_onnx.scheduling.written import add_written_row
+from poet_onnx.scheduling.transfer_limits import add_transfer_rows
 
 TOKENS_SHARE = 0.05
 """Of the budget, for the tokens of all transfers that there could be, before they are counted one by one."""
@@ -74,13 +75,12 @@ class Formulation:
 
     Attributes:
         candidates: the choices it was built from.
-        budget_bytes: right-hand side of the memory rows.
-        deadline_seconds: what the rows of time were made for; None for none.
+        limits: what the rows were made for.
         cost: objective coefficient of each variable, joules.
         binary: whether each variable is integral; all lie in [0, 1].
         rows: rows (1) to (3), (6) and those of Y.
         time: rows (5), all of the form terms <= high, in seconds.
-        written: row (8), or none.
+        moved: rows (8), all of the form terms <= high.
         memory: rows (4).
         leaving: for values whose page-out takes so long that they stay in RAM for it, the variable that says so.
         leaving_until: the stage up to which they do.
@@ -90,13 +90,12 @@ class Formulation:
     """
 
     candidates: Candidates
-    budget_bytes: int
-    deadline_seconds: float | None = None
+    limits: Limits
     cost: list[float] = field(default_factory=list)
     binary: list[bool] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     time: list[Row] = field(default_factory=list)
-    written: list[Row] = field(default_factory=list)
+    moved: list[Row] = field(default_factory=list)
     memory: MemoryRows = field(default_factory=MemoryRows)
     leaving: dict[int, int] = field(default_factory=dict)
     leaving_until: dict[int, int] = field(default_factory=dict)
@@ -156,7 +155,7 @@ class Formulation:
 
     def ceilings(self) -> Ceilings:
         """Return the rows of memory, time and bytes written in a form that is quick to evaluate."""
-        return Ceilings(self.memory, [*self.time, *self.written], len(self.cost))
+        return Ceilings(self.memory, [*self.time, *self.moved], len(self.cost))
 
     def useful(self, restores: Restores) -> Restores:
         """Return the restores that something needs; a solver within its gap may leave others."""
@@ -225,6 +224,7 @@ class Formulation:
 
 def formulate(
     instance: Instance,
+    limits: Limits,
     timing: Timing | None = None,
     *,
     may_count_all: bool = True,
@@ -238,36 +238,39 @@ def formulate(
     more variables and longer rows, for which the solver takes several times as long.
 
     Args:
-        instance: the ordered problem, with its budget; its own deadline is not looked at.
-        timing: how the model sees the deadline; None for none.
+        instance: the ordered problem.
+        limits: what plans must keep to.
+        timing: how the model sees the deadline; None where that is to be left out.
         may_count_all: whether the last of these may be done.
     """
     paging = replace(instance, problem=replace(instance.problem, recompute=False))
     tokens_bytes = TOKEN_BYTES_EACH * len(instance.values) if instance.problem.paging else 0
-    is_crowded = may_count_all and tokens_bytes > TOKENS_SHARE * instance.budget_bytes
-    model = _formulate(instance, timing, counts_all=is_crowded)
+    is_crowded = may_count_all and tokens_bytes > TOKENS_SHARE * limits.transient_bytes
+    model = _formulate(instance, limits, timing, counts_all=is_crowded)
     for counts_all in range(is_crowded, may_count_all + 1):
         for source in (instance, paging) if instance.problem.paging else (instance,):
-            if model.memory.fixed_bytes <= instance.budget_bytes:
+            if model.memory.fixed_bytes <= limits.transient_bytes:
                 return model
-            model = _formulate(source, timing, lengthen=False, counts_all=bool(counts_all))
+            model = _formulate(source, limits, timing, lengthen=False, counts_all=bool(counts_all))
     return model
 
 
-def _formulate(instance: Instance, timing: Timing | None, *, lengthen: bool = True, counts_all: bool) -> Formulation:
+def _formulate(
+    instance: Instance, limits: Limits, timing: Timing | None, *, lengthen: bool = True, counts_all: bool
+) -> Formulation:
     is_timed = timing is not None and timing.limits_transfers
     candidates = find_candidates(
         instance,
+        limits.transient_bytes,
         longest_seconds=float("inf") if timing is None else timing.spare_seconds,
         # Where only the time of transfers could speak for a recompute, a model that leaves plans out leaves it out too.
-        prune=instance.problem.max_written_bytes is None
+        prune=not any(limits.on_transfers())
         and not (timing is not None and is_timed and timing.leaves_none_out and instance.problem.costs.asynchronous),
         time_matters=is_timed,
         lengthen=lengthen,
         small_share=0.0 if counts_all else None,
     )
-    deadline_seconds = None if timing is None else timing.deadline_seconds
-    model = Formulation(candidates, instance.budget_bytes, deadline_seconds)
+    model = Formulation(candidates, limits)
     model.proves = timing is None or timing.leaves_none_out
     _add_variables(model)
     _add_restore_rows(model)
@@ -275,7 +278,7 @@ def _formulate(instance: Instance, timing: Timing | None, *, lengthen: bool = Tr
     if timing is not None:
         add_footprints(model, timing)
         add_time_rows(model, timing)
-    add_written_row(model)
+    add_transfer_rows(model)
     _add_fetch_rows(model)
     model.memory = memory_rows(model, counts_tokens=counts_all)
     return model

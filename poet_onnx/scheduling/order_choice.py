@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
@@ -61,6 +61,7 @@ class OrderChoice:
 
 def order_for(
     problem: ScheduleProblem,
+    limits: Limits,
     *,
     seconds: float = 20.0,
     seed: int = 0,
@@ -70,17 +71,16 @@ def order_for(
     """Return the order in which the cheapest plan within a budget was found if it beats all of the memory-aware order.
 
     Args:
-        problem: with its budget.
+        problem: to plan.
+        limits: what the plan must keep to.
         seconds: of the processor, half of them for the search; a guard against large graphs on slow machines only, and
             the answer depends on the rest alone where it is not reached.
         seed: of the random moves.
         baseline: the memory-aware order, if it is known.
         found: called with the steps of each plan that the simulator accepts, in whatever order.
     """
-    begin, budget_bytes = time.thread_time(), problem.budget_bytes
-    if budget_bytes is None:
-        raise CheckFailedError("Without a budget every order costs the same.")
-    judge = _Judge(Network.of(problem, baseline or memory_aware_order(problem)), budget_bytes, begin + seconds / 2)
+    begin, budget_bytes = time.thread_time(), limits.transient_bytes
+    judge = _Judge(Network.of(problem, baseline or memory_aware_order(problem)), limits, begin + seconds / 2)
     baseline_profile = judge.network.baseline
     base = judge.quick_plan(baseline_profile)
     if base is not None and found is not None:
@@ -92,14 +92,14 @@ def order_for(
         if time.thread_time() > begin + seconds:
             break
         quick = judge.quick_plan(candidate.profile)
-        if quick is not None and (plan is None or quick.rank(problem) < plan.rank(problem)):
+        if quick is not None and (plan is None or quick.rank(limits) < plan.rank(limits)):
             best, name, plan = candidate.profile, candidate.baseline, quick
     if plan is not None and plan is not base and found is not None:
         found(plan.steps)
     if best is baseline_profile or plan is None:
         return judge.choice(BASELINE, baseline_profile, base, base)
     bound = judge.bound(baseline_profile)
-    late, joules = plan.rank(problem)
+    late, joules = plan.rank(limits)
     if not late and joules < bound:
         return judge.choice(name, best, plan, base, bound)
     return replace(
@@ -109,10 +109,10 @@ def order_for(
 
 @dataclass(frozen=True)
 class _Judge:
-    """What orders are worth at a budget; `end` is the processor's time at which searches give up."""
+    """What orders are worth within limits; `end` is the processor's time at which searches give up."""
 
     network: Network
-    budget_bytes: int
+    limits: Limits
     end: float
 
     @property
@@ -123,14 +123,14 @@ class _Judge:
 
     def candidates(self, seed: int) -> list[Candidate]:
         """Return orders other than the baseline's, the most promising first."""
-        search = OrderSearch(self.network, self.budget_bytes, self.end, seed)
+        search = OrderSearch(self.network, self.limits, self.end, seed)
         found = self._others(search.candidates())
         if min((one.joules for one in found), default=0.0) <= WORTHWHILE * self.network.problem.base_joules:
             return found
         for smaller in self._smaller_budgets():
             if time.thread_time() > self.end:
                 break
-            others = OrderSearch(self.network, smaller, self.end, seed).restarted()
+            others = OrderSearch(self.network, self.limits.within(smaller), self.end, seed).restarted()
             found += [search.candidate(other.baseline, other.profile) for other in others[:CHOSEN]]
         found = ranked(found)
         found += [search.polished(one) for one in found[:CHOSEN]]
@@ -147,23 +147,24 @@ class _Judge:
         low, high = 0, baseline.peak_bytes
         while high - low > max(1, high // 1000) and time.thread_time() < self.end:
             middle = (low + high) // 2
-            if evict(self.network.lives, self.network.prices, baseline, middle) is None:
+            if evict(self.network.lives, self.network.prices, baseline, self.limits.within(middle)) is None:
                 low = middle
             else:
                 high = middle
-        if high > self.budget_bytes:
+        budget_bytes = self.limits.transient_bytes
+        if high > budget_bytes:
             return []
-        steps = math.floor(math.log(self.budget_bytes / high, BUDGET_RATIO))
+        steps = math.floor(math.log(budget_bytes / high, BUDGET_RATIO))
         return [round(high * BUDGET_RATIO**step) for step in range(max(0, steps - 1), steps + 1)]
 
     def quick_plan(self, profile: Profile) -> QuickPlan | None:
         """Return the best quick plan of an order that the simulator accepts."""
-        return quick_plan(self.network.lives, self.network.prices, profile, self.budget_bytes)
+        return quick_plan(self.network.lives, self.network.prices, profile, self.limits)
 
     def bound(self, profile: Profile) -> float:
         """Return joules of the step that no plan of an order costs less than."""
         lives = self.network.lives
-        least = least_overhead(lives, Prices.of(lives), profile, self.budget_bytes)
+        least = least_overhead(lives, Prices.of(lives), profile, self.limits)
         return self.network.problem.base_joules + least
 
     def choice(

@@ -17,6 +17,7 @@ from itertools import cycle
 
 import numpy as np
 
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.liveness import Liveness, Profile, file_order
@@ -70,10 +71,10 @@ def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class Network:
-    """What searches for any budget share.
+    """What searches for any limits share.
 
     Attributes:
-        problem: its budget is not looked at.
+        problem: that is planned.
         dependencies: which nodes must run before which.
         lives: of the graph's values.
         prices: of the device.
@@ -121,13 +122,14 @@ class OrderSearch:
 
     Args:
         network: what is ordered.
-        budget_bytes: bound on the transient peak.
+        limits: what quick plans keep to; a deadline is not looked at.
         end: time of the processor, in seconds, at which the search gives up; a guard.
         seed: of the random moves.
     """
 
-    def __init__(self, network: Network, budget_bytes: int, end: float, seed: int) -> None:
-        self.network, self.budget_bytes, self.end = network, budget_bytes, end
+    def __init__(self, network: Network, limits: Limits, end: float, seed: int) -> None:
+        self.network, self.limits, self.end = network, limits, end
+        self.budget_bytes = limits.transient_bytes
         self.lives, self.mover, self.kinds = network.lives, network.mover, network.kinds
         self.random = random.Random(seed)
         self.work = 0
@@ -166,7 +168,7 @@ class OrderSearch:
     def _joules(self, profile: Profile) -> float:
         """Return what the quick plan of an order costs above the computations, infinite if there is none."""
         self.work += WORK_PER_TRIAL + len(profile.order)
-        plan = evict(self.lives, self.network.prices, profile, self.budget_bytes)
+        plan = evict(self.lives, self.network.prices, profile, self.limits)
         if plan is None:
             return math.inf
         self.work += plan.visits

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Plan, Prediction, Step
+from poet_onnx.plan.limits import UNLIMITED, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import solve_in_order
 from poet_onnx.scheduling.bound import least_overhead
@@ -19,9 +20,9 @@ from poet_onnx.scheduling.incumbent import (
     LEAST_SECONDS,
     ROUNDING,
     Bound,
+    Effort,
     Incumbent,
     Progress,
-    SearchLimits,
     certified,
     overhead_gap_of,
 )
@@ -53,6 +54,7 @@ def ordered_steps(order: Sequence[str]) -> tuple[Step, ...]:
 
 def schedule(
     problem: ScheduleProblem,
+    limits: Limits = UNLIMITED,
     *,
     gap: float = 0.01,
     time_limit_seconds: float = 60.0,
@@ -64,10 +66,11 @@ def schedule(
     worth_joules: float = math.inf,
     explains: bool = True,
 ) -> Plan:
-    """Find the plan of least energy within the problem's limits.
+    """Find the plan of least energy within limits.
 
     Args:
         problem: what to plan.
+        limits: what the plan must keep to.
         gap: stop when (energy - bound) / energy is at most this.
         time_limit_seconds: of the solver; the best plan found by then is returned.
         seed: of the solver.
@@ -84,14 +87,14 @@ def schedule(
         InfeasibleError: if no plan keeps to the limits; it says what would do.
         LimitReachedError: if the time limit came before any plan was found.
     """
-    limits = SearchLimits(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
-    run = _Run(problem, limits, progress, baseline)
+    effort = Effort(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
+    run = _Run(problem, limits, effort, progress, baseline)
     for steps in known:
         run.take(steps)
     try:
         if order is not None:
             return run.in_order(tuple(order))
-        if problem.budget_bytes is None:
+        if limits.budget_bytes is None:
             return run.in_order(run.baseline)
         return run.in_best_order()
     except (NoneExistsError, NothingFoundError) as failure:
@@ -122,7 +125,8 @@ class _Run:
 
     Attributes:
         problem: what to plan.
-        limits: when to stop.
+        limits: what the plan must keep to.
+        effort: when to stop.
         progress: told how far the search is.
         known_baseline: the memory-aware order, if it was made before.
         begin: when the search began.
@@ -132,7 +136,8 @@ class _Run:
     """
 
     problem: ScheduleProblem
-    limits: SearchLimits
+    limits: Limits
+    effort: Effort
     progress: Callable[[Progress], None] | None
     known_baseline: Sequence[str] | None
     begin: float = field(default_factory=time.monotonic)
@@ -141,7 +146,7 @@ class _Run:
     ending: str = "feasible"
 
     def __post_init__(self) -> None:
-        self.end = self.begin + self.limits.time_limit_seconds
+        self.end = self.begin + self.effort.time_limit_seconds
 
     @cached_property
     def baseline(self) -> tuple[str, ...]:
@@ -151,11 +156,12 @@ class _Run:
     def in_best_order(self) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
         try:
-            seconds = ORDER_SHARE * self.limits.time_limit_seconds
+            seconds = ORDER_SHARE * self.effort.time_limit_seconds
             choice = order_for(
                 self.problem,
+                self.limits,
                 seconds=seconds,
-                seed=self.limits.seed,
+                seed=self.effort.seed,
                 baseline=self.baseline,
                 found=self.take,
             )
@@ -188,7 +194,7 @@ class _Run:
             try:
                 plans.append(self.in_order(order))
                 known = min(plan.certificate.objective_joules for plan in plans)
-                self.limits = replace(self.limits, known_joules=min(known, self.limits.known_joules))
+                self.effort = replace(self.effort, known_joules=min(known, self.effort.known_joules))
             except (InfeasibleError, LimitReachedError) as error:
                 failures[order] = error
             except KeyboardInterrupt:
@@ -224,7 +230,7 @@ class _Run:
 
     def take(self, steps: tuple[Step, ...]) -> None:
         """Take a plan that was found before or on the way to an order, if it keeps the limits."""
-        incumbent = Incumbent(self.problem, self.problem.base_joules, self.progress, self.begin)
+        incumbent = Incumbent(self.problem, self.limits, self.problem.base_joules, self.progress, self.begin)
         try:
             incumbent.offer_steps(steps)
         finally:  # an interrupt may come as it is told of
@@ -233,7 +239,7 @@ class _Run:
 
     def _incumbent(self, order: tuple[str, ...]) -> Incumbent:
         """Return what is known so far of an order; plans in others may be cheaper than its bound."""
-        incumbent = Incumbent(self.problem, self.problem.base_joules, self.progress, self.begin)
+        incumbent = Incumbent(self.problem, self.limits, self.problem.base_joules, self.progress, self.begin)
         for known in self.known:
             if known.order == order:
                 incumbent.take(known.steps, known.prediction)
@@ -241,46 +247,45 @@ class _Run:
 
     def in_order(self, order: tuple[str, ...]) -> Plan:
         """Schedule in one order."""
-        problem = self.problem
+        problem, limits = self.problem, self.limits
         instance = build_instance(problem, order)
         steps = ordered_steps(order)
-        unlimited = simulate(problem.unlimited(), steps)
-        deadline = problem.deadline_seconds
+        unlimited = simulate(problem, steps)
+        deadline = limits.deadline_seconds
         if deadline is not None and unlimited.seconds > deadline:
             raise InfeasibleError(
                 f"No plan meets a deadline of {deadline:.6g} s: the computations alone take {unlimited.seconds:.6g} s; "
                 "give at least that."
             )
-        if problem.budget_bytes is None or unlimited.transient_peak_bytes <= problem.budget_bytes:
+        if limits.budget_bytes is None or unlimited.transient_peak_bytes <= limits.budget_bytes:
             return self._plan(steps, Bound.base(unlimited.energy_joules), is_needed=False)
         incumbent = self._incumbent(order)
         self._bounded(incumbent, instance)
         if incumbent.steps is None and self.ending == "interrupted":
             raise KeyboardInterrupt
         if incumbent.steps is None:
-            raise NothingFoundError(problem, order, incumbent.fastest_seconds)
+            raise NothingFoundError(problem, limits, order, incumbent.fastest_seconds)
         return self._plan(self._just_in_time(incumbent.steps), incumbent.bound)
 
     def _bounded(self, incumbent: Incumbent, instance: Instance) -> None:
         """Bound all that is allowed in an order, and solve where that does not settle it."""
         lives = Liveness(self.problem)
         profile = lives.profile(lives.order_of([node.name for node in instance.nodes]))
-        budget = self.problem.budget_bytes or 0
         try:
-            quick = None if incumbent.steps else quick_plan(lives, Prices.of(lives), profile, budget)
+            quick = None if incumbent.steps else quick_plan(lives, Prices.of(lives), profile, self.limits)
             if quick is not None:
                 incumbent.offer_steps(quick.steps)
-            least = least_overhead(lives, Prices.of(lives), profile, budget)
+            least = least_overhead(lives, Prices.of(lives), profile, self.limits)
         except KeyboardInterrupt:
             self.ending = "interrupted"
             return
         wide = class_in_order(self.problem)
         if math.isinf(least):
-            raise NoneExistsError(instance, wide)
+            raise NoneExistsError(instance, self.limits, wide)
         incumbent.lift(least, wide)
         # The solver goes on when the asked gaps are reached, and so mostly ends below them; so must what replaces it.
-        limits = self.limits
-        near = replace(limits, gap=NEAR * limits.gap, overhead_gap=NEAR * limits.overhead_gap)
+        effort = self.effort
+        near = replace(effort, gap=NEAR * effort.gap, overhead_gap=NEAR * effort.overhead_gap)
         is_settled = incumbent.settles(near)
         if not is_settled and incumbent.steps is not None and time.monotonic() > self.end:
             self.ending = "time_limit"
@@ -289,10 +294,10 @@ class _Run:
 
     def _solve(self, incumbent: Incumbent, instance: Instance) -> None:
         """Offer plans to the incumbent until one settles it."""
-        check_large_nodes(instance)
+        check_large_nodes(instance, self.limits)
         model: Formulation | None
         try:
-            status, model = solve_in_order(incumbent, instance, self.limits.until(self.end))
+            status, model = solve_in_order(incumbent, instance, self.limits, self.effort.until(self.end))
         except KeyboardInterrupt:
             status, model = "interrupted", None
         if status == "infeasible" and model is not None and incumbent.steps is None:
@@ -302,7 +307,8 @@ class _Run:
 
     def _solve_without_paging(self, incumbent: Incumbent, instance: Instance, refuted: Formulation) -> None:
         """Solve with recompute alone, which needs no tokens: where these are what does not fit, there may be a plan."""
-        problem, none_exists = instance.problem, NoneExistsError(instance, solver_class(refuted.candidates))
+        problem = instance.problem
+        none_exists = NoneExistsError(instance, self.limits, solver_class(refuted.candidates))
         if not (problem.paging and problem.recompute):
             raise none_exists
         try:
@@ -312,10 +318,10 @@ class _Run:
 
     def _just_in_time(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
         """Return the steps with their transfers placed thoroughly, or as they are where that is faster."""
-        timeless = replace(self.problem, deadline_seconds=None)
-        return min(overlap(self.problem, steps), steps, key=lambda placed: simulate(timeless, placed).seconds)
+        placed = overlap(self.problem, self.limits, steps)
+        return min(placed, steps, key=lambda placed: simulate(self.problem, placed).seconds)
 
     def _plan(self, steps: tuple[Step, ...], bound: Bound, *, is_needed: bool = True) -> Plan:
         """Return a plan with its certificate; none is needed where everything fits as it is."""
         ending = self.ending if is_needed else "not_needed"
-        return certified(self.problem, steps, bound, limits=self.limits, ending=ending, begin=self.begin)
+        return certified(self.problem, self.limits, steps, bound, effort=self.effort, ending=ending, begin=self.begin)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from poet_onnx.plan import Prediction, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Eviction, Prices, evict
 from poet_onnx.scheduling.liveness import Liveness, Profile
@@ -29,11 +30,11 @@ MOST_CORRECTIONS = 6
 """Times that the budget is lowered by what tokens and small copies need, which the quick plan does not count."""
 
 
-def evict_in_segments(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
-    """Return the cheapest quick plan by segments that keeps to a budget, or None if there is none."""
+def evict_in_segments(lives: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
+    """Return the cheapest quick plan by segments that keeps to the limits but the deadline, or None."""
     found = []
     for count in SEGMENTS:
-        plan = Eviction(lives, prices, profile, budget_bytes)
+        plan = Eviction(lives, prices, profile, limits)
         _keep_checkpoints(plan, count)
         if plan.fill(at_peak=True):
             plan.prune()
@@ -68,60 +69,59 @@ class QuickPlan:
     steps: tuple[Step, ...]
     prediction: Prediction
 
-    def rank(self, problem: ScheduleProblem) -> tuple[bool, float]:
+    def rank(self, limits: Limits) -> tuple[bool, float]:
         """Return what is better when it is less: whether the plan is late, then its energy."""
-        deadline = problem.deadline_seconds
-        return deadline is not None and self.prediction.seconds > deadline * (1 + 1e-9), self.prediction.energy_joules
+        return self.prediction.seconds > limits.latest_seconds, self.prediction.energy_joules
 
 
-def quick_plan(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> QuickPlan | None:
+def quick_plan(lives: Liveness, prices: Prices, profile: Profile, limits: Limits) -> QuickPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
     ways = (_evict_at_peak, _evict_by_area, evict_in_segments)
-    plans = [_corrected(lives, prices, profile, budget_bytes, way) for way in ways]
+    plans = [_corrected(lives, prices, profile, limits, way) for way in ways]
     found = [plan for plan in plans if plan is not None]
-    return min(found, key=lambda plan: plan.rank(lives.problem), default=None)
+    return min(found, key=lambda plan: plan.rank(limits), default=None)
 
 
-_Way = Callable[[Liveness, Prices, Profile, int], Eviction | None]
+_Way = Callable[[Liveness, Prices, Profile, Limits], Eviction | None]
 
 
-def _evict_at_peak(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
-    return _evict(lives, prices, profile, budget_bytes, at_peak=True)
+def _evict_at_peak(lives: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
+    return _evict(lives, prices, profile, limits, at_peak=True)
 
 
-def _evict_by_area(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> Eviction | None:
-    return _evict(lives, prices, profile, budget_bytes, at_peak=False)
+def _evict_by_area(lives: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
+    return _evict(lives, prices, profile, limits, at_peak=False)
 
 
-def _evict(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int, *, at_peak: bool) -> Eviction | None:
-    eviction = evict(lives, prices, profile, budget_bytes, at_peak=at_peak)
+def _evict(lives: Liveness, prices: Prices, profile: Profile, limits: Limits, *, at_peak: bool) -> Eviction | None:
+    eviction = evict(lives, prices, profile, limits, at_peak=at_peak)
     if eviction is not None:
         eviction.improve(at_peak=at_peak)
     return eviction
 
 
-def _corrected(lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int, way: _Way) -> QuickPlan | None:
-    problem = replace(lives.problem, budget_bytes=budget_bytes, deadline_seconds=None)
-    target = budget_bytes
+def _corrected(lives: Liveness, prices: Prices, profile: Profile, limits: Limits, way: _Way) -> QuickPlan | None:
+    budget = target = limits.transient_bytes
     for _ in range(MOST_CORRECTIONS):
-        eviction = way(lives, prices, profile, target)
+        eviction = way(lives, prices, profile, limits.within(target))
         if eviction is None:
             return None
         steps = steps_of_eviction(eviction)
-        peak_bytes = simulate(replace(problem, budget_bytes=None), steps).transient_peak_bytes
-        if peak_bytes <= budget_bytes:
-            return _placed(lives.problem, problem, steps)
+        peak_bytes = simulate(lives.problem, steps, limits.without_deadline().within(None)).transient_peak_bytes
+        if peak_bytes <= budget:
+            return _placed(lives.problem, limits, steps)
         uncounted = peak_bytes - (target + int(eviction.excess.max(initial=-target)))
-        target = min(target - (peak_bytes - budget_bytes), budget_bytes - uncounted)
+        target = min(target - (peak_bytes - budget), budget - uncounted)
     return None
 
 
-def _placed(problem: ScheduleProblem, timeless: ScheduleProblem, steps: tuple[Step, ...]) -> QuickPlan:
+def _placed(problem: ScheduleProblem, limits: Limits, steps: tuple[Step, ...]) -> QuickPlan:
     """Place transfers; thoroughly, which takes long, only where that could save energy or make the plan be in time."""
-    steps = spread_out(timeless, steps) if problem.costs.asynchronous else steps
-    plan = QuickPlan(steps, simulate(timeless, steps))
-    late, _ = plan.rank(problem)
+    timeless = limits.without_deadline()
+    steps = spread_out(problem, limits, steps) if problem.costs.asynchronous else steps
+    plan = QuickPlan(steps, simulate(problem, steps, timeless))
+    late, _ = plan.rank(limits)
     if not plan.prediction.stall_seconds or not (late or problem.costs.idle_watts):
         return plan
-    steps = overlap(timeless, steps)
-    return QuickPlan(steps, simulate(timeless, steps))
+    steps = overlap(problem, limits, steps)
+    return QuickPlan(steps, simulate(problem, steps, timeless))

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import ALL_PLANS, PlanClass
+from poet_onnx.plan.limits import UNLIMITED, Limits, TransferLimit
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import solve_in_order
 from poet_onnx.scheduling.choices import solver_class
-from poet_onnx.scheduling.incumbent import Incumbent, SearchLimits
+from poet_onnx.scheduling.incumbent import Effort, Incumbent
 from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.starts import paged_start
+from poet_onnx.scheduling.transfer_limits import bytes_as_joules
 
 SEARCH_SECONDS = 20.0
 
@@ -62,14 +64,16 @@ def smallest_budget(
     problem: ScheduleProblem,
     order: Sequence[str] | None = None,
     *,
+    others: Limits = UNLIMITED,
     too_small_bytes: int = 0,
     seconds: float = BISECTIONS_SECONDS,
 ) -> SmallestBudget:
-    """Find the smallest transient budget that a plan can keep to, within the problem's other limits.
+    """Find the smallest transient budget that a plan can keep to, within other limits.
 
     Args:
-        problem: its budget is ignored.
+        problem: to plan.
         order: of the nodes; made if not given.
+        others: limits that the plan must keep besides, without a budget.
         too_small_bytes: a budget that was proven to be too small.
         seconds: to look for it where there are other limits.
     """
@@ -79,11 +83,11 @@ def smallest_budget(
     peak = max(instance.step_bytes())
     alone = _Floor(min(needs[worst], peak), ALL_PLANS)
     low = min(max(needs[worst], too_small_bytes + 1), peak)
-    if problem.deadline_seconds is None and problem.max_written_bytes is None:
+    if others == UNLIMITED:
         found, floor = _search(instance, low, peak, alone)
         found = _without_paging(instance, low, found)
     else:
-        found, floor = _bisected(instance, low, peak, alone, seconds=seconds)
+        found, floor = _bisected(instance, others, low, peak, alone, seconds=seconds)
     node = instance.nodes[worst].name
     return SmallestBudget(min(found, peak), min(floor.size_bytes, found, peak), floor.covers, node, needs[worst])
 
@@ -106,7 +110,7 @@ def _search(
     """Return a budget that works, `peak_bytes` if no smaller one is found, and what all plans that are looked at need.
 
     Args:
-        instance: the problem; its own budget is not looked at.
+        instance: the problem, without other limits.
         low_bytes: the smallest budget to look at.
         peak_bytes: a budget that works.
         floor: that is known.
@@ -145,12 +149,13 @@ def _without_paging(instance: Instance, low_bytes: int, found_bytes: int) -> int
 
 
 def _bisected(
-    instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor, *, seconds: float
+    instance: Instance, others: Limits, low_bytes: int, peak_bytes: int, floor: _Floor, *, seconds: float
 ) -> tuple[int, _Floor]:
     """Return the smallest budget, as near as time allows, for which a plan is found that keeps the other limits.
 
     Args:
-        instance: the problem; its own budget is not looked at.
+        instance: the problem.
+        others: the other limits.
         low_bytes: no plan fits in less.
         peak_bytes: a budget that works.
         floor: that is known.
@@ -161,12 +166,12 @@ def _bisected(
     """
     works = peak_bytes
     budget = low_bytes
-    limits = SearchLimits(math.inf, math.inf, seconds, most_iterations=BISECTION_ITERATIONS)
+    effort = Effort(math.inf, math.inf, seconds, most_iterations=BISECTION_ITERATIONS)
     end = time.monotonic() + seconds
     while works - low_bytes > PRECISION * works and time.monotonic() < end:
-        limited = instance.within(budget)
-        incumbent = Incumbent(limited.problem, instance.base_joules, None)
-        status, model = solve_in_order(incumbent, limited, limits.until(end))
+        limits = others.within(budget)
+        incumbent = Incumbent(instance.problem, limits, instance.base_joules, None)
+        status, model = solve_in_order(incumbent, instance, limits, effort.until(end))
         if incumbent.steps is None:
             if status == "infeasible" and model is not None:
                 floor = floor.lifted(budget + 1, model)
@@ -182,12 +187,12 @@ def _tightened(instance: Instance, model: Formulation) -> int:
 
     What the model sets aside for small values and tokens depends on the budget, so a feasible model may leave a rest.
     """
-    while model.memory.fixed_bytes < model.budget_bytes:
+    while model.memory.fixed_bytes < model.limits.transient_bytes:
         tighter = _model(instance, model.memory.fixed_bytes)
-        if tighter.memory.fixed_bytes > tighter.budget_bytes or paged_start(tighter) is None:
+        if tighter.memory.fixed_bytes > tighter.limits.transient_bytes or paged_start(tighter) is None:
             break
         model = tighter
-    return model.budget_bytes
+    return model.limits.transient_bytes
 
 
 def _model(instance: Instance, budget_bytes: int) -> Formulation:
@@ -201,29 +206,22 @@ def _model(instance: Instance, budget_bytes: int) -> Formulation:
         instance = replace(instance, problem=replace(problem, recompute=False))
     # A little less may do where each token counts, but then it may take a minute to find a plan; with room set aside it
     # takes a moment.
-    return formulate(instance.within(budget_bytes), may_count_all=False)
+    return formulate(instance, Limits(budget_bytes), may_count_all=False)
 
 
-def least_written(problem: ScheduleProblem, order: Sequence[str], *, seconds: float) -> int | None:
-    """Return the fewest bytes that a plan was found to write in a step within a problem's other limits.
+def least_moved(
+    problem: ScheduleProblem, limits: Limits, order: Sequence[str], limit: TransferLimit, *, seconds: float
+) -> int | None:
+    """Return the fewest bytes that a plan was found to move, of those that a limit bounds, within the other limits.
 
-    The solver sees what is written in the place of energy; None where it finds no plan.
+    The solver sees the bytes in the place of energy; None where it finds no plan.
     """
-    graph, costs = problem.graph, problem.costs
-    bytes_as_joules = replace(
-        costs,
-        nodes={name: replace(cost, joules=0.0) for name, cost in costs.nodes.items()},
-        page_out={
-            name: replace(cost, joules=float(graph.tensors[name].size_bytes)) for name, cost in costs.page_out.items()
-        },
-        page_in={name: replace(cost, joules=0.0) for name, cost in costs.page_in.items()},
-        idle_watts=0.0,
-    )
-    free = replace(problem, costs=bytes_as_joules, max_written_bytes=None)
-    incumbent = Incumbent(free, 0.0, None)
-    limits = SearchLimits(PRECISION, PRECISION, seconds, most_iterations=BISECTION_ITERATIONS)
-    solve_in_order(incumbent, build_instance(free, order), limits)
-    return None if incumbent.prediction is None else incumbent.prediction.page_out_bytes
+    free, others = bytes_as_joules(problem, limit), replace(limits, **{limit.field: None})
+    incumbent = Incumbent(free, others, 0.0, None)
+    effort = Effort(PRECISION, PRECISION, seconds, most_iterations=BISECTION_ITERATIONS)
+    solve_in_order(incumbent, build_instance(free, order), others, effort)
+    found: int | None = None if incumbent.prediction is None else getattr(incumbent.prediction, limit.figure)
+    return found
 
 
 def seconds_to_explain(end: float) -> float:
@@ -250,9 +248,9 @@ class Terms:
     forbidden: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, problem: ScheduleProblem) -> Terms:
+    def of(cls, limits: Limits) -> Terms:
         """Return the terms of a budget that the scheduler was given whole."""
-        return cls("transient budget", problem.budget_bytes or 0)
+        return cls("transient budget", limits.budget_bytes or 0)
 
     def __str__(self) -> str:
         """Name the budget."""
@@ -270,93 +268,101 @@ class NothingFoundError(LimitReachedError):
         seconds: of the search.
     """
 
-    def __init__(self, problem: ScheduleProblem, order: tuple[str, ...], fastest_seconds: float) -> None:
+    def __init__(
+        self, problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], fastest_seconds: float
+    ) -> None:
         super().__init__("no plan was found")
-        self._problem, self._order, self._fastest_seconds = problem, order, fastest_seconds
+        self._problem, self._limits, self._order = problem, limits, order
+        self._fastest_seconds = fastest_seconds
         self.seconds = 0.0
 
     def explained(self, terms: Terms | None = None, *, seconds: float) -> LimitReachedError:
         """Return the error that says what was looked for and what would do, in the terms of who asked."""
-        terms = terms or Terms.of(self._problem)
-        known = _known_to_write(self._problem, self._order, seconds=seconds / 2)
+        problem, limits, order = self._problem, self._limits, self._order
+        terms = terms or Terms.of(limits)
+        known = _known_to_move(problem, limits, order, seconds=seconds / 2)
         if self._fastest_seconds == float("inf"):
             return LimitReachedError(
-                f"No plan for {terms}{_writing(self._problem)} was found in {self.seconds:.0f} s; give a larger "
-                f"--time-limit or budget{_or_allow(self._problem, terms)}{known}."
+                f"No plan for {terms}{_moving(limits)} was found in {self.seconds:.0f} s; give a larger "
+                f"--time-limit or budget{_or_allow(problem, limits, terms)}{known}."
             )
-        works = terms.whole_bytes(smallest_budget(self._problem, self._order, seconds=seconds).budget_bytes)
+        smallest = smallest_budget(problem, order, others=limits.within(None), seconds=seconds)
         return LimitReachedError(
-            f"No plan for {terms}{_writing(self._problem)} was found that meets the deadline of "
-            f"{self._problem.deadline_seconds:.6g} s, transfers included: the fastest found takes "
-            f"{self._fastest_seconds:.6g} s; give at least that, or a budget of {works:,} bytes"
-            f"{_or_allow(replace(self._problem, deadline_seconds=None), terms)}{known}."
+            f"No plan for {terms}{_moving(limits)} was found that meets the deadline of "
+            f"{limits.deadline_seconds:.6g} s, transfers included: the fastest found takes "
+            f"{self._fastest_seconds:.6g} s; give at least that, or a budget of "
+            f"{terms.whole_bytes(smallest.budget_bytes):,} bytes"
+            f"{_or_allow(problem, limits.without_deadline(), terms)}{known}."
         )
 
 
 class NoneExistsError(InfeasibleError):
     """No plan of a class exists; what would do is told when all orders have failed."""
 
-    def __init__(self, instance: Instance, covers: PlanClass) -> None:
+    def __init__(self, instance: Instance, limits: Limits, covers: PlanClass) -> None:
         super().__init__("no plan exists")
-        self._problem, self._covers = instance.problem, covers
+        self._problem, self._limits, self._covers = instance.problem, limits, covers
         self._order = tuple(node.name for node in instance.nodes)
 
     def explained(self, terms: Terms | None = None, *, seconds: float) -> InfeasibleError:
         """Return the error that names the smallest budget that works, in the terms of who asked."""
-        problem = self._problem
-        terms = terms or Terms.of(problem)
-        too_small_bytes = problem.budget_bytes or 0
-        smallest = smallest_budget(problem, self._order, too_small_bytes=too_small_bytes, seconds=seconds)
-        within = "" if problem.deadline_seconds is None else f" within {problem.deadline_seconds:.6g} s"
+        problem, limits, order = self._problem, self._limits, self._order
+        terms = terms or Terms.of(limits)
+        smallest = smallest_budget(
+            problem, order, others=limits.within(None), too_small_bytes=limits.budget_bytes or 0, seconds=seconds
+        )
+        within = "" if limits.deadline_seconds is None else f" within {limits.deadline_seconds:.6g} s"
         works = f"{terms.whole_bytes(smallest.budget_bytes):,}"
         return InfeasibleError(
-            f"No plan{within}{_writing(problem)} keeps to {terms} among {self._covers}: the smallest found that works "
+            f"No plan{within}{_moving(limits)} keeps to {terms} among {self._covers}: the smallest found that works "
             f"is {works} bytes, and node '{smallest.node}' alone needs {smallest.node_bytes:,}; give at least {works} "
-            f"bytes{_or_allow(problem, terms, alone_bytes=smallest.node_bytes)}"
-            f"{_known_to_write(problem, self._order, seconds=seconds / 2)}.",
+            f"bytes{_or_allow(problem, limits, terms, alone_bytes=smallest.node_bytes)}"
+            f"{_known_to_move(problem, limits, order, seconds=seconds / 2)}.",
             smallest.budget_bytes,
         )
 
 
-def _writing(problem: ScheduleProblem) -> str:
-    """Name the limit on what is written, if there is one."""
-    allowed = problem.max_written_bytes
-    return "" if allowed is None else f" that writes at most {allowed:,} bytes a step"
+def _moving(limits: Limits) -> str:
+    """Name the limits on what is moved, if there are any."""
+    said = [f"{limit.verb}s at most {allowed:,} bytes" for limit, allowed in limits.on_transfers()]
+    return f" that {' and '.join(said)} a step" if said else ""
 
 
-def _known_to_write(problem: ScheduleProblem, order: Sequence[str], *, seconds: float) -> str:
-    """Say what a plan writes that keeps the other limits, if what may be written is limited and one is found."""
-    if problem.max_written_bytes is None:
-        return ""
-    found = least_written(problem, order, seconds=seconds)
-    if found is None or found <= problem.max_written_bytes:
-        return ""
-    return f"; a plan for this budget that writes {found:,} bytes a step is known"
+def _known_to_move(problem: ScheduleProblem, limits: Limits, order: Sequence[str], *, seconds: float) -> str:
+    """Say what plans move that keep the other limits, where that is limited and such plans are found."""
+    known = ""
+    for limit, allowed in limits.on_transfers():
+        found = least_moved(problem, limits, order, limit, seconds=seconds)
+        if found is not None and found > allowed:
+            known += f"; a plan for this budget that {limit.verb}s {found:,} bytes a step is known"
+    return known
 
 
-def _or_allow(problem: ScheduleProblem, terms: Terms, *, alone_bytes: int = 0) -> str:
+def _or_allow(problem: ScheduleProblem, limits: Limits, terms: Terms, *, alone_bytes: int = 0) -> str:
     """Say what was forbidden, or limited besides the budget, that may help; what is allowed is no advice.
 
     Args:
         problem: that has no plan.
+        limits: that plans should have kept.
         terms: of who asked.
         alone_bytes: what one node needs: where the budget is less, only another form of the graph helps.
     """
     means = list(terms.forbidden)
-    if alone_bytes <= (problem.budget_bytes or 0):
+    if alone_bytes <= (limits.budget_bytes or 0):
         means += [] if problem.recompute else ["recompute"]
         means += [] if problem.paging or not problem.costs.page_out else ["paging"]
-        means += [] if problem.deadline_seconds is None else ["more time"]
+        means += [] if limits.deadline_seconds is None else ["more time"]
     *others, last = means or [""]
     listed = f"{', '.join(others)} or {last}" if others else last
     return f", or allow {listed}, which may help" if listed else ""
 
 
-def check_large_nodes(instance: Instance) -> None:
+def check_large_nodes(instance: Instance, limits: Limits) -> None:
     """Look whether every node alone keeps to the budget.
 
     Raises:
         NoneExistsError: if one does not.
     """
-    if any(instance.smallest_node_bytes(position) > instance.budget_bytes for position in range(len(instance.nodes))):
-        raise NoneExistsError(instance, ALL_PLANS)
+    needs = map(instance.smallest_node_bytes, range(len(instance.nodes)))
+    if max(needs, default=0) > limits.transient_bytes:
+        raise NoneExistsError(instance, limits, ALL_PLANS)

@@ -10,7 +10,7 @@ from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_HEURTIMING, PY_SCIP_RESULT
 
 from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.choices import solver_class
-from poet_onnx.scheduling.incumbent import Incumbent, Outcome, SearchLimits
+from poet_onnx.scheduling.incumbent import Effort, Incumbent, Outcome
 from poet_onnx.scheduling.interrupts import Interrupts, Listener, optimize
 from poet_onnx.scheduling.local_search import MOST_CHANGES
 from poet_onnx.scheduling.memory_rows import Row
@@ -93,7 +93,7 @@ class Watcher(Listener):
         variables: Sequence[Variable],
         scale: float,
         incumbent: Incumbent,
-        limits: SearchLimits,
+        effort: Effort,
         *,
         interrupts: Interrupts,
     ) -> None:
@@ -104,17 +104,17 @@ class Watcher(Listener):
             variables: SCIP's, by the numbers of the model's.
             scale: what a joule is in SCIP's objective.
             incumbent: takes what is found.
-            limits: when to stop.
+            effort: when to stop.
             interrupts: to heed while something takes its time.
         """
-        self.most_iterations = limits.most_iterations - incumbent.iterations
+        self.most_iterations = effort.most_iterations - incumbent.iterations
         self.ending: str | None = None
         self.formulation = formulation
         self.covers = solver_class(formulation.candidates)
         self.variables = variables
         self.scale = scale
         self.incumbent = incumbent
-        self.limits = limits
+        self.effort = effort
         self.interrupts = interrupts
         self.last_node: int | None = None
 
@@ -138,7 +138,7 @@ class Watcher(Listener):
         dual = self.model.getDualbound()
         if self.formulation.proves and -self.model.infinity() < dual < self.model.infinity():
             self.incumbent.lift(dual / self.scale, self.covers)
-        if self.incumbent.bound.joules >= self.limits.known_joules:
+        if self.incumbent.bound.joules >= self.effort.known_joules:
             self.stop("gaplimit")
         if event.getType() == PY_SCIP_EVENTTYPE.BESTSOLFOUND:
             best = self.model.getBestSol()
@@ -156,7 +156,7 @@ class Watcher(Listener):
         """Stop SCIP after all its iterations, or after those of its patience with assignments that make no plan."""
         iterations = iterations_of(self.model)
         is_in_vain = self.incumbent.steps is None and self.model.getNSols() > 0
-        if iterations >= self.most_iterations or (is_in_vain and iterations > self.limits.patience_iterations):
+        if iterations >= self.most_iterations or (is_in_vain and iterations > self.effort.patience_iterations):
             self.stop("timelimit")
 
     def is_close(self) -> bool:
@@ -165,7 +165,7 @@ class Watcher(Listener):
         if primal >= self.model.infinity():
             return False
         energy = self.incumbent.base_joules * self.scale + primal
-        return bool(primal - dual <= min(self.limits.gap * energy, self.limits.overhead_gap * primal) * (1 + 1e-6))
+        return bool(primal - dual <= min(self.effort.gap * energy, self.effort.overhead_gap * primal) * (1 + 1e-6))
 
 
 class Rounding(Heur):
@@ -198,8 +198,8 @@ class Rounding(Heur):
         formulation, variables = self.watcher.formulation, self.watcher.variables
         x = rounded_start(formulation, [self.model.getSolVal(None, variable) for variable in variables])
         if x is not None:
-            limits = self.watcher.limits
-            left = max(0.0, limits.time_limit_seconds - self.model.getSolvingTime())
+            effort = self.watcher.effort
+            left = max(0.0, effort.time_limit_seconds - self.model.getSolvingTime())
             x = improve_in_time(
                 formulation,
                 x,
@@ -250,21 +250,19 @@ def solver_name() -> str:
     return f"SCIP {Model().version()} (PySCIPOpt {metadata.version('pyscipopt')})"
 
 
-def solve(
-    model: Formulation, incumbent: Incumbent, limits: SearchLimits, *, start: Sequence[float] | None = None
-) -> Outcome:
+def solve(model: Formulation, incumbent: Incumbent, effort: Effort, *, start: Sequence[float] | None = None) -> Outcome:
     """Minimise the overhead energy, telling the incumbent of every assignment and bound on the way.
 
     Returns:
         The outcome; its status is "optimal", "time_limit", "interrupted" or "infeasible".
     """
     scale = _scale(model, incumbent.base_joules)
-    scip, variables = _build(model, [cost * scale for cost in model.cost], limits)
+    scip, variables = _build(model, [cost * scale for cost in model.cost], effort)
     if start is not None:
         _add_start(scip, variables, start)
         scip.setParams(PROOF_PARAMETERS)
     interrupts = Interrupts()
-    watcher = Watcher(model, variables, scale, incumbent, limits, interrupts=interrupts)
+    watcher = Watcher(model, variables, scale, incumbent, effort, interrupts=interrupts)
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
     scip.includeSepa(
         Separator(watcher),
@@ -281,7 +279,7 @@ def solve(
         priority=ROUNDING_PRIORITY,
         timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE,
     )
-    scip.setParam("limits/time", limits.time_limit_seconds)
+    scip.setParam("limits/time", effort.time_limit_seconds)
     is_interrupted = optimize(scip, interrupts)
     incumbent.iterations += iterations_of(scip)
     status = "userinterrupt" if is_interrupted else watcher.ending or str(scip.getStatus())
@@ -294,12 +292,12 @@ def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[floa
     Returns:
         (smallest budget found or infinity, proven lower bound, the assignment), in bytes.
     """
-    limits = SearchLimits(gap=0.001, overhead_gap=0.001, time_limit_seconds=time_limit_seconds)
-    scip, variables = _build(model, [0.0] * len(model.cost), limits, memory=False)
-    unit = max(1.0, model.budget_bytes / 1000.0)
+    effort = Effort(gap=0.001, overhead_gap=0.001, time_limit_seconds=time_limit_seconds)
+    scip, variables = _build(model, [0.0] * len(model.cost), effort, memory=False)
+    unit = max(1.0, model.limits.transient_bytes / 1000.0)
     budget = scip.addVar("budget", vtype="C", lb=model.memory.fixed_bytes / unit, obj=1.0)
     for row in model.memory.rows():
-        fixed = model.budget_bytes - (row.high or 0.0)
+        fixed = model.limits.transient_bytes - (row.high or 0.0)
         terms = quicksum(size / unit * variables[variable] for variable, size in row.terms.items())
         scip.addCons(terms + fixed / unit <= budget)
     scip.setParam("limits/gap", 0.001)
@@ -317,12 +315,12 @@ def _scale(model: Formulation, base_joules: float) -> float:
 
 
 def _build(
-    model: Formulation, objective: Sequence[float], limits: SearchLimits, *, memory: bool = True
+    model: Formulation, objective: Sequence[float], effort: Effort, *, memory: bool = True
 ) -> tuple[Model, list[Variable]]:
     scip = Model("schedule")
     scip.hideOutput()
     scip.setParam("timing/clocktype", 2)
-    scip.setParam("randomization/randomseedshift", limits.seed)
+    scip.setParam("randomization/randomseedshift", effort.seed)
     variables = [
         scip.addVar(f"x{number}", vtype="B" if binary else "C", lb=0.0, ub=1.0, obj=objective[number])
         for number, binary in enumerate(model.binary)
@@ -330,11 +328,11 @@ def _build(
     for row in model.rows:
         _add_row(scip, variables, row, 1.0)
     for row in model.time:
-        _add_row(scip, variables, row, TIME_SCALE / (model.deadline_seconds or 1.0))
-    for row in model.written:
+        _add_row(scip, variables, row, TIME_SCALE / (model.limits.deadline_seconds or 1.0))
+    for row in model.moved:
         _add_row(scip, variables, row, 1.0)
     for row in model.memory.rows() if memory else ():
-        _add_row(scip, variables, row, 1000.0 / max(model.budget_bytes, 1))
+        _add_row(scip, variables, row, 1000.0 / max(model.limits.transient_bytes, 1))
     return scip, variables
 
 

@@ -240,7 +240,7 @@ class _Search:
         for row, factor in self._rows():
             for variable, term in row.terms.items():
                 cost[variable] += price * factor * term
-        priced = replace(self.model, cost=cost, time=[], written=[])
+        priced = replace(self.model, cost=cost, time=[], moved=[])
         most_changes = int(share * self.most_changes)
         return improve(priced, x, time_limit_seconds=self.left, seed=self.seed, most_changes=most_changes)
 
@@ -251,7 +251,7 @@ class _Search:
         """
         for row in self.model.time:
             yield row, 1.0
-        for row in self.model.written:
+        for row in self.model.moved:
             yield row, (_level(self.model.time) or 1.0) / _level([row])
 
     def is_late(self, x: Sequence[float]) -> bool:

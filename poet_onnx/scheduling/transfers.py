@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan import Action, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.timeline import Timeline, Transfer
 from poet_onnx.simulate import replay
@@ -33,7 +34,7 @@ _Cost = tuple[float, float, int]
 _WORST: _Cost = (float("inf"), float("inf"), 0)
 
 
-def overlap(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[Step, ...]:
+def overlap(problem: ScheduleProblem, limits: Limits, steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps with transfers spread over the computations that can hide them, just in time."""
     if not problem.costs.asynchronous or all(step.action is Action.COMPUTE for step in steps):
         return tuple(steps)
@@ -44,7 +45,7 @@ def overlap(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[Step, ...]
         (False, True, False),
         (False, False, False),
     ):
-        placement = _Placement(problem, steps)
+        placement = _Placement(problem, limits, steps)
         if spread:
             placement.spread()
         cost = placement.improve(outs_first=outs_first, last_in_first=last_in_first)
@@ -53,9 +54,9 @@ def overlap(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[Step, ...]
     return best[1] if best else tuple(steps)
 
 
-def spread_out(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[Step, ...]:
+def spread_out(problem: ScheduleProblem, limits: Limits, steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps with every transfer given all the time that memory allows it, and no wait moved elsewhere."""
-    placement = _Placement(problem, steps)
+    placement = _Placement(problem, limits, steps)
     placement.spread()
     return tuple(placement.steps())
 
@@ -130,7 +131,7 @@ def _given_on(graph: TrainingGraph, node: Node) -> set[str]:
 class _Placement:
     """Transfers among computations, and the bytes that are still free during each of these."""
 
-    def __init__(self, problem: ScheduleProblem, steps: Sequence[Step]) -> None:
+    def __init__(self, problem: ScheduleProblem, limits: Limits, steps: Sequence[Step]) -> None:
         nodes = {node.name: node for node in problem.graph.nodes}
         self._computations = [step for step in steps if step.action is Action.COMPUTE]
         found = _Collector(problem, len(self._computations))
@@ -148,7 +149,7 @@ class _Placement:
         self._price_seconds = hand_over_seconds + wake_seconds
         self._tick = self._clock[-1] / _TICKS or 1.0
         self._held = 0  # bytes, summed over computations
-        self._room = self._free_bytes(problem)
+        self._room = self._free_bytes(problem, limits)
 
     def steps(self) -> Iterator[Step]:
         """Yield the computations with the halves of the transfers between them."""
@@ -278,11 +279,11 @@ class _Placement:
         seconds = self._timeline.seconds(most_ticks, self._tick)
         return _WORST if seconds is None else (*seconds, self._held)
 
-    def _free_bytes(self, problem: ScheduleProblem) -> list[float]:
+    def _free_bytes(self, problem: ScheduleProblem, limits: Limits) -> list[float]:
         """Return the free bytes during each computation, beside a token that may be there twice for a moment."""
         steps = tuple(self.steps())
-        levels = replay(problem.unlimited(), steps).step_bytes
-        budget = float("inf") if problem.budget_bytes is None else problem.budget_bytes - TOKEN_BYTES
+        levels = replay(problem, steps).step_bytes
+        budget = float("inf") if limits.budget_bytes is None else limits.budget_bytes - TOKEN_BYTES
         return [budget - level for level, step in zip(levels, steps, strict=True) if step.action is Action.COMPUTE]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.plan.limits import UNLIMITED, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate.blocks import Block, find_blocks, live_bytes
 from poet_onnx.simulate.clock import time_and_energy
@@ -36,16 +37,16 @@ class Replay:
     blocks: tuple[Block, ...]
 
 
-def simulate(problem: ScheduleProblem, steps: Sequence[Step]) -> Prediction:
+def simulate(problem: ScheduleProblem, steps: Sequence[Step], limits: Limits = UNLIMITED) -> Prediction:
     """Replay steps and return what one training step costs.
 
     Raises:
-        CheckFailedError: if the steps are no valid plan of the graph, exceed a limit of the problem.
+        CheckFailedError: if the steps are no valid plan of the graph, or break a limit.
     """
-    return replay(problem, steps).prediction
+    return replay(problem, steps, limits).prediction
 
 
-def replay(problem: ScheduleProblem, steps: Sequence[Step]) -> Replay:
+def replay(problem: ScheduleProblem, steps: Sequence[Step], limits: Limits = UNLIMITED) -> Replay:
     """Replay steps and return the memory of every one of them.
 
     Raises:
@@ -74,21 +75,7 @@ def replay(problem: ScheduleProblem, steps: Sequence[Step]) -> Replay:
         page_in_bytes=moved[Action.PAGE_IN_START],
         recomputed_nodes=sum(1 for step in steps if step.action is Action.COMPUTE and step.copy),
     )
-    _check_limits(problem, prediction, steps[peak_step] if steps else None)
+    for broken in limits.broken_by(prediction, str(steps[peak_step]) if steps else ""):
+        raise CheckFailedError(f"The plan {broken}.")
     live_at_peak = tuple(sorted(at_peak, key=lambda item: -item[1]))
     return Replay(prediction, step_bytes, peak_step, live_at_peak, blocks)
-
-
-def _check_limits(problem: ScheduleProblem, prediction: Prediction, peak: Step | None) -> None:
-    budget, deadline = problem.budget_bytes, problem.deadline_seconds
-    if budget is not None and prediction.transient_peak_bytes > budget:
-        raise CheckFailedError(
-            f"The plan needs {prediction.transient_peak_bytes:,} bytes at {peak} but the budget is {budget:,} bytes."
-        )
-    if deadline is not None and prediction.seconds > deadline * (1 + 1e-9):
-        raise CheckFailedError(f"The plan takes {prediction.seconds:.6f} s but the deadline is {deadline:.6f} s.")
-    allowed = problem.max_written_bytes
-    if allowed is not None and prediction.page_out_bytes > allowed:
-        raise CheckFailedError(
-            f"The plan writes {prediction.page_out_bytes:,} bytes to storage but may write {allowed:,} bytes."
-        )

@@ -16,15 +16,18 @@ from itertools import combinations
 
 from benchmark.horizon import find_horizon
 from benchmark.prices import Prices, can_page
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.liveness import build_instance
 
 State = tuple[int, int, int]
 
 
-def least_overhead(problem: ScheduleProblem, order: tuple[str, ...], *, most_states: int = 2_000_000) -> float | None:
+def least_overhead(
+    problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], *, most_states: int = 2_000_000
+) -> float | None:
     """Return the least energy above that of the computations alone, infinite if no plan fits, None if it gave up."""
-    search = _Search(problem, order)
+    search = _Search(problem, limits.transient_bytes, order)
     start: State = (0, 0, 0)
     best = {start: 0.0}
     queue: list[tuple[float, int, State]] = [(0.0, 0, start)]
@@ -46,13 +49,11 @@ def least_overhead(problem: ScheduleProblem, order: tuple[str, ...], *, most_sta
 
 
 class _Search:
-    def __init__(self, problem: ScheduleProblem, order: tuple[str, ...]) -> None:
+    def __init__(self, problem: ScheduleProblem, budget_bytes: int, order: tuple[str, ...]) -> None:
         instance = build_instance(problem, order)
         horizon = find_horizon(instance)
         prices = Prices(problem)
-        if problem.budget_bytes is None:
-            raise ValueError("A search needs a budget.")
-        self.budget = problem.budget_bytes
+        self.budget = budget_bytes
         self.sizes = instance.sizes
         self.reads = [_bits(values) for values in instance.reads]
         self.writes = [_bits(values) for values in instance.writes]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
@@ -27,25 +28,25 @@ class Verdict:
     steps: tuple[Step, ...]
 
 
-def judge(problem: ScheduleProblem, steps: Sequence[Step]) -> Verdict:
+def judge(problem: ScheduleProblem, limits: Limits, steps: Sequence[Step]) -> Verdict:
     """Clean a plan up, let its transfers run beside compute where the device can, and simulate it."""
     tidied = tidy(problem, steps)
     for trial, verdict in (
-        (problem, "holds"),
-        (replace(problem, deadline_seconds=None), "late"),
-        (replace(problem, deadline_seconds=None, budget_bytes=None), "over budget"),
+        (limits, "holds"),
+        (limits.without_deadline(), "late"),
+        (limits.without_deadline().within(None), "over budget"),
     ):
-        for candidate in (_overlapped(problem, tidied), tidied):
+        for candidate in (_overlapped(problem, limits, tidied), tidied):
             try:
-                return Verdict(verdict, simulate(trial, candidate), candidate)
+                return Verdict(verdict, simulate(problem, candidate, trial), candidate)
             except CheckFailedError:
                 continue
     return Verdict("invalid", None, tidied)
 
 
-def _overlapped(problem: ScheduleProblem, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _overlapped(problem: ScheduleProblem, limits: Limits, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     try:
-        return overlap(problem, steps)
+        return overlap(problem, limits, steps)
     except CheckFailedError:  # the simulator will say the same of the steps as they are
         return steps
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from benchmark.result import Limits, Point, Size, Solved
+from benchmark.result import Effort, Point, Size, Solved
 from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import Progress, schedule
 from poet_onnx.scheduling.deadline import relaxed_timing
@@ -13,10 +14,10 @@ from poet_onnx.scheduling.liveness import build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 
 
-def solve_ours(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
+def solve_ours(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort) -> Solved:
     """Schedule the problem; the model is built once more beforehand, for its size and the time that building takes."""
     built = time.monotonic()
-    model = build_model(problem, order)
+    model = build_model(problem, limits, order)
     build_seconds = time.monotonic() - built
     size = Size(len(model.cost), len(model.rows) + len(model.memory.room))
     points: list[Point] = []
@@ -28,9 +29,10 @@ def solve_ours(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits)
     try:
         plan = schedule(
             problem,
-            gap=limits.gap,
-            time_limit_seconds=limits.time_limit_seconds,
-            seed=limits.seed,
+            limits,
+            gap=effort.gap,
+            time_limit_seconds=effort.time_limit_seconds,
+            seed=effort.seed,
             progress=note_down,
             order=order,
         )
@@ -52,10 +54,7 @@ def solve_ours(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits)
     )
 
 
-def build_model(problem: ScheduleProblem, order: tuple[str, ...]) -> Formulation:
+def build_model(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...]) -> Formulation:
     """Build the product's own model of a problem that has a budget."""
-    if problem.budget_bytes is None:
-        raise ValueError("A model needs a budget.")
     instance = build_instance(problem, order)
-    timing = None if problem.deadline_seconds is None else relaxed_timing(instance, problem.deadline_seconds)
-    return formulate(instance, timing)
+    return formulate(instance, limits, relaxed_timing(instance, limits))

@@ -20,6 +20,7 @@ from benchmark.horizon import Horizon, find_horizon
 from benchmark.linear import LinearModel
 from benchmark.prices import Prices, can_page
 from poet_onnx.plan import Action, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.simulate import versions
@@ -83,20 +84,20 @@ def estimate_size(problem: ScheduleProblem, order: tuple[str, ...]) -> int:
     return count
 
 
-def paper_form(problem: ScheduleProblem, order: tuple[str, ...]) -> PaperForm:
+def paper_form(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...]) -> PaperForm:
     """Build the program."""
     instance = build_instance(problem, order)
     form = PaperForm(instance, find_horizon(instance))
     _add_variables(form)
     _add_presence_rows(form)
     for stage in range(len(instance.nodes)):
-        _add_memory_rows(form, stage)
-    if problem.deadline_seconds is not None:
+        _add_memory_rows(form, limits.transient_bytes, stage)
+    if limits.deadline_seconds is not None:
         seconds = {variable: instance.seconds[position] for (_, position), variable in form.run.items()}
         spent_on_views = instance.base_seconds - sum(instance.seconds)
         form.model.at_most(
-            {variable: time / problem.deadline_seconds for variable, time in seconds.items()},
-            1.0 - spent_on_views / problem.deadline_seconds,
+            {variable: time / limits.deadline_seconds for variable, time in seconds.items()},
+            1.0 - spent_on_views / limits.deadline_seconds,
         )
     return form
 
@@ -151,12 +152,10 @@ def _add_presence_rows(form: PaperForm) -> None:
         model.at_most({variable: 1.0, form.held[stage, value]: -1.0}, 0.0)
 
 
-def _add_memory_rows(form: PaperForm, stage: int) -> None:
+def _add_memory_rows(form: PaperForm, budget_bytes: int, stage: int) -> None:
     """Add U of one stage: the bytes at its start and while each of its nodes runs."""
     instance, model, problem = form.instance, form.model, form.instance.problem
-    if problem.budget_bytes is None:
-        return
-    unit = problem.budget_bytes / 1000.0
+    unit = budget_bytes / 1000.0
     level: dict[int, float] = {}
     for value, size in enumerate(instance.sizes):
         for table, size_bytes in (

@@ -11,7 +11,8 @@ import highspy
 from benchmark.linear import write_mps
 from benchmark.paper_form import paper_form
 from benchmark.paper_scip import NOTE, refuse_size, scales
-from benchmark.result import INFINITY, Limits, Point, Size, Solved
+from benchmark.result import INFINITY, Effort, Point, Size, Solved
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 
 _STATUS = {
@@ -20,13 +21,13 @@ _STATUS = {
 }
 
 
-def solve_paper_highs(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
+def solve_paper_highs(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort) -> Solved:
     """Build and solve the program."""
     begin = time.monotonic()
     too_large = refuse_size(problem, order)
     if too_large is not None:
         return too_large
-    form = paper_form(problem, order)
+    form = paper_form(problem, limits, order)
     size = Size(len(form.model.cost), len(form.model.rows))
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
@@ -35,10 +36,10 @@ def solve_paper_highs(problem: ScheduleProblem, order: tuple[str, ...], limits: 
         write_mps(form.model, path)
         highs.readModel(str(path))
     unit, views = scales(problem)
-    highs.setOptionValue("time_limit", limits.time_limit_seconds)
-    highs.setOptionValue("mip_rel_gap", limits.gap)
-    highs.setOptionValue("threads", limits.threads)
-    highs.setOptionValue("random_seed", limits.seed)
+    highs.setOptionValue("time_limit", effort.time_limit_seconds)
+    highs.setOptionValue("mip_rel_gap", effort.gap)
+    highs.setOptionValue("threads", effort.threads)
+    highs.setOptionValue("random_seed", effort.seed)
     points: list[Point] = []
 
     def note_down(event: highspy.HighsCallbackEvent) -> None:

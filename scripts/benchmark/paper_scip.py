@@ -12,7 +12,8 @@ from pyscipopt.scip import PY_SCIP_EVENTTYPE
 from benchmark.linear import LinearModel, write_mps
 from benchmark.paper_form import estimate_size, paper_form
 from benchmark.prices import Prices
-from benchmark.result import INFINITY, Limits, Point, Size, Solved
+from benchmark.result import INFINITY, Effort, Point, Size, Solved
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 
 LARGEST_MODEL = 1_500_000
@@ -45,13 +46,13 @@ class _Trace(Eventhdlr):
             self.points.append(Point(time.monotonic() - self.begin, objective, bound))
 
 
-def solve_paper_scip(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
+def solve_paper_scip(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort) -> Solved:
     """Build and solve the program."""
     begin = time.monotonic()
     too_large = refuse_size(problem, order)
     if too_large is not None:
         return too_large
-    form = paper_form(problem, order)
+    form = paper_form(problem, limits, order)
     scip = Model("paper")
     scip.hideOutput()
     read_mps(scip, form.model)
@@ -60,9 +61,9 @@ def solve_paper_scip(problem: ScheduleProblem, order: tuple[str, ...], limits: L
     points: list[Point] = []
     scip.includeEventhdlr(_Trace(points, unit, views, begin), "trace", "writes incumbent and bound down")
     scip.setParam("timing/clocktype", 2)
-    scip.setParam("randomization/randomseedshift", limits.seed)
-    scip.setParam("limits/time", limits.time_limit_seconds)
-    scip.setParam("limits/gap", limits.gap)
+    scip.setParam("randomization/randomseedshift", effort.seed)
+    scip.setParam("limits/time", effort.time_limit_seconds)
+    scip.setParam("limits/gap", effort.gap)
     built = time.monotonic()
     scip.optimize()
     names = {"optimal": "optimal", "gaplimit": "optimal", "infeasible": "infeasible"}

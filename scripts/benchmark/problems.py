@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,6 +17,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.split import SplitWeightGradients
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.variants import PART_BYTES
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
@@ -30,7 +31,7 @@ class Variant:
     Attributes:
         part_bytes: size of the parts, None for whole gradients.
         model: normalized, and split.
-        problem: without budget and deadline.
+        problem: graph and costs.
         order: the memory-aware one.
         peak_bytes: transient peak in that order.
         compute_seconds: time of the computations alone.
@@ -53,13 +54,18 @@ class Prepared:
 
     Attributes:
         variant: what is scheduled.
-        problem: with budget and deadline.
+        limits: budget and deadline.
         ordered_peak_bytes: of the model with whole gradients, of which budgets are shares.
     """
 
     variant: Variant
-    problem: ScheduleProblem
+    limits: Limits
     ordered_peak_bytes: int
+
+    @property
+    def problem(self) -> ScheduleProblem:
+        """Return what is to be planned."""
+        return self.variant.problem
 
 
 @dataclass
@@ -89,8 +95,7 @@ class Workshop:
             variant = self._variant(case, case.split)
             low = self._smallest_bytes(case, case.split)
             budget = low + int(case.budget.value * max(0.0, LADDER_TOP * variant.peak_bytes - low))
-        problem = replace(variant.problem, budget_bytes=budget, deadline_seconds=deadline)
-        return Prepared(variant, problem, whole.peak_bytes)
+        return Prepared(variant, Limits(budget, deadline), whole.peak_bytes)
 
     def _part_bytes(self, case: Case, budget: int) -> int | None:
         """Return the part size of a case: as given, or the first with which some plan, as slow as it likes, fits."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 
-from benchmark.result import Limits, Size, Solved
+from benchmark.result import Effort, Size, Solved
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Liveness
 from poet_onnx.scheduling.quick_plan import quick_plan
 
 
-def solve_quick(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
+def solve_quick(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort) -> Solved:
     """Take the quick plan of an order for the answer."""
-    if problem.budget_bytes is None:
-        raise ValueError("A quick plan needs a budget.")
     begin = time.monotonic()
     lives = Liveness(problem)
-    plan = quick_plan(lives, Prices.of(lives), lives.profile(lives.order_of(order)), problem.budget_bytes)
+    plan = quick_plan(lives, Prices.of(lives), lives.profile(lives.order_of(order)), limits)
     steps = None if plan is None else plan.steps
     return Solved("heuristic", steps, 0.0, Size(0, 0), 0.0, time.monotonic() - begin, (), "no bound")

@@ -11,7 +11,7 @@ INFINITY = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Effort:
     """When a method has to stop, and what it may use.
 
     Attributes:

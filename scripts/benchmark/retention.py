@@ -16,6 +16,7 @@ from ortools.sat.python import cp_model
 from benchmark.horizon import Horizon, find_horizon
 from benchmark.prices import can_page
 from poet_onnx.plan import Action, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.simulate import versions
@@ -101,7 +102,7 @@ class RetentionModel:
         return tuple(ordered)
 
 
-def retention_model(problem: ScheduleProblem, order: tuple[str, ...]) -> RetentionModel:
+def retention_model(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...]) -> RetentionModel:
     """Build variables, intervals and covers; the budget and the objective are added by the phases."""
     instance = build_instance(problem, order)
     built = RetentionModel(instance, find_horizon(instance))
@@ -111,8 +112,8 @@ def retention_model(problem: ScheduleProblem, order: tuple[str, ...]) -> Retenti
         built.copies.append(_copies(built, value))
     _add_covers(built)
     _add_intervals(built)
-    if problem.deadline_seconds is not None:
-        _add_deadline(built, problem.deadline_seconds)
+    if limits.deadline_seconds is not None:
+        _add_deadline(built, limits.deadline_seconds)
     return built
 
 

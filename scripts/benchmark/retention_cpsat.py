@@ -7,9 +7,10 @@ import time
 from ortools.sat.python import cp_model
 
 from benchmark.prices import Prices
-from benchmark.result import INFINITY, Limits, Point, Size, Solved
+from benchmark.result import INFINITY, Effort, Point, Size, Solved
 from benchmark.retention import PAGE_INS, RECOMPUTES, RetentionModel, retention_model
 from poet_onnx.plan import Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 
 ENERGY_UNITS = 10_000_000
@@ -60,13 +61,11 @@ class _Trace(cp_model.CpSolverSolutionCallback):
         self.points.append(Point(time.monotonic() - self.begin, objective, bound_joules))
 
 
-def solve_retention(problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
+def solve_retention(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort) -> Solved:
     """Find a plan that fits, then the one of least energy."""
     begin = time.monotonic()
-    built = retention_model(problem, order)
-    model, budget = built.model, problem.budget_bytes
-    if budget is None:
-        raise ValueError("A model needs a budget.")
+    built = retention_model(problem, limits, order)
+    model, budget = built.model, limits.transient_bytes
     demand = sum(built.demands)
     capacity = model.new_int_var(0, demand, "capacity")
     excess = model.new_int_var(0, demand, "excess")
@@ -74,19 +73,19 @@ def solve_retention(problem: ScheduleProblem, order: tuple[str, ...], limits: Li
     model.add(excess >= capacity - budget)
     size = Size(len(model.proto.variables), len(model.proto.constraints))
     build_seconds = time.monotonic() - begin
-    fitting, status = _fit(built, excess, limits)
-    left = limits.time_limit_seconds - (time.monotonic() - begin - build_seconds)
+    fitting, status = _fit(built, excess, effort)
+    left = effort.time_limit_seconds - (time.monotonic() - begin - build_seconds)
     if fitting is None or left <= 0:
         seconds = time.monotonic() - begin - build_seconds
         return Solved(status, fitting, 0.0, size, build_seconds, seconds, (), NOTE)
     model.add(excess == 0)
     overhead, unit = _overhead(built)
     model.minimize(overhead)
-    solver = _solver(limits, left)
+    solver = _solver(effort, left)
     solver.parameters.relative_gap_limit = 0.0
     base = Prices(problem).base
     # The asked gap is one of the whole energy; the model's objective is the overhead alone.
-    solver.parameters.absolute_gap_limit = max(1.0, limits.gap * ENERGY_UNITS)
+    solver.parameters.absolute_gap_limit = max(1.0, effort.gap * ENERGY_UNITS)
     points: list[Point] = []
     trace = _Trace(points, base, unit, begin)
     solver.best_bound_callback = trace.on_bound
@@ -109,19 +108,19 @@ class _UntilItFits(cp_model.CpSolverSolutionCallback):
             self.stop_search()
 
 
-def _solver(limits: Limits, seconds: float) -> cp_model.CpSolver:
+def _solver(effort: Effort, seconds: float) -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.num_workers = limits.threads
-    solver.parameters.random_seed = limits.seed
+    solver.parameters.num_workers = effort.threads
+    solver.parameters.random_seed = effort.seed
     return solver
 
 
-def _fit(built: RetentionModel, excess: cp_model.IntVar, limits: Limits) -> tuple[tuple[Step, ...] | None, str]:
+def _fit(built: RetentionModel, excess: cp_model.IntVar, effort: Effort) -> tuple[tuple[Step, ...] | None, str]:
     """Find a plan within the budget, leave it to the next phase as a hint, and return it with a status."""
     model = built.model
     model.minimize(excess)
-    solver = _solver(limits, limits.time_limit_seconds)
+    solver = _solver(effort, effort.time_limit_seconds)
     found = solver.solve(model, _UntilItFits())
     if found not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, "time_limit"

@@ -73,8 +73,8 @@ class Row:
 
 def make_row(case: Case, method: str, prepared: Prepared, solved: Solved) -> Row:
     """Judge what a method found and carry it out."""
-    problem, variant = prepared.problem, prepared.variant
-    verdict = judge(problem, solved.steps) if solved.steps is not None else None
+    problem, limits, variant = prepared.problem, prepared.limits, prepared.variant
+    verdict = judge(problem, limits, solved.steps) if solved.steps is not None else None
     prediction = verdict.prediction if verdict is not None else None
     base = Prices(problem).base
     energy = prediction.energy_joules if prediction is not None else None
@@ -83,7 +83,7 @@ def make_row(case: Case, method: str, prepared: Prepared, solved: Solved) -> Row
     if overhead is not None and overhead < 1e-12 * base:
         overhead = 0.0  # nothing is recomputed or moved: what is left is rounding
     missing = max(0.0, energy - bound) if energy is not None and bound is not None else None
-    budget = problem.budget_bytes or 0
+    budget = limits.transient_bytes
     rewrite_seconds, trouble = _carry_out(prepared, verdict) if verdict is not None else (None, "")
     return Row(
         case=case.name,
@@ -94,7 +94,7 @@ def make_row(case: Case, method: str, prepared: Prepared, solved: Solved) -> Row
         split_bytes=variant.part_bytes,
         budget_bytes=budget,
         budget_share=budget / prepared.ordered_peak_bytes,
-        deadline_seconds=problem.deadline_seconds,
+        deadline_seconds=limits.deadline_seconds,
         base_joules=base,
         energy_joules=energy,
         overhead_joules=overhead,
@@ -137,8 +137,8 @@ def _plan(prepared: Prepared, verdict: Verdict, prediction: Prediction) -> Plan:
     return Plan(
         fingerprint=problem.graph.fingerprint,
         device=problem.costs.device,
-        budget_bytes=problem.budget_bytes,
-        deadline_seconds=problem.deadline_seconds,
+        budget_bytes=prepared.limits.budget_bytes,
+        deadline_seconds=prepared.limits.deadline_seconds,
         steps=verdict.steps,
         prediction=prediction,
         certificate=certificate,

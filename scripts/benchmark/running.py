@@ -9,7 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmark.result import Limits, Size, Solved
+from benchmark.result import Effort, Size, Solved
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 
 SCRIPTS = Path(__file__).resolve().parent.parent
@@ -24,13 +25,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def run(method: str, problem: ScheduleProblem, order: tuple[str, ...], limits: Limits) -> Solved:
+def run(method: str, problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort) -> Solved:
     """Return what a method finds; one that fails or has to be stopped gets a result that says so."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "problem"), Path(folder, "solved")
-        source.write_bytes(pickle.dumps((problem, order, limits)))
+        source.write_bytes(pickle.dumps((problem, limits, order, effort)))
         command = [sys.executable, "-m", "benchmark.worker", method, str(source), str(target)]
-        seconds = limits.time_limit_seconds + GRACE_SECONDS
+        seconds = effort.time_limit_seconds + GRACE_SECONDS
         try:
             done = subprocess.run(
                 command,

@@ -1,8 +1,8 @@
 """One method on one problem in a process of its own: `python -m benchmark.worker METHOD IN OUT`.
 
 Solvers that clash are never loaded together, a method that does not stop can be stopped, and none profits from what
-another one left in memory. IN holds a pickled (problem, order, limits), OUT gets a pickled `Solved`; both are files
-that the parent process makes for this purpose alone.
+another one left in memory. IN holds a pickled (problem, limits, order, effort), OUT gets a pickled `Solved`; both are
+files that the parent process makes for this purpose alone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import sys
 from pathlib import Path
 from typing import Protocol, cast
 
-from benchmark.result import Limits, Solved
+from benchmark.result import Effort, Solved
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 
 
 class Solver(Protocol):
-    """What every method is: a function of the problem, the order of its nodes and the limits."""
+    """What every method is: a function of the problem, its limits, the order of its nodes and the effort."""
 
-    def __call__(self, problem: ScheduleProblem, order: tuple[str, ...], limits: Limits, /) -> Solved:
+    def __call__(self, problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort, /) -> Solved:
         """Solve the problem."""
         ...
 
@@ -44,8 +45,8 @@ def solver(method: str) -> Solver:
 def main(arguments: list[str]) -> int:
     """Solve the problem of a file and write the answer to another."""
     method, source, target = arguments
-    problem, order, limits = pickle.loads(Path(source).read_bytes())
-    solved = solver(method)(problem, order, limits)
+    problem, limits, order, effort = pickle.loads(Path(source).read_bytes())
+    solved = solver(method)(problem, limits, order, effort)
     Path(target).write_bytes(pickle.dumps(solved))
     return 0
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 from random_graphs import random_attention, random_dag
 
 from poet_onnx.errors import CheckFailedError
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.scheduling.liveness import build_instance
@@ -38,12 +38,12 @@ def check_admitted(seed: int, *, most_nodes: int = 44) -> list[Finding]:
     order = memory_aware_order(problem)
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
-    problem = replace(problem, budget_bytes=smallest + int((peak - smallest) * rng.choice(PLACES)))
-    model = formulate(build_instance(problem, order))
+    limits = Limits(smallest + int((peak - smallest) * rng.choice(PLACES)))
+    model = formulate(build_instance(problem, order), limits)
     accepted = 0
     for x in _walk(model, rng):
         try:
-            simulate(problem, steps_of_assignment(model, x))
+            simulate(problem, steps_of_assignment(model, x), limits)
         except CheckFailedError as error:
             case = f"seed {seed}, {len(order)} nodes: {error}"
             return [Finding("admitted", kind, f"{FAILED}: refused", 0.0, case)]

@@ -10,6 +10,7 @@ from brute_force import least_overhead_of_class
 from random_graphs import random_dag
 
 from poet_onnx.plan import Plan
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.liveness import build_instance
@@ -41,31 +42,31 @@ def check_equality(seed: int, *, most_nodes: int = 14, most_states: int = 20_000
         for method, (recompute, paging) in METHODS.items():
             problem = ScheduleProblem(graph, costs, recompute=recompute, paging=paging)
             order = memory_aware_order(problem)
-            for bounded in _with_budgets(problem, order):
-                case = f"seed {seed}, {len(order)} nodes, {method}, budget {bounded.budget_bytes}"
-                found += _compare(bounded, order, method, case)
+            for limits in _budgets(problem, order):
+                case = f"seed {seed}, {len(order)} nodes, {method}, budget {limits.budget_bytes}"
+                found += _compare(problem, limits, order, method, case)
                 if plain:
-                    found += _compare_all(bounded, order, f"{method}, all plans", case, most_states)
+                    found += _compare_all(problem, limits, order, (f"{method}, all plans", case), most_states)
     return found
 
 
-def _with_budgets(problem: ScheduleProblem, order: tuple[str, ...]) -> Iterator[ScheduleProblem]:
+def _budgets(problem: ScheduleProblem, order: tuple[str, ...]) -> Iterator[Limits]:
     peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
     smallest = smallest_budget(problem, order).budget_bytes
     for budget in sorted({smallest + int((peak - smallest) * place) for place in PLACES}):
         if budget < peak:
-            yield replace(problem, budget_bytes=budget)
+            yield Limits(budget)
 
 
-def _planned(problem: ScheduleProblem, order: tuple[str, ...]) -> Plan:
-    return schedule(problem, gap=0.0, order=order, time_limit_seconds=600)
+def _planned(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...]) -> Plan:
+    return schedule(problem, limits, gap=0.0, order=order, time_limit_seconds=600)
 
 
-def _compare(problem: ScheduleProblem, order: tuple[str, ...], method: str, case: str) -> list[Finding]:
-    plan = _planned(problem, order)
+def _compare(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], method: str, case: str) -> list[Finding]:
+    plan = _planned(problem, limits, order)
     energy, bound = plan.prediction.energy_joules, plan.certificate.bound_joules
-    model = formulate(build_instance(problem, order))
-    overhead = least_overhead_of_class(model.candidates, problem.budget_bytes or 0)
+    model = formulate(build_instance(problem, order), limits)
+    overhead = least_overhead_of_class(model.candidates, limits.transient_bytes)
     if overhead is None:
         return [Finding("equality", method, f"{FAILED}: the search finds no plan", 0.0, case)]
     best = problem.base_joules + overhead
@@ -82,10 +83,11 @@ def _compare(problem: ScheduleProblem, order: tuple[str, ...], method: str, case
 
 
 def _compare_all(
-    problem: ScheduleProblem, order: tuple[str, ...], group: str, case: str, most_states: int
+    problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], named: tuple[str, str], most_states: int
 ) -> list[Finding]:
-    energy = _planned(problem, order).prediction.energy_joules
-    overhead = least_overhead(problem, order, most_states=most_states)
+    group, case = named
+    energy = _planned(problem, limits, order).prediction.energy_joules
+    overhead = least_overhead(problem, limits, order, most_states=most_states)
     if overhead is None:
         return [Finding("equality", group, "search gave up", 0.0, case)]
     best = problem.base_joules + overhead

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedErro
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.plan import Plan, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.simulate import simulate
@@ -31,8 +32,7 @@ SLACKS = (None, 1.05, 1.3)
 class _Point:
     """What was found for a budget and a deadline."""
 
-    budget_bytes: int
-    deadline_seconds: float | None
+    limits: Limits
     plan: Plan | None
 
 
@@ -60,7 +60,9 @@ def check_grid(
     alone = simulate(problem, ordered_steps(order))
     smallest = smallest_budget(problem, order).budget_bytes
     budgets = sorted({smallest + int((alone.transient_peak_bytes - smallest) * place) for place in places})
-    limits = [(budget, slack and slack * alone.seconds) for budget in budgets for slack in sorted(SLACKS, key=_rank)]
+    limits = [
+        Limits(budget, slack and slack * alone.seconds) for budget in budgets for slack in sorted(SLACKS, key=_rank)
+    ]
     points = list(_points(problem, order, limits, time_limit_seconds))
     found = [
         Finding("monotone", group, _about_point(problem, point), 0.0, f"{case}: {_name(point)}") for point in points
@@ -79,32 +81,30 @@ def _rank(slack: float | None) -> float:
 def _points(
     problem: ScheduleProblem,
     order: tuple[str, ...],
-    limits: Sequence[tuple[int, float | None]],
+    all_limits: Sequence[Limits],
     time_limit_seconds: float,
 ) -> Iterator[_Point]:
     """Plan for many limits, from the tightest on, each with the plans found before at hand."""
     known: list[tuple[Step, ...]] = []
-    for budget, deadline in limits:
-        limited = replace(problem, budget_bytes=budget, deadline_seconds=deadline)
+    for limits in all_limits:
         try:
-            plan = schedule(limited, time_limit_seconds=time_limit_seconds, order=order, known=known)
+            plan = schedule(problem, limits, time_limit_seconds=time_limit_seconds, order=order, known=known)
         except (InfeasibleError, LimitReachedError):
-            yield _Point(budget, deadline, None)
+            yield _Point(limits, None)
             continue
         known.append(plan.steps)
-        yield _Point(budget, deadline, plan)
+        yield _Point(limits, plan)
 
 
 def _name(point: _Point) -> str:
-    return f"{point.budget_bytes} bytes in {point.deadline_seconds} s"
+    return f"{point.limits.budget_bytes} bytes in {point.limits.deadline_seconds} s"
 
 
 def _about_point(problem: ScheduleProblem, point: _Point) -> str:
     if point.plan is None:
-        return "no plan" if point.deadline_seconds is not None else f"{FAILED}: no plan, and no deadline"
-    limited = replace(problem, budget_bytes=point.budget_bytes, deadline_seconds=point.deadline_seconds)
+        return "no plan" if point.limits.deadline_seconds is not None else f"{FAILED}: no plan, and no deadline"
     try:
-        prediction = simulate(limited, point.plan.steps)
+        prediction = simulate(problem, point.plan.steps, point.limits)
     except CheckFailedError as error:
         return f"{FAILED}: {error}"
     return "a plan" if prediction == point.plan.prediction else f"{FAILED}: other figures than the simulator's"
@@ -113,10 +113,8 @@ def _about_point(problem: ScheduleProblem, point: _Point) -> str:
 def _about_pair(one: _Point, other: _Point) -> tuple[str, float]:
     """Return what is wrong, if anything, where one of two points has the tighter limits."""
     for tight, wide in ((one, other), (other, one)):
-        later = wide.deadline_seconds is None or (
-            tight.deadline_seconds is not None and tight.deadline_seconds <= wide.deadline_seconds
-        )
-        if tight.budget_bytes > wide.budget_bytes or not later or tight.plan is None:
+        later = tight.limits.latest_seconds <= wide.limits.latest_seconds
+        if tight.limits.transient_bytes > wide.limits.transient_bytes or not later or tight.plan is None:
             continue
         if wide.plan is None:
             return f"{FAILED}: wider limits, and no plan", 0.0

@@ -9,6 +9,7 @@ from random_graphs import random_dag
 from random_plans import plan_of, random_plan
 
 from poet_onnx.plan import Action, Plan, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.deadline import Timing, crowded_windows, relaxed_timing
@@ -30,14 +31,15 @@ def check_rows(seed: int, *, most_nodes: int = 30) -> list[Finding]:
         problem, plan = _plan(problem, seed, rng)
         order = [step.subject for step in plan.steps if step.action is Action.COMPUTE and not step.copy]
         instance = build_instance(problem, order)
-        deadline = plan.prediction.seconds * rng.choice(LATER)
-        timing = relaxed_timing(instance, deadline)
+        limits = Limits(plan.prediction.transient_peak_bytes, plan.prediction.seconds * rng.choice(LATER))
+        timing = relaxed_timing(instance, limits)
+        assert timing is not None
         kind = "asynchronous" if problem.costs.asynchronous else "synchronous"
         again = "with recompute" if plan.prediction.recomputed_nodes else "paging only"
         case = f"seed {seed}, {len(order)} nodes"
         found = []
         for rows, relaxation in (("deadline", timing), ("windows too", _random_windows(instance, plan, timing, rng))):
-            outcome = _outcome(instance, plan, relaxation)
+            outcome = _outcome(instance, limits, plan, relaxation)
             found.append(Finding("rows", f"{again}, {kind}, {rows}", outcome, 0.0, f"{case}: {relaxation}"))
         return found
 
@@ -75,7 +77,7 @@ def _plan(problem: ScheduleProblem, seed: int, rng: random.Random) -> tuple[Sche
     if rng.random() < 0.8:
         budget = rng.choice([None, None, int(plan.prediction.transient_peak_bytes * rng.choice([1.0, 1.1, 1.4]))])
         place = rng.choice([overlap, spread_out])
-        plan = plan_of(problem, list(place(replace(problem, budget_bytes=budget), steps)))
+        plan = plan_of(problem, list(place(problem, Limits(budget), steps)))
     return problem, plan
 
 
@@ -119,9 +121,8 @@ def _ends_of_transfers(plan: Plan) -> tuple[list[int], list[int]]:
     return begins, ends
 
 
-def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
-    budget = plan.prediction.transient_peak_bytes
-    model = formulate(instance.within(budget), timing)
+def _outcome(instance: Instance, limits: Limits, plan: Plan, timing: Timing) -> str:
+    model = formulate(instance, limits, timing)
     if not model.proves:
         return f"{FAILED}: the model says that it leaves plans out"
     restores = restores_of(model, plan.steps)
@@ -130,9 +131,10 @@ def _outcome(instance: Instance, plan: Plan, timing: Timing) -> str:
     wrong = _wrong(model, model.complete(restores), timing)
     if wrong:
         return f"{FAILED}: {wrong}"
-    if model.memory.fixed_bytes <= budget and admits(model, restores):
+    if model.memory.fixed_bytes <= limits.transient_bytes and admits(model, restores):
         return "admitted" if restores.recomputed or restores.paged_in else "admitted, nothing to decide"
-    timeless = formulate(instance.within(budget), relaxed_timing(instance, 1e6 * timing.deadline_seconds))
+    late = replace(limits, deadline_seconds=1e6 * (limits.deadline_seconds or 0.0))
+    timeless = formulate(instance, late, relaxed_timing(instance, late))
     restores = restores_of(timeless, plan.steps)
     if restores is None or not admits(timeless, restores):
         return f"{FAILED}: left out by the rows of memory"

@@ -12,6 +12,7 @@ from random_graphs import random_dag
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Action, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.deadline import relaxed_timing
@@ -31,25 +32,32 @@ def check_search(seed: int, *, most_nodes: int = 9, most_labels: int = 60_000) -
     """Compare the scheduler with exhaustive search on one small graph with a budget and a deadline."""
     rng = random.Random(seed)
     with exact_bytes():
-        problem, order = _problem(seed, rng, most_nodes)
+        problem, limits, order = _problem(seed, rng, most_nodes)
         kind = "asynchronous" if problem.costs.asynchronous else "synchronous"
-        case = f"seed {seed}, {len(order)} nodes, {problem.budget_bytes} bytes, {problem.deadline_seconds} s"
+        case = f"seed {seed}, {len(order)} nodes, {limits.budget_bytes} bytes, {limits.deadline_seconds} s"
         try:
-            plan = schedule(problem, gap=0.0, order=order, time_limit_seconds=10)
+            plan = schedule(problem, limits, gap=0.0, order=order, time_limit_seconds=10)
         except InfeasibleError:
-            best, all_seen = least_timed(problem, order, float("inf"), most_labels, first=True)
-            return [Finding("search", kind, *_about_proof(problem, order, best, all_seen), case)]
+            best, all_seen = least_timed(problem, limits, order, float("inf"), most_labels, first=True)
+            return [Finding("search", kind, *_about_proof(problem, limits, order, best, all_seen), case)]
         except LimitReachedError:
-            best, all_seen = least_timed(problem, order, float("inf"), most_labels, first=True)
+            best, all_seen = least_timed(problem, limits, order, float("inf"), most_labels, first=True)
             outcome = "no plan found, " + ("and there is none" if all_seen else "nor by the search, which gave up")
             return [Finding("search", kind, "no plan found, there is one" if best else outcome, 0.0, case)]
         energy, bound = plan.prediction.energy_joules, plan.certificate.bound_joules
-        best, all_seen = least_timed(problem, order, energy, most_labels)
-        return [Finding("search", kind, *_about_plan(problem, order, (energy, bound), best, all_seen), case)]
+        best, all_seen = least_timed(problem, limits, order, energy, most_labels)
+        return [
+            Finding(
+                "search",
+                kind,
+                *_about_plan(problem, limits, order, (energy, bound), best=best, all_seen=all_seen),
+                case,
+            )
+        ]
 
 
-def _problem(seed: int, rng: random.Random, most_nodes: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
-    """Return a random problem of any shape, or, for odd seeds, one with slow transfers; and its order."""
+def _problem(seed: int, rng: random.Random, most_nodes: int) -> tuple[ScheduleProblem, Limits, tuple[str, ...]]:
+    """Return a random problem of any shape, or, for odd seeds, one with slow transfers; limits and its order."""
     recompute, paging = rng.choice([METHODS["both"], METHODS["both"], METHODS["paging"]])
     if seed % 2:
         problem, order = slow_problem(seed)
@@ -63,23 +71,25 @@ def _problem(seed: int, rng: random.Random, most_nodes: int) -> tuple[SchedulePr
     smallest = smallest_budget(problem, order).budget_bytes
     seconds = sum(cost.seconds for cost in problem.costs.nodes.values()) * rng.choice(SLACKS)
     budget = smallest + int((peak - smallest) * rng.choice([0.0, 0.3, 0.6]))
-    return replace(problem, budget_bytes=budget, deadline_seconds=seconds), order
+    return problem, Limits(budget, seconds), order
 
 
 def _about_proof(
-    problem: ScheduleProblem, order: tuple[str, ...], best: tuple[Step, ...] | None, all_seen: bool
+    problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], best: tuple[Step, ...] | None, all_seen: bool
 ) -> tuple[str, float]:
     if best is None:
         return ("infeasible, as proven" if all_seen else "infeasible, the search gave up"), 0.0
-    if _in_class(problem, order, best):
+    if _in_class(problem, limits, order, best):
         return f"{FAILED}: proven infeasible, but there is a plan", 0.0
     return "infeasible in the class, a plan outside it is in time", 0.0
 
 
 def _about_plan(
     problem: ScheduleProblem,
+    limits: Limits,
     order: tuple[str, ...],
     figures: tuple[float, float],
+    *,
     best: tuple[Step, ...] | None,
     all_seen: bool,
 ) -> tuple[str, float]:
@@ -89,17 +99,16 @@ def _about_plan(
     found = simulate(problem, best).energy_joules
     if found >= bound * (1 - 1e-6):
         return "a cheaper plan, dearer than the bound", (energy - found) / energy
-    if _in_class(problem, order, best):
+    if _in_class(problem, limits, order, best):
         return f"{FAILED}: a plan of the class is cheaper than the bound", (bound - found) / bound
     return "a plan outside the class is cheaper than the bound", (energy - found) / energy
 
 
-def _in_class(problem: ScheduleProblem, order: tuple[str, ...], steps: tuple[Step, ...]) -> bool:
-    """Return whether a plan is of the class, its time and memory being those of the problem."""
-    simulate(problem, steps)
+def _in_class(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], steps: tuple[Step, ...]) -> bool:
+    """Return whether a plan is of the class, its time and memory keeping the limits."""
+    simulate(problem, steps, limits)
     instance = build_instance(problem, order)
-    timing = relaxed_timing(instance, problem.deadline_seconds or 0.0)
-    return restores_of(formulate(instance, timing), steps) is not None
+    return restores_of(formulate(instance, limits, relaxed_timing(instance, limits)), steps) is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,12 +151,19 @@ class _Label:
 
 
 def least_timed(
-    problem: ScheduleProblem, order: tuple[str, ...], below_joules: float, most_labels: int, *, first: bool = False
+    problem: ScheduleProblem,
+    limits: Limits,
+    order: tuple[str, ...],
+    below_joules: float,
+    most_labels: int,
+    *,
+    first: bool = False,
 ) -> tuple[tuple[Step, ...] | None, bool]:
     """Search for the cheapest plan within budget and deadline, all places of all transfers being tried.
 
     Args:
         problem: its buffers must not be shared.
+        limits: budget and deadline.
         order: of the nodes.
         below_joules: only cheaper plans are looked for.
         most_labels: partial plans at which the search gives up.
@@ -156,7 +172,7 @@ def least_timed(
     Returns:
         The plan or None, and whether all were looked at.
     """
-    search = _TimedSearch(problem, order, below_joules * (1 - 1e-6))
+    search = _TimedSearch(problem, limits, order, below_joules * (1 - 1e-6))
     queue: list[tuple[tuple[float, ...], int, _Label]] = [((0.0,), 0, _Label(search.base, 0.0))]
     known: dict[tuple[object, ...], list[tuple[float, ...]]] = {}
     count = 0
@@ -179,11 +195,11 @@ def least_timed(
 
 
 class _TimedSearch:
-    def __init__(self, problem: ScheduleProblem, order: tuple[str, ...], below_joules: float) -> None:
+    def __init__(self, problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], below_joules: float) -> None:
         self.problem, self.below = problem, below_joules
         self.instance = instance = build_instance(problem, order)
         self.costs = problem.costs
-        self.budget, deadline = problem.budget_bytes or 0, problem.deadline_seconds or 0.0
+        self.budget, deadline = limits.transient_bytes, limits.deadline_seconds or 0.0
         rest = [sum(instance.seconds[done:]) for done in range(len(order) + 1)]
         self.latest = [deadline * (1 + 1e-9) - seconds for seconds in rest]
         # The nodes' own energy is paid at the start: what is still to be added is overhead, never less than nothing.

@@ -11,6 +11,7 @@ from random_graphs import random_dag
 
 from poet_onnx.errors import CheckFailedError, InfeasibleError, LimitReachedError
 from poet_onnx.plan import Plan
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.incumbent import Incumbent
@@ -39,8 +40,8 @@ def watched_incumbents() -> Iterator[list[Incumbent]]:
         yield found
 
 
-def random_problem(seed: int, most_nodes: int) -> tuple[ScheduleProblem, tuple[str, ...], str]:
-    """Return a random graph with method, kind of storage, budget and deadline, its order, and what it is like."""
+def random_problem(seed: int, most_nodes: int) -> tuple[ScheduleProblem, Limits, tuple[str, ...], str]:
+    """Return a random graph with method and kind of storage, budget and deadline, its order, and what it is like."""
     rng = random.Random(seed)
     graph, costs = random_dag(seed, 4 + seed * 7 % (most_nodes - 3))
     method, deadline = list(METHODS)[seed % 3], DEADLINES[seed // 3 % 4]
@@ -55,35 +56,35 @@ def random_problem(seed: int, most_nodes: int) -> tuple[ScheduleProblem, tuple[s
     seconds = None if deadline is None else deadline * sum(cost.seconds for cost in costs.nodes.values())
     kind = "asynchronous" if asynchronous else "synchronous"
     group = f"{method}, {kind}, deadline {'none' if deadline is None else f'{deadline}x'}"
-    return replace(problem, budget_bytes=budget, deadline_seconds=seconds), order, group
+    return problem, Limits(budget, seconds), order, group
 
 
 def check_validity(seed: int, *, most_nodes: int = 60, time_limit_seconds: float = 3.0) -> list[Finding]:
     """Schedule a random problem; return whether what came of it may be."""
-    problem, order, group = random_problem(seed, most_nodes)
-    case = f"seed {seed}, {len(order)} nodes, budget {problem.budget_bytes}, deadline {problem.deadline_seconds}"
+    problem, limits, order, group = random_problem(seed, most_nodes)
+    case = f"seed {seed}, {len(order)} nodes, budget {limits.budget_bytes}, deadline {limits.deadline_seconds}"
     with watched_incumbents() as incumbents:
         try:
-            plan = schedule(problem, order=order, time_limit_seconds=time_limit_seconds)
+            plan = schedule(problem, limits, order=order, time_limit_seconds=time_limit_seconds)
         except (InfeasibleError, LimitReachedError) as error:
             outcome = "nothing found in time"
             if isinstance(error, InfeasibleError):
-                limited = problem.deadline_seconds is not None
+                limited = limits.deadline_seconds is not None
                 outcome = "proven infeasible" if limited else f"{FAILED}: infeasible without a deadline"
             found = [Finding("validity", group, outcome, 0.0, case)]
         else:
-            outcome, gap = _judge(problem, plan)
+            outcome, gap = _judge(problem, limits, plan)
             found = [Finding("validity", group, outcome, gap, case)]
     for refused in (reason for incumbent in incumbents for reason in incumbent.refused):
         found.append(Finding("validity", group, f"{FAILED}: refused", 0.0, f"{case}: {refused}"))
     return found
 
 
-def _judge(problem: ScheduleProblem, plan: Plan) -> tuple[str, float]:
+def _judge(problem: ScheduleProblem, limits: Limits, plan: Plan) -> tuple[str, float]:
     """Return the outcome and the gap of a plan."""
     certificate = plan.certificate
     try:
-        prediction = simulate(problem, plan.steps)
+        prediction = simulate(problem, plan.steps, limits)
     except CheckFailedError as error:
         return f"{FAILED}: {error}", 0.0
     if prediction != plan.prediction or certificate.objective_joules != prediction.energy_joules:

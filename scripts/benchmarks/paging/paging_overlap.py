@@ -39,6 +39,7 @@ from paging_cases import (
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.plan.figures import limits_of
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.profiler import measure
 from poet_onnx.profiler.timing import StepTime
@@ -178,7 +179,7 @@ def _run(
 ) -> Run:
     """Predict both graphs' steps from a profile and run them."""
     costs = cost_table(result.graph, throttled_device(throttle), throttled_costs(measured, throttle))
-    problem = ScheduleProblem(result.graph, costs, result.plan.budget_bytes)
+    problem = ScheduleProblem(result.graph, costs)
     plain = [step for step in result.plan.steps if step.action is Action.COMPUTE]
     for _ in range(settings.warmup):
         for stepper in steppers:
@@ -186,8 +187,8 @@ def _run(
     with count_paging() as paging:
         original, rewritten = interleaved_medians(steppers, steps=settings.steps)
         moved = paging.statistics
-    unbounded = ScheduleProblem(result.graph, costs, None)
-    return Run(simulate(unbounded, plain), simulate(problem, result.plan.steps), original, rewritten, moved)
+    predicted = simulate(problem, result.plan.steps, limits_of(result.plan))
+    return Run(simulate(problem, plain), predicted, original, rewritten, moved)
 
 
 _STARTS = (Action.PAGE_OUT_START, Action.PAGE_IN_START)
@@ -227,10 +228,10 @@ def slowest_that_hides(result: RewriteResult, measured: MeasuredCosts, wanted: f
     def hides(bytes_per_second: float) -> bool:
         throttle = _throttle(bytes_per_second)
         costs = cost_table(result.graph, throttled_device(throttle), throttled_costs(measured, throttle))
-        problem = ScheduleProblem(result.graph, costs, result.plan.budget_bytes)
-        steps = overlap(problem, whole)
+        problem, limits = ScheduleProblem(result.graph, costs), limits_of(result.plan)
+        steps = overlap(problem, limits, whole)
         found = replace(result, plan=replace(result.plan, steps=steps), costs=costs)
-        return hidden(simulate(problem, steps), transfer_seconds(found)) >= wanted
+        return hidden(simulate(problem, steps, limits), transfer_seconds(found)) >= wanted
 
     low, high = SLOWEST_BYTES_PER_SECOND, FASTEST_BYTES_PER_SECOND
     while high > 1.02 * low:
