@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from brute_force import least_energy
 from deep import sampled
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from random_graphs import random_dag, random_graph
 
@@ -85,6 +85,7 @@ def test_energy_equals_exhaustive_search(seed: int) -> None:
             assert spent == (None if best is None else pytest.approx(best, rel=1e-9)), (place, share)
 
 
+@example(seed=999_999, layers=8, place=0.35121858968669034)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 9), place=st.floats(0.0, 0.9))
 def test_what_may_be_written_costs_no_less_the_less_it_is(seed: int, layers: int, place: float) -> None:
     found = _paging(seed, layers, place)
@@ -95,7 +96,7 @@ def test_what_may_be_written_costs_no_less_the_less_it_is(seed: int, layers: int
     assert energies == [None] * (4 - len(spent)) + spent
     for dearer, cheaper in pairwise(spent):
         assert cheaper <= dearer * (1 + 1e-7)
-    assert spent[-1] <= found.plan.prediction.energy_joules * (1 + 1e-7)
+    assert spent[-1] == found.plan.prediction.energy_joules  # what it writes anyway, it may write
 
 
 def test_the_simulator_refuses_what_writes_a_byte_too_much() -> None:

@@ -66,6 +66,10 @@ class Limits:
         """Return the limits without the deadline."""
         return replace(self, deadline_seconds=None)
 
+    def without_transfers(self) -> Limits:
+        """Return the limits without those on what is moved."""
+        return replace(self, **{limit.field: None for limit in TRANSFER_LIMITS})
+
     @property
     def transient_bytes(self) -> int:
         """Return the budget.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
@@ -91,12 +91,9 @@ def schedule(
     run = _Run(problem, limits, effort, progress, baseline)
     for steps in known:
         run.take(steps)
+    in_order = None if order is None else tuple(order)
     try:
-        if order is not None:
-            return run.in_order(tuple(order))
-        if limits.budget_bytes is None:
-            return run.in_order(run.baseline)
-        return run.in_best_order()
+        return run.with_any_transfers(known, in_order) or run.best(in_order)
     except (NoneExistsError, NothingFoundError) as failure:
         if isinstance(failure, NothingFoundError):
             failure.seconds = time.monotonic() - run.begin
@@ -132,6 +129,7 @@ class _Run:
         begin: when the search began.
         end: when it is to end, in one order where several are looked at.
         known: plans found before that keep the limits.
+        relaxed: the best plan without the limits on what is moved, if it breaks them.
         ending: status of a plan that is not proven to be optimal: "feasible" while no search was cut short.
     """
 
@@ -143,6 +141,7 @@ class _Run:
     begin: float = field(default_factory=time.monotonic)
     end: float = field(init=False)
     known: list[_Known] = field(default_factory=list)
+    relaxed: Plan | None = None
     ending: str = "feasible"
 
     def __post_init__(self) -> None:
@@ -152,6 +151,35 @@ class _Run:
     def baseline(self) -> tuple[str, ...]:
         """Return the memory-aware order."""
         return tuple(self.known_baseline or memory_aware_order(self.problem))
+
+    def best(self, order: tuple[str, ...] | None) -> Plan:
+        """Schedule in an order, or in the best one that is found."""
+        if order is not None:
+            return self.in_order(order)
+        return self.in_order(self.baseline) if self.limits.budget_bytes is None else self.in_best_order()
+
+    def with_any_transfers(self, known: Sequence[tuple[Step, ...]], order: tuple[str, ...] | None) -> Plan | None:
+        """Return the best plan without the limits on what is moved, if there are any and it keeps them all the same.
+
+        Otherwise its bound holds for plans that keep them, and it is where the search for one sets out.
+        """
+        free = self.limits.without_transfers()
+        if free == self.limits:
+            return None
+        effort = replace(self.effort, time_limit_seconds=self.effort.time_limit_seconds / 2)
+        run = _Run(self.problem, free, effort, None, self.known_baseline)
+        for steps in known:
+            run.take(steps)
+        try:
+            plan = run.best(order)
+        except (NoneExistsError, NothingFoundError):
+            return None
+        if not any(self.limits.broken_by(plan.prediction)):
+            return replace(plan, **asdict(self.limits))
+        if plan.certificate.status == "interrupted":
+            return self._interrupted()
+        self.relaxed = plan
+        return None
 
     def in_best_order(self) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
@@ -243,6 +271,9 @@ class _Run:
         for known in self.known:
             if known.order == order:
                 incumbent.take(known.steps, known.prediction)
+        if self.relaxed is not None and _order_of(self.relaxed.steps) == order:
+            certificate = self.relaxed.certificate
+            incumbent.bound = Bound(certificate.bound_joules, certificate.covers, certificate.wide_bound_joules)
         return incumbent
 
     def in_order(self, order: tuple[str, ...]) -> Plan:
