@@ -26,6 +26,9 @@ MOVES = (300, 1000)
 CLOSE = 2000
 """The search ends when the region is larger than the liveness peak by no more than one part in so many."""
 
+PAGE_BYTES = 4096
+"""Or by no more than one page of memory, in which a process gets its RAM."""
+
 STARTS = 3
 """Greedy orders that walks start from, the best ones."""
 
@@ -54,7 +57,7 @@ class _Search:
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         peak_bytes = liveness_peak_bytes(slots)
-        self.enough_bytes = peak_bytes if len(slots) <= FEW_SLOTS else peak_bytes + peak_bytes // CLOSE
+        self.enough_bytes = peak_bytes if len(slots) <= FEW_SLOTS else peak_bytes + max(peak_bytes // CLOSE, PAGE_BYTES)
         self._step_bytes = min(slot.alignment_bytes for slot in slots)
         self._placement = Placement(slots)
         self._random = random.Random(0)
