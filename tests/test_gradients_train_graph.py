@@ -123,6 +123,19 @@ def test_refusals_say_what_is_wrong(options: dict[str, Any], message: str) -> No
         poet_onnx.train_graph(linear(), **options)
 
 
+def test_a_chosen_parameter_that_no_gradient_reaches_is_warned_of() -> None:
+    text = """g (float[4, 3] x) => (float[4, 5] y, float[4, 2] aside) {
+        y = MatMul(x, w)
+        aside = MatMul(x, v)
+    }"""
+    model = parse(text, {"w": random(3, 5), "v": random(3, 2)})
+    with pytest.warns(poet_onnx.PoetWarning, match="leads to 'v': not trained"):
+        made = poet_onnx.train_graph(model, loss="mse", train=["w", "v"])
+    assert set(made.values) == {"w"}
+    with pytest.raises(InputError, match="leads to 'v': train others"):
+        poet_onnx.train_graph(model, loss="mse", train="v")
+
+
 def test_control_flow_and_quantized_operators_are_refused_together() -> None:
     text = """g (float[4] x, bool c) => (float[4] y) {
         q = QuantizeLinear(x, s, z)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.choices import AUTO
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.loading import as_model
 from poet_onnx.files.saving import save_model
@@ -143,7 +144,7 @@ def train_graph(
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
     name = add_loss(forward, wanted)
     Normalization(NameNodes(), WriteShapes())(forward)
-    parameters = _leading(forward, name, chosen, strict=train is not None)
+    parameters = _leading(forward, name, chosen, warn=train is not None)
     values = {each: _values(forward, each) for each in parameters.trained}
     training = differentiate(forward, name, parameters.trained)
     evaluation = _evaluation(forward, name, parameters.trained)
@@ -174,8 +175,15 @@ def _check_forward(model: ir.Model) -> None:
         )
 
 
-def _leading(model: ir.Model, loss: str, chosen: Parameters, *, strict: bool) -> Parameters:
-    """Return the parameters without those that do not lead to the loss, which are an error where they were named."""
+def _leading(model: ir.Model, loss: str, chosen: Parameters, *, warn: bool) -> Parameters:
+    """Return the parameters without those that do not lead to the loss, which stay as they are.
+
+    Args:
+        model: with the loss.
+        loss: its name.
+        chosen: what is to be trained.
+        warn: whether to warn of what was chosen by name, and stays.
+    """
     graph = model.graph
     target = next((value for node in graph for value in node.outputs if value.name == loss), None)
     candidates = [graph.initializers[name] for name in chosen.trained if name in graph.initializers]
@@ -184,8 +192,11 @@ def _leading(model: ir.Model, loss: str, chosen: Parameters, *, strict: bool) ->
     found = find_paths(graph, target, candidates, infer(model).types).values
     trained = tuple(value.name or "" for value in candidates if value in found)
     astray = tuple(name for name in chosen.trained if name not in trained)
-    if not trained or (astray and strict):
-        raise InputError(f"No gradient of '{loss}' leads to {', '.join(map(repr, astray[:6]))}: train others.")
+    shown = ", ".join(map(repr, astray[:6]))
+    if not trained:
+        raise InputError(f"No gradient of '{loss}' leads to {shown}: train others.")
+    if astray and warn:
+        warnings.warn(f"No gradient of '{loss}' leads to {shown}: not trained.", PoetWarning, stacklevel=3)
     return Parameters(trained, (*chosen.frozen, *astray), chosen.tied)
 
 
