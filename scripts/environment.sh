@@ -1,9 +1,10 @@
-# Shared by scripts/quickstart and scripts/test: virtual environments, progress lines. Sourced, never run.
+# Shared by the scripts here: virtual environments, progress lines. Sourced, never run.
 # shellcheck shell=bash
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
 unset PYTHONPATH PYTHONHOME # a stray one would put other packages before ours
+STOCK_MINORS="10 11 12 13 14" # Pythons for which the stock onnxruntime has wheels
 
 # say TEXT...: a progress line with the seconds since the start.
 say() { printf '[%4d s] %s\n' "$SECONDS" "$*"; }
@@ -14,18 +15,21 @@ fail() {
     exit 2
 }
 
-# find_python: set PYTHON to a Python 3.11 that can make virtual environments (onnxruntime-training has no later wheel).
+# is_python COMMAND MINORS: whether it runs a Python 3 of one of these minor versions.
+is_python() { "$1" -c "import sys; sys.exit(sys.version_info[0] != 3 or str(sys.version_info[1]) not in '$2'.split())" 2>/dev/null; }
+
+# find_python MINORS: set PYTHON to a Python 3 of one of these minor versions that can make virtual environments.
 find_python() {
     local candidate
     for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3 python; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+        if is_python "$candidate" "$1"; then
             "$candidate" -c 'import ensurepip, venv' 2>/dev/null ||
-                fail "$candidate cannot make virtual environments; install its venv package (apt-get install python3.11-venv)."
+                fail "$candidate cannot make virtual environments; install its venv package (apt-get install python3-venv)."
             PYTHON=$candidate
             return
         fi
     done
-    fail "Python 3.11 is needed and was not found (apt-get install python3.11 python3.11-venv, or set PYTHON to its path)."
+    fail "Python 3 of minor version ${1// /, } is needed and was not found (apt-get install python3.11 python3.11-venv, or set PYTHON to its path)."
 }
 
 # require_compiler: stop unless there is a C++ compiler for the custom operators.
@@ -46,17 +50,17 @@ cxx_sources() {
     (cd "$ROOT" && find ops/ tests/ -type f \( -name '*.cpp' -o -name '*.h' \) | LC_ALL=C sort)
 }
 
-# make_environment FOLDER: make the virtual environment of Python 3.11 at FOLDER unless a working one of this checkout is there.
+# make_environment FOLDER MINORS: make a virtual environment of such a Python unless a working one of this checkout is there.
 make_environment() {
     local folder=$1
     if [ -e "$folder" ] && [ "$(cat "$folder/poet-made-for" 2>/dev/null)" = "$ROOT" ] &&
-        "$folder/bin/python" -c 'import pip, sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+        is_python "$folder/bin/python" "$2" && "$folder/bin/python" -c 'import pip' 2>/dev/null; then
         return
     fi
     if [ -e "$folder" ] && [ ! -e "$folder/poet-made-for" ]; then
         fail "$folder exists and was not made by these scripts; move it away and run this again."
     fi
-    find_python
+    find_python "$2"
     say "making a virtual environment in $folder"
     "$PYTHON" -m venv --clear "$folder"
     printf '%s' "$ROOT" >"$folder/poet-made-for"
@@ -90,7 +94,7 @@ training_environment() {
     require_compiler
     local hash
     hash=$(build_hash training)
-    make_environment "$VENV"
+    make_environment "$VENV" 11 # onnxruntime-training has no later wheel
     if [ "$(cat "$VENV/poet-installed" 2>/dev/null)" != "$hash" ]; then
         rm -f "$VENV/poet-installed"
         say "installing torch (about 200 MB)"
@@ -105,12 +109,13 @@ training_environment() {
 # stock_environment: set STOCK_PYTHON to the interpreter of an environment with the stock onnxruntime and the project, up to date.
 stock_environment() {
     local folder=$ROOT/.venv-stock hash
+    require_compiler
     hash=$(build_hash stock)
-    make_environment "$folder"
+    make_environment "$folder" "$STOCK_MINORS"
     if [ "$(cat "$folder/poet-installed" 2>/dev/null)" != "$hash" ]; then
         rm -f "$folder/poet-installed"
-        say "installing the stock onnxruntime beside it"
-        install "$folder" --editable "$ROOT[stock]" pytest
+        say "building the custom operators, installing poet-onnx and the stock onnxruntime"
+        install "$folder" --editable "$ROOT[stock]"
         printf '%s' "$hash" >"$folder/poet-installed"
     fi
     STOCK_PYTHON=$folder/bin/python

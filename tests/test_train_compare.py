@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from gradient_models import export
 
 import poet_onnx
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "train_compare.py"
+STEPS = 6
+
+pytestmark = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
 
 
-def compare(artifacts: Path, rewritten: Path, steps: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), str(artifacts), str(rewritten), "--steps", str(steps)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def compare(directory: Path, rewritten: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [os.environ["POET_STOCK_PYTHON"], SCRIPT, directory, rewritten, "--steps", STEPS, *options]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
-def rewritten(model_path: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a rewritten MobileNet, with what `train-graph` writes beside it."""
     path = tmp_path_factory.mktemp("rewritten") / "model.onnx"
-    poet_onnx.rewrite(model_path("mobilenet"), device="a72", activation_budget="75%").save(path)
+    forward = export("mobilenet")[0]
+    poet_onnx.train_graph(forward).save(path.parent)
+    options = {"device": "a72", "target": "stock", "activation_budget": "75%", "gap": 0.5}
+    poet_onnx.rewrite(forward, loss="cross-entropy", **options).save(path)
     return path
 
 
-def test_a_rewritten_graph_trains_to_the_same_bits_in_less_memory(
-    model_path: Callable[..., Path], rewritten: Path
-) -> None:
-    done = compare(model_path("mobilenet").parent, rewritten, steps=6)
+def test_a_rewritten_graph_trains_to_the_same_bits_in_less_memory(rewritten: Path) -> None:
+    trained = rewritten.with_name("trained.onnx")
+    done = compare(rewritten.parent, rewritten, "--output", trained)
     assert done.returncode == 0, done
-    assert done.stdout.count("equal") == 7
+    assert done.stdout.count("equal") == STEPS + 1
     assert "DIFFERENT" not in done.stdout
-    peaks = {
-        line.split()[0]: int(line.split()[1].replace(",", "")) for line in done.stdout.splitlines()[-5:] if "%" in line
-    }
+    peaks = {name: int(size.replace(",", "")) for name, size in re.findall(r"(\w+) +([\d,]+) .*%", done.stdout)}
     assert peaks["rewritten"] < peaks["original"]
+    assert re.search(r"classifies \d+ of 25 unseen pictures", done.stdout)
+    assert [value.name for value in onnx.load(trained).graph.output] == ["output"]
 
 
-def test_a_graph_that_computes_something_else_is_told_apart(
-    model_path: Callable[..., Path], rewritten: Path, tmp_path: Path
-) -> None:
+def test_a_graph_that_computes_something_else_is_told_apart(rewritten: Path, tmp_path: Path) -> None:
     proto = onnx.load(rewritten)
-    norm = next(node for node in proto.graph.node if node.op_type == "BatchNormInternal")
-    next(attribute for attribute in norm.attribute if attribute.name == "epsilon").f = 1e-2
+    limit = next(each for each in proto.graph.initializer if each.dims == [] and onnx.numpy_helper.to_array(each) == 6)
+    limit.CopyFrom(onnx.numpy_helper.from_array(np.float32(0.5), limit.name))  # of the first Relu6
     onnx.save(proto, tmp_path / "other.onnx")
-    done = compare(model_path("mobilenet").parent, tmp_path / "other.onnx", steps=2)
+    done = compare(rewritten.parent, tmp_path / "other.onnx")
     assert done.returncode == 1, done
     assert "DIFFERENT" in done.stdout
