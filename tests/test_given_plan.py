@@ -174,6 +174,7 @@ def test_what_a_given_plan_says_is_proven_is_shown_as_its_word(
     shown = cli("rewrite", path, tmp_path / "out.onnx", "--device", "host", "--plan", written(file, tmp_path))
     assert shown.code == 0, shown
     assert "stated by the plan that was given, not proven here:" in shown.out
+    assert re.search(r"\nsolved by .* s, seed \d+, when it was made; no solver ran here\n", shown.out)
     assert "proven bound" not in shown.out
     report = cli("rewrite", path, tmp_path / "two.onnx", "--device", "host", "--plan", tmp_path / "plan.json", "--json")
     assert json.loads(report.out)["certificate_origin"] == "stated"

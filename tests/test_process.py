@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from poet_onnx import rewrite
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import MeasuredCosts, ProcessMeasurement
 from poet_onnx.costing.process import KINDS, ProcessCosts, process_memory, resident_kinds
-from poet_onnx.errors import InfeasibleError
+from poet_onnx.errors import InfeasibleError, PoetWarning
 from poet_onnx.reporting.inspection import inspect
 from poet_onnx.verification import verify_process
+
+DEVICES = Path(__file__).parent.parent / "poet_onnx/costing/devices"
 
 
 def sums(path: Path, **options: str) -> dict[str, int]:
@@ -83,11 +86,27 @@ def test_the_smallest_ram_budget_works_and_one_below_fixed_costs_does_not(
     path = model_path("densenet")
     found = inspect(path, load_device("a72"), target=target)
     assert sum(part.size_bytes for part in found.process) == found.ordered.process_peak_bytes
-    assert found.smallest_process_bytes <= found.ordered.process_peak_bytes
+    floors = [floor for floor in (found.with_paging, found.without_paging, found.with_parts) if floor is not None]
+    assert found.smallest_process_bytes == min(floor.process_bytes for floor in floors)
     result = rewrite(path, device="a72", target=target, ram_budget=found.smallest_process_bytes)
     assert result.process.peak_bytes <= found.smallest_process_bytes
     with pytest.raises(InfeasibleError, match="for the runtime, the session"):
         rewrite(path, device="a72", target=target, ram_budget="20MiB")
+
+
+def test_a_ram_budget_that_counts_tensors_alone_is_said_to(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path, bare = model_path("mlp-mse"), tmp_path / "bare.toml"
+    known = (DEVICES / "a72.toml").read_text(encoding="utf-8")
+    bare.write_text(known.replace('name = "a72"', 'name = "bare"').partition("[process]")[0], encoding="utf-8")
+    host = ProcessCosts.of(load_device("host"), None, "stock")
+    with pytest.warns(PoetWarning, match="tensors alone, for device bare has no ") as caught:
+        rewrite(path, device=bare, target="stock", ram_budget="600MiB")
+    assert len(caught) == 1
+    missing = re.search(r"([\d,]+) bytes on device host", str(caught[0].message))
+    assert missing is not None
+    missing_bytes = int(missing[1].replace(",", ""))
+    assert host.runtime_bytes + host.session_bytes < missing_bytes < host.runtime_bytes + 2 * host.session_bytes
+    rewrite(path, device=bare, target="stock", activation_budget="100%")  # which bounds tensors: no warning
 
 
 def test_a_process_keeps_to_its_budget_and_to_its_prediction(model_path: Callable[..., Path], tmp_path: Path) -> None:

@@ -131,7 +131,8 @@ def _certificate_lines(report: Report) -> Iterator[str]:
     yield f"the bound covers: {report.covers.partition(' (')[0]}"  # --json says how the solver forms them
     if report.wide_bound_joules < report.bound_joules:
         yield (f"of these, however they are formed, none spends less than {scaled_text(report.wide_bound_joules, 'J')}")
-    yield f"solved by {report.solver} in {report.solve_seconds:.1f} s, seed {report.seed}"
+    solved = f"solved by {report.solver} in {report.solve_seconds:.1f} s, seed {report.seed}"
+    yield solved if is_proven else f"{solved}, when it was made; no solver ran here"
 
 
 def _estimate_lines(nodes: Sequence[str]) -> Iterator[str]:

@@ -81,7 +81,7 @@ class Inspection(_Value):
         original, ordered: the nodes in file order, and in the memory-aware order.
         process: the parts of what a process takes that trains the ordered graph.
         smallest_budget_bytes: of transient bytes, with everything that the device allows.
-        smallest_process_bytes: the smallest RAM budget found, likewise.
+        smallest_process_bytes: the smallest RAM budget found, likewise: the least of all floors.
         with_paging: the floor when both means may be used; None for a device without storage.
         without_paging: the floor of recompute alone.
         with_parts: the floor when large weight gradients may be computed in parts besides, and for the stock runtime
@@ -185,7 +185,7 @@ def inspect(
         ordered=_peak(first, ordered, orders[1], source.node_count, process),
         process=process_parts(in_order),
         smallest_budget_bytes=first_bytes if with_parts is None else with_parts.budget_bytes,
-        smallest_process_bytes=min(in_order.peak_bytes, *(floor.process_bytes for floor in floors)),
+        smallest_process_bytes=min(floor.process_bytes for floor in floors),
         with_paging=with_paging,
         without_paging=without_paging,
         with_parts=with_parts,

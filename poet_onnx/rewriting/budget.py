@@ -7,11 +7,14 @@ blocks of the baseline order is set aside. The scheduler gets the rest.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cache, partial
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
-from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.costing.device import load_device
+from poet_onnx.costing.process import ProcessCosts, ProcessMemory
+from poet_onnx.errors import PoetWarning
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Prediction
 from poet_onnx.plan.limits import Limits
@@ -20,6 +23,9 @@ from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import BudgetKind, Request
 from poet_onnx.scheduling import Terms
+
+_KNOWN = "host"
+"""A device whose process was measured."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ class RequestedBudget:
             process: that trains.
         """
         if request.budget is not None:
+            if request.budget_kind == "ram":
+                _warn_of_tensors_alone(request, first.graph, process)
             bound: int | None = request.budget.in_bytes(ordered.transient_peak_bytes + first.aside_bytes)
         else:
             bound = None if request.plan is not None else request.device.ram_bytes
@@ -106,3 +114,19 @@ class RequestedBudget:
         return baseline.aside_bytes + self.process.besides_bytes(
             problem, limits.within(transient_bytes), baseline.order
         )
+
+
+def _warn_of_tensors_alone(request: Request, graph: TrainingGraph, process: TrainingProcess) -> None:
+    """Say so where nothing is known of the device's process, so that a RAM budget counts tensors and no more."""
+    device = request.device
+    if process.costs != ProcessCosts() or device.planning_only:
+        return
+    known = TrainingProcess(ProcessCosts.of(load_device(_KNOWN), None, request.target), request.target)
+    missing_bytes = known.fixed_bytes(graph) - process.fixed_bytes(graph)
+    warnings.warn(
+        f"The RAM budget counts tensors alone, for device {device.name} has no [process]: Python, onnxruntime and the "
+        f"session come on top, {missing_bytes:,} bytes on device {_KNOWN}. Measure them with `poet-onnx profile` and "
+        "give --costs, or write [process] into the profile.",
+        PoetWarning,
+        stacklevel=2,
+    )
