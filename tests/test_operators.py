@@ -42,9 +42,8 @@ def allocated_bytes(model: ir.Model, arrays: dict[str, npt.NDArray[Any]]) -> int
     running = session(model)
     running.run(None, arrays)
     with count_allocations() as counter:
-        counter.start_events()
         running.run(None, arrays)
-        return sum(size for size in counter.events() if size > 0)
+        return counter.allocated_bytes
 
 
 def measured(case: Case, index: int, output: int) -> str:

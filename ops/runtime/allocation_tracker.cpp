@@ -235,14 +235,12 @@ void set_release_hook(ReleaseHook hook) { state().hook.store(hook, std::memory_o
 void lock_for_fork() {
   State& s = state();
   for (Shard& shard : s.shards) shard.mutex.lock();
-  lock_counter_for_fork();
   s.modules_mutex.lock();
 }
 
 void unlock_after_fork() {
   State& s = state();
   s.modules_mutex.unlock();
-  unlock_counter_after_fork();
   for (auto shard = s.shards.rbegin(); shard != s.shards.rend(); ++shard) shard->mutex.unlock();
 }
 

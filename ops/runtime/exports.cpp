@@ -39,23 +39,10 @@ POET_EXPORT int64_t poet_current_bytes() { return poet::allocations::current_byt
 // Most that poet_current_bytes was since the last poet_reset_peak.
 POET_EXPORT int64_t poet_peak_bytes() { return poet::allocations::peak_bytes(); }
 
+// Bytes of all blocks that ONNX Runtime allocated since this library was registered with it, released ones too.
+POET_EXPORT int64_t poet_allocated_bytes() { return poet::allocations::allocated_bytes(); }
+
 POET_EXPORT void poet_reset_peak() { poet::allocations::reset_peak(); }
-
-// Starts a log of at most `capacity` events (0: ends it). Returns 0, or 1 where the memory for it is missing.
-POET_EXPORT int poet_start_events(uint64_t capacity) {
-  try {
-    poet::allocations::start_events(capacity);
-    return 0;
-  } catch (const std::exception&) {
-    return 1;
-  }
-}
-
-// Copies the first `capacity` logged events, +bytes or -bytes, to `out` and returns how many there are; `dropped` gets
-// the number of events that the log had no room for. -1 where the memory for the copy is missing.
-POET_EXPORT int64_t poet_events(int64_t* out, uint64_t capacity, uint64_t* dropped) {
-  return copy_numbers(out, capacity, [dropped] { return poet::allocations::events(dropped); });
-}
 
 // Copies the numbers of the open page stores to `out`, at most `capacity`, and returns how many there are; -1 where
 // memory is missing.

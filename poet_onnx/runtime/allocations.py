@@ -21,6 +21,7 @@ class AllocationCounter:
         self._library = library
         self._budget_bytes = budget_bytes
         self._highest_bytes = 0
+        self._allocated_before_bytes = int(library.poet_allocated_bytes())
         self.level_bytes = 0
         """Bytes held when the context was entered or `reset_peak` was last called."""
 
@@ -38,6 +39,11 @@ class AllocationCounter:
     def transient_peak_bytes(self) -> int:
         """`peak_bytes` above `level_bytes`: the transient peak of what ran since."""
         return self.peak_bytes - self.level_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of all blocks that were allocated since the context was entered, released ones too."""
+        return int(self._library.poet_allocated_bytes()) - self._allocated_before_bytes
 
     def check_budget(self) -> None:
         """Raise where more was held than the budget allows.
@@ -67,29 +73,6 @@ class AllocationCounter:
     def _restart(self) -> None:
         _fold_peaks(self._library)
         self._highest_bytes = self.level_bytes = self.current_bytes
-
-    def start_events(self, capacity: int = 1 << 20) -> None:
-        """Start a new log of at most `capacity` allocations and releases; it ends with the outermost context.
-
-        Raises:
-            InputError: `capacity` is no positive number that fits into memory.
-        """
-        if capacity < 1 or self._library.poet_start_events(capacity) != 0:
-            raise InputError(f"An event log of {capacity} events cannot be kept: give a positive number that fits.")
-
-    def events(self) -> list[int]:
-        """Return what was logged since `start_events`: +bytes of an allocation, -bytes of a release, in order.
-
-        Raises:
-            InputError: more events happened than the log's capacity.
-        """
-        dropped = ctypes.c_uint64(0)
-        count = int(self._library.poet_events(None, 0, ctypes.byref(dropped)))
-        if dropped.value != 0:
-            raise InputError(f"{dropped.value} events did not fit into the log of {count}: start it with more room.")
-        log = (ctypes.c_int64 * max(count, 0))()
-        self._library.poet_events(log, count, ctypes.byref(dropped))
-        return list(log)
 
 
 _active: list[AllocationCounter] = []
@@ -122,8 +105,6 @@ def count_allocations(budget_bytes: int | None = None) -> Iterator[AllocationCou
         with _active_lock:
             _fold_peaks(library)
             _active.remove(counter)
-            if not _active:
-                library.poet_start_events(0)
     counter.check_budget()
 
 

@@ -12,7 +12,7 @@ from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
 _UPDATES = {"poet_update_sgd": 2, "poet_update_momentum": 3, "poet_update_adam": 4}
 """Functions that update a parameter, and how many arrays they take besides the gradient."""
 
-_COUNTERS = ("poet_current_bytes", "poet_peak_bytes")
+_COUNTERS = ("poet_current_bytes", "poet_peak_bytes", "poet_allocated_bytes")
 
 
 @lru_cache(maxsize=1)
@@ -55,10 +55,6 @@ def tracked_library() -> ctypes.CDLL:
         getattr(library, name).restype = ctypes.c_int64
     library.poet_reset_peak.argtypes = []
     library.poet_reset_peak.restype = None
-    library.poet_start_events.argtypes = [ctypes.c_uint64]
-    library.poet_start_events.restype = ctypes.c_int
-    library.poet_events.argtypes = [ctypes.POINTER(ctypes.c_int64), ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]
-    library.poet_events.restype = ctypes.c_int64
     library.poet_open_stores.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64]
     library.poet_open_stores.restype = ctypes.c_int64
     library.poet_describe_store.argtypes = [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64]
