@@ -67,6 +67,7 @@ class Model:
             self._update,
             self._normalize,
             self._depthwise,
+            self._rectify,
         )
         for _ in range(self._random.randint(1, 5)):
             self._random.choice(makers)()
@@ -208,6 +209,11 @@ class Model:
         made = [(FLOAT, shape), (FLOAT, channels), (FLOAT, channels)]
         _, mean, inverse = self._add("BatchNormalize", [x, scale, *numbers, self._input(FLOAT, (2,))], made)
         self._add("BatchNormalizeGradient", [self._input(FLOAT, shape), x, scale, mean, inverse], made)
+
+    def _rectify(self) -> None:
+        shape = self._shape()
+        inputs = [self._input(FLOAT, shape), self._input(FLOAT, shape), self._input(FLOAT, ())]
+        self._add("RectifierGradient", inputs, [(FLOAT, shape)])
 
     def _depthwise(self) -> None:
         n, channels, rows, columns = self._shape(4)

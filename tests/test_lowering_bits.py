@@ -1,4 +1,7 @@
-"""Lowered forward passes have the training runtime's bits, so that no rectifier behind one falls the other way."""
+"""What is lowered to kernels has the training runtime's bits where gradients hang on them.
+
+A normalization in front of a rectifier decides by a sign, and the rectifier's gradient passes on what it is given.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from lowering_case import Case, Random
+from lowering_case import Case, Random, node
 from lowering_layer_cases import batch_normalization
 from lowering_runs import Arrays, run_on_stock, run_step
 
@@ -28,12 +31,24 @@ def normalization(batch: int, channels: int, pixels: int, *, scale: float = 1.0,
     return batch_normalization(f"{batch}x{channels}x{pixels}-{scale}-{shift}", x, random)
 
 
+def rectifier(op_type: str, **attributes: float) -> Case:
+    """Return a rectifier's gradient for all pairs of numbers that are special, and many that are not."""
+    special = np.array([0.0, -0.0, 1.5, -1.5, np.nan, np.inf, -np.inf, 1e-45, -1e-45], np.float32)
+    dy, x = (np.concatenate((each.ravel(), Random(7).floats(1000))) for each in np.meshgrid(special, special))
+    made = node(op_type, "dy x", "dx", **attributes)
+    name = "-".join((op_type, *map(str, attributes.values())))
+    return Case(name, (made,), {"dy": dy, "x": x[::-1].copy()}, {"dx": None})
+
+
 CASES = [
     *(normalization(*sizes) for sizes in itertools.product(BATCHES, CHANNELS, PIXELS)),
     normalization(2, 6, 50, scale=1e-3, shift=100),
     normalization(2, 6, 50, scale=0),
     normalization(2, 6, 50, scale=1e19),  # 1 / variance is too small for a float of full precision
     normalization(2, 6, 50, scale=1e30),  # the variance is infinite
+    rectifier("ReluGrad"),
+    rectifier("LeakyReluGrad", alpha=0.3),
+    rectifier("LeakyReluGrad", alpha=-0.3),
 ]
 
 
@@ -46,7 +61,7 @@ def payload(case: Case, target: str) -> bytes:
 def differing(case: Case, found: Arrays) -> dict[str, int]:
     """Return how many elements of which tensors have other bits than the training runtime's."""
     expected = run_step(payload(case, "training"), case.feeds)
-    assert len(expected) == 3 + len(case.feeds)
+    assert len(expected) == len(case.outputs) + len(case.feeds)
     counts = {
         name: int(np.count_nonzero(right.view(np.uint32) != found[name].view(np.uint32)))
         for name, right in expected.items()
@@ -55,11 +70,11 @@ def differing(case: Case, found: Arrays) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_normalization_has_the_bits_on_one_runtime(case: Case) -> None:
+def test_kernels_have_the_bits_on_one_runtime(case: Case) -> None:
     assert differing(case, run_step(payload(case, "stock"), case.feeds)) == {}
 
 
 @pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
-def test_normalization_has_the_bits_on_the_stock_runtime(tmp_path: Path) -> None:
+def test_kernels_have_the_bits_on_the_stock_runtime(tmp_path: Path) -> None:
     found = run_on_stock(tmp_path, ((case.name, payload(case, "stock"), case.feeds) for case in CASES))
     assert {case.name: bits for case in CASES if (bits := differing(case, found[case.name]))} == {}

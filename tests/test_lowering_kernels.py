@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from ops_models import FLOAT, make_model, poet_node
@@ -19,11 +20,13 @@ OUTPUTS = {
     "BatchNormalize": [("y", FLOAT, X), ("mean", FLOAT, C), ("inverse", FLOAT, C)],
     "BatchNormalizeGradient": [("dx", FLOAT, X), ("ds", FLOAT, C), ("db", FLOAT, C)],
     "DepthwiseWeightGradient": [("dw", FLOAT, (6, 1, 3, 3))],
+    "RectifierGradient": [("dx", FLOAT, X)],
 }
 INPUTS: dict[str, list[tuple[int, ...]]] = {
     "BatchNormalize": [X, C, C, C, C, (2,)],
     "BatchNormalizeGradient": [X, X, C, C, C],
     "DepthwiseWeightGradient": [X, X],
+    "RectifierGradient": [X, X, ()],
 }
 
 
@@ -64,6 +67,9 @@ def changed(op_type: str, index: int, dtype: int, shape: tuple[int, ...]) -> lis
         ("DepthwiseWeightGradient", 1, FLOAT, (3, 6, 5, 4), "no depthwise convolution"),
         ("DepthwiseWeightGradient", 0, FLOAT, (2, 6, 5), "no depthwise convolution"),
         ("DepthwiseWeightGradient", 0, DOUBLE, X, "no depthwise convolution"),
+        ("RectifierGradient", 1, DOUBLE, X, "element type 11"),
+        ("RectifierGradient", 0, FLOAT, (2, 6, 4, 5), "two alike and one number"),
+        ("RectifierGradient", 2, FLOAT, (2,), "two alike and one number"),
     ],
 )
 def test_unfit_inputs_are_refused(op_type: str, index: int, dtype: int, shape: tuple[int, ...], message: str) -> None:
@@ -98,6 +104,32 @@ def test_kernels_allocate_their_outputs_alone(op_type: str) -> None:
     with count_allocations() as memory:
         results = running.run(None, feeds)
         assert memory.allocated_bytes == sum(result.nbytes for result in results)
+
+
+@pytest.mark.parametrize("op_type", ["RectifierGradient"])
+def test_a_gradient_takes_the_buffer_of_one_that_nobody_reads_again(op_type: str) -> None:
+    names = [f"x{index}" for index in range(len(INPUTS[op_type]))]
+    named = [(name, FLOAT, list(shape)) for name, shape in zip(names, INPUTS[op_type], strict=True)]
+    outputs = [(name, FLOAT, list(shape)) for name, _, shape in OUTPUTS[op_type]]
+    results = [name for name, _, _ in outputs]
+    feeds = {name: np.ones(shape, np.float32) for name, _, shape in named}
+
+    def allocated(last: str) -> list[int]:
+        nodes = [
+            onnx.helper.make_node("Neg", ["x0"], ["dying"]),
+            poet_node(op_type, ["dying", *names[1:]], results),
+            onnx.helper.make_node("Add", [results[0], last], ["end"]),
+        ]
+        ends = [("end", FLOAT, outputs[0][2]), *outputs[1:]]
+        running = onnxruntime.InferenceSession(make_model(nodes, named, ends), session_options())
+        running.run(None, feeds)
+        with count_allocations() as memory:
+            memory.start_events()
+            running.run(None, feeds)
+            return [event for event in memory.events() if event == feeds["x0"].nbytes]
+
+    assert len(allocated("x1")) == 2
+    assert len(allocated("dying")) == 3
 
 
 def test_an_empty_batch_has_no_gradient() -> None:

@@ -168,7 +168,7 @@ std::unique_ptr<Kernel> create_accumulate_rows(const NodeInfo&) { return std::ma
 
 }  // namespace
 
-const OpDefinition kAccumulate{"Accumulate", 1, {kBool}, false, create_accumulate, infer_flag};
-const OpDefinition kAccumulateRows{"AccumulateRows", 1, {kBool}, false, create_accumulate_rows, infer_flag};
+const OpDefinition kAccumulate{"Accumulate", 1, {kBool}, Sharing::kNone, create_accumulate, infer_flag};
+const OpDefinition kAccumulateRows{"AccumulateRows", 1, {kBool}, Sharing::kNone, create_accumulate_rows, infer_flag};
 
 }  // namespace poet

@@ -34,6 +34,6 @@ std::unique_ptr<Kernel> create(const NodeInfo& node) { return std::make_unique<A
 
 }  // namespace
 
-const OpDefinition kArena{"Arena", 1, {kBool}, false, create, infer_flag};
+const OpDefinition kArena{"Arena", 1, {kBool}, Sharing::kNone, create, infer_flag};
 
 }  // namespace poet

@@ -227,9 +227,10 @@ std::unique_ptr<Kernel> create_batch_normalize_gradient(const NodeInfo&) {
 
 }  // namespace
 
-const OpDefinition kBatchNormalize{"BatchNormalize", 3, {kFloat, kFloat, kFloat}, false, create_batch_normalize,
-                                   infer_from_input};
-const OpDefinition kBatchNormalizeGradient{
-    "BatchNormalizeGradient", 3, {kFloat, kFloat, kFloat}, false, create_batch_normalize_gradient, infer_from_input};
+const OpDefinition kBatchNormalize{
+    "BatchNormalize", 3, {kFloat, kFloat, kFloat}, Sharing::kNone, create_batch_normalize, infer_from_input};
+const OpDefinition kBatchNormalizeGradient{"BatchNormalizeGradient",        3,
+                                           {kFloat, kFloat, kFloat},        Sharing::kNone,
+                                           create_batch_normalize_gradient, infer_from_input};
 
 }  // namespace poet

@@ -170,6 +170,6 @@ void infer_nothing(const Api&, const OrtShapeInferContext*) {}
 }  // namespace
 
 const OpDefinition kDepthwiseWeightGradient{
-    "DepthwiseWeightGradient", 1, {kFloat}, false, create_depthwise, infer_nothing};
+    "DepthwiseWeightGradient", 1, {kFloat}, Sharing::kNone, create_depthwise, infer_nothing};
 
 }  // namespace poet

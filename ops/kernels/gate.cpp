@@ -13,6 +13,6 @@ std::unique_ptr<Kernel> create(const NodeInfo&) { return std::make_unique<Gate>(
 
 }  // namespace
 
-const OpDefinition kGate{"Gate", 1, {kUndefined, kUndefined}, true, create, infer_from_input};
+const OpDefinition kGate{"Gate", 1, {kUndefined, kUndefined}, Sharing::kAlways, create, infer_from_input};
 
 }  // namespace poet

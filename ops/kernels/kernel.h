@@ -87,12 +87,19 @@ class Context {
   OrtKernelContext* raw_;
 };
 
+// Whether output 0 shares input 0's buffer.
+enum class Sharing {
+  kNone,
+  kAllowed,  // where nobody reads the input afterwards
+  kAlways,
+};
+
 // What is the same in every session; instances are constants, one per operator.
 struct OpDefinition {
   const char* name;
   size_t output_count;
   int output_types[3];  // element types; kUndefined: what shape inference says
-  bool shares_input;    // output 0 may share input 0's buffer
+  Sharing sharing;
   std::unique_ptr<Kernel> (*create)(const NodeInfo&);
   void (*infer)(const Api&, const OrtShapeInferContext*);
 };
@@ -113,6 +120,7 @@ extern const OpDefinition kUpdateAdam;
 extern const OpDefinition kBatchNormalize;
 extern const OpDefinition kBatchNormalizeGradient;
 extern const OpDefinition kDepthwiseWeightGradient;
+extern const OpDefinition kRectifierGradient;
 
 // Shape inference: the output is what input 0 is / is of these attributes' type and shape / is one int64 / one bool.
 void infer_from_input(const Api& api, const OrtShapeInferContext* context);

@@ -208,8 +208,8 @@ std::unique_ptr<Kernel> create(const NodeInfo& node) {
 
 }  // namespace
 
-const OpDefinition kUpdateSgd{"UpdateSgd", 1, {kBool}, false, create<UpdateSgd>, infer_flag};
-const OpDefinition kUpdateMomentum{"UpdateMomentum", 1, {kBool}, false, create<UpdateMomentum>, infer_flag};
-const OpDefinition kUpdateAdam{"UpdateAdam", 1, {kBool}, false, create<UpdateAdam>, infer_flag};
+const OpDefinition kUpdateSgd{"UpdateSgd", 1, {kBool}, Sharing::kNone, create<UpdateSgd>, infer_flag};
+const OpDefinition kUpdateMomentum{"UpdateMomentum", 1, {kBool}, Sharing::kNone, create<UpdateMomentum>, infer_flag};
+const OpDefinition kUpdateAdam{"UpdateAdam", 1, {kBool}, Sharing::kNone, create<UpdateAdam>, infer_flag};
 
 }  // namespace poet

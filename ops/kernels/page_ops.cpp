@@ -195,11 +195,15 @@ void infer_in_start(const Api& api, const OrtShapeInferContext* context) {
 
 }  // namespace
 
-const OpDefinition kPageOut{"PageOut", 1, {kInt64, kUndefined}, false, create<PageOut>, infer_out};
-const OpDefinition kPageIn{"PageIn", 1, {kUndefined, kUndefined}, false, create<PageIn>, infer_from_attributes};
-const OpDefinition kPageOutStart{"PageOutStart", 1, {kInt64, kUndefined}, false, create<PageOutStart>, infer_out};
-const OpDefinition kPageOutEnd{"PageOutEnd", 1, {kInt64, kUndefined}, false, create<PageOutEnd>, infer_out};
-const OpDefinition kPageInStart{"PageInStart", 2, {kUndefined, kInt64}, false, create<PageInStart>, infer_in_start};
-const OpDefinition kPageInEnd{"PageInEnd", 1, {kUndefined, kUndefined}, true, create<PageInEnd>, infer_from_input};
+const OpDefinition kPageOut{"PageOut", 1, {kInt64, kUndefined}, Sharing::kNone, create<PageOut>, infer_out};
+const OpDefinition kPageIn{
+    "PageIn", 1, {kUndefined, kUndefined}, Sharing::kNone, create<PageIn>, infer_from_attributes};
+const OpDefinition kPageOutStart{"PageOutStart",       1,        {kInt64, kUndefined}, Sharing::kNone,
+                                 create<PageOutStart>, infer_out};
+const OpDefinition kPageOutEnd{"PageOutEnd", 1, {kInt64, kUndefined}, Sharing::kNone, create<PageOutEnd>, infer_out};
+const OpDefinition kPageInStart{"PageInStart", 2, {kUndefined, kInt64}, Sharing::kNone, create<PageInStart>,
+                                infer_in_start};
+const OpDefinition kPageInEnd{"PageInEnd",     1, {kUndefined, kUndefined}, Sharing::kAlways, create<PageInEnd>,
+                              infer_from_input};
 
 }  // namespace poet

@@ -13,6 +13,19 @@
 
 namespace poet {
 
+// Writes number(i) for every i, and reads what stands at `to` just before it writes there.
+template <typename Number>
+inline void write_each(float* to, uint64_t count, Number number) {
+  constexpr uint64_t kBlock = 8;
+  uint64_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    float block[kBlock];
+    for (uint64_t k = 0; k < kBlock; ++k) block[k] = number(i + k);
+    for (uint64_t k = 0; k < kBlock; ++k) to[i + k] = block[k];
+  }
+  for (; i < count; ++i) to[i] = number(i);
+}
+
 // Sums that many numbers apart from each other are added to in turn, until the end.
 constexpr uint64_t kLanes = 32;
 struct Lanes {

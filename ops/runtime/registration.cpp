@@ -105,7 +105,10 @@ Op make_op(const OpDefinition& definition, const OpSet& set) {
   op.KernelComputeV2 = compute;
   op.KernelDestroy = [](void* raw) { delete static_cast<KernelHandle*>(raw); };
   op.InferOutputShapeFn = infer;
-  if (definition.shares_input) {
+  if (definition.sharing == Sharing::kAllowed) {
+    op.GetMayInplace = share_first;
+    op.ReleaseMayInplace = release_nothing;
+  } else if (definition.sharing == Sharing::kAlways) {
     op.GetAliasMap = share_first;
     op.ReleaseAliasMap = release_nothing;
   }
@@ -125,7 +128,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
     for (const OpDefinition* definition :
          {&kArena, &kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd, &kAccumulate,
           &kAccumulateRows, &kUpdateSgd, &kUpdateMomentum, &kUpdateAdam, &kBatchNormalize, &kBatchNormalizeGradient,
-          &kDepthwiseWeightGradient})
+          &kDepthwiseWeightGradient, &kRectifierGradient})
       made->ops.push_back(make_op(*definition, *made));
     api.check(api.create_custom_op_domain(kDomain, &made->domain));
     for (const Op& op : made->ops) api.check(api.custom_op_domain_add(made->domain, &op));

@@ -6,7 +6,7 @@ import math
 
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.site import Rules, Site
+from poet_onnx.passes.lowering.site import FLOAT, POET, Rules, Site
 
 
 def _rectified(site: Site, op_type: str) -> ir.Value | None:
@@ -27,6 +27,9 @@ def _rectified(site: Site, op_type: str) -> ir.Value | None:
 def _relu(site: Site) -> None:
     """ReluGrad(dY, X or Y): the derivative is 1 where Y is positive, 0 elsewhere: the sign of Y."""
     y = _rectified(site, "Relu")
+    if _has_kernel(site):
+        site.give(0, _rectifier(site, y, 0))
+        return
     if y is not None:
         slope = site.op("Sign", y)
     else:
@@ -38,12 +41,25 @@ def _leaky_relu(site: Site) -> None:
     """LeakyReluGrad(dY, X or Y): the derivative is 1 where Y is positive, alpha elsewhere."""
     alpha = float(site.attributes.get("alpha", 0.01))
     y = _rectified(site, "LeakyRelu") if alpha > 0 else None
+    if _has_kernel(site):
+        site.give(0, _rectifier(site, y, alpha))
+        return
     y = site.input(1) if y is None else y
     if 0 <= alpha <= 1:
         slope = site.op("Clip", site.op("Sign", y), site.number(alpha), site.number(1))
     else:
         slope = site.op("Where", site.op("Greater", y, site.number(0)), site.number(1), site.number(alpha))
     site.give(0, site.op("Mul", site.input(0), slope))
+
+
+def _has_kernel(site: Site) -> bool:
+    return site.kernels and site.type(0).dtype == FLOAT
+
+
+def _rectifier(site: Site, y: ir.Value | None, slope: float) -> ir.Value:
+    """Return the gradient by the operator library's kernel, from the rectifier's output or else its input."""
+    y = site.input(1) if y is None else y
+    return site.op("RectifierGradient", site.input(0), y, site.number(slope), domain=POET)
 
 
 def _sigmoid(site: Site) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 from poet_onnx.graph.operators.fitting import bias, both, same
 from poet_onnx.graph.operators.rules import input_copy, like, nothing, per_output, transposing
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, family
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, POET_DOMAIN, Call, OpSpec, Schema, family
 
 _in_place = partial(family, inplace=((0, 0),), workspace=nothing)
 _gradient = partial(family, domain=MICROSOFT_DOMAIN, shape=like(0), check=same(0, 1), workspace=nothing)
@@ -34,6 +34,18 @@ SPECS = [
     OpSpec("BiasSoftmax", MICROSOFT_DOMAIN, shape=like(0), cpu_kernel=False),
     *_gradient("ReluGrad", work=per_output(1)),
     *_gradient("LeakyReluGrad", work=per_output(2)),
+    OpSpec(
+        "RectifierGradient",
+        POET_DOMAIN,
+        inplace=((0, 0),),
+        shape=like(0),
+        work=per_output(2),
+        workspace=nothing,
+        schema=Schema(
+            "RectifierGradient(dY, Y, slope) -> dX: dY where Y is positive, slope * dY elsewhere.",
+            (("dX", "tensor(float)"),),
+        ),
+    ),
     *_gradient("SigmoidGrad TanhGrad SoftmaxGrad LogSoftmaxGrad", work=per_output(4)),
     *_gradient("SoftmaxGrad_13 LogSoftmaxGrad_13", work=per_output(4), workspace=transposing(3)),
     *_gradient("GeluGrad FastGeluGrad QuickGeluGrad", work=per_output(20)),

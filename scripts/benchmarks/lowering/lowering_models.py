@@ -98,7 +98,7 @@ def _decisions(model: ir.Model) -> tuple[str, ...]:
 def _tell(model: ir.Model, decisions: Sequence[str]) -> None:
     """Make inputs of a lowered model's decisions, for those of its nodes that only ask what was decided.
 
-    Of a rectifier's output these are the nodes that take its sign; all others read what the model itself computes.
+    Of a rectifier's output these are the gradients that take its sign; all others read what the model itself computes.
     """
     made = {value.name: value for node in model.graph for value in node.outputs}
     for decision in decisions:
@@ -108,7 +108,7 @@ def _tell(model: ir.Model, decisions: Sequence[str]) -> None:
         told = ir.Value(name=f"told:{decision}", type=value.type, shape=value.shape)
         model.graph.inputs.append(told)
         for reader, index in list(value.uses()):
-            if not maker.op_type.endswith("Relu") or reader.op_type == "Sign":
+            if not maker.op_type.endswith("Relu") or reader.op_type == "RectifierGradient":
                 reader.replace_input_with(index, told)
 
 
