@@ -6,7 +6,8 @@
 //       (the padding before the image) have two entries each.
 //
 // One channel of X is copied into a small padded image whose columns are sorted by their place within a stride, so that
-// what lies under a tap is one piece of each row; a tap's gradient is the sum of products with dY, row by row.
+// what lies under a tap is one piece of each row. A few columns of dY at once are multiplied by what every tap sees.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/kernel.h"
@@ -15,19 +16,52 @@
 namespace poet {
 namespace {
 
-// Sum of products of rows, `pitch` apart in `a` and next to each other in `b`.
-POET_WIDE float sum_of_products(const float* a, uint64_t pitch, const float* b, uint64_t rows, uint64_t columns) {
-  constexpr uint64_t kShort = 8;
-  Lanes lanes;
-  for (uint64_t row = 0; row < rows; ++row, a += pitch, b += columns) {
-    uint64_t i = 0;
-    for (; i + kLanes <= columns; i += kLanes)
-      for (uint64_t lane = 0; lane < kLanes; ++lane) lanes.sums[lane] += a[i + lane] * b[i + lane];
-    for (; i + kShort <= columns; i += kShort)
-      for (uint64_t lane = 0; lane < kShort; ++lane) lanes.sums[lane] += a[i + lane] * b[i + lane];
-    for (uint64_t lane = 0; i < columns; ++i, ++lane) lanes.sums[lane] += a[i] * b[i];
+constexpr uint64_t kColumns = kGroup;  // taken at once; each has a sum of its own
+constexpr uint64_t kMostTimes = 256;   // that a sum of floats is added to before it goes on in double
+
+// A view of rows of an image, and the rows of dY, next to each other, that are computed from it.
+struct Rows {
+  const float* view;
+  uint64_t pitch;  // of the view
+  const float* d_y;
+  uint64_t count;
+  uint64_t columns;
+};
+
+// Adds products of dY with the views of all taps, which begin `offsets` behind the first one's, to kColumns sums for
+// each tap. Views are read up to a multiple of kColumns; nothing comes of what is beyond a row.
+POET_WIDE void add_products(float* sums, const std::vector<uint64_t>& offsets, Rows rows) {
+  const uint64_t rest = rows.columns % kColumns;
+  float last[kColumns] = {};
+  int32_t inside[kColumns] = {};
+  std::fill_n(inside, rest, -1);
+  for (uint64_t row = 0; row < rows.count; ++row, rows.view += rows.pitch, rows.d_y += rows.columns) {
+    uint64_t column = 0;
+    for (; column + kColumns <= rows.columns; column += kColumns) {
+      const Group d_y = group(rows.d_y + column);
+      float* sum = sums;
+      for (const uint64_t offset : offsets) {
+        group(sum) += group(rows.view + offset + column) * d_y;
+        sum += kColumns;
+      }
+    }
+    if (rest == 0) continue;
+    for (uint64_t k = 0; k < rest; ++k) last[k] = rows.d_y[column + k];
+    const Group d_y = group(last);
+    const Bits mask = *reinterpret_cast<const Bits*>(inside);
+    float* sum = sums;
+    for (const uint64_t offset : offsets) {
+      const Group product = group(rows.view + offset + column) * d_y;
+      group(sum) += reinterpret_cast<Group>(reinterpret_cast<Bits>(product) & mask);
+      sum += kColumns;
+    }
   }
-  return lanes.total();
+}
+
+// Moves sums of floats, kColumns for each total, to the totals.
+POET_WIDE void flush(std::vector<double>& totals, std::vector<float>& sums) {
+  for (uint64_t i = 0; i < totals.size(); ++i) totals[i] += total<kColumns>(sums.data() + i * kColumns);
+  std::fill(sums.begin(), sums.end(), 0.0F);
 }
 
 // No larger numbers in a window and no larger padded image: what is computed of them below then fits into 64 bits.
@@ -73,24 +107,55 @@ class DepthwiseWeightGradient final : public Kernel {
     shape.data()[2] = static_cast<int64_t>(rows_.kernel);
     shape.data()[3] = static_cast<int64_t>(columns_.kernel);
     auto* d_w = static_cast<float*>(context.output(0, shape));
-    std::fill_n(d_w, filters * rows_.kernel * columns_.kernel, 0.0F);
+    const uint64_t taps = rows_.kernel * columns_.kernel;
+    std::fill_n(d_w, filters * taps, 0.0F);
     if (given.data()[2] == 0 || given.data()[3] == 0) return;
     const auto* x = static_cast<const float*>(input.data);
     const auto* d_y = static_cast<const float*>(gradient.data);
     Plane plane(static_cast<uint64_t>(image.data()[2]), static_cast<uint64_t>(image.data()[3]),
                 static_cast<uint64_t>(given.data()[2]), static_cast<uint64_t>(given.data()[3]), rows_, columns_);
     const uint64_t multiplier = filters / channels;
-    for (uint64_t n = 0; n < batch; ++n)
-      for (uint64_t channel = 0; channel < channels; ++channel) {
+    Sums sums(multiplier * taps);
+    for (uint64_t channel = 0; channel < channels; ++channel) {
+      for (uint64_t n = 0; n < batch; ++n) {
         plane.load(x + (n * channels + channel) * plane.pixels());
-        for (uint64_t m = 0; m < multiplier; ++m) {
-          const uint64_t filter = channel * multiplier + m;
-          plane.add(d_w + filter * rows_.kernel * columns_.kernel, d_y + (n * filters + filter) * plane.windows());
-        }
+        plane.add(sums, d_y + (n * filters + channel * multiplier) * plane.windows(), multiplier);
       }
+      sums.take(d_w + channel * multiplier * taps);
+    }
   }
 
  private:
+  // The gradient of one channel's filters, as far as it is computed: in float for a while, then in double.
+  class Sums {
+   public:
+    explicit Sums(uint64_t count) : totals_(count, 0.0), floats_(count * kColumns, 0.0F) {}
+
+    float* of(uint64_t first) { return floats_.data() + first * kColumns; }
+
+    // Says that all have been added to so many times.
+    void added(uint64_t times) {
+      times_ += times;
+      if (times_ >= kMostTimes) flush_floats();
+    }
+
+    void take(float* d_w) {
+      flush_floats();
+      for (uint64_t i = 0; i < totals_.size(); ++i) d_w[i] = static_cast<float>(totals_[i]);
+      std::fill(totals_.begin(), totals_.end(), 0.0);
+    }
+
+   private:
+    void flush_floats() {
+      flush(totals_, floats_);
+      times_ = 0;
+    }
+
+    std::vector<double> totals_;
+    std::vector<float> floats_;
+    uint64_t times_ = 0;
+  };
+
   // One channel of one image, padded.
   class Plane {
    public:
@@ -101,53 +166,60 @@ class DepthwiseWeightGradient final : public Kernel {
           out_height_(out_height),
           out_width_(out_width),
           rows_(rows),
-          columns_(columns),
           padded_height_(std::max(rows.begin + height, rows.reach(out_height))),
           part_((std::max(columns.begin + width, columns.reach(out_width)) + columns.stride - 1) / columns.stride),
-          padded_(size(), 0.0F) {}
+          pitch_(part_ * columns.stride),
+          padded_(size(), 0.0F) {
+      const auto place = [&](uint64_t column) { return column % columns.stride * part_ + column / columns.stride; };
+      for (uint64_t column = 0; column < width; ++column) places_.push_back(place(column + columns.begin));
+      for (uint64_t i = 0; i < rows.kernel; ++i)
+        for (uint64_t j = 0; j < columns.kernel; ++j)
+          taps_.push_back(i * rows.dilation * pitch_ + place(j * columns.dilation));
+    }
 
     uint64_t pixels() const { return height_ * width_; }
     uint64_t windows() const { return out_height_ * out_width_; }
 
     void load(const float* x) {
-      for (uint64_t row = 0; row < height_; ++row) {
-        float* to = padded_.data() + (row + rows_.begin) * part_ * columns_.stride;
-        const float* from = x + row * width_;
-        if (columns_.stride == 1) {
-          std::copy_n(from, width_, to + columns_.begin);
-          continue;
+      float* to = padded_.data() + rows_.begin * pitch_;
+      for (uint64_t row = 0; row < height_; ++row, to += pitch_, x += width_)
+        if (part_ == pitch_) {
+          std::copy_n(x, width_, to + places_.front());
+        } else {
+          for (uint64_t column = 0; column < width_; ++column) to[places_[column]] = x[column];
         }
-        for (uint64_t column = 0; column < width_; ++column) {
-          const uint64_t place = column + columns_.begin;
-          to[place % columns_.stride * part_ + place / columns_.stride] = from[column];
-        }
-      }
     }
 
-    void add(float* d_w, const float* d_y) const {
-      for (uint64_t i = 0; i < rows_.kernel; ++i)
-        for (uint64_t j = 0; j < columns_.kernel; ++j) {
-          const uint64_t place = j * columns_.dilation;
-          const uint64_t offset = place % columns_.stride * part_ + place / columns_.stride;
-          const float* under = padded_.data() + i * rows_.dilation * part_ * columns_.stride + offset;
-          const uint64_t pitch = rows_.stride * part_ * columns_.stride;
-          d_w[i * columns_.kernel + j] += sum_of_products(under, pitch, d_y, out_height_, out_width_);
-        }
+    // Adds what comes of the image, for so many filters.
+    void add(Sums& sums, const float* d_y, uint64_t filters) const {
+      const uint64_t times = (out_width_ + kColumns - 1) / kColumns;
+      const uint64_t band = std::max<uint64_t>(kMostTimes / times, 1);
+      for (uint64_t row = 0; row < out_height_; row += band) {
+        const uint64_t rows = std::min(band, out_height_ - row);
+        const float* view = padded_.data() + row * rows_.stride * pitch_;
+        for (uint64_t filter = 0; filter < filters; ++filter)
+          add_products(sums.of(filter * taps_.size()), taps_,
+                       {view, rows_.stride * pitch_, d_y + filter * windows() + row * out_width_, rows, out_width_});
+        sums.added(rows * times);
+      }
     }
 
    private:
     uint64_t size() const {
-      if (padded_height_ > kLargestSide || part_ * columns_.stride > kLargestSide)
-        throw Error("a padded image of " + std::to_string(padded_height_) + " by " +
-                    std::to_string(part_ * columns_.stride) + " is too large");
-      return padded_height_ * part_ * columns_.stride;
+      if (padded_height_ > kLargestSide || pitch_ > kLargestSide)
+        throw Error("a padded image of " + std::to_string(padded_height_) + " by " + std::to_string(pitch_) +
+                    " is too large");
+      return padded_height_ * pitch_ + kColumns;
     }
 
     uint64_t height_, width_, out_height_, out_width_;
-    Axis rows_, columns_;
+    Axis rows_;
     uint64_t padded_height_;
     uint64_t part_;  // columns of the same place within a stride
+    uint64_t pitch_;
     std::vector<float> padded_;
+    std::vector<uint64_t> places_;  // of the image's columns in a padded row
+    std::vector<uint64_t> taps_;    // how far behind the first one's each tap's view begins
   };
 
   static Axis read_axis(const NodeInfo& node, size_t index) {

@@ -13,6 +13,14 @@
 
 namespace poet {
 
+// Floats that are computed with at once, one or several vectors of the processor.
+constexpr uint64_t kGroup = 8;
+using Group = float __attribute__((vector_size(kGroup * sizeof(float)), aligned(alignof(float)), may_alias));
+using Bits = int32_t __attribute__((vector_size(kGroup * sizeof(float)), aligned(alignof(float)), may_alias));
+
+inline const Group& group(const float* first) { return *reinterpret_cast<const Group*>(first); }
+inline Group& group(float* first) { return *reinterpret_cast<Group*>(first); }
+
 // Writes number(i) for every i, and reads what stands at `to` just before it writes there.
 template <typename Number>
 inline void write_each(float* to, uint64_t count, Number number) {
@@ -26,16 +34,22 @@ inline void write_each(float* to, uint64_t count, Number number) {
   for (; i < count; ++i) to[i] = number(i);
 }
 
+// The sum in double of so many floats, a power of two, in a fixed order.
+template <uint64_t kCount>
+inline double total(const float* numbers) {
+  double sums[kCount];
+  for (uint64_t i = 0; i < kCount; ++i) sums[i] = static_cast<double>(numbers[i]);
+  for (uint64_t half = kCount / 2; half != 0; half /= 2)
+    for (uint64_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  return sums[0];
+}
+
 // Sums that many numbers apart from each other are added to in turn, until the end.
 constexpr uint64_t kLanes = 32;
 struct Lanes {
   float sums[kLanes] = {};
 
-  float total() const {
-    double sum = 0;
-    for (const float lane : sums) sum += static_cast<double>(lane);
-    return static_cast<float>(sum);
-  }
+  float total() const { return static_cast<float>(poet::total<kLanes>(sums)); }
 };
 
 }  // namespace poet
