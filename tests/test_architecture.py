@@ -24,7 +24,7 @@ STAGES = [
     {"rewriting"},
     {"ops", "runtime", "verification", "profiler", "training"},
     {"reporting"},
-    {"cli"},
+    {"cli", "olive"},
     {"__main__"},
 ]
 """A module may import its own stage and the stages above its line here, never one below."""
@@ -118,6 +118,7 @@ def test_the_scheduler_shows_one_face(module: str) -> None:
         ("onnxruntime", {"runtime", "verification", "profiler", "training"}),
         ("click", {"cli"}),
         ("rich", {"cli"}),
+        ("olive", {"olive"}),
     ],
 )
 def test_each_outside_library_has_its_places(library: str, homes: set[str]) -> None:
