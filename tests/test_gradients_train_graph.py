@@ -290,4 +290,4 @@ def test_an_error_leaves_no_folder_and_names_the_way_out(cli: Cli, tmp_path: Pat
 def test_a_training_graph_is_not_differentiated_again(cli: Cli, forward: Path, tmp_path: Path) -> None:
     assert cli("train-graph", forward, "-o", tmp_path / "made", "--loss", "mse").code == 0
     again = cli("train-graph", tmp_path / "made" / "training_model.onnx", "-o", tmp_path / "again")
-    assert (again.code, "accumulates gradients already" in again.err) == (2, True)
+    assert (again.code, "computes gradients already" in again.err) == (2, True)

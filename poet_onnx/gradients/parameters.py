@@ -87,7 +87,10 @@ def find_parameters(model: ir.Model, train: Sequence[str] | None, freeze: Sequen
         if (_may_be_trained(value) if train is None else _matches(name, train)) and not _matches(name, freeze)
     ]
     if not trained:
-        raise InputError("Nothing is left to train: the model has no parameter, or all of them are frozen.")
+        raise InputError(
+            "Nothing is left to train: all parameters are frozen, or the model brings none along, as an eval_model.onnx"
+            " that takes them as inputs; then give the model that was exported."
+        )
     return Parameters(tuple(trained), tuple(name for name in names if name not in set(trained)), tied)
 
 

@@ -23,6 +23,7 @@ from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.parameters import Parameters, find_parameters
 from poet_onnx.gradients.paths import find_paths
+from poet_onnx.graph.extract import check_derivative, is_step
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.lowering.site import list_nodes
@@ -159,10 +160,9 @@ def _check_forward(model: ir.Model) -> None:
     """Check that a model is a forward graph of plain nodes, which nobody has quantized."""
     if VERSION_KEY in model.metadata_props:
         raise InputError("The model was rewritten by poet-onnx already: give the forward model that it was made from.")
-    if any(is_accumulator(node) for node in model.graph):
-        raise InputError(
-            "The model accumulates gradients already: `poet-onnx rewrite` takes it as it is, without --loss."
-        )
+    check_derivative(model)
+    if is_step(model.graph) or any(is_accumulator(node) for node in model.graph):
+        raise InputError("The model computes gradients already: `poet-onnx rewrite` takes it as it is, without --loss.")
     found: dict[str, list[str]] = {}
     for node in model.graph.all_nodes():
         control = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())

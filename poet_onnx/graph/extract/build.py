@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 import onnx_ir as ir
 
@@ -23,15 +22,11 @@ from poet_onnx.graph import (
     TrainingGraph,
 )
 from poet_onnx.graph.extract.load import check_structure
+from poet_onnx.graph.extract.makers import MAKE_TRAINING, check_training, is_step
 from poet_onnx.graph.extract.reads import reads_shape_alone
 from poet_onnx.graph.operators import OpSpec, spec_of
 from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.graph.shapes.inference import has_rule
-
-MAKE_TRAINING = (
-    "give the forward model and its loss to `poet-onnx rewrite MODEL --device D --loss cross-entropy`, or make a "
-    "training graph of it with `poet-onnx train-graph MODEL -o DIR --loss cross-entropy`"
-)
 
 
 def extract(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> TrainingGraph:
@@ -47,20 +42,6 @@ def extract(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> Traini
     check_structure(model)
     check_training(model)
     return _Extraction(model, infer(model, dims)).run()
-
-
-def check_training(model: ir.Model) -> None:
-    """Check that a model computes gradients: by its operators, or by the names that gradient builders give tensors.
-
-    Raises:
-        InputError: it has a forward pass only.
-    """
-    for node in chain(model.graph, *model.functions.values()):
-        if "Grad" in node.op_type or spec_of(node.domain, node.op_type).update:
-            return
-        if any("grad" in (value.name or "").lower() for value in node.outputs):
-            return
-    raise InputError(f"The model computes no gradients, only the forward pass: {MAKE_TRAINING}.")
 
 
 @dataclass
@@ -186,7 +167,8 @@ class _Extraction:
         return phases
 
     def _loss(self, makers: Mapping[str, _Draft]) -> str:
-        for name in self.outputs:
+        # A compiled step returns its loss last, behind the parameters, which may be single numbers.
+        for name in reversed(self.outputs) if is_step(self.graph) else self.outputs:
             kind = self.types.get(name)
             if name not in makers or kind is None or makers[name].spec.update:
                 continue

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped, 
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import hold_external
+from poet_onnx.graph.extract.makers import other_kind
 from poet_onnx.graph.extract.wellformed import check_proto, check_wellformed
 from poet_onnx.graph.shapes.declared import check_kind, describe
 
@@ -40,7 +41,8 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     except OSError as problem:
         raise InputError(f"{file} cannot be read: {problem.strerror or problem}.") from problem
     except (DecodeError, ValueError) as problem:
-        raise InputError(f"{file} is not an ONNX model, or it is truncated: export the model again.") from problem
+        with file.open("rb") as opened:
+            raise InputError(f"{file} {other_kind(opened.read(16))}.") from problem
     if not proto.opset_import or not proto.ir_version:
         raise InputError(f"{file} is not an ONNX model, or it is truncated: it names no operator set.")
     if not proto.graph.node:
