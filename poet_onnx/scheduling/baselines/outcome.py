@@ -1,0 +1,143 @@
+"""What a method is given, what it offers, and what comes out of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+
+from poet_onnx.errors import PoetError
+from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction, Step, gaps
+from poet_onnx.plan.limits import Limits
+from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.scheduling.baselines.tidy import tidied
+from poet_onnx.scheduling.incumbent import Progress
+from poet_onnx.scheduling.liveness import Instance, build_instance
+from poet_onnx.scheduling.transfers import overlap
+from poet_onnx.simulate import simulate
+
+
+class CannotError(PoetError):
+    """A method cannot do with a graph or a device what it does elsewhere; the message is the reason, a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a method makes of a problem.
+
+    Attributes:
+        method: its name.
+        plan: that keeps the limits, or None. Its certificate has the method's proof if that is a bound on energy, and
+            otherwise the energy of computing once.
+        reason: why there is no plan, in one sentence.
+        closest: what the simulator says of the plan of least transient peak that breaks a limit, where one was made.
+        is_proven: the method has proven that none of its plans keeps the limits.
+        proves: what it proves of the plan, in words; empty for nothing.
+        bound_joules: that it proves for its plans; None for none.
+        solve_seconds: wall time.
+    """
+
+    method: str
+    plan: Plan | None
+    reason: str = ""
+    closest: Prediction | None = None
+    is_proven: bool = False
+    proves: str = ""
+    bound_joules: float | None = None
+    solve_seconds: float = 0.0
+
+
+@dataclass
+class Task:
+    """One problem for one method, and the plans that the method offers for it.
+
+    Attributes:
+        problem: what to plan.
+        limits: what the plan must keep to.
+        order: of the nodes.
+        gap: for methods that prove something: when to stop.
+        seed: of solvers.
+        end: moment of `time.monotonic` at which to stop.
+        progress: told how far a solver is.
+        best: the cheapest plan offered that keeps the limits.
+        closest: prediction of the offered plan of least peak that breaks a limit.
+        proves, bound_joules, is_proven: as in `Outcome`; a method sets them.
+    """
+
+    problem: ScheduleProblem
+    limits: Limits
+    order: tuple[str, ...]
+    gap: float
+    seed: int
+    end: float
+    progress: Callable[[Progress], None] | None = None
+    best: tuple[tuple[Step, ...], Prediction] | None = None
+    closest: Prediction | None = None
+    proves: str = ""
+    bound_joules: float | None = None
+    is_proven: bool = False
+    begin: float = field(default_factory=time.monotonic)
+
+    @cached_property
+    def instance(self) -> Instance:
+        """Return nodes and values by number."""
+        return build_instance(self.problem, self.order)
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the time is up."""
+        return time.monotonic() >= self.end
+
+    def offer(self, steps: tuple[Step, ...]) -> bool:
+        """Take a plan, its transfers synchronous, if it is the cheapest so far; return whether it keeps the limits."""
+        steps = tidied(self.problem, steps)
+        prediction = simulate(self.problem, steps)
+        if prediction.page_out_bytes and self.problem.costs.asynchronous:
+            steps = overlap(self._limited, steps)
+            prediction = simulate(self.problem, steps)
+        if any(True for _ in self.limits.broken_by(prediction)):
+            if self.closest is None or prediction.transient_peak_bytes < self.closest.transient_peak_bytes:
+                self.closest = prediction
+            return False
+        if self.best is None or prediction.energy_joules < self.best[1].energy_joules:
+            self.best = steps, prediction
+        return True
+
+    @property
+    def _limited(self) -> ScheduleProblem:
+        return replace(self.problem, **asdict(self.limits))
+
+    def outcome(self, method: str, reason: str) -> Outcome:
+        """Return what has come of the plans that were offered, or the reason why there is none."""
+        seconds = time.monotonic() - self.begin
+        if self.best is None:
+            return Outcome(method, None, reason, self.closest, self.is_proven, solve_seconds=seconds)
+        plan = self._plan(method, *self.best, seconds)
+        return Outcome(method, plan, "", None, False, self.proves, self.bound_joules, seconds)
+
+    def _plan(self, method: str, steps: tuple[Step, ...], prediction: Prediction, seconds: float) -> Plan:
+        """Return a plan with a certificate that says no more than what holds for all plans."""
+        energy, base = prediction.energy_joules, self.problem.base_joules
+        bound = min(energy, base)
+        is_plain = not prediction.recomputed_nodes and not prediction.page_out_bytes
+        certificate = Certificate(
+            "not_needed" if is_plain else "feasible",
+            energy,
+            bound,
+            *gaps(energy, bound, base),
+            covers=ALL_PLANS,
+            wide_bound_joules=bound,
+            solver=method,
+            seed=self.seed,
+            threads=1,
+            solve_seconds=seconds,
+        )
+        return Plan(
+            fingerprint=self.problem.graph.fingerprint,
+            device=self.problem.costs.device,
+            steps=steps,
+            prediction=prediction,
+            certificate=certificate,
+            **asdict(self.limits),
+        )

@@ -1,0 +1,44 @@
+"""This product's scheduler, and the paper's ablations of it (Patil et al. 2022, section 6.4)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+
+from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.scheduling.baselines.outcome import Outcome, Task
+from poet_onnx.scheduling.planner import schedule
+
+ABLATIONS = {"poet": (True, True), "poet-recompute": (True, False), "poet-paging": (False, True)}
+"""By method: whether it may recompute, and whether it may page."""
+
+
+def poet(task: Task, method: str, *, order: tuple[str, ...] | None) -> Outcome:
+    """Return what the scheduler makes of a task.
+
+    Args:
+        task: its order is the baseline order; the search for a better one begins there.
+        method: a key of `ABLATIONS`.
+        order: that the plan must have; None for the best that is found.
+    """
+    recompute, paging = ABLATIONS[method]
+    problem = task.problem
+    problem = replace(problem, recompute=problem.recompute and recompute, paging=problem.paging and paging)
+    try:
+        plan = schedule(
+            replace(problem, **asdict(task.limits)),
+            gap=task.gap,
+            time_limit_seconds=max(1.0, task.end - time.monotonic()),
+            seed=task.seed,
+            progress=task.progress,
+            order=order,
+            baseline=task.order,
+            explains=False,
+        )
+    except (InfeasibleError, LimitReachedError) as error:
+        is_proven = isinstance(error, InfeasibleError)
+        reason = "No plan that it looks for keeps the limits." if is_proven else "It found no plan in its time limit."
+        return Outcome(method, None, reason, is_proven=is_proven, solve_seconds=time.monotonic() - task.begin)
+    bound = plan.certificate.bound_joules
+    proves = f"none of {plan.certificate.covers} spends less than {bound:.6g} J"
+    return Outcome(method, plan, proves=proves, bound_joules=bound, solve_seconds=time.monotonic() - task.begin)
