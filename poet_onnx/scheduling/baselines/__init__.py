@@ -17,6 +17,7 @@ from poet_onnx.scheduling.baselines.checkpoint_all import checkpoint_all
 from poet_onnx.scheduling.baselines.chen import chen_greedy, chen_sqrt
 from poet_onnx.scheduling.baselines.outcome import CannotError, Outcome, Task
 from poet_onnx.scheduling.baselines.poet import ABLATIONS, poet
+from poet_onnx.scheduling.baselines.revolve import revolve
 from poet_onnx.scheduling.incumbent import Progress
 from poet_onnx.scheduling.order import memory_aware_order
 
@@ -46,6 +47,7 @@ METHODS: Mapping[str, Method] = {
     "poet-recompute": Method("this product", "the same without paging"),
     "poet-paging": Method("this product", "the same without recompute"),
     "checkpoint-all": Method("framework default", "keeps everything", checkpoint_all),
+    "revolve": Method("Griewank & Walther 2000", "recomputes stages from binomial snapshots", revolve),
     "chen-sqrt": Method("Chen et al. 2016", "recomputes segments of sqrt(n) stages", chen_sqrt),
     "chen-greedy": Method("Chen et al. 2016", "recomputes segments of about b bytes, for the best b", chen_greedy),
 }

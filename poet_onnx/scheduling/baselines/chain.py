@@ -11,9 +11,9 @@ misses a value, the value's stage is run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 from poet_onnx.scheduling.baselines.horizon import find_horizon
 from poet_onnx.scheduling.baselines.outcome import CannotError
@@ -58,6 +58,16 @@ class Chain:
         """Return the bytes of values."""
         return sum(self.instance.sizes[value] for value in values)
 
+    def grouped(self, groups: Sequence[range]) -> Chain:
+        """Return the chain whose stages are neighbouring stages of this one, taken together."""
+        return replace(
+            self,
+            stages=tuple(range(self.stages[group[0]].start, self.stages[group[-1]].stop) for group in groups),
+            crossing=tuple(self.crossing[group[-1]] for group in groups),
+            boundary=tuple(self.boundary[group[-1]] for group in groups),
+            saved=tuple(tuple(value for stage in group for value in self.saved[stage]) for group in groups),
+        )
+
     def sweep(self, tape: Tape, stages: range, keep: frozenset[int]) -> None:
         """Run stages for the first time or again, and drop what is neither to keep nor read by the stage behind."""
         for stage in stages:
@@ -68,13 +78,21 @@ class Chain:
             before = self.crossing[stage - 1] if stage else frozenset()
             tape.drop((made | before) - self.crossing[stage] - keep - self.stays)
 
-    def run_backward(self, tape: Tape, bring: Callable[[int], None]) -> None:
-        """Run the nodes behind the forward pass; `bring` has the values in RAM that a stage saves."""
+    def run_backward(self, tape: Tape, bring: Callable[[int, int], None]) -> None:
+        """Run the nodes behind the forward pass.
+
+        Args:
+            tape: with the forward pass.
+            bring: has in RAM what a stage saves, being told of the last stage that this node or a later one reads.
+        """
         stage_of = {value: stage for stage, values in enumerate(self.saved) for value in values}
-        for position in range(self.turn, len(self.instance.nodes)):
+        positions = range(self.turn, len(self.instance.nodes))
+        read = [max((stage_of.get(v, 0) for v in self.instance.reads[p]), default=0) for p in positions]
+        furthest = list(accumulate(reversed(read), max))[::-1]
+        for position in positions:
             for value in self.instance.reads[position]:
                 if value not in tape.ram and value in stage_of:
-                    bring(stage_of[value])
+                    bring(stage_of[value], furthest[position - self.turn])
             tape.run(position)
 
 

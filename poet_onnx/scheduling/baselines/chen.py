@@ -67,7 +67,7 @@ def in_segments(chain: Chain, segments: Sequence[range]) -> tuple[Step, ...]:
     for segment in segments:
         chain.sweep(tape, segment, ends | saved[segment] if segment == segments[-1] else ends)
 
-    def bring(stage: int) -> None:
+    def bring(stage: int, _: int) -> None:
         segment = of_stage[stage]
         chain.sweep(tape, segment, ends | saved[segment])
 
