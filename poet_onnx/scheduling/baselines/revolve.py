@@ -43,7 +43,7 @@ def _numbers(stages: int) -> list[int]:
 
 
 def beta(snapshots: int, repeats: int) -> int:
-    """Return the longest chain that is reversed with so many snapshots, running no step more than `repeats` + 1 times."""
+    """Return the longest chain that so many snapshots reverse, no step running more than `repeats` + 1 times."""
     return comb(snapshots + repeats, snapshots) if repeats >= 0 else 0
 
 
