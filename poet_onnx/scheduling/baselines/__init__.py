@@ -15,6 +15,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.baselines.checkpoint_all import checkpoint_all
 from poet_onnx.scheduling.baselines.chen import chen_greedy, chen_sqrt
+from poet_onnx.scheduling.baselines.dtr import dtr, dtr_eq, dtr_local
 from poet_onnx.scheduling.baselines.outcome import CannotError, Outcome, Task
 from poet_onnx.scheduling.baselines.poet import ABLATIONS, poet
 from poet_onnx.scheduling.baselines.revolve import revolve
@@ -50,6 +51,9 @@ METHODS: Mapping[str, Method] = {
     "revolve": Method("Griewank & Walther 2000", "recomputes stages from binomial snapshots", revolve),
     "chen-sqrt": Method("Chen et al. 2016", "recomputes segments of sqrt(n) stages", chen_sqrt),
     "chen-greedy": Method("Chen et al. 2016", "recomputes segments of about b bytes, for the best b", chen_greedy),
+    "dtr": Method("Kirisame et al. 2021", "evicts online by h_DTR, recomputes on demand", dtr),
+    "dtr-eq": Method("Kirisame et al. 2021", "the same by h_DTR^eq", dtr_eq),
+    "dtr-local": Method("Kirisame et al. 2021", "the same by h_DTR^local", dtr_local),
 }
 """By the name that a user types."""
 
