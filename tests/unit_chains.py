@@ -44,6 +44,6 @@ def unit_chain(layers: int, *, taped: bool = False, transfer_seconds: float = 1.
     free = {"loss_node", "loss_grad", *(node.name for node in nodes if taped and node.name.startswith("a"))}
     seconds = {node.name: 0.0 if node.name in free else 1.0 for node in nodes}
     transfer = TransferCost(transfer_seconds, transfer_seconds)
-    moves = {name: transfer for name, tensor in tensors.items() if tensor.residency == TRANSIENT}
+    moves = {name: transfer for name in tensors if name != "x"}
     costs = {name: NodeCost(time, time, 0) for name, time in seconds.items()}
     return ScheduleProblem(graph, CostTable("unit", costs, moves, moves, asynchronous=True))

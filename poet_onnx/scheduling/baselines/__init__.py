@@ -13,16 +13,12 @@ from dataclasses import dataclass
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.baselines.checkpoint_all import checkpoint_all
-from poet_onnx.scheduling.baselines.chen import chen_greedy, chen_sqrt
-from poet_onnx.scheduling.baselines.dtr import dtr, dtr_eq, dtr_local
+from poet_onnx.scheduling.baselines import checkmate, checkpoint_all, chen, dtr, poet, poet_paper, revolve
 from poet_onnx.scheduling.baselines.outcome import CannotError, Outcome, Task
-from poet_onnx.scheduling.baselines.poet import ABLATIONS, poet
-from poet_onnx.scheduling.baselines.revolve import revolve
 from poet_onnx.scheduling.incumbent import Progress
 from poet_onnx.scheduling.order import memory_aware_order
 
-__all__ = ["ABLATIONS", "METHODS", "CannotError", "Method", "Outcome", "plan_with"]
+__all__ = ["METHODS", "CannotError", "Method", "Outcome", "plan_with"]
 
 _SECONDS = 60.0
 
@@ -47,13 +43,15 @@ METHODS: Mapping[str, Method] = {
     "poet": Method("this product", "recomputes and pages each value on its own; least energy"),
     "poet-recompute": Method("this product", "the same without paging"),
     "poet-paging": Method("this product", "the same without recompute"),
-    "checkpoint-all": Method("framework default", "keeps everything", checkpoint_all),
-    "revolve": Method("Griewank & Walther 2000", "recomputes stages from binomial snapshots", revolve),
-    "chen-sqrt": Method("Chen et al. 2016", "recomputes segments of sqrt(n) stages", chen_sqrt),
-    "chen-greedy": Method("Chen et al. 2016", "recomputes segments of about b bytes, for the best b", chen_greedy),
-    "dtr": Method("Kirisame et al. 2021", "evicts online by h_DTR, recomputes on demand", dtr),
-    "dtr-eq": Method("Kirisame et al. 2021", "the same by h_DTR^eq", dtr_eq),
-    "dtr-local": Method("Kirisame et al. 2021", "the same by h_DTR^local", dtr_local),
+    "checkpoint-all": Method("framework default", "keeps everything", checkpoint_all.offer),
+    "revolve": Method("Griewank & Walther 2000", "recomputes stages from binomial snapshots", revolve.offer),
+    "chen-sqrt": Method("Chen et al. 2016", "recomputes segments of sqrt(n) stages", chen.offer_sqrt),
+    "chen-greedy": Method("Chen et al. 2016", "recomputes segments of b bytes, for the best b", chen.offer_greedy),
+    "dtr": Method("Kirisame et al. 2021", "evicts online by h_DTR, recomputes on demand", dtr.offer),
+    "dtr-eq": Method("Kirisame et al. 2021", "the same by h_DTR^eq", dtr.offer_eq),
+    "dtr-local": Method("Kirisame et al. 2021", "the same by h_DTR^local", dtr.offer_local),
+    "checkmate": Method("Jain et al. 2020", "recomputes by a program for least time", checkmate.offer),
+    "poet-paper": Method("Patil et al. 2022", "the paper's own program; transfers take no time", poet_paper.offer),
 }
 """By the name that a user types."""
 
@@ -88,10 +86,11 @@ def plan_with(
     task = Task(problem, limits, nodes, gap, seed, begin + time_limit_seconds, progress, begin=begin)
     offer = METHODS[method].offer
     if offer is None:
-        return poet(task, method, order=None if order is None else nodes)
-    checkpoint_all(task)
+        return poet.planned(task, method, order=None if order is None else nodes)
+    checkpoint_all.offer(task)
     reason = ""
     if task.best is None:
+        task.closest = None
         try:
             reason = offer(task)
         except CannotError as error:

@@ -20,7 +20,7 @@ MOST_SIZES = 64
 """Segment sizes b that the search of Algorithm 3 looks at."""
 
 
-def chen_sqrt(task: Task) -> str:
+def offer_sqrt(task: Task) -> str:
     """Offer the plan with segments of sqrt(n) stages."""
     chain = chain_of(task.instance)
     length = math.ceil(math.sqrt(len(chain.stages)))
@@ -29,7 +29,7 @@ def chen_sqrt(task: Task) -> str:
     return f"Segments of {length} of {len(chain.stages)} stages break a limit, and it has no other plan."
 
 
-def chen_greedy(task: Task) -> str:
+def offer_greedy(task: Task) -> str:
     """Offer plans with segments that close at b bytes, for many b."""
     chain = chain_of(task.instance)
     found = dict.fromkeys(tuple(segments) for segments in _by_size(chain))

@@ -27,17 +27,17 @@ MOST_REPEATS = 50
 _TINY = 1e-12
 
 
-def dtr(task: Task) -> str:
+def offer(task: Task) -> str:
     """Offer what h_DTR makes of the budget."""
     return _offered(task, _Directed)
 
 
-def dtr_eq(task: Task) -> str:
+def offer_eq(task: Task) -> str:
     """Offer what h_DTR^eq makes of the budget."""
     return _offered(task, _Components)
 
 
-def dtr_local(task: Task) -> str:
+def offer_local(task: Task) -> str:
     """Offer what h_DTR^local makes of the budget."""
     return _offered(task, _Local)
 
@@ -186,9 +186,9 @@ class _Machine:
         Raises:
             CannotError: if there is no room, or no end to what is made again.
         """
-        for self.position in range(len(self.instance.nodes)):
-            stack = [self.position]
-            self.locks.update(self.instance.reads[self.position])
+        for position in range(len(self.instance.nodes)):
+            self.position, stack = position, [position]
+            self.locks.update(self.instance.reads[position])
             while stack:
                 reads = self.instance.reads[stack[-1]]
                 missing = next((value for value in reads if value not in self.tape.ram), None)

@@ -13,7 +13,7 @@ ABLATIONS = {"poet": (True, True), "poet-recompute": (True, False), "poet-paging
 """By method: whether it may recompute, and whether it may page."""
 
 
-def poet(task: Task, method: str, *, order: tuple[str, ...] | None) -> Outcome:
+def planned(task: Task, method: str, *, order: tuple[str, ...] | None) -> Outcome:
     """Return what the scheduler makes of a task.
 
     Args:

@@ -22,7 +22,7 @@ MOST_NUMBERS = 40
 """Of snapshots that plans are made for."""
 
 
-def revolve(task: Task) -> str:
+def offer(task: Task) -> str:
     """Offer the plans for all numbers of snapshots, the most first, until one keeps the limits."""
     chain = chain_of(task.instance)
     numbers = _numbers(len(chain.stages))
