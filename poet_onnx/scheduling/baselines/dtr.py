@@ -43,11 +43,10 @@ def offer_local(task: Task) -> str:
 
 
 def _offered(task: Task, neighbors: Callable[[_Machine], _Local]) -> str:
-    if task.limits.budget_bytes is None:
-        raise CannotError("It evicts where a budget is reached, and there is none.")
-    machine = _Machine(task, task.limits.budget_bytes, neighbors)
-    machine.run_all()
-    task.offer(tuple(machine.tape.steps))
+    for budget_bytes in task.budgets():
+        machine = _Machine(task, budget_bytes, neighbors)
+        machine.run_all()
+        task.offer(tuple(machine.tape.steps))
     return "What it evicts keeps the budget, but not the other limits."
 
 

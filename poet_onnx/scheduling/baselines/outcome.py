@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
@@ -16,6 +16,9 @@ from poet_onnx.scheduling.incumbent import Progress
 from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
+
+ATTEMPTS = 6
+"""Budgets that a method which does not count all bytes itself is asked for."""
 
 
 class CannotError(PoetError):
@@ -62,6 +65,7 @@ class Task:
         progress: told how far a solver is.
         best: the cheapest plan offered that keeps the limits.
         closest: prediction of the offered plan of least peak that breaks a limit.
+        last: prediction of the plan that was offered last.
         proves, bound_joules, is_proven: as in `Outcome`; a method sets them.
     """
 
@@ -74,6 +78,7 @@ class Task:
     progress: Callable[[Progress], None] | None = None
     best: tuple[tuple[Step, ...], Prediction] | None = None
     closest: Prediction | None = None
+    last: Prediction | None = None
     proves: str = ""
     bound_joules: float | None = None
     is_proven: bool = False
@@ -89,6 +94,24 @@ class Task:
         """Return whether the time is up."""
         return time.monotonic() >= self.end
 
+    def budgets(self) -> Iterator[int]:
+        """Yield the budget, and smaller ones while what is offered for them exceeds it by what was not counted.
+
+        Raises:
+            CannotError: if there is no budget.
+        """
+        budget_bytes = self.limits.budget_bytes
+        if budget_bytes is None:
+            raise CannotError("It decides where a budget is reached, and there is none.")
+        aim_bytes = budget_bytes
+        for _ in range(ATTEMPTS):
+            self.last = None
+            yield aim_bytes
+            excess_bytes = 0 if self.last is None else self.last.transient_peak_bytes - budget_bytes
+            if self.best is not None or excess_bytes <= 0 or self.is_late:
+                return
+            aim_bytes -= excess_bytes
+
     def offer(self, steps: tuple[Step, ...]) -> bool:
         """Take a plan, its transfers synchronous, if it is the cheapest so far; return whether it keeps the limits."""
         steps = tidied(self.problem, steps)
@@ -96,6 +119,7 @@ class Task:
         if prediction.page_out_bytes and self.problem.costs.asynchronous:
             steps = overlap(self._limited, steps)
             prediction = simulate(self.problem, steps)
+        self.last = prediction
         if any(True for _ in self.limits.broken_by(prediction)):
             if self.closest is None or prediction.transient_peak_bytes < self.closest.transient_peak_bytes:
                 self.closest = prediction
