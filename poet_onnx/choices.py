@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-METHODS = ("poet",)
-"""Ways to plan."""
+POET, POET_RECOMPUTE, POET_PAGING = "poet", "poet-recompute", "poet-paging"
+METHODS = (
+    *(POET, POET_RECOMPUTE, POET_PAGING),
+    *("checkpoint-all", "revolve", "chen-sqrt", "chen-greedy", "checkmate", "dtr", "dtr-eq", "dtr-local"),
+    *("capuchin", "poet-paper"),
+)
+"""Ways to plan: this product's, that without one of its means, and published ones."""
 
 TARGETS = ("training", "stock")
 """Runtimes: onnxruntime-training, and the plain onnxruntime."""

@@ -7,6 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from poet_onnx.choices import METHODS
 from poet_onnx.errors import InputError
 from poet_onnx.plan import ALL_PLANS, STATUSES, Certificate, Plan, Prediction, gaps
 from poet_onnx.plan.limits import Limits
@@ -30,7 +31,7 @@ def same(one: float, other: float) -> bool:
 
 
 _SOLVER = re.compile(r"SCIP [0-9.]{1,20} \(PySCIPOpt [0-9a-z.]{1,30}\)", re.ASCII)
-"""What a certificate may name beside "none"; whatever else is shown with it, this release words itself."""
+"""What a certificate may name beside "none" and methods; whatever else is shown with it, this release words itself."""
 
 
 def check_figures(plan: Plan | PlanFile) -> None:
@@ -103,7 +104,8 @@ def _false_claim(prediction: Prediction, certificate: Certificate) -> str | None
     covers, is_base = certificate.covers, certificate.status in ("not_needed", "other_costs")
     if not covers.is_proper() or (is_base and covers != ALL_PLANS):
         return "certificate.covers is no class of plans that a bound is proven for"
-    if _SOLVER.fullmatch(certificate.solver) is None and not (is_base and certificate.solver == "none"):
+    is_none = certificate.solver == "none" if is_base else covers == ALL_PLANS and certificate.solver in METHODS
+    if _SOLVER.fullmatch(certificate.solver) is None and not is_none:
         return "certificate.solver is no solver of this release"
     if certificate.threads != 1:
         return f"it was solved with {certificate.threads} threads, which is always 1"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx_ir as ir
 
+from poet_onnx.choices import POET, POET_PAGING, POET_RECOMPUTE
 from poet_onnx.costing.process import ProcessCosts
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.graph import TrainingGraph
@@ -33,6 +34,7 @@ from poet_onnx.scheduling import (
     least_overhead_in_order,
     ordered_steps,
     overhead_gap_of,
+    plan_by,
     schedule,
     seconds_to_explain,
 )
@@ -214,16 +216,7 @@ def _variant_answer(
     if best is not None and not _is_worth_a_look(problem, limits, baseline, best, known=known, end=end):
         return None
     request = asked.request
-    make = partial(
-        schedule,
-        gap=request.gap,
-        seed=request.seed,
-        progress=request.progress,
-        baseline=baseline.order,
-        known=known,
-        worth_joules=_worth_joules(best),
-        explains=False,
-    )
+    make = _planner(request, baseline, known, best)
     try:
         found = fitting_plan(problem, limits, make, asked.budget, seconds=max(1.0, end - time.monotonic()))
     except (InfeasibleError, NothingFoundError, ProcessBudgetError) as error:
@@ -234,6 +227,36 @@ def _variant_answer(
     budget_bytes = None if found.plan.budget_bytes is None else found.plan.budget_bytes + baseline.aside_bytes
     plan = replace(found.plan, part_bytes=variant.part_bytes, expansions=variant.expansions, budget_bytes=budget_bytes)
     return Answer(asked, baseline, plan, found.placement)
+
+
+def _planner(
+    request: Request, baseline: Baseline, known: Sequence[tuple[Step, ...]], best: Answer | None
+) -> Callable[..., Plan]:
+    """Return what plans a problem in `time_limit_seconds`, by the method that was asked for."""
+    if request.method in (POET, POET_RECOMPUTE, POET_PAGING):
+        return partial(
+            schedule,
+            gap=request.gap,
+            seed=request.seed,
+            progress=request.progress,
+            baseline=baseline.order,
+            known=known,
+            worth_joules=_worth_joules(best),
+            explains=False,
+        )
+
+    def make(problem: ScheduleProblem, *, time_limit_seconds: float) -> Plan:
+        return plan_by(
+            request.method,
+            problem.unlimited(),
+            Limits(problem.budget_bytes, problem.deadline_seconds, problem.max_written_bytes),
+            gap=request.gap,
+            seed=request.seed,
+            baseline=baseline.order,
+            time_limit_seconds=time_limit_seconds,
+        )
+
+    return make
 
 
 def _is_worth_a_look(

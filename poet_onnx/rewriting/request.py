@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
-from poet_onnx.choices import METHODS, TARGETS
+from poet_onnx.choices import METHODS, POET, POET_PAGING, POET_RECOMPUTE, TARGETS
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Plan
@@ -126,8 +126,7 @@ def read_request(
             raise InputError(f"This release has no {name} {chosen!r}; use {' or '.join(map(repr, known))}.")
     if ram_budget is not None and activation_budget is not None:
         raise InputError("Give a RAM budget or an activation budget, not both.")
-    if plan is not None and known_plans:
-        raise InputError("Give a plan to carry out, or known plans to spend no more than, not both.")
+    _check_plans(plan is not None, bool(known_plans), method)
     for name, number, low, high in (
         ("gap", gap, 0, 1),
         ("time limit", time_limit_seconds, 0, _MOST_SECONDS),
@@ -156,8 +155,8 @@ def read_request(
         deadline=None if deadline is None else parse_deadline(deadline, name="deadline"),
         measured=measured,
         method=method,
-        recompute=recompute,
-        paging=paging,
+        recompute=recompute and method != POET_PAGING,
+        paging=paging and method != POET_RECOMPUTE,
         split=split,
         gap=gap,
         time_limit_seconds=time_limit_seconds,
@@ -175,6 +174,13 @@ def read_request(
         ),
         limits=Limits(max_written_bytes=_max_written_bytes(max_written, lifetime, profile)),
     )
+
+
+def _check_plans(has_plan: bool, has_known_plans: bool, method: str) -> None:
+    if has_plan and has_known_plans:
+        raise InputError("Give a plan to carry out, or known plans to spend no more than, not both.")
+    if has_known_plans and method not in (POET, POET_RECOMPUTE, POET_PAGING):
+        raise InputError(f"Method {method!r} knows no plans but its own: leave known plans out, or use {POET!r}.")
 
 
 def _max_written_bytes(

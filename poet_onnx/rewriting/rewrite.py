@@ -162,7 +162,8 @@ def rewrite(
         deadline: bound on the predicted time of a step: seconds, or text such as "250ms" or "1.3x" (of the time that
             computing alone takes). Default none.
         costs: measured costs, or the file of a profile, in place of modelled ones.
-        method: how to plan; "poet".
+        method: how to plan: "poet", "poet-recompute" and "poet-paging" without one of its means, or a published method,
+            such as "dtr" or "checkmate", which knows nothing of energy; docs/benchmarks.md has them all.
         recompute: whether the plan may run nodes again.
         paging: whether the plan may move values to storage and back.
         split: whether large weight gradients may be computed in parts, where whole ones do not fit or cost more.

@@ -3,7 +3,7 @@
 What other packages need is here; nothing else of this one is theirs.
 """
 
-from poet_onnx.scheduling.baselines import METHODS, Method, Outcome, plan_with
+from poet_onnx.scheduling.baselines import METHODS, Method, Outcome, plan_by, plan_with
 from poet_onnx.scheduling.bound import least_overhead_in_order
 from poet_onnx.scheduling.incumbent import Progress, overhead_gap_of
 from poet_onnx.scheduling.liveness import file_order, most_values_alive
@@ -33,6 +33,7 @@ __all__ = [
     "most_values_alive",
     "ordered_steps",
     "overhead_gap_of",
+    "plan_by",
     "plan_with",
     "schedule",
     "seconds_to_explain",

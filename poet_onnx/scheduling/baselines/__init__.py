@@ -10,15 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.baselines import capuchin, checkmate, checkpoint_all, chen, dtr, poet, poet_paper, revolve
-from poet_onnx.scheduling.baselines.outcome import CannotError, Outcome, Task
+from poet_onnx.scheduling.baselines.outcome import CannotError, NoPlanError, Outcome, Task
 from poet_onnx.scheduling.incumbent import Progress
 from poet_onnx.scheduling.order import memory_aware_order
 
-__all__ = ["METHODS", "CannotError", "Method", "Outcome", "plan_with"]
+__all__ = ["METHODS", "CannotError", "Method", "NoPlanError", "Outcome", "plan_by", "plan_with"]
 
 _SECONDS = 60.0
 
@@ -97,3 +99,15 @@ def plan_with(
         except CannotError as error:
             reason = str(error)
     return task.outcome(method, reason)
+
+
+def plan_by(method: str, problem: ScheduleProblem, limits: Limits, **options: Any) -> Plan:
+    """Return the plan of a method; the arguments are those of `plan_with`.
+
+    Raises:
+        NoPlanError: if it has none.
+    """
+    outcome = plan_with(method, problem, limits, **options)
+    if outcome.plan is None:
+        raise NoPlanError(outcome)
+    return outcome.plan

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
-from poet_onnx.errors import PoetError
+from poet_onnx.choices import POET
+from poet_onnx.errors import LimitReachedError, PoetError
 from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction, Step, gaps
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.baselines.tidy import tidied
 from poet_onnx.scheduling.incumbent import Progress
 from poet_onnx.scheduling.liveness import Instance, build_instance
+from poet_onnx.scheduling.refusals import NothingFoundError, Terms
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
 
@@ -49,6 +51,28 @@ class Outcome:
     proves: str = ""
     bound_joules: float | None = None
     solve_seconds: float = 0.0
+
+
+class NoPlanError(NothingFoundError):
+    """A method has no plan; that says nothing of other methods."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        LimitReachedError.__init__(self, f"method '{outcome.method}' found no plan")
+        self.seconds = outcome.solve_seconds
+        self._outcome = outcome
+
+    def explained(self, terms: Terms | None = None, *, seconds: float) -> LimitReachedError:
+        """Return the error that says why, in the terms of who asked."""
+        outcome, closest = self._outcome, self._outcome.closest
+        needs = ""
+        if closest is not None and terms is not None:
+            size = terms.whole_bytes(closest.transient_peak_bytes)
+            needs = f" Its smallest plan takes {closest.seconds:.6g} s and a budget of {size:,} bytes."
+        asked = "" if terms is None else f" for {terms}"
+        return LimitReachedError(
+            f"Method '{outcome.method}' has no plan{asked}. {outcome.reason}{needs} Give a larger budget, or try "
+            f"--method {POET}."
+        )
 
 
 @dataclass
@@ -152,7 +176,7 @@ class Task:
             *gaps(energy, bound, base),
             covers=ALL_PLANS,
             wide_bound_joules=bound,
-            solver=method,
+            solver="none" if is_plain else method,
             seed=self.seed,
             threads=1,
             solve_seconds=seconds,

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 
+from poet_onnx.choices import POET_PAGING, POET_RECOMPUTE
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.scheduling.baselines.outcome import Outcome, Task
 from poet_onnx.scheduling.planner import schedule
-
-ABLATIONS = {"poet": (True, True), "poet-recompute": (True, False), "poet-paging": (False, True)}
-"""By method: whether it may recompute, and whether it may page."""
 
 
 def planned(task: Task, method: str, *, order: tuple[str, ...] | None) -> Outcome:
@@ -18,11 +16,11 @@ def planned(task: Task, method: str, *, order: tuple[str, ...] | None) -> Outcom
 
     Args:
         task: its order is the baseline order; the search for a better one begins there.
-        method: a key of `ABLATIONS`.
+        method: the whole of it, or without paging or recompute.
         order: that the plan must have; None for the best that is found.
     """
-    recompute, paging = ABLATIONS[method]
     problem = task.problem
+    recompute, paging = method != POET_PAGING, method != POET_RECOMPUTE
     problem = replace(problem, recompute=problem.recompute and recompute, paging=problem.paging and paging)
     try:
         plan = schedule(
