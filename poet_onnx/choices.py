@@ -6,7 +6,7 @@ POET, POET_RECOMPUTE, POET_PAGING = "poet", "poet-recompute", "poet-paging"
 METHODS = (
     *(POET, POET_RECOMPUTE, POET_PAGING),
     *("checkpoint-all", "revolve", "chen-sqrt", "chen-greedy", "checkmate", "dtr", "dtr-eq", "dtr-local"),
-    *("capuchin", "poet-paper"),
+    *("pofo", "capuchin", "poet-paper"),
 )
 """Ways to plan: this product's, that without one of its means, and published ones."""
 

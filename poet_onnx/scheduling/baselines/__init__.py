@@ -15,7 +15,17 @@ from typing import Any
 from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.baselines import capuchin, checkmate, checkpoint_all, chen, dtr, poet, poet_paper, revolve
+from poet_onnx.scheduling.baselines import (
+    capuchin,
+    checkmate,
+    checkpoint_all,
+    chen,
+    dtr,
+    poet,
+    poet_paper,
+    pofo,
+    revolve,
+)
 from poet_onnx.scheduling.baselines.outcome import CannotError, NoPlanError, Outcome, Task
 from poet_onnx.scheduling.incumbent import Progress
 from poet_onnx.scheduling.order import memory_aware_order
@@ -53,6 +63,7 @@ METHODS: Mapping[str, Method] = {
     "dtr-eq": Method("Kirisame et al. 2021", "the same by h_DTR^eq", dtr.offer_eq),
     "dtr-local": Method("Kirisame et al. 2021", "the same by h_DTR^local", dtr.offer_local),
     "checkmate": Method("Jain et al. 2020", "recomputes by a program for least time", checkmate.offer),
+    "pofo": Method("Beaumont et al. 2021", "keeps, pages or recomputes each stage once; least time", pofo.offer),
     "capuchin": Method("Peng et al. 2020", "pages by free time, then pages or recomputes by delay", capuchin.offer),
     "poet-paper": Method("Patil et al. 2022", "the paper's own program; transfers take no time", poet_paper.offer),
 }
