@@ -232,7 +232,7 @@ def _variant_answer(
 def _planner(
     request: Request, baseline: Baseline, known: Sequence[tuple[Step, ...]], best: Answer | None
 ) -> Callable[..., Plan]:
-    """Return what plans a problem in `time_limit_seconds`, by the method that was asked for."""
+    """Return what plans a problem within limits in `time_limit_seconds`, by the method that was asked for."""
     if request.method in (POET, POET_RECOMPUTE, POET_PAGING):
         return partial(
             schedule,
@@ -245,18 +245,7 @@ def _planner(
             explains=False,
         )
 
-    def make(problem: ScheduleProblem, *, time_limit_seconds: float) -> Plan:
-        return plan_by(
-            request.method,
-            problem.unlimited(),
-            Limits(problem.budget_bytes, problem.deadline_seconds, problem.max_written_bytes),
-            gap=request.gap,
-            seed=request.seed,
-            baseline=baseline.order,
-            time_limit_seconds=time_limit_seconds,
-        )
-
-    return make
+    return partial(plan_by, request.method, gap=request.gap, seed=request.seed, baseline=baseline.order)
 
 
 def _is_worth_a_look(

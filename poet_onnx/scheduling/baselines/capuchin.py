@@ -18,6 +18,7 @@ import math
 
 import numpy as np
 
+from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.baselines.outcome import Task
 from poet_onnx.scheduling.eviction import DROPPED, STORAGE, Eviction, Prices
 from poet_onnx.scheduling.liveness import Liveness
@@ -27,7 +28,7 @@ from poet_onnx.scheduling.steps import steps_of_eviction
 def offer(task: Task) -> str:
     """Offer what the two rules make of the budget."""
     for budget_bytes in task.budgets():
-        policy = _Policy(task, budget_bytes)
+        policy = _Policy(task, task.limits.within(budget_bytes))
         policy.page_what_is_free()
         while policy.excess_bytes > 0:
             if not policy.choose():
@@ -47,11 +48,11 @@ class _Policy:
         eviction: intervals between accesses, and where the value is meanwhile; its prices are seconds.
     """
 
-    def __init__(self, task: Task, budget_bytes: int) -> None:
+    def __init__(self, task: Task, limits: Limits) -> None:
         lives = Liveness(task.problem)
         self._lives = lives
         self._profile = lives.profile(lives.order_of(task.order))
-        self.eviction = Eviction(lives, _seconds(lives), self._profile, budget_bytes)
+        self.eviction = Eviction(lives, _seconds(lives), self._profile, limits)
         seconds = np.array([task.problem.costs.nodes[name].seconds for name in task.order])
         self._end = np.cumsum(seconds)
         self._begin = self._end - seconds

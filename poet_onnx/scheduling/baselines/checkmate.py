@@ -9,7 +9,7 @@ theirs is small, it is solved too, as it was written. What is proven is proven o
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan.limits import Limits
@@ -47,7 +47,8 @@ def in_seconds(problem: ScheduleProblem) -> ScheduleProblem:
 def _solve_compact(task: Task, problem: ScheduleProblem, limits: Limits) -> None:
     try:
         plan = schedule(
-            replace(problem, **asdict(limits)),
+            problem,
+            limits,
             gap=task.gap,
             time_limit_seconds=max(1.0, task.end - time.monotonic()),
             seed=task.seed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
 from poet_onnx.choices import POET
@@ -141,7 +141,7 @@ class Task:
         steps = tidied(self.problem, steps)
         prediction = simulate(self.problem, steps)
         if prediction.page_out_bytes and self.problem.costs.asynchronous:
-            steps = overlap(self._limited, steps)
+            steps = overlap(self.problem, self.limits, steps)
             prediction = simulate(self.problem, steps)
         self.last = prediction
         if any(True for _ in self.limits.broken_by(prediction)):
@@ -151,10 +151,6 @@ class Task:
         if self.best is None or prediction.energy_joules < self.best[1].energy_joules:
             self.best = steps, prediction
         return True
-
-    @property
-    def _limited(self) -> ScheduleProblem:
-        return replace(self.problem, **asdict(self.limits))
 
     def outcome(self, method: str, reason: str) -> Outcome:
         """Return what has come of the plans that were offered, or the reason why there is none."""

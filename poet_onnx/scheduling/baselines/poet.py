@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from poet_onnx.choices import POET_PAGING, POET_RECOMPUTE
 from poet_onnx.errors import InfeasibleError, LimitReachedError
@@ -24,7 +24,8 @@ def planned(task: Task, method: str, *, order: tuple[str, ...] | None) -> Outcom
     problem = replace(problem, recompute=problem.recompute and recompute, paging=problem.paging and paging)
     try:
         plan = schedule(
-            replace(problem, **asdict(task.limits)),
+            problem,
+            task.limits,
             gap=task.gap,
             time_limit_seconds=max(1.0, task.end - time.monotonic()),
             seed=task.seed,
