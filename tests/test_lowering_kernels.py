@@ -106,7 +106,7 @@ def test_kernels_allocate_their_outputs_alone(op_type: str) -> None:
         assert memory.allocated_bytes == sum(result.nbytes for result in results)
 
 
-@pytest.mark.parametrize("op_type", ["RectifierGradient"])
+@pytest.mark.parametrize("op_type", ["BatchNormalizeGradient", "RectifierGradient"])
 def test_a_gradient_takes_the_buffer_of_one_that_nobody_reads_again(op_type: str) -> None:
     names = [f"x{index}" for index in range(len(INPUTS[op_type]))]
     named = [(name, FLOAT, list(shape)) for name, shape in zip(names, INPUTS[op_type], strict=True)]

@@ -14,8 +14,8 @@
 // BatchNormalize gives the bits of the training runtime's BatchNormInternal on x86-64. A rectifier behind it decides by
 // a sign; of millions a few are zero but for rounding, and gradients jump where one falls the other way. So sums are
 // taken in that runtime's order, in packets of four floats, and roots as it takes them. The gradient decides nothing:
-// it takes sums in lanes of float over the pixels of one channel of one image, beyond that in double, which is more
-// accurate.
+// it takes sums of one channel in lanes of float for a while, beyond that in double, which is more accurate. dX may
+// take dY's buffer.
 #ifdef __SSE__
 #include <xmmintrin.h>
 #endif
@@ -73,33 +73,67 @@ float root_in_packet(float number) {
 #endif
 }
 
-POET_WIDE float sum(const float* x, uint64_t count) {
-  Lanes lanes;
-  uint64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (uint64_t lane = 0; lane < kLanes; ++lane) lanes.sums[lane] += x[i + lane];
-  for (uint64_t lane = 0; i < count; ++i, ++lane) lanes.sums[lane] += x[i];
-  return lanes.total();
-}
+// One channel of all images: where it begins in the first one, and how far from there in the next.
+struct Channel {
+  uint64_t first;
+  uint64_t pitch;
+  uint64_t images;
+  uint64_t pixels;
+};
 
-POET_WIDE float sum_of_products_about(const float* d_y, const float* x, uint64_t count, float centre) {
-  Lanes lanes;
-  uint64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (uint64_t lane = 0; lane < kLanes; ++lane) lanes.sums[lane] += d_y[i + lane] * (x[i + lane] - centre);
-  for (uint64_t lane = 0; i < count; ++i, ++lane) lanes.sums[lane] += d_y[i] * (x[i] - centre);
-  return lanes.total();
+constexpr uint64_t kLanes = 32;       // sums that numbers apart from each other are added to in turn
+constexpr uint64_t kMostTimes = 256;  // that a lane is added to before it goes on in double, but for a longer image
+
+struct GradientSums {
+  double d_y = 0;
+  double products = 0;  // of d_y and the deviation of x
+};
+
+POET_WIDE GradientSums sum_gradients(const float* d_y, const float* x, Channel channel, float centre) {
+  GradientSums sums;
+  float lanes[kLanes] = {}, products[kLanes] = {};
+  uint64_t times = 0;
+  for (uint64_t n = 0; n < channel.images; ++n) {
+    const float* gradients = d_y + channel.first + n * channel.pitch;
+    const float* numbers = x + channel.first + n * channel.pitch;
+    uint64_t i = 0;
+    const auto add = [&](uint64_t lane) {
+      lanes[lane] += gradients[i + lane];
+      products[lane] += gradients[i + lane] * (numbers[i + lane] - centre);
+    };
+    for (; i + kLanes <= channel.pixels; i += kLanes)
+      for (uint64_t lane = 0; lane < kLanes; ++lane) add(lane);
+    for (; i + kGroup <= channel.pixels; i += kGroup)
+      for (uint64_t lane = 0; lane < kGroup; ++lane) add(lane);
+    for (uint64_t lane = 0; i + lane < channel.pixels; ++lane) add(lane);
+    times += channel.pixels / kLanes + kLanes / kGroup;
+    if (times < kMostTimes && n + 1 < channel.images) continue;
+    sums.d_y += total<kLanes>(lanes);
+    sums.products += total<kLanes>(products);
+    std::fill_n(lanes, kLanes, 0.0F);
+    std::fill_n(products, kLanes, 0.0F);
+    times = 0;
+  }
+  return sums;
 }
 
 POET_WIDE void normalize(float* __restrict y, const float* __restrict x, uint64_t count, float slope, float offset) {
   for (uint64_t i = 0; i < count; ++i) y[i] = x[i] * slope + offset;
 }
 
+struct Combination {
+  float middle, factor, centre, slope, offset;
+};
+
 // `middle` is the mean of d_y but for its rounding, which `offset` makes good: a product with d_y itself would lose the
 // digits of d_y's deviations, and with them the sum of d_x, which is zero.
-POET_WIDE void combine(float* __restrict d_x, const float* __restrict d_y, const float* __restrict x, uint64_t count,
-                       float middle, float centre, float factor, float slope, float offset) {
-  for (uint64_t i = 0; i < count; ++i) d_x[i] = factor * (d_y[i] - middle) + (slope * (x[i] - centre) + offset);
+POET_WIDE void combine(float* d_x, const float* d_y, const float* x, Channel channel, Combination by) {
+  for (uint64_t n = 0; n < channel.images; ++n) {
+    const uint64_t first = channel.first + n * channel.pitch;
+    write_each(d_x + first, channel.pixels, [=, gradients = d_y + first, numbers = x + first](uint64_t i) {
+      return by.factor * (gradients[i] - by.middle) + (by.slope * (numbers[i] - by.centre) + by.offset);
+    });
+  }
 }
 
 struct Sizes {
@@ -198,24 +232,17 @@ class BatchNormalizeGradient final : public Kernel {
     auto* d_bias = static_cast<float*>(context.output(2, per_channel(sizes)));
     const uint64_t image = sizes.channels * sizes.pixels;
     for (uint64_t channel = 0; channel < sizes.channels; ++channel) {
-      const uint64_t first = channel * sizes.pixels;
-      double total = 0, products = 0;
-      for (uint64_t n = 0; n < sizes.batch; ++n) {
-        const uint64_t start = n * image + first;
-        total += static_cast<double>(sum(d_y + start, sizes.pixels));
-        products += static_cast<double>(sum_of_products_about(d_y + start, x + start, sizes.pixels, mean[channel]));
-      }
+      const Channel all{channel * sizes.pixels, image, sizes.batch, sizes.pixels};
+      const GradientSums sums = sum_gradients(d_y, x, all, mean[channel]);
       const double each = static_cast<double>(inverse[channel]);
       const double factor = static_cast<double>(scale[channel]) * each;
-      const double average = total / sizes.count();
+      const double average = sums.d_y / sizes.count();
       const auto middle = static_cast<float>(average);
       const auto offset = static_cast<float>(factor * (static_cast<double>(middle) - average));
-      const auto slope = static_cast<float>(-factor * each * each * products / sizes.count());
-      d_scale[channel] = static_cast<float>(each * products);
-      d_bias[channel] = static_cast<float>(total);
-      for (uint64_t n = 0; n < sizes.batch; ++n)
-        combine(d_x + n * image + first, d_y + n * image + first, x + n * image + first, sizes.pixels, middle,
-                mean[channel], static_cast<float>(factor), slope, offset);
+      const auto slope = static_cast<float>(-factor * each * each * sums.products / sizes.count());
+      d_scale[channel] = static_cast<float>(each * sums.products);
+      d_bias[channel] = static_cast<float>(sums.d_y);
+      combine(d_x, d_y, x, all, {middle, static_cast<float>(factor), mean[channel], slope, offset});
     }
   }
 };
@@ -230,7 +257,7 @@ std::unique_ptr<Kernel> create_batch_normalize_gradient(const NodeInfo&) {
 const OpDefinition kBatchNormalize{
     "BatchNormalize", 3, {kFloat, kFloat, kFloat}, Sharing::kNone, create_batch_normalize, infer_from_input};
 const OpDefinition kBatchNormalizeGradient{"BatchNormalizeGradient",        3,
-                                           {kFloat, kFloat, kFloat},        Sharing::kNone,
+                                           {kFloat, kFloat, kFloat},        Sharing::kAllowed,
                                            create_batch_normalize_gradient, infer_from_input};
 
 }  // namespace poet

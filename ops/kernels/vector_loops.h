@@ -24,12 +24,11 @@ inline Group& group(float* first) { return *reinterpret_cast<Group*>(first); }
 // Writes number(i) for every i, and reads what stands at `to` just before it writes there.
 template <typename Number>
 inline void write_each(float* to, uint64_t count, Number number) {
-  constexpr uint64_t kBlock = 8;
   uint64_t i = 0;
-  for (; i + kBlock <= count; i += kBlock) {
-    float block[kBlock];
-    for (uint64_t k = 0; k < kBlock; ++k) block[k] = number(i + k);
-    for (uint64_t k = 0; k < kBlock; ++k) to[i + k] = block[k];
+  for (; i + kGroup <= count; i += kGroup) {
+    float block[kGroup];
+    for (uint64_t k = 0; k < kGroup; ++k) block[k] = number(i + k);
+    for (uint64_t k = 0; k < kGroup; ++k) to[i + k] = block[k];
   }
   for (; i < count; ++i) to[i] = number(i);
 }
@@ -43,13 +42,5 @@ inline double total(const float* numbers) {
     for (uint64_t i = 0; i < half; ++i) sums[i] += sums[i + half];
   return sums[0];
 }
-
-// Sums that many numbers apart from each other are added to in turn, until the end.
-constexpr uint64_t kLanes = 32;
-struct Lanes {
-  float sums[kLanes] = {};
-
-  float total() const { return static_cast<float>(poet::total<kLanes>(sums)); }
-};
 
 }  // namespace poet

@@ -130,6 +130,7 @@ SPECS = [
     OpSpec(
         "BatchNormalizeGradient",
         POET_DOMAIN,
+        inplace=((0, 0),),
         shape=like(1, 2, 2),
         work=_GRADIENT_FLOPS,
         workspace=nothing,
