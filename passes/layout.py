@@ -72,7 +72,7 @@ class Placed:
     value: str = ""
 
 
-def lay_out(graph: TrainingGraph, steps: Sequence[Step]) -> tuple[Placed, ...]:
+def nodes_of_plan(graph: TrainingGraph, steps: Sequence[Step]) -> tuple[Placed, ...]:
     """Return the nodes that carry out a list of steps.
 
     Raises:

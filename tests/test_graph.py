@@ -44,7 +44,7 @@ def test_the_step_finds_what_it_is_given_and_leaves_what_it_gives_out(graph: Tra
     made = {name for node in graph.nodes for name in node.outputs if name}
     for tensor in graph.tensors.values():
         stay = tensor.residency
-        assert (stay.before is Place.NOWHERE) == (tensor.name in made)
+        assert (stay.before is Place.ABSENT) == (tensor.name in made)
         assert (stay.after is Place.RAM) == (tensor.name in graph.outputs or tensor.name not in made)
         assert stay.may_move == (tensor.name in made)
 

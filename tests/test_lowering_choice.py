@@ -93,6 +93,6 @@ def test_a_lowered_graph_is_planned_with_its_own_measured_costs(wide: Path, tmp_
         assert all(cost.measured for cost in planned.costs.nodes.values())
     carried = poet_onnx.rewrite(wide, plan=scarce.plan, costs=measured, **options)
     assert (carried.original, carried.rewritten) == (scarce.original, scarce.rewritten)
-    older = measured.model_copy(update={"forms": {}})
+    older = measured.model_copy(update={"variants": {}})
     modelled = poet_onnx.rewrite(wide, activation_budget="50%", costs=older, **options)
     assert {cost.measured for cost in modelled.costs.nodes.values()} == {True, False}

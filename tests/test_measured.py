@@ -61,7 +61,7 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
 def test_a_form_is_covered_whole_or_not_at_all() -> None:
     graph = one_node_graph("1" * 64, name="relu/part_0")
     found = {"relu/part_0": NodeMeasurement(seconds=1e-3, workspace_bytes=0, output_bytes=64)}
-    costs = measured(forms={graph.fingerprint: found})
+    costs = measured(variants={graph.fingerprint: found})
     other = one_node_graph("2" * 64, name="relu/part_0")
     assert costs.nodes_of_form(graph, graph.nodes) == found
     assert costs.nodes_of_form(other, other.nodes) is None
@@ -99,7 +99,7 @@ def test_nodes_that_contradict_the_graph_are_refused(nodes: dict[str, int], mess
     with pytest.raises(InputError, match=message):
         costs.check_graph(one_node_graph())
     if nodes:
-        form = measured(forms={"1" * 64: found})
+        form = measured(variants={"1" * 64: found})
         with pytest.raises(InputError, match=message):
             form.nodes_of_form(one_node_graph("1" * 64), one_node_graph().nodes)
 
@@ -129,7 +129,7 @@ def test_costs_of_another_graph_are_refused() -> None:
             r"its 1 nodes take 1e\+06 s, but step_seconds is 0\.001001 s",
         ),
         (
-            "forms",
+            "variants",
             {"1" * 64: {"relu": {"seconds": 1.0, "workspace_bytes": 0, "output_bytes": 64}}},
             r"the nodes of graph variant 111111111111 take 1 s, more than 100 times its step_seconds of 0\.001001 s",
         ),

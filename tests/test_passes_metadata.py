@@ -16,7 +16,7 @@ from poet_onnx.costing.device import load_device
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.annotate import AnnotateCosts
-from poet_onnx.passes.layout import lay_out
+from poet_onnx.passes.layout import nodes_of_plan
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.passes.normalize import normalize
@@ -38,7 +38,7 @@ def problem(model: ir.Model) -> ScheduleProblem:
 
 
 def in_file_order(problem: ScheduleProblem) -> MaterializePlan:
-    return MaterializePlan(problem.graph, lay_out(problem.graph, file_order_plan(problem).steps))
+    return MaterializePlan(problem.graph, nodes_of_plan(problem.graph, file_order_plan(problem).steps))
 
 
 def test_a1_a2_every_node_carries_its_exact_costs(model: ir.Model, problem: ScheduleProblem) -> None:
@@ -55,7 +55,7 @@ def test_a1_a2_every_node_carries_its_exact_costs(model: ir.Model, problem: Sche
 def test_a3_copies_carry_the_costs_of_their_original(model: ir.Model, problem: ScheduleProblem) -> None:
     plan = random_plan(problem, 1, recomputes=6, transfers=0)
     AnnotateCosts(problem.costs)(model)
-    MaterializePlan(problem.graph, lay_out(problem.graph, plan.steps))(model)
+    MaterializePlan(problem.graph, nodes_of_plan(problem.graph, plan.steps))(model)
     copies = [node for node in model.graph if "/recompute_" in (node.name or "")]
     originals = {node.name: node for node in model.graph}
     assert copies

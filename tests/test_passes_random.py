@@ -16,7 +16,7 @@ from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.graph.extract import extract, load_model
-from poet_onnx.passes.layout import lay_out
+from poet_onnx.passes.layout import nodes_of_plan
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.passes.normalize import normalize
@@ -55,7 +55,7 @@ def test_each_kind_of_step_is_carried_out_by_itself(model_path: Callable[..., Pa
     recomputes, transfers = 12 * (kind in ("recompute", "all")), 10 * (kind in ("paging", "all"))
     plan = random_plan(problem, 7, recomputes=recomputes, transfers=transfers)
     assert (plan.prediction.recomputed_nodes > 0, plan.prediction.page_in_bytes > 0) == (recomputes > 0, transfers > 0)
-    materialize = MaterializePlan(problem.graph, lay_out(problem.graph, plan.steps))
+    materialize = MaterializePlan(problem.graph, nodes_of_plan(problem.graph, plan.steps))
     assert materialize(model).modified
     WriteMetadata(problem.graph, plan, version="0")(model)
     assert poet_onnx.verify(path, model, feeds=1).problems == ()
@@ -64,7 +64,7 @@ def test_each_kind_of_step_is_carried_out_by_itself(model_path: Callable[..., Pa
 def test_a_plan_is_not_materialized_twice(model_path: Callable[..., Path]) -> None:
     model, problem = prepare(model_path("densenet"))
     plan = random_plan(problem, 7)
-    materialize = MaterializePlan(problem.graph, lay_out(problem.graph, plan.steps))
+    materialize = MaterializePlan(problem.graph, nodes_of_plan(problem.graph, plan.steps))
     materialize(model)
     with pytest.raises(PreconditionError) as refused:
         materialize(model)
@@ -75,7 +75,7 @@ def test_ordering_by_the_file_changes_no_node(model_path: Callable[..., Path]) -
     model, problem = prepare(model_path("densenet"))
     before = [node.name for node in model.graph if node.op_type not in ("Identity", "Reshape")]
     plan = file_order_plan(problem)
-    MaterializePlan(problem.graph, lay_out(problem.graph, plan.steps))(model)
+    MaterializePlan(problem.graph, nodes_of_plan(problem.graph, plan.steps))(model)
     kept = [node.name for node in model.graph if node.op_type not in ("Identity", "Reshape", "Gate")]
     assert kept == before
 

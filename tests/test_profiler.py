@@ -54,7 +54,7 @@ def test_a_profile_covers_the_step(model_path: Callable[..., Path], tmp_path: Pa
         assert measured.nodes[node.name].output_bytes == made
     assert measured.storage is not None
     assert measured.storage.method == "device"
-    assert len(said) == 3 + len(measured.forms)
+    assert len(said) == 3 + len(measured.variants)
     assert measured.process is not None
     assert HOST.process is not None
     assert measured.process.runtime_bytes == pytest.approx(HOST.process.training_runtime_bytes, rel=0.1)
@@ -73,11 +73,11 @@ def test_a_profile_covers_every_graph_variant(model_path: Callable[..., Path], t
     normalize_for(target)(model)
     first, *others = (variant.graph for variant in variants(model, HOST, target))
     before = cost_table(first, HOST, measured).nodes
-    assert set(measured.forms) == {graph.fingerprint for graph in others}
+    assert set(measured.variants) == {graph.fingerprint for graph in others}
     for graph in others:
         nodes = cost_table(graph, HOST, measured, first_graph=first).nodes
         new = graph.nodes_beyond(first)
-        assert {node.name for node in new} == set(measured.forms[graph.fingerprint])
+        assert {node.name for node in new} == set(measured.variants[graph.fingerprint])
         assert all(cost.measured for cost in nodes.values())
         assert {
             name: cost for name, cost in nodes.items() if name not in {node.name for node in new}

@@ -19,16 +19,16 @@ from poet_onnx.scheduling.liveness import Liveness
 
 def bounds(problem: ScheduleProblem, share: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[int]]:
     """Return the bound, and the number of rows, with the rows that others imply left out and with all."""
-    lives = Liveness(problem)
-    profile = lives.profile(lives.order_of(memory_aware_order(problem)))
-    prices, budget = Prices.of(lives), int(share * profile.peak_bytes)
+    liveness = Liveness(problem)
+    profile = liveness.profile(liveness.order_of(memory_aware_order(problem)))
+    prices, budget = Prices.of(liveness), int(share * profile.peak_bytes)
     found, rows = [], []
     for implies in (_implies, lambda *_: False):
         with monkeypatch.context() as patch:
             patch.setattr(bound, "_implies", implies)
             patch.setattr(bound, "MOST_NODES", 100_000)
-            found.append(least_overhead(lives, prices, profile, Limits(budget)))
-            rows.append(len(_Rows(lives, prices, profile, budget).needs()))
+            found.append(least_overhead(liveness, prices, profile, Limits(budget)))
+            rows.append(len(_Rows(liveness, prices, profile, budget).needs()))
     return found, rows
 
 

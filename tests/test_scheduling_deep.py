@@ -47,15 +47,15 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> ScheduleProblem:
 
 
 def profile_of(problem: ScheduleProblem) -> tuple[Liveness, Profile]:
-    lives = Liveness(problem)
-    return lives, lives.profile(lives.order_of(memory_aware_order(problem)))
+    liveness = Liveness(problem)
+    return liveness, liveness.profile(liveness.order_of(memory_aware_order(problem)))
 
 
 @pytest.mark.parametrize("share", [0.7, 0.5, 0.4, 0.3])
 def test_quick_plans_recompute_segments_instead_of_paging(problem: ScheduleProblem, share: float) -> None:
-    lives, profile = profile_of(problem)
+    liveness, profile = profile_of(problem)
     budget = int(share * profile.peak_bytes)
-    plan = quick_plan(lives, Prices.of(lives), profile, Limits(budget))
+    plan = quick_plan(liveness, Prices.of(liveness), profile, Limits(budget))
     assert plan is not None
     computing = simulate(problem, ordered_steps(memory_aware_order(problem))).energy_joules
     assert plan.prediction.page_out_bytes == 0
@@ -75,16 +75,16 @@ def test_however_often_waits_are_cut_there_is_room_for_them(
         most = max(most, len(self.value))
 
     monkeypatch.setattr(Eviction, "_grow", counted)
-    lives, profile = profile_of(problem)
+    liveness, profile = profile_of(problem)
     for percent in range(20, 100, 5):
-        evict(lives, Prices.of(lives), profile, Limits(percent * profile.peak_bytes // 100))
+        evict(liveness, Prices.of(liveness), profile, Limits(percent * profile.peak_bytes // 100))
     assert most > 2 * len(profile.order), "no eviction cut more intervals than there is room for at first"
 
 
 def test_an_interrupt_is_never_lost_while_waits_are_chosen(problem: ScheduleProblem) -> None:
     """NumPy drops what is raised while it asks an operand for attributes."""
-    lives, profile = profile_of(problem)
-    prices = Prices.of(lives)
+    liveness, profile = profile_of(problem)
+    prices = Prices.of(liveness)
     calls = 0
 
     def run(interrupted_call: int | None) -> None:
@@ -99,7 +99,7 @@ def test_an_interrupt_is_never_lost_while_waits_are_chosen(problem: ScheduleProb
 
         sys.setprofile(count)
         try:
-            evict(lives, prices, profile, Limits(profile.peak_bytes // 2))
+            evict(liveness, prices, profile, Limits(profile.peak_bytes // 2))
         finally:
             sys.setprofile(None)
 

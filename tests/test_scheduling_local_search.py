@@ -45,9 +45,9 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
 
 
 def _quick_steps(problem: ScheduleProblem, limits: Limits) -> tuple[Step, ...]:
-    lives = Liveness(problem)
-    profile = lives.profile(lives.order_of(memory_aware_order(problem)))
-    quick = quick_plan(lives, Prices.of(lives), profile, limits)
+    liveness = Liveness(problem)
+    profile = liveness.profile(liveness.order_of(memory_aware_order(problem)))
+    quick = quick_plan(liveness, Prices.of(liveness), profile, limits)
     return quick.steps if quick is not None else ()
 
 

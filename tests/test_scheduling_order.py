@@ -139,13 +139,13 @@ def test_most_random_graphs_get_their_lowest_peak() -> None:
 @given(seed=st.integers(0, 10**6), layers=st.integers(1, 20), wide=st.booleans())
 def test_profile_counts_as_the_instance_does(seed: int, layers: int, wide: bool) -> None:
     problem = _wide(seed, layers) if wide else ScheduleProblem(*random_graph(seed, layers))
-    lives = Liveness(problem)
+    liveness = Liveness(problem)
     deps = Dependencies(problem.graph)
     for order in (file_order(problem.graph), deps.drain_order(), deps.greedy_order(), memory_aware_order(problem)):
-        profile = lives.profile(lives.order_of(order))
+        profile = liveness.profile(liveness.order_of(order))
         instance = build_instance(problem, order)
         assert profile.levels.tolist() == instance.step_bytes()
-        assert lives.names_of(profile.order) == order
+        assert liveness.names_of(profile.order) == order
         intervals = {
             (instance.values[value], first, last)
             for value in range(len(instance.values))
@@ -154,28 +154,30 @@ def test_profile_counts_as_the_instance_does(seed: int, layers: int, wide: bool)
             )
         }
         columns = (profile.intervals.value, profile.intervals.first, profile.intervals.last)
-        assert {(lives.values[v], a, b) for v, a, b in zip(*map(np.ndarray.tolist, columns), strict=True)} == intervals
+        assert {
+            (liveness.values[v], a, b) for v, a, b in zip(*map(np.ndarray.tolist, columns), strict=True)
+        } == intervals
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(2, 20), data=st.data())
 def test_moves_keep_every_dependency(seed: int, count: int, data: st.DataObject) -> None:
     problem = _wide(seed, count)
-    lives, deps = Liveness(problem), Dependencies(problem.graph)
-    mover = Mover(lives, deps.before)
-    order = lives.order_of(file_order(problem.graph))
+    liveness, deps = Liveness(problem), Dependencies(problem.graph)
+    mover = Mover(liveness, deps.before)
+    order = liveness.order_of(file_order(problem.graph))
     for _ in range(8):
         first = data.draw(st.integers(0, count - 2))
         last = data.draw(st.integers(first + 1, count - 1))
-        position = lives.position(order)
+        position = liveness.position(order)
         pulled = mover.pull(order, position, [last], first)
         pushed = mover.push(order, position, first, last)
         for moved in (pulled, pushed):
             if moved is not None:
-                assert _is_allowed(problem, lives.names_of(moved))
+                assert _is_allowed(problem, liveness.names_of(moved))
                 assert not np.array_equal(moved, order)
         if pulled is not None:
             node = int(order[last])
-            assert first <= int(lives.position(pulled)[node]) < last
+            assert first <= int(liveness.position(pulled)[node]) < last
         order = next((moved for moved in (pulled, pushed) if moved is not None), order)
 
 
@@ -228,10 +230,10 @@ def _training(seed: int, layers: int, share: float, *, scale: int = 1) -> tuple[
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 20), share=st.sampled_from([0.3, 0.5, 0.8, 1.0]))
 def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int, share: float) -> None:
     problem, order, budget = _training(seed, layers, share, scale=1000)
-    lives = Liveness(problem)
-    prices, profile = Prices.of(lives), lives.profile(lives.order_of(order))
-    plan = quick_plan(lives, prices, profile, Limits(budget))
-    bound = least_overhead(lives, prices, profile, Limits(budget))
+    liveness = Liveness(problem)
+    prices, profile = Prices.of(liveness), liveness.profile(liveness.order_of(order))
+    plan = quick_plan(liveness, prices, profile, Limits(budget))
+    bound = least_overhead(liveness, prices, profile, Limits(budget))
     if plan is None:
         assert share < 1
         return
@@ -246,8 +248,8 @@ def test_quick_plans_bring_back_only_what_is_read() -> None:
     restored = 0
     for seed in range(60):
         problem, order, budget = _training(seed, 8 + seed % 25, 0.05 * (1 + seed % 9), scale=1000)
-        lives = Liveness(problem)
-        plan = evict(lives, Prices.of(lives), lives.profile(lives.order_of(order)), Limits(budget))
+        liveness = Liveness(problem)
+        plan = evict(liveness, Prices.of(liveness), liveness.profile(liveness.order_of(order)), Limits(budget))
         if plan is None:
             continue
         plan.improve(at_peak=True)
@@ -268,9 +270,9 @@ def test_quick_plans_are_found_nearly_everywhere() -> None:
     found = 0
     for seed in range(60):
         problem, order, budget = _training(seed, 5 + seed % 20, 0.5, scale=1000)
-        lives = Liveness(problem)
-        profile = lives.profile(lives.order_of(order))
-        plan = evict(lives, Prices.of(lives), profile, Limits(budget))
+        liveness = Liveness(problem)
+        profile = liveness.profile(liveness.order_of(order))
+        plan = evict(liveness, Prices.of(liveness), profile, Limits(budget))
         found += plan is not None
     assert found >= 50
 
@@ -280,9 +282,9 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
     compared = tight = 0
     for seed in range(16):
         problem, order, budget = _training(seed, 3 + seed % 2, 0.2 * (seed % 4))
-        lives = Liveness(problem)
-        profile = lives.profile(lives.order_of(order))
-        bound = least_overhead(lives, Prices.of(lives), profile, Limits(budget))
+        liveness = Liveness(problem)
+        profile = liveness.profile(liveness.order_of(order))
+        bound = least_overhead(liveness, Prices.of(liveness), profile, Limits(budget))
         best = least_energy(problem, Limits(budget), order)
         if best is None:
             continue

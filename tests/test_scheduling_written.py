@@ -149,11 +149,11 @@ def test_quick_plans_and_bounds_know_the_limit(seed: int) -> None:
 
 def _quick_bytes(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...]) -> int | None:
     """Return what the first quick plan of an order writes; None if there is none."""
-    lives = Liveness(problem)
-    found = evict(lives, Prices.of(lives), lives.profile(lives.order_of(order)), limits)
+    liveness = Liveness(problem)
+    found = evict(liveness, Prices.of(liveness), liveness.profile(liveness.order_of(order)), limits)
     if found is None:
         return None
-    return int(sum(lives.sizes[value] for value in set(found.value[found.placement == STORAGE].tolist())))
+    return int(sum(liveness.sizes[value] for value in set(found.value[found.placement == STORAGE].tolist())))
 
 
 def test_without_the_limit_the_model_has_no_row_for_it() -> None:

@@ -59,13 +59,13 @@ def test_blocks_are_the_versions_that_the_passes_write(model_path: Callable[...,
     problem = replace(problem, graph=graph)
     steps = random_plan(problem, seed, recomputes=12, transfers=10).steps
     replayed = replay(problem, steps)
-    lives = follow(graph, steps)
+    liveness = follow(graph, steps)
     begun: dict[int, int] = {}
-    for index, writes in enumerate(lives.writes):
+    for index, writes in enumerate(liveness.writes):
         for version in writes.values():
             begun.setdefault(id(version), index)
     last = len(steps) - 1
-    expected = sorted((begun[id(v)], min(v.last_read, last), v.value) for v in lives.versions)
+    expected = sorted((begun[id(v)], min(v.last_read, last), v.value) for v in liveness.versions)
     values = [block for block in replayed.blocks if block.kind is VALUE]
     assert sorted((block.born, block.dies, block.name) for block in values) == expected
     assert {block.name for block in values if block.leaves} == set(graph.outputs) & {block.name for block in values}

@@ -324,11 +324,11 @@ def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
         f"step: {scaled_text(measured.step_seconds, 's')} measured, {len(measured.nodes)} nodes, "
         f"{measured.repetitions} repetitions, {measured.threads} thread(s), {measured.runtime}, {measured.machine}"
     )
-    if measured.forms:
-        nodes = sum(len(variant) for variant in measured.forms.values())
+    if measured.variants:
+        nodes = sum(len(variant) for variant in measured.variants.values())
         yield (
-            f"measured besides: {nodes} nodes of {len(measured.forms)} other variants of the graph, such as gradients "
-            "in parts, which small budgets may need"
+            f"measured besides: {nodes} nodes of {len(measured.variants)} other variants of the graph, such as "
+            "gradients in parts, which small budgets may need"
         )
     if measured.process is not None:
         yield (

@@ -107,7 +107,7 @@ class MeasuredCosts(_Value):
             processor time, because other work on the machine does not change it.
         node_overhead_seconds: what the runtime spends on each node beside its kernel, views included.
         nodes: of the graph, by node name.
-        forms: of other variants of the graph, by their fingerprint: the nodes that differ, by name.
+        variants: of the graph besides the measured one, by their fingerprint: the nodes that differ, by name.
         storage: the page directory; None if the device has no storage.
         active_watts: power above idle during the steps, from the machine's own meter; None if none is readable.
         process: what a training process takes there; None if it was not measured.
@@ -124,7 +124,7 @@ class MeasuredCosts(_Value):
     step_seconds: Annotated[float, Field(gt=0.0, le=1e6)]
     node_overhead_seconds: _Seconds
     nodes: Mapping[str, NodeMeasurement]
-    forms: Mapping[_Fingerprint, Mapping[str, NodeMeasurement]] = {}
+    variants: Mapping[_Fingerprint, Mapping[str, NodeMeasurement]] = {}
     storage: StorageMeasurement | None = None
     active_watts: Annotated[float, Field(gt=0.0, le=1e4)] | None = None
     process: ProcessMeasurement | None = None
@@ -137,7 +137,7 @@ class MeasuredCosts(_Value):
                 f"its {len(self.nodes)} nodes take {seconds:.6g} s, but step_seconds is {self.step_seconds:.6g} s: "
                 "measure again with `poet-onnx profile`"
             )
-        for fingerprint, nodes in self.forms.items():
+        for fingerprint, nodes in self.variants.items():
             seconds = sum(node.seconds for node in nodes.values())
             if seconds > _MOST_STEPS_OF_A_VARIANT * self.step_seconds:
                 raise ValueError(
@@ -186,7 +186,7 @@ class MeasuredCosts(_Value):
         """
         if not new:
             return {}
-        found = self.forms.get(graph.fingerprint)
+        found = self.variants.get(graph.fingerprint)
         if found is not None:
             _check_nodes(graph, new, found)
         return found

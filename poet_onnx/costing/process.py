@@ -122,7 +122,7 @@ def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
     places = [place for place, name in enumerate(graph.inputs) if name in parameters]
     first = min(places, default=len(graph.inputs))
     kinds = dict.fromkeys(
-        (name for name, tensor in graph.tensors.items() if tensor.residency.before is not Place.NOWHERE), "constants"
+        (name for name, tensor in graph.tensors.items() if tensor.residency.before is not Place.ABSENT), "constants"
     )
     kinds |= dict.fromkeys(graph.inputs[:first], "batch") | dict.fromkeys(graph.inputs[first:], "parameters")
     state.update(name for name in graph.inputs[first:] if graph.tensors[name].dtype == "BOOL")  # start anew or not

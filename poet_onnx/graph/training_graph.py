@@ -24,7 +24,7 @@ class Place(str, enum.Enum):
 
     RAM = "ram"
     STORAGE = "storage"
-    NOWHERE = "nowhere"
+    ABSENT = "absent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Residency:
     """Where a tensor is before a step and after it, and whether the step may choose in between.
 
     Attributes:
-        before: where the step finds it; NOWHERE if a node makes it.
-        after: where the step must leave it; NOWHERE if nobody needs it any more.
+        before: where the step finds it; ABSENT if a node makes it.
+        after: where the step must leave it; ABSENT if nobody needs it any more.
         may_move: it may leave RAM and come back while the step runs.
     """
 
@@ -45,10 +45,10 @@ class Residency:
 RESIDENT = Residency(Place.RAM, Place.RAM, may_move=False)
 """Of graph inputs and initializers: in RAM through the whole step."""
 
-TRANSIENT = Residency(Place.NOWHERE, Place.NOWHERE, may_move=True)
+TRANSIENT = Residency(Place.ABSENT, Place.ABSENT, may_move=True)
 """Of what a node makes for other nodes."""
 
-OUTPUT = Residency(Place.NOWHERE, Place.RAM, may_move=True)
+OUTPUT = Residency(Place.ABSENT, Place.RAM, may_move=True)
 """Of graph outputs: in RAM at the end of the step."""
 
 
@@ -82,7 +82,7 @@ class Tensor:
     @property
     def is_output(self) -> bool:
         """Return whether the step makes it and must leave it in RAM."""
-        return self.residency.before is Place.NOWHERE and self.residency.after is Place.RAM
+        return self.residency.before is Place.ABSENT and self.residency.after is Place.RAM
 
 
 @dataclass(frozen=True, slots=True)

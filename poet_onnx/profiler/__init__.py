@@ -119,7 +119,7 @@ def measure(
         step_seconds=step.seconds,
         node_overhead_seconds=step.overhead_seconds,
         nodes=step.nodes,
-        forms=found,
+        variants=found,
         storage=storage,
         active_watts=step.active_watts,
         process=process,

@@ -10,7 +10,7 @@ from poet_onnx.addresses.region import Region
 from poet_onnx.costing.process import ProcessCosts, ProcessMemory, process_memory
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.graph import Node, TrainingGraph
-from poet_onnx.passes.layout import Placed, lay_out
+from poet_onnx.passes.layout import Placed, nodes_of_plan
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -61,7 +61,7 @@ class TrainingProcess:
 
     def placed(self, problem: ScheduleProblem, steps: Sequence[Step]) -> Placement:
         """Return what carries out the steps of a plan."""
-        layout, region = lay_out(problem.graph, steps), plan_region(problem, steps, self.target)
+        layout, region = nodes_of_plan(problem.graph, steps), plan_region(problem, steps, self.target)
         memory = process_memory(
             problem.graph,
             self.costs,

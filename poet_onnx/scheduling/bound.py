@@ -44,21 +44,21 @@ _Need = tuple[int, dict[int, int]]
 
 def least_overhead_in_order(problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> float:
     """Return joules above the base energy that no plan of a problem in an order can stay below."""
-    lives = Liveness(problem)
-    profile = lives.profile(lives.order_of(order))
-    return least_overhead(lives, Prices.of(lives), profile, limits)
+    liveness = Liveness(problem)
+    profile = liveness.profile(liveness.order_of(order))
+    return least_overhead(liveness, Prices.of(liveness), profile, limits)
 
 
-def least_overhead(lives: Liveness, prices: Prices, profile: Profile, limits: Limits) -> float:
+def least_overhead(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> float:
     """Return joules that no plan of an order within limits can stay below, those of the computations aside.
 
     Args:
-        lives: of the graph.
+        liveness: of the graph.
         prices: of the device, at least.
         profile: of the order.
         limits: what plans must keep to; a deadline is left out.
     """
-    rows = _Rows(lives, prices, profile, limits.transient_bytes)
+    rows = _Rows(liveness, prices, profile, limits.transient_bytes)
     needs = rows.needs()
     prices_of = {interval: rows.prices_of(interval) for _, terms in needs for interval in terms}
     largest = max((price for pair in prices_of.values() for price in pair if price < math.inf), default=0.0)
@@ -107,7 +107,7 @@ class _Relaxation:
             if value not in self.stored:
                 self.stored[value] = self._variable(float(self.rows.prices.page_out[value]))
             away.append(self._variable(page))
-            self.page_ins[away[-1]] = int(self.rows.lives.sizes[value])
+            self.page_ins[away[-1]] = int(self.rows.liveness.sizes[value])
             self.scip.addCons(self.variables[away[-1]] <= self.variables[self.stored[value]])
         if len(away) == 2:
             self.scip.addCons(self.variables[away[0]] + self.variables[away[1]] <= 1)
@@ -116,7 +116,7 @@ class _Relaxation:
         """Add the rows of what a step may move."""
         from pyscipopt import quicksum
 
-        page_outs = {number: int(self.rows.lives.sizes[value]) for value, number in self.stored.items()}
+        page_outs = {number: int(self.rows.liveness.sizes[value]) for value, number in self.stored.items()}
         for row in transfer_rows(limits, page_outs, self.page_ins):
             moved = quicksum(size * self.variables[number] for number, size in row.terms.items())
             self.scip.addCons(moved <= row.high)
@@ -147,12 +147,12 @@ class _Relaxation:
 class _Rows:
     """What must be elsewhere at each place, and what that costs at least."""
 
-    def __init__(self, lives: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> None:
-        self.lives, self.prices, self.profile = lives, prices, profile
+    def __init__(self, liveness: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> None:
+        self.liveness, self.prices, self.profile = liveness, prices, profile
         intervals = profile.intervals
-        self.sizes = lives.sizes[intervals.value]
+        self.sizes = liveness.sizes[intervals.value]
         self.least_bytes = SMALLEST_SHARE * budget_bytes
-        movable = (intervals.last > intervals.first + 1) & ~lives.kept[intervals.value]
+        movable = (intervals.last > intervals.first + 1) & ~liveness.kept[intervals.value]
         self.large = np.nonzero(movable & (self.sizes >= self.least_bytes))[0].tolist()
         self.excess = profile.levels - budget_bytes
         starts = {
@@ -164,18 +164,18 @@ class _Rows:
             self.excess[intervals.first[interval] + 1 : intervals.last[interval]] -= self.sizes[interval]
         # A buffer that is not needed again, its value coming back in another one, may be taken over by an output.
         self.taken_over: dict[int, list[tuple[int, int]]] = {}
-        for node in range(len(lives.names)):
+        for node in range(len(liveness.names)):
             place = int(profile.position[node])
-            for read, heir in lives.shares(node):
+            for read, heir in liveness.shares(node):
                 if (read, place) not in starts:
                     continue
                 interval = starts[read, place]
                 if interval in large:
-                    self.taken_over.setdefault(place, []).append((interval, int(lives.sizes[heir])))
+                    self.taken_over.setdefault(place, []).append((interval, int(liveness.sizes[heir])))
                 else:
-                    self.excess[place] -= lives.sizes[heir]
-        self.readers = [0] * len(lives.values)
-        for reads in lives.reads:
+                    self.excess[place] -= liveness.sizes[heir]
+        self.readers = [0] * len(liveness.values)
+        for reads in liveness.reads:
             for value in reads:
                 self.readers[value] += 1
 
@@ -204,13 +204,13 @@ class _Rows:
 
     def _rerun(self, value: int, size_bytes: int) -> float:
         """Return the least joules of making a value again, of which nothing as large was kept to make it from."""
-        maker = int(self.lives.maker[value])
+        maker = int(self.liveness.maker[value])
         price = float(self.prices.rerun[maker])
-        for read in self.lives.reads[maker] if price < math.inf else ():
+        for read in self.liveness.reads[maker] if price < math.inf else ():
             # Who keeps this instead, all the time, saves no room: it is as large, and nothing else reads it.
-            if self.readers[read] == 1 and not self.lives.kept[read] and self.lives.sizes[read] >= size_bytes:
+            if self.readers[read] == 1 and not self.liveness.kept[read] and self.liveness.sizes[read] >= size_bytes:
                 price += min(float(self.prices.page_in[read]), self._rerun(read, size_bytes))
-        together = sum(1 for made in self.lives.writes[maker] if self.lives.sizes[made] >= self.least_bytes)
+        together = sum(1 for made in self.liveness.writes[maker] if self.liveness.sizes[made] >= self.least_bytes)
         return price / max(1, together)
 
 

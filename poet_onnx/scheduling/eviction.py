@@ -58,20 +58,20 @@ class Prices:
     rerun: Numbers
 
     @classmethod
-    def of(cls, lives: Liveness) -> Prices:
+    def of(cls, liveness: Liveness) -> Prices:
         """Return the prices of a problem's device; a transfer that stops the step pays for the time."""
-        problem, costs = lives.problem, lives.problem.costs
+        problem, costs = liveness.problem, liveness.problem.costs
         idle = 0.0 if costs.asynchronous else costs.idle_watts
         movable = costs.page_out.keys() & costs.page_in.keys() if problem.paging else frozenset()
         tables = [
-            np.array([t[v].joules + idle * t[v].seconds if v in movable else math.inf for v in lives.values])
+            np.array([t[v].joules + idle * t[v].seconds if v in movable else math.inf for v in liveness.values])
             for t in (costs.page_out, costs.page_in)
         ]
         rerun = [
             costs.nodes[node.name].joules + costs.idle_watts * costs.nodes[node.name].seconds
             if problem.recompute and node.recomputable
             else math.inf
-            for node in lives.nodes
+            for node in liveness.nodes
         ]
         return cls(tables[0], tables[1], np.array(rerun))
 
@@ -85,7 +85,7 @@ class Eviction:
 
     def __init__(
         self,
-        lives: Liveness,
+        liveness: Liveness,
         prices: Prices,
         profile: Profile,
         limits: Limits,
@@ -93,15 +93,15 @@ class Eviction:
         held: frozenset[tuple[int, int]] = frozenset(),
     ) -> None:
         """Start with everything in RAM; values of `held` (value, start of the interval) come back by page-in alone."""
-        self.lives, self.prices, self.profile, self.limits = lives, prices, profile, limits
+        self.liveness, self.prices, self.profile, self.limits = liveness, prices, profile, limits
         budget_bytes = limits.transient_bytes
         self.excess: Integers = profile.levels - budget_bytes
         intervals = profile.intervals
         above = np.concatenate(([0], np.cumsum(self.excess > 0)))
         useful = (intervals.last > intervals.first + 1) & (
-            lives.sizes[intervals.value] >= SMALLEST_SHARE * budget_bytes
+            liveness.sizes[intervals.value] >= SMALLEST_SHARE * budget_bytes
         )
-        useful &= ~lives.kept[intervals.value]
+        useful &= ~liveness.kept[intervals.value]
         useful &= above[intervals.last] > above[np.minimum(intervals.first + 1, len(profile.order))]
         self.count = int(useful.sum())
         # An interval is cut in two where its value is needed for a recompute.
@@ -118,7 +118,7 @@ class Eviction:
             self.of_value.setdefault(value, []).append(interval)
             if (value, int(self.first[interval])) not in held:
                 self.rerun[interval] = self._rerun_price(value, int(self.last[interval]))
-        self.paged = np.zeros(len(lives.values), dtype=np.int64)
+        self.paged = np.zeros(len(liveness.values), dtype=np.int64)
         self.visits = len(profile.order)
 
     def _rerun_price(self, value: int, place: int, depth: int = 0) -> float:
@@ -126,10 +126,10 @@ class Eviction:
         key = (value, place)
         if key not in self._known:
             self._known[key] = math.inf
-            maker = int(self.lives.maker[value])
+            maker = int(self.liveness.maker[value])
             possible = depth < LONGEST_CHAIN and not self._is_changed(maker, place)
             price = float(self.prices.rerun[maker]) if possible else math.inf
-            for read in self.lives.reads[maker] if price < math.inf else ():
+            for read in self.liveness.reads[maker] if price < math.inf else ():
                 if self.profile.last_use[read] < place:
                     price += self._rerun_price(read, place, depth + 1)
             self._known[key] = price
@@ -138,7 +138,7 @@ class Eviction:
     def _is_changed(self, node: int, place: int) -> bool:
         """Return whether a resident tensor that a node reads is another one before a place than when the node ran."""
         position = self.profile.position
-        return any(position[node] < position[other] < place for other in self.lives.changers[node])
+        return any(position[node] < position[other] < place for other in self.liveness.changers[node])
 
     @property
     def joules(self) -> float:
@@ -172,12 +172,14 @@ class Eviction:
             value = self.value[chosen]
             page = self.prices.page_in[value] + self._page_out_price()[value]
             price = np.minimum(self.rerun[chosen], page)
-            frees = np.minimum(self.lives.sizes[value], excess[place])
+            frees = np.minimum(self.liveness.sizes[value], excess[place])
             if not at_peak:
                 above = np.concatenate(([0], np.cumsum(np.maximum(excess, 0))))
                 places = np.concatenate(([0], np.cumsum(excess > 0)))
                 begin, end = first[chosen] + 1, last[chosen]
-                frees = np.minimum(above[end] - above[begin], self.lives.sizes[value] * (places[end] - places[begin]))
+                frees = np.minimum(
+                    above[end] - above[begin], self.liveness.sizes[value] * (places[end] - places[begin])
+                )
             best = int(np.argmin(price / frees))
             if price[best] == math.inf:
                 return False
@@ -187,7 +189,7 @@ class Eviction:
     def send(self, interval: int, placement: int) -> None:
         """Let a value be elsewhere during an interval."""
         value = int(self.value[interval])
-        self.excess[self.first[interval] + 1 : self.last[interval]] -= self.lives.sizes[value]
+        self.excess[self.first[interval] + 1 : self.last[interval]] -= self.liveness.sizes[value]
         self.placement[interval] = placement
         if placement == STORAGE:
             self.paged[value] += 1
@@ -198,7 +200,7 @@ class Eviction:
         """Have all that a rerun of a value's node reads in RAM before a place."""
         stack, seen = [value], {value}
         while stack:
-            for read in self.lives.reads[self.lives.maker[stack.pop()]]:
+            for read in self.liveness.reads[self.liveness.maker[stack.pop()]]:
                 if read in seen:
                     continue
                 seen.add(read)
@@ -220,7 +222,7 @@ class Eviction:
         self.value[new], self.first[new], self.last[new] = value, place, self.last[interval]
         self.rerun[new] = self.rerun[interval]
         if self.placement[interval].item() != RAM:
-            self.excess[place : self.last[interval]] += self.lives.sizes[value]
+            self.excess[place : self.last[interval]] += self.liveness.sizes[value]
         self.last[interval] = place
         if self.rerun[interval] < math.inf:
             self.rerun[interval] = self._rerun_price(value, place)
@@ -239,7 +241,7 @@ class Eviction:
 
     def bring_back(self, interval: int) -> None:
         """Keep a value in RAM during an interval."""
-        self.excess[self.first[interval] + 1 : self.last[interval]] += self.lives.sizes[self.value[interval]]
+        self.excess[self.first[interval] + 1 : self.last[interval]] += self.liveness.sizes[self.value[interval]]
         if self.placement[interval].item() == STORAGE:
             self.paged[self.value[interval]] -= 1
         self.placement[interval] = RAM
@@ -248,7 +250,7 @@ class Eviction:
         """Keep in RAM what there turned out to be room for, the dearest first."""
         for interval in self.away():
             between = self.excess[self.first[interval] + 1 : self.last[interval]]
-            if int(between.max(initial=-(2**62))) + self.lives.sizes[self.value[interval]] <= 0:
+            if int(between.max(initial=-(2**62))) + self.liveness.sizes[self.value[interval]] <= 0:
                 self.bring_back(interval)
 
     def away(self) -> list[int]:
@@ -265,7 +267,7 @@ class Eviction:
     def _page_out_price(self) -> Numbers:
         """Return the joules that writing each value adds: none if it is written anyway, infinite if it may not move."""
         added = np.where(self.paged > 0, 0.0, self.prices.page_out)
-        return np.where(forbidden(self.limits, self.lives.sizes, self.paged), math.inf, added)
+        return np.where(forbidden(self.limits, self.liveness.sizes, self.paged), math.inf, added)
 
     def _is_worth_storing(self, interval: int) -> bool:
         """Return whether a page-in alone is cheaper than making a value again, and the value may move."""
@@ -331,7 +333,7 @@ class _Saved:
 
 
 def evict(
-    lives: Liveness, prices: Prices, profile: Profile, limits: Limits, *, at_peak: bool = True
+    liveness: Liveness, prices: Prices, profile: Profile, limits: Limits, *, at_peak: bool = True
 ) -> Eviction | None:
     """Return a quick plan that keeps to the limits but the deadline, or None if none was found.
 
@@ -341,7 +343,7 @@ def evict(
     held: frozenset[tuple[int, int]] = frozenset()
     visits = 0
     for _ in range(MOST_RESTARTS):
-        plan = Eviction(lives, prices, profile, limits, held=held)
+        plan = Eviction(liveness, prices, profile, limits, held=held)
         plan.visits += visits
         if plan.fill(at_peak=at_peak):
             plan.prune()
@@ -351,7 +353,7 @@ def evict(
         if guilty <= held:
             break
         held |= guilty
-    plan = Eviction(lives, prices, profile, limits)
+    plan = Eviction(liveness, prices, profile, limits)
     plan.visits += visits
     reruns = plan.rerun.copy()
     plan.rerun[:] = math.inf

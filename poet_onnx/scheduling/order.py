@@ -34,9 +34,9 @@ LEAST_GAIN = 0.001
 class Mover:
     """Who must run before whom, by number."""
 
-    def __init__(self, lives: Liveness, before: Mapping[str, Sequence[str]]) -> None:
-        self.before = [[lives.number[other] for other in before[name]] for name in lives.names]
-        self.behind: list[list[int]] = [[] for _ in lives.names]
+    def __init__(self, liveness: Liveness, before: Mapping[str, Sequence[str]]) -> None:
+        self.before = [[liveness.number[other] for other in before[name]] for name in liveness.names]
+        self.behind: list[list[int]] = [[] for _ in liveness.names]
         for node, earlier in enumerate(self.before):
             for other in earlier:
                 self.behind[other].append(node)
@@ -95,15 +95,15 @@ def _split(order: Order, begin: int, end: int, moved: set[int], *, first: bool) 
 def memory_aware_order(problem: ScheduleProblem) -> tuple[str, ...]:
     """Return an order of the graph's nodes whose peak is as low as was found, never above the file's."""
     deps = Dependencies(problem.graph)
-    lives = Liveness(problem)
+    liveness = Liveness(problem)
     orders = [file_order(problem.graph), deps.drain_order(), deps.greedy_order()]
-    starts = sorted((lives.profile(lives.order_of(order)) for order in orders), key=_quality)
-    mover = Mover(lives, deps.before)
-    search = _PeakSearch(lives, mover)
-    best = search.descend(starts[0], MOST_NODE_VISITS // max(1, len(lives.names)))
-    if best.peak_bytes > _bound(lives, mover) * (1 + LEAST_GAIN):
+    starts = sorted((liveness.profile(liveness.order_of(order)) for order in orders), key=_quality)
+    mover = Mover(liveness, deps.before)
+    search = _PeakSearch(liveness, mover)
+    best = search.descend(starts[0], MOST_NODE_VISITS // max(1, len(liveness.names)))
+    if best.peak_bytes > _bound(liveness, mover) * (1 + LEAST_GAIN):
         best = search.spread(best, starts[1:])
-    return lives.names_of(best.order)
+    return liveness.names_of(best.order)
 
 
 def _quality(profile: Profile) -> tuple[int, int]:
@@ -232,8 +232,8 @@ class Dependencies:
 class _PeakSearch:
     """Moves nodes across the peak while that lowers it."""
 
-    def __init__(self, lives: Liveness, mover: Mover) -> None:
-        self.lives, self.mover = lives, mover
+    def __init__(self, liveness: Liveness, mover: Mover) -> None:
+        self.liveness, self.mover = liveness, mover
         self.trials = 0
 
     def descend(self, profile: Profile, most_trials: int) -> Profile:
@@ -243,13 +243,13 @@ class _PeakSearch:
         better = True
         while better:
             better = False
-            for order in _moved(profile, self.lives, self.mover):
+            for order in _moved(profile, self.liveness, self.mover):
                 if not self.trials:
                     return profile
                 self.trials -= 1
                 if order is None:
                     continue
-                candidate = self.lives.profile(order)
+                candidate = self.liveness.profile(order)
                 if _quality(candidate) < quality:
                     profile, quality, better = candidate, _quality(candidate), True
                     break
@@ -273,22 +273,22 @@ class _PeakSearch:
                     moved = self.mover.pull(order, position, [last], first)
                 else:
                     moved = self.mover.push(order, position, first, last + 1)
-                kicked = kicked if moved is None else self.lives.profile(moved)
+                kicked = kicked if moved is None else self.liveness.profile(moved)
             if kicked is not best:
                 best = min(best, self.descend(kicked, 0), key=_quality)
         return best
 
 
-def _moved(profile: Profile, lives: Liveness, mover: Mover) -> Iterator[Order | None]:
+def _moved(profile: Profile, liveness: Liveness, mover: Mover) -> Iterator[Order | None]:
     """Yield orders in which a life that spans the peak is shorter, the largest value's first; None for no such one."""
     order, position, intervals = profile.order, profile.position, profile.intervals
     peak = int(np.argmax(profile.levels)) if len(order) else 0
     across = np.nonzero((intervals.first < peak) & (peak < intervals.last))[0]
-    made_at = position[lives.maker]
+    made_at = position[liveness.maker]
 
     def rank(interval: int) -> tuple[int, int, int]:
         value = int(intervals.value[interval])
-        return -int(lives.sizes[value]), int(made_at[value]), value
+        return -int(liveness.sizes[value]), int(made_at[value]), value
 
     spans = sorted(across.tolist(), key=rank)
     for interval in spans:
@@ -301,7 +301,7 @@ def _moved(profile: Profile, lives: Liveness, mover: Mover) -> Iterator[Order | 
         yield mover.pull(order, position, later.tolist(), peak)
         if first == made_at[value]:
             yield mover.push(order, position, first, last)
-    for value in np.nonzero(lives.kept & (made_at < peak))[0].tolist():
+    for value in np.nonzero(liveness.kept & (made_at < peak))[0].tolist():
         yield mover.push(order, position, int(made_at[value]), len(order))
     for interval in spans:
         first, last = int(intervals.first[interval]), int(intervals.last[interval])
@@ -315,11 +315,11 @@ def peak_bound(problem: ScheduleProblem) -> int:
 
     While a node runs, every value is alive that must be made before it and read behind it.
     """
-    lives = Liveness(problem)
-    return _bound(lives, Mover(lives, Dependencies(problem.graph).before))
+    liveness = Liveness(problem)
+    return _bound(liveness, Mover(liveness, Dependencies(problem.graph).before))
 
 
-def _bound(lives: Liveness, mover: Mover) -> int:
+def _bound(liveness: Liveness, mover: Mover) -> int:
     """Return the most bytes that must be alive while a node runs, in any order; buffers are shared where they can be.
 
     A value must be alive if its maker is the node or must run before it, and it is an output of the graph, or the node
@@ -329,26 +329,28 @@ def _bound(lives: Liveness, mover: Mover) -> int:
     def nodes_of(bits: NDArray[np.uint8]) -> NDArray[np.bool_]:
         return np.unpackbits(bits, count=count).view(np.bool_)
 
-    count = len(lives.names)
+    count = len(liveness.names)
     earlier = _closure(range(count), mover.before)
     later = _closure(range(count)[::-1], mover.behind)
-    readers: list[list[int]] = [[] for _ in lives.values]
-    for node, reads in enumerate(lives.reads):
+    readers: list[list[int]] = [[] for _ in liveness.values]
+    for node, reads in enumerate(liveness.reads):
         for value in reads:
             readers[value].append(node)
-    levels = np.array(lives.workspace, dtype=np.int64)
+    levels = np.array(liveness.workspace, dtype=np.int64)
     for value, nodes in enumerate(readers):
-        maker = int(lives.maker[value])
+        maker = int(liveness.maker[value])
         alive = later[maker]
-        if not lives.kept[value]:
+        if not liveness.kept[value]:
             alive = alive & np.bitwise_or.reduce(earlier[[maker, *nodes]])
-        levels[nodes_of(alive)] += lives.sizes[value]
+        levels[nodes_of(alive)] += liveness.sizes[value]
     most = 0
     for node, level in enumerate(levels.tolist()):
         behind = nodes_of(later[node])
         behind[node] = False
-        given = (pair for pair in lives.shares(node) if not lives.kept[pair[0]] and not behind[readers[pair[0]]].any())
-        most = max(most, level - sum(int(lives.sizes[heir]) for heir in {heir for _, heir in given}))
+        given = (
+            pair for pair in liveness.shares(node) if not liveness.kept[pair[0]] and not behind[readers[pair[0]]].any()
+        )
+        most = max(most, level - sum(int(liveness.sizes[heir]) for heir in {heir for _, heir in given}))
     return most
 
 

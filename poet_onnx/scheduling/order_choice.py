@@ -103,7 +103,7 @@ def order_for(
     if not late and joules < bound:
         return judge.choice(name, best, plan, base, bound)
     return replace(
-        judge.choice(BASELINE, baseline_profile, base, base, bound), rival=judge.network.lives.names_of(best.order)
+        judge.choice(BASELINE, baseline_profile, base, base, bound), rival=judge.network.liveness.names_of(best.order)
     )
 
 
@@ -118,7 +118,7 @@ class _Judge:
     @property
     def largest_node_bytes(self) -> int:
         """Return what the node that needs most needs by itself."""
-        instance = build_instance(self.network.problem, self.network.lives.names)
+        instance = build_instance(self.network.problem, self.network.liveness.names)
         return max(map(instance.smallest_node_bytes, range(len(instance.nodes))), default=0)
 
     def candidates(self, seed: int) -> list[Candidate]:
@@ -147,7 +147,7 @@ class _Judge:
         low, high = 0, baseline.peak_bytes
         while high - low > max(1, high // 1000) and time.thread_time() < self.end:
             middle = (low + high) // 2
-            if evict(self.network.lives, self.network.prices, baseline, self.limits.within(middle)) is None:
+            if evict(self.network.liveness, self.network.prices, baseline, self.limits.within(middle)) is None:
                 low = middle
             else:
                 high = middle
@@ -159,12 +159,12 @@ class _Judge:
 
     def quick_plan(self, profile: Profile) -> QuickPlan | None:
         """Return the best quick plan of an order that the simulator accepts."""
-        return quick_plan(self.network.lives, self.network.prices, profile, self.limits)
+        return quick_plan(self.network.liveness, self.network.prices, profile, self.limits)
 
     def bound(self, profile: Profile) -> float:
         """Return joules of the step that no plan of an order costs less than."""
-        lives = self.network.lives
-        least = least_overhead(lives, Prices.of(lives), profile, self.limits)
+        liveness = self.network.liveness
+        least = least_overhead(liveness, Prices.of(liveness), profile, self.limits)
         return self.network.problem.base_joules + least
 
     def choice(
@@ -172,7 +172,7 @@ class _Judge:
     ) -> OrderChoice:
         """Return an order as the answer."""
         return OrderChoice(
-            self.network.lives.names_of(profile.order),
+            self.network.liveness.names_of(profile.order),
             baseline,
             profile.peak_bytes,
             plan.prediction.energy_joules if plan is not None else math.inf,

@@ -76,7 +76,7 @@ class Network:
     Attributes:
         problem: that is planned.
         dependencies: which nodes must run before which.
-        lives: of the graph's values.
+        liveness: of the graph's values.
         prices: of the device.
         mover: of nodes in an order.
         kinds: a number for each node, the same for nodes that look alike and have neighbours that look alike.
@@ -85,7 +85,7 @@ class Network:
 
     problem: ScheduleProblem
     dependencies: Dependencies
-    lives: Liveness
+    liveness: Liveness
     prices: Prices
     mover: Mover
     kinds: list[int]
@@ -94,17 +94,17 @@ class Network:
     @classmethod
     def of(cls, problem: ScheduleProblem, baseline: Sequence[str]) -> Network:
         """Return the network of a problem, with its memory-aware order."""
-        lives, dependencies = Liveness(problem), Dependencies(problem.graph)
-        mover = Mover(lives, dependencies.before)
-        prices, profile = Prices.of(lives), lives.profile(lives.order_of(baseline))
-        return cls(problem, dependencies, lives, prices, mover, _kinds(lives, mover), profile)
+        liveness, dependencies = Liveness(problem), Dependencies(problem.graph)
+        mover = Mover(liveness, dependencies.before)
+        prices, profile = Prices.of(liveness), liveness.profile(liveness.order_of(baseline))
+        return cls(problem, dependencies, liveness, prices, mover, _kinds(liveness, mover), profile)
 
     @cached_property
     def baselines(self) -> tuple[tuple[str, Profile], ...]:
         """Return the baseline orders and their names, each as it is and with constants as late as possible."""
         deps = self.dependencies
         orders = {
-            BASELINE: self.lives.names_of(self.baseline.order),
+            BASELINE: self.liveness.names_of(self.baseline.order),
             "drain": deps.drain_order(),
             "greedy": deps.greedy_order(),
             "file": file_order(self.problem.graph),
@@ -112,7 +112,7 @@ class Network:
         orders |= {f"{name}, constants late": deps.late_order(order) for name, order in orders.items()}
         known: dict[bytes, tuple[str, Profile]] = {}
         for name, order in orders.items():
-            profile = self.lives.profile(self.lives.order_of(order))
+            profile = self.liveness.profile(self.liveness.order_of(order))
             known.setdefault(profile.order.tobytes(), (name, profile))
         return tuple(known.values())
 
@@ -130,7 +130,7 @@ class OrderSearch:
     def __init__(self, network: Network, limits: Limits, end: float, seed: int) -> None:
         self.network, self.limits, self.end = network, limits, end
         self.budget_bytes = limits.transient_bytes
-        self.lives, self.mover, self.kinds = network.lives, network.mover, network.kinds
+        self.liveness, self.mover, self.kinds = network.liveness, network.mover, network.kinds
         self.random = random.Random(seed)
         self.work = 0
 
@@ -168,7 +168,7 @@ class OrderSearch:
     def _joules(self, profile: Profile) -> float:
         """Return what the quick plan of an order costs above the computations, infinite if there is none."""
         self.work += WORK_PER_TRIAL + len(profile.order)
-        plan = evict(self.lives, self.network.prices, profile, self.limits)
+        plan = evict(self.liveness, self.network.prices, profile, self.limits)
         if plan is None:
             return math.inf
         self.work += plan.visits
@@ -213,7 +213,7 @@ class OrderSearch:
         """Return the intervals that reach into tight places, as pairs of nodes, by what they look like."""
         intervals = profile.intervals
         tight = np.concatenate(([0], np.cumsum(profile.levels > TIGHT_SHARE * self.budget_bytes)))
-        sizes = self.lives.sizes[intervals.value]
+        sizes = self.liveness.sizes[intervals.value]
         useful = (intervals.last > intervals.first + 1) & (sizes >= SMALLEST_SHARE * self.budget_bytes)
         useful &= tight[intervals.last] > tight[intervals.first]
         alike: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
@@ -234,8 +234,8 @@ class OrderSearch:
             else:
                 moved = self.mover.push(order, position, begin, end)
             if moved is not None:
-                order, position = moved, self.lives.position(moved)
-        return self.lives.profile(order) if order is not profile.order else None
+                order, position = moved, self.liveness.position(moved)
+        return self.liveness.profile(order) if order is not profile.order else None
 
     def _kicked(self, profile: Profile) -> Profile | None:
         """Return the order after a few random moves."""
@@ -252,11 +252,15 @@ class OrderSearch:
         return result
 
 
-def _kinds(lives: Liveness, mover: Mover) -> list[int]:
+def _kinds(liveness: Liveness, mover: Mover) -> list[int]:
     """Return a number for each node, the same for nodes that look alike and have neighbours that look alike."""
     looks: list[tuple[object, ...]] = [
-        (node.op_type, tuple(int(lives.sizes[value]) for value in lives.writes[number]), int(lives.workspace[number]))
-        for number, node in enumerate(lives.nodes)
+        (
+            node.op_type,
+            tuple(int(liveness.sizes[value]) for value in liveness.writes[number]),
+            int(liveness.workspace[number]),
+        )
+        for number, node in enumerate(liveness.nodes)
     ]
     kinds = _numbered(looks)
     for _ in range(CLASS_ROUNDS):

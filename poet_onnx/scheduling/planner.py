@@ -300,13 +300,13 @@ class _Run:
 
     def _bounded(self, incumbent: Incumbent, instance: Instance) -> None:
         """Bound all that is allowed in an order, and solve where that does not settle it."""
-        lives = Liveness(self.problem)
-        profile = lives.profile(lives.order_of([node.name for node in instance.nodes]))
+        liveness = Liveness(self.problem)
+        profile = liveness.profile(liveness.order_of([node.name for node in instance.nodes]))
         try:
-            quick = None if incumbent.steps else quick_plan(lives, Prices.of(lives), profile, self.limits)
+            quick = None if incumbent.steps else quick_plan(liveness, Prices.of(liveness), profile, self.limits)
             if quick is not None:
                 incumbent.offer_steps(quick.steps)
-            least = least_overhead(lives, Prices.of(lives), profile, self.limits)
+            least = least_overhead(liveness, Prices.of(liveness), profile, self.limits)
         except KeyboardInterrupt:
             self.ending = "interrupted"
             return

@@ -30,11 +30,11 @@ MOST_CORRECTIONS = 6
 """Times that the budget is lowered by what tokens and small copies need, which the quick plan does not count."""
 
 
-def evict_in_segments(lives: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
+def evict_in_segments(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
     """Return the cheapest quick plan by segments that keeps to the limits but the deadline, or None."""
     found = []
     for count in SEGMENTS:
-        plan = Eviction(lives, prices, profile, limits)
+        plan = Eviction(liveness, prices, profile, limits)
         _keep_checkpoints(plan, count)
         if plan.fill(at_peak=True):
             plan.prune()
@@ -51,12 +51,12 @@ def _keep_checkpoints(plan: Eviction, segments: int) -> None:
     The segments have equal shares of the bytes that could be made again.
     """
     value, first = plan.value[: plan.count], plan.first[: plan.count]
-    made = plan.profile.position[plan.lives.maker[value]]
+    made = plan.profile.position[plan.liveness.maker[value]]
     again = np.nonzero(plan.rerun[: plan.count] < math.inf)[0]
     again = again[np.argsort(made[again], kind="stable")]
     if not len(again):
         return
-    share = np.cumsum(plan.lives.sizes[value[again]])
+    share = np.cumsum(plan.liveness.sizes[value[again]])
     ends = made[again[np.searchsorted(share, share[-1] * np.arange(1, segments) / segments)]]
     for end in ends:
         plan.rerun[: plan.count][(made <= end) & (end < first)] = math.inf
@@ -74,10 +74,10 @@ class QuickPlan:
         return self.prediction.seconds > limits.latest_seconds, self.prediction.energy_joules
 
 
-def quick_plan(lives: Liveness, prices: Prices, profile: Profile, limits: Limits) -> QuickPlan | None:
+def quick_plan(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> QuickPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
     ways = (_evict_at_peak, _evict_by_area, evict_in_segments)
-    plans = [_corrected(lives, prices, profile, limits, way) for way in ways]
+    plans = [_corrected(liveness, prices, profile, limits, way) for way in ways]
     found = [plan for plan in plans if plan is not None]
     return min(found, key=lambda plan: plan.rank(limits), default=None)
 
@@ -85,31 +85,31 @@ def quick_plan(lives: Liveness, prices: Prices, profile: Profile, limits: Limits
 _Way = Callable[[Liveness, Prices, Profile, Limits], Eviction | None]
 
 
-def _evict_at_peak(lives: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
-    return _evict(lives, prices, profile, limits, at_peak=True)
+def _evict_at_peak(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
+    return _evict(liveness, prices, profile, limits, at_peak=True)
 
 
-def _evict_by_area(lives: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
-    return _evict(lives, prices, profile, limits, at_peak=False)
+def _evict_by_area(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
+    return _evict(liveness, prices, profile, limits, at_peak=False)
 
 
-def _evict(lives: Liveness, prices: Prices, profile: Profile, limits: Limits, *, at_peak: bool) -> Eviction | None:
-    eviction = evict(lives, prices, profile, limits, at_peak=at_peak)
+def _evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits, *, at_peak: bool) -> Eviction | None:
+    eviction = evict(liveness, prices, profile, limits, at_peak=at_peak)
     if eviction is not None:
         eviction.improve(at_peak=at_peak)
     return eviction
 
 
-def _corrected(lives: Liveness, prices: Prices, profile: Profile, limits: Limits, way: _Way) -> QuickPlan | None:
+def _corrected(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits, way: _Way) -> QuickPlan | None:
     budget = target = limits.transient_bytes
     for _ in range(MOST_CORRECTIONS):
-        eviction = way(lives, prices, profile, limits.within(target))
+        eviction = way(liveness, prices, profile, limits.within(target))
         if eviction is None:
             return None
         steps = steps_of_eviction(eviction)
-        peak_bytes = simulate(lives.problem, steps, limits.without_deadline().within(None)).transient_peak_bytes
+        peak_bytes = simulate(liveness.problem, steps, limits.without_deadline().within(None)).transient_peak_bytes
         if peak_bytes <= budget:
-            return _placed(lives.problem, limits, steps)
+            return _placed(liveness.problem, limits, steps)
         uncounted = peak_bytes - (target + int(eviction.excess.max(initial=-target)))
         target = min(target - (peak_bytes - budget), budget - uncounted)
     return None

@@ -48,8 +48,8 @@ class _Decisions:
 
 def steps_of_eviction(eviction: Eviction) -> tuple[Step, ...]:
     """Return the steps of a quick plan."""
-    lives, profile = eviction.lives, eviction.profile
-    found = _Decisions(lives.names_of(profile.order))
+    liveness, profile = eviction.liveness, eviction.profile
+    found = _Decisions(liveness.names_of(profile.order))
     arriving: dict[int, dict[int, int]] = {}
     leaving: set[int] = set()
     gone: set[tuple[int, int]] = set()  # (value, position from which on it is away again)
@@ -61,10 +61,10 @@ def steps_of_eviction(eviction: Eviction) -> tuple[Step, ...]:
         if placement == STORAGE:
             leaving.add(value)
     for value in sorted(leaving):
-        found.behind.setdefault(int(profile.position[lives.maker[value]]), []).append(lives.values[value])
+        found.behind.setdefault(int(profile.position[liveness.maker[value]]), []).append(liveness.values[value])
     for place, pending in arriving.items():
         there: set[int] = set()
-        read = lives.reads[int(profile.order[place])]
+        read = liveness.reads[int(profile.order[place])]
         # An interval ends here that was cut for a recompute which is no longer wanted: nobody reads the value here.
         wanted = (value for value in sorted(pending) if value in read or (value, place) not in gone)
         found.before[place] = [
@@ -77,19 +77,19 @@ def _restored(
     eviction: Eviction, value: int, place: int, pending: Mapping[int, int], there: set[int]
 ) -> Iterator[tuple[str, bool]]:
     """Yield what brings a value back before a place, behind all that its node reads if it is made again."""
-    lives = eviction.lives
+    liveness = eviction.liveness
     if value in there:
         return
     there.add(value)
     if pending.get(value) == STORAGE:
-        yield lives.values[value], False
+        yield liveness.values[value], False
         return
-    maker = int(lives.maker[value])
-    for read in lives.reads[maker]:
+    maker = int(liveness.maker[value])
+    for read in liveness.reads[maker]:
         if read in pending or eviction.profile.last_use[read] < place:
             yield from _restored(eviction, read, place, pending, there)
-    there.update(lives.writes[maker])
-    yield lives.names[maker], True
+    there.update(liveness.writes[maker])
+    yield liveness.names[maker], True
 
 
 def steps_of_assignment(model: Formulation, x: Sequence[float]) -> tuple[Step, ...]:

@@ -52,12 +52,12 @@ def replay(problem: ScheduleProblem, steps: Sequence[Step], limits: Limits = UNL
     Raises:
         CheckFailedError: as `simulate`.
     """
-    lives = follow(problem, steps)
-    check_runs(problem, lives.runs)
-    blocks = find_blocks(problem, steps, lives)
+    liveness = follow(problem, steps)
+    check_runs(problem, liveness.runs)
+    blocks = find_blocks(problem, steps, liveness)
     step_bytes = live_bytes(blocks, len(steps))
     peak_step = max(range(len(steps)), key=step_bytes.__getitem__, default=0)
-    at_peak = ((live.value, live.size_bytes) for live in lives.versions if live.born <= peak_step <= live.dies)
+    at_peak = ((live.value, live.size_bytes) for live in liveness.versions if live.born <= peak_step <= live.dies)
     seconds, compute_seconds, joules = time_and_energy(problem, steps)
     graph = problem.graph
     moved = {

@@ -12,7 +12,7 @@ from poet_onnx.graph import Node
 from poet_onnx.graph.operators import BUFFER
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.simulate.versions import Lives, Version
+from poet_onnx.simulate.versions import Version, VersionLiveness
 
 
 class BlockKind(str, enum.Enum):
@@ -49,15 +49,15 @@ class Block(NamedTuple):
     leaves: bool = False
 
 
-def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], lives: Lives) -> tuple[Block, ...]:
+def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], liveness: VersionLiveness) -> tuple[Block, ...]:
     """Return the blocks of all steps, ordered by birth, those of one step as its kernel asks for them, workspace last.
 
     An output that takes over the buffer of an input is no block of its own: it lengthens the life of that one.
     """
     nodes = {node.name: node for node in problem.graph.nodes}
-    made = _by_step(lives.versions, len(steps), lambda version: version.born)
-    dying = _by_step(lives.versions, len(steps), lambda version: version.dies)
-    tokens = _by_step(lives.tokens, len(steps), lambda token: token.born)
+    made = _by_step(liveness.versions, len(steps), lambda version: version.born)
+    dying = _by_step(liveness.versions, len(steps), lambda version: version.dies)
+    tokens = _by_step(liveness.tokens, len(steps), lambda token: token.born)
     blocks: list[Block] = []
     place: dict[Version, int] = {}
     for index, step in enumerate(steps):

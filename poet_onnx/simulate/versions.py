@@ -27,7 +27,7 @@ class Version:
 
 
 @dataclass
-class Lives:
+class VersionLiveness:
     """Versions of every value, found in one walk over the steps."""
 
     outputs: set[str]
@@ -40,17 +40,17 @@ class Lives:
     arriving: dict[str, Version] = field(default_factory=dict)
 
 
-def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> Lives:
+def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
     """Find the versions of every value, and refuse a step that reads what is not there."""
     graph = problem.graph
     nodes = {node.name: node for node in graph.nodes if not node.view}
-    lives = Lives({graph.tensors[name].storage for name in graph.outputs})
+    liveness = VersionLiveness({graph.tensors[name].storage for name in graph.outputs})
     for index, step in enumerate(steps):
         if step.action is Action.COMPUTE:
             node = nodes.get(step.subject)
             if node is None:
                 raise CheckFailedError(f"Step {index} runs node '{step.subject}', which the graph does not have.")
-            _compute(problem, lives, node, step, index)
+            _compute(problem, liveness, node, step, index)
         else:
             tensor = graph.tensors.get(step.subject)
             if tensor is None or tensor.resident or tensor.storage != tensor.name:
@@ -59,19 +59,19 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> Lives:
                 )
             if not problem.paging:
                 raise CheckFailedError(f"Step {index} moves '{step.subject}' although paging is not allowed.")
-            _TRANSFERS[step.action](lives, step.subject, index, tensor.size_bytes)
-    unread = (token for token in lives.tokens if token.kept)
-    for version in (*unread, *(version for version in lives.versions if version.kept)):
+            _TRANSFERS[step.action](liveness, step.subject, index, tensor.size_bytes)
+    unread = (token for token in liveness.tokens if token.kept)
+    for version in (*unread, *(version for version in liveness.versions if version.kept)):
         version.dies = len(steps) - 1
-    if lives.leaving or lives.arriving:
+    if liveness.leaving or liveness.arriving:
         raise CheckFailedError(
-            f"The transfer of '{next(iter(lives.leaving or lives.arriving))}' is started but never ended."
+            f"The transfer of '{next(iter(liveness.leaving or liveness.arriving))}' is started but never ended."
         )
-    return lives
+    return liveness
 
 
-def _compute(problem: ScheduleProblem, lives: Lives, node: Node, step: Step, index: int) -> None:
-    runs = lives.runs.setdefault(node.name, [])
+def _compute(problem: ScheduleProblem, liveness: VersionLiveness, node: Node, step: Step, index: int) -> None:
+    runs = liveness.runs.setdefault(node.name, [])
     if step.copy != len(runs):
         raise CheckFailedError(
             f"Step {index} runs copy {step.copy} of node '{node.name}', but copy {len(runs)} is next."
@@ -80,72 +80,72 @@ def _compute(problem: ScheduleProblem, lives: Lives, node: Node, step: Step, ind
         raise CheckFailedError(f"Step {index} recomputes node '{node.name}', which must run once only.")
     runs.append(index)
     for value in problem.graph.reads(node):
-        _read(lives, value, index, f"node '{node.name}'")
+        _read(liveness, value, index, f"node '{node.name}'")
     for value in problem.graph.writes(node):
-        if value in lives.leaving or value in lives.arriving:
+        if value in liveness.leaving or value in liveness.arriving:
             raise CheckFailedError(f"Step {index} makes '{value}' anew while a transfer of it is under way.")
-        kept = value in lives.outputs and step.copy == 0
+        kept = value in liveness.outputs and step.copy == 0
         version = Version(value, problem.graph.tensors[value].size_bytes, index, index, kept=kept)
-        lives.current[value] = version
-        lives.versions.append(version)
+        liveness.current[value] = version
+        liveness.versions.append(version)
 
 
-def _read(lives: Lives, value: str, index: int, reader: str) -> Version:
-    version = lives.current.get(value)
+def _read(liveness: VersionLiveness, value: str, index: int, reader: str) -> Version:
+    version = liveness.current.get(value)
     if version is None or not version.ready:
         raise CheckFailedError(f"Step {index}: {reader} reads '{value}', which is not in memory.")
     version.dies = index
     return version
 
 
-def _page_out_start(lives: Lives, value: str, index: int, _: int) -> None:
-    if value in lives.leaving:
+def _page_out_start(liveness: VersionLiveness, value: str, index: int, _: int) -> None:
+    if value in liveness.leaving:
         raise CheckFailedError(f"Step {index} pages out '{value}' while it is being paged out.")
-    version = _read(lives, value, index, "a page-out")
+    version = _read(liveness, value, index, "a page-out")
     token = Version(value, TOKEN_BYTES, index, index)
-    lives.tokens.append(token)
-    lives.leaving[value] = (version, token)
+    liveness.tokens.append(token)
+    liveness.leaving[value] = (version, token)
 
 
-def _page_out_end(lives: Lives, value: str, index: int, _: int) -> None:
-    if value not in lives.leaving:
+def _page_out_end(liveness: VersionLiveness, value: str, index: int, _: int) -> None:
+    if value not in liveness.leaving:
         raise CheckFailedError(f"Step {index} ends a page-out of '{value}' that was not started.")
-    version, token = lives.leaving.pop(value)
+    version, token = liveness.leaving.pop(value)
     version.dies = max(version.dies, index)
     synchronous = token.born == index - 1
     if synchronous:
         # One PageOut node stands for both halves: its only token is the one it leaves behind.
-        lives.tokens.remove(token)
+        liveness.tokens.remove(token)
     token.dies = index
     # The runtime frees what nobody reads only when the step is over.
     stored = Version(value, TOKEN_BYTES, index, index, kept=True)
-    lives.tokens.append(stored)
-    lives.stored[value] = stored
+    liveness.tokens.append(stored)
+    liveness.stored[value] = stored
 
 
-def _page_in_start(lives: Lives, value: str, index: int, size_bytes: int) -> None:
-    if value not in lives.stored:
+def _page_in_start(liveness: VersionLiveness, value: str, index: int, size_bytes: int) -> None:
+    if value not in liveness.stored:
         raise CheckFailedError(f"Step {index} pages in '{value}', which is not in storage.")
-    if value in lives.arriving:
+    if value in liveness.arriving:
         raise CheckFailedError(f"Step {index} pages in '{value}' while it is being paged in.")
-    lives.stored[value].dies = index
-    lives.stored[value].kept = False
+    liveness.stored[value].dies = index
+    liveness.stored[value].kept = False
     version = Version(value, size_bytes, index, index, ready=False)
     ticket = Version(value, TOKEN_BYTES, index, index)
-    lives.tokens.append(ticket)
-    lives.versions.append(version)
-    lives.current[value] = version
-    lives.arriving[value] = ticket
+    liveness.tokens.append(ticket)
+    liveness.versions.append(version)
+    liveness.current[value] = version
+    liveness.arriving[value] = ticket
 
 
-def _page_in_end(lives: Lives, value: str, index: int, _: int) -> None:
-    if value not in lives.arriving:
+def _page_in_end(liveness: VersionLiveness, value: str, index: int, _: int) -> None:
+    if value not in liveness.arriving:
         raise CheckFailedError(f"Step {index} ends a page-in of '{value}' that was not started.")
-    ticket = lives.arriving.pop(value)
+    ticket = liveness.arriving.pop(value)
     if ticket.born == index - 1:
-        lives.tokens.remove(ticket)
+        liveness.tokens.remove(ticket)
     ticket.dies = index
-    version = lives.current[value]
+    version = liveness.current[value]
     version.ready = True
     version.dies = index
 

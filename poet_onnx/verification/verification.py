@@ -14,7 +14,7 @@ import onnx_ir as ir
 from poet_onnx.costing.workspace import has_workspace_rule
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.files.loading import as_model
-from poet_onnx.passes.layout import lay_out
+from poet_onnx.passes.layout import nodes_of_plan
 from poet_onnx.passes.materialize import check_materialized
 from poet_onnx.plan import Action
 from poet_onnx.runtime import count_allocations, installed_runtime
@@ -123,7 +123,7 @@ def verify(
 def _check_plan(subject: Subject) -> bool:
     """Check that the file's nodes are those that the plan in it asks for."""
     try:
-        check_materialized(subject.rewritten, lay_out(subject.graph, subject.plan.steps))
+        check_materialized(subject.rewritten, nodes_of_plan(subject.graph, subject.plan.steps))
     except CheckFailedError as error:
         subject.problems.append(f"The file does not carry out the plan in it: {error}")
         return False

@@ -15,7 +15,7 @@ from poet_onnx.scheduling.quick_plan import quick_plan
 def solve_quick(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort) -> Solved:
     """Take the quick plan of an order for the answer."""
     begin = time.monotonic()
-    lives = Liveness(problem)
-    plan = quick_plan(lives, Prices.of(lives), lives.profile(lives.order_of(order)), limits)
+    liveness = Liveness(problem)
+    plan = quick_plan(liveness, Prices.of(liveness), liveness.profile(liveness.order_of(order)), limits)
     steps = None if plan is None else plan.steps
     return Solved("heuristic", steps, 0.0, Size(0, 0), 0.0, time.monotonic() - begin, (), "no bound")

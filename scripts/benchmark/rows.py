@@ -17,7 +17,7 @@ from benchmark.prices import Prices
 from benchmark.problems import Prepared
 from benchmark.result import Solved, seconds_to_gap
 from poet_onnx.errors import PoetError
-from poet_onnx.passes.layout import lay_out
+from poet_onnx.passes.layout import nodes_of_plan
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction
 
@@ -124,7 +124,7 @@ def _carry_out(prepared: Prepared, verdict: Verdict) -> tuple[float | None, str]
     begin = time.monotonic()
     try:
         graph = prepared.problem.graph
-        MaterializePlan(graph, lay_out(graph, plan.steps))(model)
+        MaterializePlan(graph, nodes_of_plan(graph, plan.steps))(model)
     except (PassError, InvariantError, PoetError) as error:
         return None, f"cannot be carried out: {error.__cause__ or error}"
     return time.monotonic() - begin, ""
