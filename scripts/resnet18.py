@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 OPSET, IR_VERSION = 17, 8
 CLASSES, IMAGE = 10, (3, 32, 32)
-STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
-"""Channels, and the stride of the first of two blocks."""
+STAGES = ((1, 1), (2, 2), (4, 2), (8, 2))
+"""Channels as a multiple of the first stage's, and the stride of the first of two blocks."""
 
 
 class Net:
@@ -62,20 +62,21 @@ class Net:
         return self.add("Relu", f"{name}.relu2", self.add("Add", f"{name}.sum", y, x))
 
 
-def resnet18(batch: int = 1, seed: int = 0) -> onnx.ModelProto:
+def resnet18(batch: int = 1, seed: int = 0, width: int = 64) -> onnx.ModelProto:
     """Return ResNet-18 in its CIFAR form: a 3x3 stem and no pooling before the blocks.
 
     Args:
         batch: images at a time.
         seed: of the weights.
+        width: channels of the first stage; 64 in He et al.
     """
     net = Net(seed)
-    channels = STAGES[0][0]
-    x = net.add("Relu", "stem.relu", net.conv_norm("stem", "images", (IMAGE[0], channels), 3, 1))
-    for number, (width, stride) in enumerate(STAGES, start=1):
-        x = net.block(f"stage{number}.a", x, (channels, width), stride)
-        x = net.block(f"stage{number}.b", x, (width, width), 1)
-        channels = width
+    x = net.add("Relu", "stem.relu", net.conv_norm("stem", "images", (IMAGE[0], width), 3, 1))
+    channels = width
+    for number, (multiple, stride) in enumerate(STAGES, start=1):
+        x = net.block(f"stage{number}.a", x, (channels, multiple * width), stride)
+        channels = multiple * width
+        x = net.block(f"stage{number}.b", x, (channels, channels), 1)
     x = net.add("Flatten", "features", net.add("GlobalAveragePool", "pool", x))
     net.add(
         "Gemm",

@@ -125,7 +125,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_python_page_shows_the_example_that_runs_on_the_board() -> None:
-    own = (ROOT / "scripts/release/aarch64/example.py").read_text(encoding="utf-8").split('"""\n\n', 1)[1]
+    own = (ROOT / "scripts/release/machines/example.py").read_text(encoding="utf-8").split('"""\n\n', 1)[1]
     assert own in [block.text for block in fenced_blocks(DOCS / "python.md")]
 
 

@@ -1,6 +1,6 @@
-"""The wheel on a Raspberry Pi 4's processor, under qemu-user: it plans, trains and resumes there as it does here.
+"""The wheels on a Raspberry Pi 4's processor, under qemu-user, and here on the newest Python: both take the whole way.
 
-`scripts/release/test_aarch64` makes both environments ready and runs this file; each holds what pip installs with
+`scripts/release/test_wheels` makes both environments ready and runs this file; each holds what pip installs with
 `poet-onnx[stock]` and nothing else. `board` and `host` in its folder are their Pythons.
 """
 
@@ -14,24 +14,28 @@ from typing import Any
 
 import onnx
 import pytest
+from resnet18 import resnet18
 
 ROOT = Path(__file__).resolve().parent.parent
-TRAIN = ROOT / "scripts/release/aarch64/train.py"
-EXAMPLE = ROOT / "scripts/release/aarch64/example.py"
+TRAIN = ROOT / "scripts/release/machines/train.py"
+EXAMPLE = ROOT / "scripts/release/machines/example.py"
+MACHINES = {"board": ("aarch64", "3.11"), "host": ("x86_64", "3.14")}
+"""Processor and Python of each."""
+
 LOSS_TOLERANCE = 1e-5  # relative, between processors: their vector units sum in different orders
 
 PEAK_TOLERANCE = 0.002
 """Part of the predicted transient peak that the measured one may lack; onnxruntime adds some bytes to every block."""
 
 pytestmark = pytest.mark.skipif(
-    "POET_AARCH64" not in os.environ,
-    reason="POET_AARCH64 names no folder that scripts/release/test_aarch64 made",
+    "POET_MACHINES" not in os.environ,
+    reason="POET_MACHINES names no folder that scripts/release/test_wheels made",
 )
 
 
 def prepared(*parts: str) -> Path:
-    """Return a path in the folder that scripts/release/test_aarch64 made."""
-    return Path(os.environ["POET_AARCH64"], *parts)
+    """Return a path in the folder that scripts/release/test_wheels made."""
+    return Path(os.environ["POET_MACHINES"], *parts)
 
 
 def python(machine: str, *arguments: str | Path, cwd: Path) -> str:
@@ -49,17 +53,17 @@ def rewrite(machine: str, model: str, rewritten: Path, *options: str | Path) -> 
     python(machine, command, *arguments, *options, cwd=rewritten.parent)
 
 
-def train(machine: str, model: str, rewritten: Path, *options: str | Path) -> dict[str, Any]:
-    """Run scripts/release/aarch64/train.py and return what it reports."""
-    printed = python(machine, TRAIN, rewritten, prepared(model, "checkpoint"), *options, cwd=rewritten.parent)
+def train(machine: str, parameters: Path, rewritten: Path, *options: str | Path) -> dict[str, Any]:
+    """Run scripts/release/machines/train.py and return what it reports."""
+    printed = python(machine, TRAIN, rewritten, parameters, *options, cwd=rewritten.parent)
     report: dict[str, Any] = json.loads(printed)
-    assert report["machine"] == {"board": "aarch64", "host": os.uname().machine}[machine]
+    assert report["machine"] == MACHINES[machine][0]
     return report
 
 
-def train_within_the_budget(machine: str, model: str, rewritten: Path, *options: str | Path) -> dict[str, Any]:
+def train_within_the_budget(machine: str, parameters: Path, rewritten: Path, *options: str | Path) -> dict[str, Any]:
     """Train; the measured peaks are the predicted one, within the budget."""
-    report = train(machine, model, rewritten, *options)
+    report = train(machine, parameters, rewritten, *options)
     plan = json.loads({entry.key: entry.value for entry in onnx.load(rewritten).metadata_props}["poet.plan"])
     assert report["peaks_bytes"][1:]
     for peak_bytes in report["peaks_bytes"][1:]:  # the first step may include what a session allocates once
@@ -70,9 +74,9 @@ def train_within_the_budget(machine: str, model: str, rewritten: Path, *options:
 
 def train_in_two_parts(machine: str, model: str, rewritten: Path, *, steps: int) -> list[float]:
     """Train within the budget; go on from the checkpoint after the first step in a new process, to the same bits."""
-    saved = rewritten.with_suffix(f".{machine}.safetensors")
-    whole = train_within_the_budget(machine, model, rewritten, "--steps", str(steps), "--save", saved)
-    resumed = train(machine, model, rewritten, "--first", "1", "--steps", str(steps - 1), "--resume", saved)
+    saved, first = rewritten.with_suffix(f".{machine}.safetensors"), prepared(model, "checkpoint")
+    whole = train_within_the_budget(machine, first, rewritten, "--steps", str(steps), "--save", saved)
+    resumed = train(machine, first, rewritten, "--first", "1", "--steps", str(steps - 1), "--resume", saved)
     assert whole["updates"] == resumed["updates"] == steps
     assert resumed["losses"] == whole["losses"][1:]
     assert resumed["parameters"] == whole["parameters"]
@@ -80,7 +84,8 @@ def train_in_two_parts(machine: str, model: str, rewritten: Path, *, steps: int)
     return losses
 
 
-def test_environments_hold_nothing_but_the_wheel_and_what_it_needs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", MACHINES)
+def test_environments_hold_nothing_but_the_wheel_and_what_it_needs(machine: str, tmp_path: Path) -> None:
     script = (
         "import importlib.metadata as m, json, platform, onnxruntime\n"
         "import poet_onnx\n"
@@ -88,13 +93,56 @@ def test_environments_hold_nothing_but_the_wheel_and_what_it_needs(tmp_path: Pat
         "tags = m.distribution('poet-onnx').read_text('WHEEL').splitlines()\n"
         "session = onnxruntime.SessionOptions()\n"
         "session.register_custom_ops_library(str(poet_onnx.library_path()))\n"
-        "print(json.dumps([platform.machine(), names, [t for t in tags if t.startswith('Tag')]]))\n"
+        "version = '.'.join(platform.python_version_tuple()[:2])\n"
+        "print(json.dumps([platform.machine(), version, names, [t for t in tags if t.startswith('Tag')]]))\n"
     )
-    machine, names, tags = json.loads(python("board", "-c", script, cwd=tmp_path))
-    assert machine == "aarch64"
-    assert tags == [f"Tag: py3-none-manylinux_2_{glibc}_aarch64" for glibc in (27, 28)]
+    processor, version, names, tags = json.loads(python(machine, "-c", script, cwd=tmp_path))
+    assert (processor, version) == MACHINES[machine]
+    assert tags == [f"Tag: py3-none-manylinux_2_{glibc}_{processor}" for glibc in (27, 28)]
     assert {"onnxruntime", "poet-onnx", "pyscipopt"} <= set(names)
     assert not {"onnxruntime-training", "torch", "pip"} & set(names)
+
+
+@pytest.fixture(scope="module")
+def host_training(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Return the folder in which the host went the whole way, and what its training reported."""
+    folder = tmp_path_factory.mktemp("host")
+    return folder, forward_to_inference("host", folder)
+
+
+def test_a_forward_model_becomes_a_trained_one_on_the_newest_python(
+    host_training: tuple[Path, dict[str, Any]],
+) -> None:
+    _, report = host_training
+    assert report["losses"][-1] < report["losses"][0]
+    assert len(report["outputs"]) == 4 * 10
+
+
+@pytest.mark.deep
+def test_a_forward_model_becomes_the_same_one_on_the_board(
+    tmp_path: Path, host_training: tuple[Path, dict[str, Any]]
+) -> None:
+    folder, expected = host_training
+    report = forward_to_inference("board", tmp_path)
+    for name in ("training_model.onnx", "eval_model.onnx", "parameters.safetensors"):
+        assert (tmp_path / "training" / name).read_bytes() == (folder / "training" / name).read_bytes(), name
+    for figure in ("losses", "outputs"):
+        assert report[figure] == pytest.approx(expected[figure], rel=LOSS_TOLERANCE, abs=LOSS_TOLERANCE), figure
+
+
+def forward_to_inference(machine: str, folder: Path) -> dict[str, Any]:
+    """Take a narrow ResNet-18 the whole way on one machine, and return what the training reports."""
+    command = prepared(f"{machine}-environment", "bin", "poet-onnx")
+    onnx.save(resnet18(batch=4, width=8), folder / "net.onnx")
+    python(machine, command, "train-graph", "net.onnx", "-o", "training", cwd=folder)
+    options = ("--target", "stock", "--device", "a72", "--loss", "cross-entropy", "--gap", "0.05", "--check", "1")
+    limits = ("--activation-budget", "60%", "--report-out", "report.json")
+    python(machine, command, "rewrite", "net.onnx", *options, *limits, cwd=folder)
+    figures = json.loads((folder / "report.json").read_text())
+    assert 0 < figures["transient_peak_bytes"] <= figures["budget_bytes"] < figures["ordered"]["transient_peak_bytes"]
+    parameters, rewritten = folder / "net.poet.safetensors", folder / "net.poet.onnx"
+    exported = ("--evaluation", folder / "net.poet.eval.onnx", "--export", folder / "trained.onnx")
+    return train_within_the_budget(machine, parameters, rewritten, "--steps", "3", *exported)
 
 
 def test_shipped_plan_recomputes_and_pages_on_the_board(tmp_path: Path) -> None:
@@ -105,8 +153,9 @@ def test_shipped_plan_recomputes_and_pages_on_the_board(tmp_path: Path) -> None:
     nodes = onnx.load(shipped).graph.node
     assert {"PageOutStart", "PageInStart"} <= {node.op_type for node in nodes if node.domain == "poet"}
     assert [node.name for node in nodes if "/recompute_" in node.name]
+    first = prepared("transformer", "checkpoint")
     losses = {
-        machine: train_within_the_budget(machine, "transformer", rewritten, "--steps", "2")["losses"]
+        machine: train_within_the_budget(machine, first, rewritten, "--steps", "2")["losses"]
         for machine, rewritten in (("host", planned), ("board", shipped))
     }
     assert losses["board"] == pytest.approx(losses["host"], rel=LOSS_TOLERANCE)

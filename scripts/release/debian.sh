@@ -1,4 +1,4 @@
-# Shared by scripts/release/build_wheels and scripts/release/test_aarch64: Debian packages on this machine. Sourced after environment.sh.
+# Shared by scripts/release/build_wheels and scripts/release/test_wheels: Debian packages on this machine. Sourced after environment.sh.
 # shellcheck shell=bash
 
 # require_debian COMMAND PACKAGE: have the command; root installs its package where it is missing, others are told to.

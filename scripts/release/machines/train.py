@@ -28,19 +28,34 @@ def batch(session: poet_onnx.TrainingSession, number: int) -> dict[str, np.ndarr
     return filled
 
 
+def infer(model: Path, filled: dict[str, np.ndarray]) -> list[float]:
+    """Return what a model for inference computes of a batch, in one row; labels are not among its inputs."""
+    session = onnxruntime.InferenceSession(str(model))
+    names = [value.name for value in session.get_inputs()]
+    return [
+        float(number) for array in session.run(None, {name: filled[name] for name in names}) for number in array.flat
+    ]
+
+
 def main() -> None:
     """Parse the arguments, train, save and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path, help="training graph")
-    parser.add_argument("checkpoint", type=Path, help="of onnxruntime.training.artifacts: the first parameters")
+    parser.add_argument("parameters", type=Path, help="the first ones: a checkpoint of the artifacts, or safetensors")
     parser.add_argument("--first", type=int, default=0, help="number of the first batch")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--resume", type=Path, help="go on from this file")
     parser.add_argument("--save", type=Path, help="save here after the first step")
     parser.add_argument("--page-dir", type=Path)
+    parser.add_argument("--evaluation", type=Path, help="evaluation graph, for the model for inference")
+    parser.add_argument("--export", type=Path, help="write the model for inference here, and run it on the first batch")
     arguments = parser.parse_args()
     session = poet_onnx.TrainingSession(
-        arguments.model, arguments.checkpoint, optimizer=poet_onnx.AdamW(1e-3), page_dir=arguments.page_dir
+        arguments.model,
+        arguments.parameters,
+        optimizer=poet_onnx.AdamW(1e-3),
+        eval_model=arguments.evaluation,
+        page_dir=arguments.page_dir,
     )
     if arguments.resume is not None:
         session.load_checkpoint(arguments.resume)
@@ -54,7 +69,15 @@ def main() -> None:
             session.save_checkpoint(arguments.save)
     sums = {name: float(np.abs(array).sum(dtype=np.float64)) for name, array in session.parameters.items()}
     machine = {"machine": platform.machine(), "onnxruntime": onnxruntime.__version__}
-    found = {"updates": session.updates, "losses": losses, "parameters": sums, "peaks_bytes": peaks_bytes}
+    found: dict[str, object] = {
+        "updates": session.updates,
+        "losses": losses,
+        "parameters": sums,
+        "peaks_bytes": peaks_bytes,
+    }
+    if arguments.export is not None:
+        session.export_inference_model(arguments.export)
+        found["outputs"] = infer(arguments.export, batch(session, arguments.first))
     print(json.dumps(machine | found))
 
 
