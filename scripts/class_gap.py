@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure how far the best plan of the scheduler's class is from the best plan there is, on small random graphs.
 
-python scripts/class_gap.py -o scripts/results/class_gap.csv
+PYTHONPATH=tests python scripts/class_gap.py -o scripts/results/class_gap.csv
 The scheduler solves to the end; the oracle is exhaustive search over all plans in the same order. Where that gives up,
 the paper's program takes its place if SCIP finishes it; it is a class too, neither wider nor narrower than ours, so
 that there the difference may have either sign. All count the same bytes: tokens of transfers, and values so small that
@@ -32,17 +32,14 @@ from benchmark.judge import judge
 from benchmark.paper_scip import solve_paper_scip
 from benchmark.prices import Prices
 from benchmark.result import Effort
+from proofs.finding import exact_bytes
+from random_graphs import SHAPES, random_dag, random_graph
 
 from poet_onnx.graph import Phase
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.simulate import simulate
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
-from proofs.finding import exact_bytes
-from random_graphs import SHAPES, random_dag, random_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unsolved = 0
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with options.output.open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# {shlex.join(['python', 'scripts/class_gap.py', *given])}\n")
+        file.write(f"# PYTHONPATH=tests {shlex.join(['python', 'scripts/class_gap.py', *given])}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([field.name for field in fields(Sample)])
         for sample in _samples(options):

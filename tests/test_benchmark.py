@@ -280,7 +280,7 @@ def test_class_gap_writes_its_table_and_its_summary(tmp_path: Path, capsys: pyte
     arguments = ["--graphs", "12", "--nodes", "12", "-o", str(table)]
     assert class_gap.main(arguments) == 0
     lines = table.read_text(encoding="utf-8").splitlines()
-    assert lines[0] == f"# python scripts/class_gap.py --graphs 12 --nodes 12 -o {table}"
+    assert lines[0] == f"# PYTHONPATH=tests python scripts/class_gap.py --graphs 12 --nodes 12 -o {table}"
     rows = list(csv.DictReader(lines[1:]))
     assert rows
     assert {row["oracle"] for row in rows} == {"search"}

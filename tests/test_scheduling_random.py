@@ -1,4 +1,4 @@
-"""Random graphs of many shapes: the short version of scripts/scheduling_proofs.py, and what it has found."""
+"""Random graphs of many shapes: the proofs about them, and what these have found."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import scheduling_proofs
 from deep import sampled
 from proofs.admitted import check_admitted
 from proofs.equality import check_equality
 from proofs.finding import Finding, exact_bytes
-from proofs.monotone import check_monotone
+from proofs.monotone import check_model, check_monotone
 from proofs.rows import check_rows
 from proofs.timed import check_search
 from proofs.validity import check_validity
@@ -209,11 +208,8 @@ def test_more_budget_or_time_never_costs_more(seed: int) -> None:
     assert "a plan" in _check(check_monotone, range(seed, seed + 1))
 
 
-def test_the_script_writes_its_table_and_keeps_other_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = tmp_path / "proofs.csv"
-    for proof in ("search", "rows", "rows"):
-        assert scheduling_proofs.main([proof, "--share", "0.01", "--processes", "1", "-o", str(table)]) == 0
-    lines = table.read_text(encoding="utf-8").splitlines()
-    assert lines[1].startswith("proof,group,outcome")
-    assert [line.split(",")[0] for line in lines[2:]] == sorted(line.split(",")[0] for line in lines[2:])
-    assert "rows: 20 cases, 0 counterexamples" in capsys.readouterr().out
+@pytest.mark.deep
+@pytest.mark.parametrize("device", ["a72", "tx2"])
+def test_more_budget_or_time_never_costs_more_for_a_model(model_path: Callable[..., Path], device: str) -> None:
+    found = check_model(model_path("bert-2"), device)
+    assert not [finding for finding in found if finding.failed]
