@@ -155,9 +155,10 @@ void counters_are_exact_across_threads() {
       for (size_t turn = 1; turn <= 500; ++turn) Block block(turn);
     });
   for (auto& thread : threads) thread.join();
-  REQUIRE(allocations::allocated_bytes() - before == 4 * 500 * 501 / 2);
+  const int64_t largest = 500 * sizeof(float);
+  REQUIRE(allocations::allocated_bytes() - before == 4 * largest * 501 / 2);
   REQUIRE(allocations::current_bytes() == level);
-  REQUIRE(allocations::peak_bytes() >= level + 500 && allocations::peak_bytes() <= level + 4 * 500);
+  REQUIRE(allocations::peak_bytes() >= level + largest && allocations::peak_bytes() <= level + 4 * largest);
 }
 
 // A child has the parent's open file. It cannot use it, and leaves everything about it as it was, whatever it drops.
