@@ -92,7 +92,7 @@ def reached(model: onnx.ModelProto, start: onnx.NodeProto) -> tuple[set[str], se
     return parameters, nodes
 
 
-@pytest.mark.parametrize("case", sampled(SEEDED, "convolution weights", "gelu", "gemm"))
+@pytest.mark.parametrize("case", sampled(SEEDED, "tanh", "leaky relu"))
 def test_a_seeded_wrong_gradient_is_found(model_path: Callable[..., Path], case: str) -> None:
     name, operator, damage = SEEDED[case]
     model = onnx.load(model_path(name, batch=2 if name != "unet" else 1))
@@ -111,11 +111,12 @@ def test_a_seeded_wrong_gradient_is_found(model_path: Callable[..., Path], case:
     assert {check.node for check in report.wrong} <= nodes
 
 
-@pytest.mark.parametrize(("name", "batch"), [("mlp-bce", 2), ("bert-2", 1), ("unet", 1)])
+@pytest.mark.parametrize(
+    ("name", "batch"), sampled([("mlp-bce", 2), ("bert-2", 1), ("unet", 1), ("mobilenet", 1)], ("mlp-bce", 2))
+)
 def test_the_artifact_generators_gradients_are_right(model_path: Callable[..., Path], name: str, batch: int) -> None:
     report = poet_onnx.verify_gradients(model_path(name, batch=batch), directions=1)
-    assert report.passed, report.wrong
-    assert len(report.undecided) <= len(report.parameters) // 10
+    assert report.passed, (report.wrong, report.undecided)
 
 
 @pytest.mark.parametrize("name", ["mlp-l1", "transformer"])
@@ -123,8 +124,7 @@ def test_our_gradients_are_right(name: str) -> None:
     forward, _, loss = export(name)
     training = poet_onnx.train_graph(forward, loss=OURS[loss]).training
     report = poet_onnx.verify_gradients(training, directions=1)
-    assert report.passed, report.wrong
-    assert len(report.undecided) <= len(report.parameters) // 10
+    assert report.passed, (report.wrong, report.undecided)
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +148,43 @@ def test_kinks_raise_no_alarm(kinks: Path, seed: int) -> None:
     assert {check.verdict for check in report.parameters if check.parameter in "wv"} == {"right"}
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_wrong_gradient_of_pooling_is_found_where_it_is(kinks: Path, seed: int) -> None:
+    """Zeros of the Relu tie in many windows: no direction that moves them decides anything."""
+    model = onnx.load(kinks)
+    fault = scaled()(model, next(node for node in model.graph.node if node.op_type == "MaxPoolGrad"))
+    report = poet_onnx.verify_gradients(ir.from_proto(model), directions=1, seed=seed)
+    assert [(check.parameter, check.node) for check in report.wrong] == [("w", fault)]
+    assert report.undecided == ()
+
+
+def test_what_is_undecided_has_its_own_outcome(cli: Cli, tmp_path: Path) -> None:
+    """A staircase of many small steps has no slope that differences could agree on."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> net (float[600,1] x) => (float loss) {
+        steps = Mul(w, many)
+        stairs = Floor(steps)
+        down = Div(stairs, many)
+        both = Add(down, w)
+        y = MatMul(both, x)
+        s = Mul(y, y)
+        loss = ReduceMean <keepdims = 0> (s)
+    }"""
+    model = onnx.parser.parse_model(text)
+    weights = np.zeros((500, 600), np.float32)
+    for name, array in {"w": weights, "many": np.float32(2**14)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    made = poet_onnx.train_graph(model, loss="output:loss", train="w")
+    made.save(tmp_path)
+    done = cli("verify", tmp_path / "training_model.onnx", "--gradients", "--directions", 2)
+    assert (done.code, "undecided: The gradient of 'w'" in done.out) == (4, True)
+    assert "2 directions" in done.out
+    assert "no gradient is wrong" in done.out
+
+
 def test_the_command_tells_right_from_wrong(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
     path = model_path("mlp-l1", batch=2)
     right = cli("verify", path, "--gradients")
-    assert (right.code, "no gradient is wrong" in right.out) == (0, True)
+    assert (right.code, "every gradient is right" in right.out) == (0, True)
     model = onnx.load(path)
     swapped(model, next(node for node in model.graph.node if node.op_type == "TanhGrad"))
     onnx.save(model, tmp_path / "wrong.onnx")
@@ -190,6 +223,7 @@ def test_what_cannot_be_checked_is_refused(cli: Cli, model: Path, tmp_path: Path
         (["--gradients", "--feeds", "2"], "--feeds"),
         (["--gradients", "--process"], "--process"),
         (["MODEL", "--dim", "batch=2"], "--gradients"),
+        (["MODEL", "--directions", "2"], "--gradients"),
         ([], "REWRITTEN"),
     ],
 )

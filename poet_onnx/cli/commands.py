@@ -128,6 +128,9 @@ def inspect(**given: Any) -> None:
 )
 @options.threads_option(default=None, text="Inside an operator (default: those that REWRITTEN was planned for).")
 @click.option("--gradients", is_flag=True, help="Check the gradients of ORIGINAL instead; there is no REWRITTEN then.")
+@click.option(
+    "--directions", type=click.IntRange(min=1), default=3, show_default=True, help="In which each parameter is moved."
+)
 @click.option("--optimized", is_flag=True, help="Also run both under all of the runtime's optimizations.")
 @click.option("--process", "in_process", is_flag=True, help="Train in a fresh process instead, and look at its RAM.")
 @click.option("--ram-budget", metavar="BYTES", help="Bound of that process (default: the one of the rewrite).")
@@ -147,7 +150,7 @@ def verify(**given: Any) -> None:
     the RAM budget, to which its memory is limited.
 
     With --gradients ORIGINAL alone is run, whatever made it: the gradient of every parameter must be the derivative of
-    its loss, taken by differences in double precision.
+    its loss, taken by differences in double precision. Exit code 4 if none is wrong, but some remain undecided.
     """
     _do("examining", "verify", given)
 

@@ -11,7 +11,7 @@ import click
 from poet_onnx.cli import tables, terminal
 from poet_onnx.cli.files import check_writable
 from poet_onnx.costing.device import load_device
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, LimitReachedError
 from poet_onnx.profiler import measure
 from poet_onnx.quantities import parse_budget
 from poet_onnx.reporting.inspection import inspect as inspect_model
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from poet_onnx.verification import GradientReport
+
+_UNDECIDED = LimitReachedError.exit_code
+"""What is not known for sure is neither right nor wrong."""
 
 
 def inspect(model: Path, *, device: str, train: tuple[str, ...], as_json: bool, **source: Any) -> None:
@@ -39,6 +42,7 @@ def verify(
     *,
     feeds: int,
     gradients: bool,
+    directions: int,
     threads: int | None,
     optimized: bool,
     in_process: bool,
@@ -53,9 +57,9 @@ def verify(
     if gradients:
         _check_gradient_usage(context, rewritten)
         with terminal.ProgressLine(f"checking the gradients of {original}"):
-            checked = verify_gradients(original, dims=dims or None, threads=threads or 1)
+            checked = verify_gradients(original, directions=directions, dims=dims or None, threads=threads or 1)
         _show(checked, _gradient_lines(checked), as_json)
-        context.exit(0 if checked.passed else 1)
+        context.exit(1 if checked.wrong else 0 if checked.passed else _UNDECIDED)
     if rewritten is None:
         raise click.UsageError("Missing argument 'REWRITTEN': give it, or --gradients.", context)
     _check_usage(context, in_process)
@@ -84,7 +88,10 @@ def _gradient_lines(report: GradientReport) -> Iterator[str]:
         f"{len(report.parameters) - wrong - undecided} gradients right, {wrong} wrong, {undecided} undecided, "
         f"each in {report.directions} directions, on {report.runtime}"
     )
-    yield "verified: no gradient is wrong" if report.passed else "not verified"
+    if report.passed:
+        yield "verified: every gradient is right"
+    else:
+        yield "not verified" if wrong else "not verified: no gradient is wrong; --directions tries more"
 
 
 def _show(found: BaseModel, parts: Iterable[str | Table], as_json: bool) -> None:
@@ -101,7 +108,7 @@ def _check_usage(context: click.Context, in_process: bool) -> None:
     names = ("feeds", "optimized") if in_process else ("ram_budget", "steps")
     which = "does not go with" if in_process else "needs"
     _refuse(context, names, f"{which} --process")
-    _refuse(context, ("dims",), "needs --gradients")
+    _refuse(context, ("dims", "directions"), "needs --gradients")
 
 
 def _check_gradient_usage(context: click.Context, rewritten: Path | None) -> None:

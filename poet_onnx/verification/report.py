@@ -133,7 +133,7 @@ class GradientReport(_Value):
 
     Attributes:
         schema_version: of this JSON.
-        passed: no gradient is wrong.
+        passed: every gradient is right.
         runtime: distribution and version of the ONNX Runtime that computed the gradients.
         loss: in double precision.
         directions: that each parameter was moved in.
