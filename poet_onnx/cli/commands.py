@@ -166,6 +166,7 @@ def verify(**given: Any) -> None:
 )
 @options.target_option
 @options.optimizer_options
+@options.gradient_options(loss=None)
 @options.frozen_batch_norm_option
 @options.dims_option
 @options.page_dir_option

@@ -136,6 +136,7 @@ def profile(
     threads: int,
     page_cache: bool,
     page_dir: Path | None,
+    train: tuple[str, ...],
     force: bool,
     as_json: bool,
     **source: Any,
@@ -156,6 +157,7 @@ def profile(
             threads=threads,
             page_cache=page_cache,
             progress=progress.say,
+            train=train or None,
             **source,
         )
     measured.save(output, replace=force)

@@ -127,7 +127,7 @@ def gradient_options(*, loss: str | None) -> Callable[[_Function], _Function]:
     Args:
         loss: the default; None for a command that takes training graphs, too.
     """
-    kinds = "cross-entropy, mse, l1 or bce-logits of the first output, or of OUTPUT; or output:NAME, a loss in it."
+    kinds = "cross-entropy, mse, l1 or bce-logits of the first output, or of OUTPUT; output:NAME, a loss in it; or A+B."
     added = (
         click.option(
             "--loss",
@@ -149,6 +149,11 @@ def gradient_options(*, loss: str | None) -> Callable[[_Function], _Function]:
             default=0.0,
             show_default=True,
             help="What of a label is shared among all classes, of cross-entropy.",
+        ),
+        click.option(
+            "--class-weights",
+            metavar="FILE|A,B,...",
+            help="By which a sample counts, one number for each class, of cross-entropy.",
         ),
     )
     return lambda function: reduce(lambda inner, option: option(inner), reversed(added), function)

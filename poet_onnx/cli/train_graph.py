@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from poet_onnx.cli import terminal
 from poet_onnx.cli.files import check_writable
@@ -18,15 +19,10 @@ def train_graph(
     *,
     model: Path,
     output: Path,
-    loss: str,
     train: tuple[str, ...],
-    freeze: tuple[str, ...],
-    ignore_index: int | None,
-    label_smoothing: float,
-    frozen_batch_norm: str,
-    dims: dict[str, int],
     force: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Differentiate the forward model MODEL, and write what training takes to the folder OUTPUT."""
     files = {name: output / name for name in (TRAINING, EVALUATION, VALUES)}
@@ -35,16 +31,7 @@ def train_graph(
     elif output.exists():
         raise InputError(f"--output {output} is no folder; name another one.")
     with terminal.ProgressLine(f"differentiating {model}"):
-        made = make_train_graph(
-            model,
-            loss=loss,
-            train=train or None,
-            freeze=freeze,
-            dims=dims,
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-            frozen_batch_norm=frozen_batch_norm,
-        )
+        made = make_train_graph(model, train=train or None, **options)
     made.save(output, replace=force)
     if as_json:
         terminal.show_json(json.dumps(_figures(made, files), indent=2))

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 import onnx_ir as ir
 
 from poet_onnx.choices import ALL, AUTO, NONE
-from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
 
-def set_modes(graph: ir.Graph, frozen: str) -> None:
+def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None:
     """Let each batch normalization train, or keep to its running statistics; changes the graph.
 
     Args:
         graph: of the forward model.
         frozen: "auto" for the modes in which they were exported, "all", "none", or patterns with commas between them,
             of names of the frozen nodes, their parameters or their statistics.
+        warn: called with a sentence about those that were exported for inference.
 
     Raises:
         InputError: a pattern without a match.
     """
     nodes = [node for node in graph if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS]
     if frozen == AUTO:
-        _warn_of([node for node in nodes if not _trains(node)])
+        _warn_of([node for node in nodes if not _trains(node)], warn)
         return
     kept = set(nodes) if frozen == ALL else set()
     for pattern in [] if frozen in (ALL, NONE) else [part.strip() for part in frozen.split(",")]:
@@ -45,15 +46,13 @@ def _trains(node: ir.Node) -> bool:
     return bool(plain_attributes(node).get("training_mode", 0))
 
 
-def _warn_of(frozen: list[ir.Node]) -> None:
+def _warn_of(frozen: list[ir.Node], warn: Callable[[str], None]) -> None:
     if frozen:
         name = frozen[0].name or frozen[0].outputs[0].name
         more = f" and {len(frozen) - 1} more" if len(frozen) > 1 else ""
-        warnings.warn(
+        warn(
             f"Batch normalization '{name}'{more} was exported for inference and keeps to its running statistics:"
-            " let all train with --frozen-batch-norm none, or say that it is so with all.",
-            PoetWarning,
-            stacklevel=2,
+            " let all train with --frozen-batch-norm none, or say that it is so with all."
         )
 
 

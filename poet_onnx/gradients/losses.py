@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
+from poet_onnx.gradients.class_weights import ClassWeights, read_weights
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.passes.pen import initializer
 
@@ -17,50 +19,99 @@ SEQUENCE_RANK = 3
 """Scores of this rank are of a sequence: batch, place, class. Of more, classes come second: batch, class, pixels."""
 
 
+_TERM = re.compile(r"(?:(?P<factor>[^*+:]+)\*)?(?P<kind>[a-z0-9-]+)(?::(?P<output>.+))?")
+_BETWEEN_TERMS = re.compile(r"\+(?=(?:[^*+:]+\*)?(?:cross-entropy|mse|l1|bce-logits|output)(?:[:+]|$))")
+"""A plus sign that no name of an output has: a loss follows."""
+
+
 @dataclass(frozen=True)
-class Loss:
-    """What is minimized.
+class Term:
+    """A loss of one output.
 
     Attributes:
         kind: "cross-entropy", "mse", "l1", "bce-logits", or "output" for a number that the model computes itself.
         output: the model's output that it is of; None for the first one.
-        ignore_index: a label that does not count, of cross-entropy.
-        label_smoothing: what of a label is shared among all classes, of cross-entropy.
+        factor: by which it is multiplied.
     """
 
     kind: str
     output: str | None = None
-    ignore_index: int | None = None
-    label_smoothing: float = 0.0
+    factor: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kind not in LOSSES:
             raise InputError(f"There is no loss '{self.kind}': give one of {', '.join(LOSSES)}.")
         if self.kind == "output" and self.output is None:
             raise InputError("Name the output that is the loss, as in output:loss.")
-        if self.kind != "cross-entropy" and (self.ignore_index is not None or self.label_smoothing):
-            raise InputError(f"A loss '{self.kind}' has no labels to ignore or to smooth: only cross-entropy has.")
+        if not 0.0 < self.factor < float("inf"):
+            raise InputError(f"A loss cannot be multiplied by {self.factor}: give a number above 0.")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is minimized.
+
+    Attributes:
+        terms: losses that are added up.
+        ignore_index: a label that does not count, of cross-entropy.
+        label_smoothing: what of a label is shared among all classes, of cross-entropy.
+        class_weights: by which a sample counts, by its label; None where all count alike.
+    """
+
+    terms: tuple[Term, ...]
+    ignore_index: int | None = None
+    label_smoothing: float = 0.0
+    class_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        of_labels = self.ignore_index is not None or self.label_smoothing or self.class_weights is not None
+        if of_labels and all(term.kind != "cross-entropy" for term in self.terms):
+            kinds = ", ".join(dict.fromkeys(term.kind for term in self.terms))
+            raise InputError(
+                f"A loss '{kinds}' has no labels to ignore, to weigh or to smooth: only cross-entropy has."
+            )
         if not 0.0 <= self.label_smoothing < 1.0:
             raise InputError(f"The label smoothing cannot be {self.label_smoothing}: give at least 0 and less than 1.")
 
 
-def parse_loss(text: str, *, ignore_index: int | None = None, label_smoothing: float = 0.0) -> Loss:
-    """Return the loss that a text names: a kind, and behind a colon the output that it is of.
+def parse_loss(
+    text: str,
+    *,
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    class_weights: ClassWeights | None = None,
+) -> Loss:
+    """Return the loss that a text names: a kind, and behind a colon the output that it is of; or a sum of such.
 
     Args:
-        text: such as "cross-entropy", "mse:depth" or "output:loss".
+        text: such as "cross-entropy", "mse:depth", "output:loss" or "cross-entropy:scores+0.5*mse:depth".
         ignore_index: a label that does not count.
         label_smoothing: what of a label is shared among all classes.
+        class_weights: numbers, text of them with commas between, or a file of them.
 
     Raises:
-        InputError: there is no such loss.
+        InputError: there is no such loss, or the weights cannot be read.
     """
-    kind, _, output = text.partition(":")
-    return Loss(kind, output or None, ignore_index, label_smoothing)
+    weights = None if class_weights is None else read_weights(class_weights)
+    terms = tuple(_term(part.strip()) for part in _BETWEEN_TERMS.split(text))
+    return Loss(terms, ignore_index, label_smoothing, weights)
+
+
+def _term(text: str) -> Term:
+    match = _TERM.fullmatch(text)
+    if match is None:
+        raise InputError(f"There is no loss '{text}': give one of {', '.join(LOSSES)}.")
+    try:
+        factor = float(match["factor"] or 1.0)
+    except ValueError:
+        raise InputError(f"A loss cannot be multiplied by '{match['factor']}': give a number above 0.") from None
+    return Term(match["kind"], match["output"], factor)
 
 
 def add_loss(model: ir.Model, loss: Loss) -> str:
     """Add a loss and its labels or targets to a model, and return the name of the loss.
+
+    The inputs are `labels` and `target`; of a sum they are named after their outputs, such as `depth_target`.
 
     Args:
         model: whose shapes are known; changed in place.
@@ -73,22 +124,34 @@ def add_loss(model: ir.Model, loss: Loss) -> str:
     outputs = {value.name: value for value in graph.outputs}
     if not outputs:
         raise InputError("The model has no outputs: export it again.")
-    name = loss.output if loss.output is not None else graph.outputs[0].name
-    if name not in outputs:
-        listed = ", ".join(f"'{output}'" for output in outputs)
-        raise InputError(f"The model has no output '{name}': its outputs are {listed}.")
-    source = outputs[name]
-    if source.dtype not in REAL or source.shape is None:
-        raise InputError(f"The output '{name}' holds no real numbers: a loss cannot be of it.")
-    return LOSSES[loss.kind](_Pen(graph, source.dtype), source, loss)
+    sources = []
+    for term in loss.terms:
+        name = term.output if term.output is not None else graph.outputs[0].name
+        if name not in outputs:
+            listed = ", ".join(f"'{output}'" for output in outputs)
+            raise InputError(f"The model has no output '{name}': its outputs are {listed}.")
+        source = outputs[name]
+        if source.dtype not in REAL or source.shape is None:
+            raise InputError(f"The output '{name}' holds no real numbers: a loss cannot be of it.")
+        sources.append(source)
+    pen = _Pen(graph, sources[0].dtype or ir.DataType.FLOAT, named=len(sources) > 1)
+    values = [LOSSES[term.kind](pen, source, loss) for term, source in zip(loss.terms, sources, strict=True)]
+    if len(values) == 1 and loss.terms[0].factor == 1.0:
+        return values[0].name or ""
+    scaled = [
+        value if term.factor == 1.0 else pen.op("Mul", value, pen.number(term.factor))
+        for term, value in zip(loss.terms, values, strict=True)
+    ]
+    return (scaled[0] if len(scaled) == 1 else pen.op("Sum", *scaled, name="total_loss")).name or ""
 
 
 class _Pen:
     """Writes nodes behind a graph, under names that are free."""
 
-    def __init__(self, graph: ir.Graph, dtype: ir.DataType) -> None:
+    def __init__(self, graph: ir.Graph, dtype: ir.DataType, *, named: bool) -> None:
         self.graph = graph
         self.dtype = dtype
+        self._named = named
         self._taken = {value.name for node in graph for value in node.outputs}
         self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)
 
@@ -100,7 +163,9 @@ class _Pen:
         self._taken.add(found)
         return found
 
-    def input(self, name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.Value:
+    def input(self, name: str, of: ir.Value, dtype: ir.DataType, shape: Sequence[int]) -> ir.Value:
+        """Add an input for what an output is held against."""
+        name = f"{of.name}_{name}" if self._named else name
         value = ir.Value(name=self.free(name), type=ir.TensorType(dtype), shape=ir.Shape(shape))
         self.graph.inputs.append(value)
         return value
@@ -126,44 +191,70 @@ class _Pen:
         self.graph.append(node)
         return node.outputs[0]
 
-    def mean(self, value: ir.Value) -> str:
-        return self.op("ReduceMean", value, name="loss", keepdims=0).name or ""
+    def mean(self, value: ir.Value) -> ir.Value:
+        return self.op("ReduceMean", value, name="loss", keepdims=0)
 
 
 def _dims(value: ir.Value) -> list[int]:
     return [int(size) for size in value.shape or () if isinstance(size, int)]
 
 
-def _cross_entropy(pen: _Pen, scores: ir.Value, loss: Loss) -> str:
+def _cross_entropy(pen: _Pen, scores: ir.Value, loss: Loss) -> ir.Value:
     dims = _dims(scores)
     if len(dims) < 2:
         raise InputError(f"The scores '{scores.name}' have shape {dims}: cross-entropy needs a row of them a sample.")
     if len(dims) == SEQUENCE_RANK:
-        labels = pen.input("labels", ir.DataType.INT64, dims[:-1])
+        labels = pen.input("labels", scores, ir.DataType.INT64, dims[:-1])
         scores = pen.op("Reshape", scores, pen.constant("rows", np.array([-1, dims[-1]], np.int64)))
         labels = pen.op("Reshape", labels, pen.constant("all", np.array([-1], np.int64)))
+        dims = [-1, dims[-1]]
     else:
-        labels = pen.input("labels", ir.DataType.INT64, [dims[0], *dims[2:]])
+        labels = pen.input("labels", scores, ir.DataType.INT64, [dims[0], *dims[2:]])
+    weights = None if loss.class_weights is None else _class_weights(pen, loss.class_weights, dims[1])
     ignored: dict[str, Any] = {} if loss.ignore_index is None else {"ignore_index": loss.ignore_index}
     name = "" if loss.label_smoothing else "loss"
-    hard = pen.op("SoftmaxCrossEntropyLoss", scores, labels, name=name, outputs=2, reduction="mean", **ignored)
+    given = [scores, labels, *([] if weights is None else [weights])]
+    hard = pen.op("SoftmaxCrossEntropyLoss", *given, name=name, outputs=2, reduction="mean", **ignored)
     if not loss.label_smoothing:
-        return hard.name or ""
-    spread = _spread(pen, scores, labels, loss.ignore_index)
+        return hard
+    each = _spread(pen, scores, weights, dims)
+    spread = _mean(pen, each, labels, weights, loss.ignore_index)
     sharp = pen.op("Mul", hard, pen.number(1.0 - loss.label_smoothing))
-    return pen.op("Add", sharp, pen.op("Mul", spread, pen.number(loss.label_smoothing)), name="loss").name or ""
+    return pen.op("Add", sharp, pen.op("Mul", spread, pen.number(loss.label_smoothing)), name="loss")
 
 
-def _spread(pen: _Pen, scores: ir.Value, labels: ir.Value, ignore_index: int | None) -> ir.Value:
-    """Return the mean cross-entropy of scores with labels that are all classes alike."""
+def _class_weights(pen: _Pen, weights: Sequence[float], classes: int) -> ir.Value:
+    if len(weights) != classes:
+        raise InputError(f"There are {len(weights)} class weights, but {classes} classes: give one for each.")
+    return pen.constant("class_weights", np.array(weights, pen.dtype.numpy()))
+
+
+def _spread(pen: _Pen, scores: ir.Value, weights: ir.Value | None, dims: Sequence[int]) -> ir.Value:
+    """Return each cross-entropy of scores with labels that are all classes alike, as torch weighs it."""
     surprise = pen.op("Neg", pen.op("LogSoftmax", scores, axis=1))
-    each = pen.op("ReduceMean", surprise, axes=[1], keepdims=0)
-    if ignore_index is None:
+    if weights is not None:
+        columns = pen.constant("columns", np.array([1, dims[1], *[1] * (len(dims) - 2)], np.int64))
+        surprise = pen.op("Mul", surprise, pen.op("Reshape", weights, columns))
+    return pen.op("ReduceMean", surprise, axes=[1], keepdims=0)
+
+
+def _mean(pen: _Pen, each: ir.Value, labels: ir.Value, weights: ir.Value | None, ignore_index: int | None) -> ir.Value:
+    """Return the mean over the labels that count, each as much as its class."""
+    if ignore_index is None and weights is None:
         return pen.op("ReduceMean", each, keepdims=0)
-    ignored = pen.op("Equal", labels, pen.constant("ignored", np.array(ignore_index, np.int64)))
-    counted = pen.op("Cast", pen.op("Not", ignored), to=int(pen.dtype))
-    total = pen.op("ReduceSum", pen.op("Mul", each, counted), keepdims=0)
-    return pen.op("Div", total, pen.op("ReduceSum", counted, keepdims=0))
+    counted: ir.Value | None = None
+    if ignore_index is not None:
+        ignored = pen.op("Equal", labels, pen.constant("ignored", np.array(ignore_index, np.int64)))
+        counted = pen.op("Cast", pen.op("Not", ignored), to=int(pen.dtype))
+        each = pen.op("Mul", each, counted)
+        known = pen.op("Cast", counted, to=int(ir.DataType.INT64))
+        labels = pen.op("Mul", labels, known)  # a label that does not count may be no class
+    share = counted
+    if weights is not None:
+        share = pen.op("Gather", weights, labels)
+        share = share if counted is None else pen.op("Mul", share, counted)
+    assert share is not None
+    return pen.op("Div", pen.op("ReduceSum", each, keepdims=0), pen.op("ReduceSum", share, keepdims=0))
 
 
 def _difference(pen: _Pen, output: ir.Value) -> ir.Value:
@@ -171,28 +262,28 @@ def _difference(pen: _Pen, output: ir.Value) -> ir.Value:
 
 
 def _target(pen: _Pen, output: ir.Value) -> ir.Value:
-    return pen.input("target", pen.dtype, _dims(output))
+    return pen.input("target", output, pen.dtype, _dims(output))
 
 
-def _mean_square(pen: _Pen, output: ir.Value, _: Loss) -> str:
+def _mean_square(pen: _Pen, output: ir.Value, _: Loss) -> ir.Value:
     return pen.mean(pen.op("Pow", _difference(pen, output), pen.number(2.0)))
 
 
-def _mean_distance(pen: _Pen, output: ir.Value, _: Loss) -> str:
+def _mean_distance(pen: _Pen, output: ir.Value, _: Loss) -> ir.Value:
     return pen.mean(pen.op("Abs", _difference(pen, output)))
 
 
-def _binary_cross_entropy(pen: _Pen, scores: ir.Value, _: Loss) -> str:
+def _binary_cross_entropy(pen: _Pen, scores: ir.Value, _: Loss) -> ir.Value:
     """Add log(1 + exp(x)) - x t, which overflows for no score."""
     hit = pen.op("Mul", scores, _target(pen, scores))
     return pen.mean(pen.op("Sub", pen.op("Softplus", scores), hit))
 
 
-def _own(_: _Pen, output: ir.Value, __: Loss) -> str:
-    return output.name or ""
+def _own(_: _Pen, output: ir.Value, __: Loss) -> ir.Value:
+    return output
 
 
-LOSSES: Mapping[str, Callable[[_Pen, ir.Value, Loss], str]] = {
+LOSSES: Mapping[str, Callable[[_Pen, ir.Value, Loss], ir.Value]] = {
     "cross-entropy": _cross_entropy,
     "mse": _mean_square,
     "l1": _mean_distance,

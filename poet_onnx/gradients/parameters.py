@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.errors import InputError
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
@@ -51,7 +50,9 @@ class Parameters:
     tied: tuple[tuple[str, str], ...] = ()
 
 
-def find_parameters(model: ir.Model, train: Sequence[str] | None, freeze: Sequence[str]) -> Parameters:
+def find_parameters(
+    model: ir.Model, train: Sequence[str] | None, freeze: Sequence[str], warn: Callable[[str], None]
+) -> Parameters:
     """Choose what is trained; weights that are Constant nodes become initializers, transposed copies go.
 
     Without patterns, all real initializers are parameters that are no mask and no number of the exporter's own.
@@ -60,6 +61,7 @@ def find_parameters(model: ir.Model, train: Sequence[str] | None, freeze: Sequen
         model: without functions; changed in place.
         train: patterns of names of what is trained; None for all parameters.
         freeze: patterns of names of what is not.
+        warn: called with a sentence about what may not be meant so.
 
     Raises:
         InputError: a pattern without a match, or nothing is left to train.
@@ -67,7 +69,7 @@ def find_parameters(model: ir.Model, train: Sequence[str] | None, freeze: Sequen
     graph = model.graph
     _lift_weights(graph)
     tied = tuple(_tie_transposed(graph))
-    _warn_of_merged(graph)
+    _warn_of_merged(graph, warn)
     statistics = {value for node in graph for value in _inputs(node, STATISTICS)}
     real = [
         value
@@ -94,16 +96,14 @@ def find_parameters(model: ir.Model, train: Sequence[str] | None, freeze: Sequen
     return Parameters(tuple(trained), tuple(name for name in names if name not in set(trained)), tied)
 
 
-def _warn_of_merged(graph: ir.Graph) -> None:
+def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
     """Warn of a vector that several normalizations read: exporters merge those that are equal before training."""
     for value in graph.initializers.values():
         readers = {node.name: node for node, _ in value.uses() if node.op_type.endswith("Normalization")}
         if len(readers) > 1 and value.dtype in REAL:
-            warnings.warn(
+            warn(
                 f"'{value.name}' belongs to {len(readers)} normalizations, such as '{min(readers, key=str)}', and is"
-                " trained as one: if it should not be, export the model without optimization (optimize=False).",
-                PoetWarning,
-                stacklevel=2,
+                " trained as one: if it should not be, export the model without optimization (optimize=False)."
             )
             return
 

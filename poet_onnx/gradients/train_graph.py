@@ -19,6 +19,7 @@ from poet_onnx.files.atomic import Written
 from poet_onnx.files.loading import as_model
 from poet_onnx.files.saving import save_model
 from poet_onnx.gradients.batch_norm import set_modes
+from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.parameters import Parameters, find_parameters
@@ -26,6 +27,7 @@ from poet_onnx.gradients.paths import find_paths
 from poet_onnx.graph.extract import check_derivative, is_step
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.shapes import infer
+from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.lowering.site import list_nodes
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
@@ -55,6 +57,7 @@ class TrainGraph:
         loss: the loss's name in both graphs.
         frozen: names of real tensors of the model that are not trained.
         tied: transposed copies that read their original from now on, by name.
+        warnings: what may not be meant so, a sentence each.
     """
 
     training: ir.Model
@@ -63,6 +66,7 @@ class TrainGraph:
     loss: str
     frozen: tuple[str, ...]
     tied: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...] = ()
 
     def save(self, folder: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the three files into a folder, which is made if it is not there: all of them or none.
@@ -115,6 +119,7 @@ def train_graph(
     dims: Mapping[str, int] | None = None,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
+    class_weights: ClassWeights | None = None,
     frozen_batch_norm: str = AUTO,
 ) -> TrainGraph:
     """Make a training graph of a forward model; onnxruntime-training is not needed.
@@ -122,25 +127,32 @@ def train_graph(
     Args:
         model: computes the outputs, with its weights; as a path, a protobuf message or an onnx_ir model.
         loss: "cross-entropy" with an input `labels`, "mse", "l1" or "bce-logits" with an input `target`, each of the
-            first output or of the one named behind a colon ("mse:depth"); or "output:NAME", a number that the model
-            computes.
+            first output or of the one named behind a colon ("mse:depth"); "output:NAME", a number that the model
+            computes; or a sum of such ("cross-entropy:scores+0.5*mse:depth").
         train: patterns of names of the parameters that are trained; default all that lead to the loss.
         freeze: patterns of names of those that are not.
         dims: sizes of named dimensions.
         ignore_index: a label that does not count.
         label_smoothing: what of a label is shared among all classes.
+        class_weights: by which a sample counts, one for each class: numbers, or a text or file of them.
         frozen_batch_norm: batch normalizations that keep to their running statistics: "auto" for those exported for
             inference, "all", "none", or patterns with commas between them.
 
     Raises:
         InputError: if the model cannot be trained so; what has no gradient is named.
     """
-    wanted = parse_loss(loss, ignore_index=ignore_index, label_smoothing=label_smoothing)
+    wanted = parse_loss(loss, ignore_index=ignore_index, label_smoothing=label_smoothing, class_weights=class_weights)
     forward = as_model(model)
     _check_forward(forward)
     Normalization(InlineFunctions(), NameNodes())(forward)
-    set_modes(forward.graph, frozen_batch_norm)
-    chosen = find_parameters(forward, _patterns(train), _patterns(freeze) or ())
+    warnings: list[str] = []
+
+    def warn(sentence: str) -> None:
+        warnings.append(sentence)
+        warn_user(sentence)
+
+    set_modes(forward.graph, frozen_batch_norm, warn)
+    chosen = find_parameters(forward, _patterns(train), _patterns(freeze) or (), warn)
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
     name = add_loss(forward, wanted)
@@ -149,7 +161,7 @@ def train_graph(
     values = {each: _values(forward, each) for each in parameters.trained}
     training = differentiate(forward, name, parameters.trained)
     evaluation = _evaluation(forward, name, parameters.trained)
-    return TrainGraph(training, evaluation, values, name, parameters.frozen, parameters.tied)
+    return TrainGraph(training, evaluation, values, name, parameters.frozen, parameters.tied, tuple(warnings))
 
 
 def _patterns(given: str | Sequence[str] | None) -> Sequence[str] | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.errors import InputError
+from poet_onnx.gradients.train_graph import TRAINING, train_graph
 from poet_onnx.graph.extract import load_model
 from poet_onnx.passes.batch_norm_modes import model_beside
 from poet_onnx.profiler.process import measure_process
@@ -18,6 +21,7 @@ from poet_onnx.profiler.steps import Runs, measure_step, measure_variant
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
+from poet_onnx.rewriting.request import Gradients
 from poet_onnx.rewriting.source import normalized
 from poet_onnx.rewriting.variants import variants
 from poet_onnx.runtime import installed_runtime, page_directory
@@ -42,6 +46,8 @@ def measure(
     accumulation_steps: int = 1,
     clip_norm: bool = False,
     progress: Callable[[str], None] | None = None,
+    loss: str | None = None,
+    **forward: Any,
 ) -> MeasuredCosts:
     """Measure what a training step costs on this machine.
 
@@ -50,7 +56,7 @@ def measure(
     median plain step. Other variants of the graph, such as with gradients in parts, are profiled for their own nodes.
 
     Args:
-        model_path: a training model, as for `rewrite`.
+        model_path: a training model, as for `rewrite`; with a loss, a forward model.
         device: supplies what is not measured here.
         page_dir: where tensors would be paged to, on storage; default as in `session_options`. Nothing is measured
             there if the device has no storage.
@@ -67,6 +73,8 @@ def measure(
         accumulation_steps: as for `rewrite`.
         clip_norm: as for `rewrite`.
         progress: called with what is being done.
+        loss: as for `rewrite`.
+        forward: what else `train_graph` is told of a forward model, as for `rewrite`.
 
     Raises:
         InputError: the model cannot be scheduled, the page directory cannot be written or is in RAM, or an argument is
@@ -76,6 +84,25 @@ def measure(
     if repetitions < 1 or warmup < 0:
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
     directory = None if device.storage is None else page_directory(page_dir)
+    gradients = Gradients.read(loss, **forward)
+    if gradients is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            train_graph(model_path, dims=dims, frozen_batch_norm=frozen_batch_norm, **vars(gradients)).save(folder)
+            return measure(
+                Path(folder, TRAINING),
+                device,
+                page_dir=page_dir,
+                repetitions=repetitions,
+                warmup=warmup,
+                threads=threads,
+                seed=seed,
+                page_cache=page_cache,
+                target=target,
+                optimizer=optimizer,
+                accumulation_steps=accumulation_steps,
+                clip_norm=clip_norm,
+                progress=progress,
+            )
     report = progress or (lambda text: None)
     model = normalized(
         load_model(model_path),

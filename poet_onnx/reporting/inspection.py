@@ -11,6 +11,7 @@ import pydantic
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.plan.limits import Limits
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
@@ -129,6 +130,7 @@ def inspect(
     freeze: str | Sequence[str] = (),
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
+    class_weights: ClassWeights | None = None,
 ) -> Inspection:
     """Find what fills the memory of a model's training step and the smallest budget that can work on a device.
 
@@ -146,12 +148,18 @@ def inspect(
         freeze: as for `rewrite`.
         ignore_index: as for `rewrite`.
         label_smoothing: as for `rewrite`.
+        class_weights: as for `rewrite`.
 
     Raises:
         InputError: if the model cannot be used.
     """
     gradients = Gradients.read(
-        loss, train=train, freeze=freeze, ignore_index=ignore_index, label_smoothing=label_smoothing
+        loss,
+        train=train,
+        freeze=freeze,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        class_weights=class_weights,
     )
     given = Given.read(path, gradients=gradients, dims=dims, frozen_batch_norm=frozen_batch_norm)
     source = normalized(

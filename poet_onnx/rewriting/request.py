@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 from poet_onnx.choices import METHODS, POET, POET_PAGING, POET_RECOMPUTE, TARGETS
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
+from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.quantities import MOST_THREADS, Budget, Deadline, parse_budget, parse_deadline, parse_lifetime
@@ -37,6 +38,7 @@ class Gradients:
     freeze: str | Sequence[str] = ()
     ignore_index: int | None = None
     label_smoothing: float = 0.0
+    class_weights: ClassWeights | None = None
 
     @classmethod
     def read(cls, loss: str | None, **options: Any) -> Gradients | None:
@@ -113,6 +115,7 @@ def read_request(
     freeze: str | Sequence[str] = (),
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
+    class_weights: ClassWeights | None = None,
     max_written: SupportsIndex | str | None = None,
     lifetime: SupportsIndex | str | None = None,
 ) -> Request:
@@ -170,7 +173,12 @@ def read_request(
         threads=threads,
         optimizer=OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm),
         gradients=Gradients.read(
-            loss, train=train, freeze=freeze, ignore_index=ignore_index, label_smoothing=label_smoothing
+            loss,
+            train=train,
+            freeze=freeze,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            class_weights=class_weights,
         ),
         limits=Limits(max_written_bytes=_max_written_bytes(max_written, lifetime, profile)),
     )

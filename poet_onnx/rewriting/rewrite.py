@@ -21,6 +21,7 @@ from poet_onnx.errors import InputError, PoetError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.external_data import hold_external
 from poet_onnx.files.saving import save_model
+from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.train_graph import TrainGraph, files_beside
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed
@@ -144,6 +145,7 @@ def rewrite(
     freeze: str | Sequence[str] = (),
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
+    class_weights: ClassWeights | None = None,
     max_written: SupportsIndex | str | None = None,
     lifetime: SupportsIndex | str | None = None,
 ) -> RewriteResult:
@@ -194,6 +196,7 @@ def rewrite(
         freeze: patterns of names of those that are not.
         ignore_index: a label that does not count.
         label_smoothing: what of a label is shared among all classes.
+        class_weights: by which a sample counts, one for each class: numbers, or a text or file of them.
         max_written: bound on what a step writes to storage, for flash wears out: bytes, or text such as "20MiB".
         lifetime: steps that the storage must endure instead, as a number or text such as "100000steps".
 
@@ -210,8 +213,11 @@ def rewrite(
         model_or_path, gradients=request.gradients, dims=request.dims, frozen_batch_norm=request.frozen_batch_norm
     )
     settled = replace(request, dims=given.dims, frozen_batch_norm=given.frozen_batch_norm)
+    made = given.train_graph
     with own_errors():
-        return replace(_rewritten(given.model, settled, given.forward), train_graph=given.train_graph)
+        result = _rewritten(given.model, settled, given.forward)
+    warnings = (*(() if made is None else made.warnings), *result.warnings)
+    return replace(result, train_graph=made, warnings=warnings)
 
 
 def pipeline(**options: Any) -> InPlacePass:

@@ -3,8 +3,8 @@
 A direction mixes the gradient's own with a random one, so that a wrong length and a wrong part both show. Central
 differences of two step sizes, and those to either side, tell how far a difference is to be trusted: where a kink (of
 Relu, of a maximum) lies between, they disagree, and smaller steps are tried. A kink at the point itself is a tie,
-mostly of zeros that a Relu made; so where nothing is decided, zeros stay where they are. What single precision itself adds to
-a gradient is measured: parameters that differ in their last bits give other gradients.
+mostly of zeros that a Relu made; so where nothing is decided, zeros stay where they are. What single precision itself
+adds to a gradient is measured: parameters that differ in their last bits give other gradients.
 """
 
 from __future__ import annotations

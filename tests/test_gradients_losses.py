@@ -1,0 +1,123 @@
+"""Losses of classes that do not count alike, of several outputs, and what profiles and reports say of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from cli_runs import Cli, assert_one_sentence
+from gradient_models import export
+from test_gradients import parse, random
+from test_gradients_train_graph import linear, normalized, step
+from torch.nn import functional
+
+import poet_onnx
+from poet_onnx.errors import InputError, PoetWarning
+
+WEIGHTS = (0.5, 2.0, 1.0, 0.25, 3.0)
+TWO = """g (float[4, 3] x) => (float[4, 5] scores, float[4, 5] depth) {
+    scores = MatMul(x, w)
+    depth = Mul(scores, v)
+}"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"ignore_index": 2}, {"label_smoothing": 0.1}, {"label_smoothing": 0.2, "ignore_index": -100}],
+)
+@pytest.mark.parametrize("pixels", [False, True])
+def test_classes_are_weighed_as_torch_weighs_them(options: dict[str, Any], pixels: bool) -> None:
+    text = "g (float[4, 3] x) => (float[4, 5] y) { y = MatMul(x, w) }"
+    if pixels:
+        text = "g (float[4, 3, 2, 2] x) => (float[4, 5, 2, 2] y) { y = Conv(x, w) }"
+    x, w = (random(4, 3, 2, 2), random(5, 3, 1, 1)) if pixels else (random(4, 3), random(3, 5))
+    labels = np.random.default_rng(0).integers(0, 5, (4, 2, 2) if pixels else 4)
+    labels.flat[1] = options.get("ignore_index", 2)
+    made = poet_onnx.train_graph(parse(text, {"w": w}), class_weights=WEIGHTS, **options)
+    found, gradients = step(made, x=x, labels=labels)
+    leaf = torch.tensor(w, requires_grad=True)
+    scores = functional.conv2d(torch.tensor(x), leaf) if pixels else torch.tensor(x) @ leaf
+    expected = functional.cross_entropy(scores, torch.tensor(labels), weight=torch.tensor(WEIGHTS), **options)
+    expected.backward()
+    assert found == pytest.approx(expected.item(), rel=1e-5)
+    assert leaf.grad is not None
+    np.testing.assert_allclose(gradients["w"], leaf.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_losses_of_several_outputs_are_added_up() -> None:
+    made = poet_onnx.train_graph(
+        parse(TWO, {"w": random(3, 5), "v": random(5)}), loss="cross-entropy:scores + 0.5*mse:depth", ignore_index=0
+    )
+    x, labels, target = random(4, 3), np.array([0, 1, 4, 2]), random(4, 5)
+    assert [value.name for value in made.training.graph.inputs][:3] == ["x", "scores_labels", "depth_target"]
+    found, gradients = step(made, x=x, scores_labels=labels, depth_target=target)
+    leaves = {name: torch.tensor(array, requires_grad=True) for name, array in made.values.items()}
+    scores = torch.tensor(x) @ leaves["w"]
+    expected = functional.cross_entropy(scores, torch.tensor(labels), ignore_index=0)
+    expected = expected + 0.5 * functional.mse_loss(scores * leaves["v"], torch.tensor(target))
+    expected.backward()
+    assert found == pytest.approx(expected.item(), rel=1e-5)
+    for name, leaf in leaves.items():
+        assert leaf.grad is not None
+        np.testing.assert_allclose(gradients[name], leaf.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("ending", [".npy", ".txt"])
+def test_a_file_gives_the_weights(cli: Cli, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"weights{ending}"
+    if ending == ".npy":
+        np.save(path, np.array(WEIGHTS))
+    else:
+        path.write_text("\n".join(map(str, WEIGHTS)), encoding="utf-8")
+    forward = tmp_path / "forward.onnx"
+    onnx.save(ir.to_proto(linear()), forward)
+    done = cli("train-graph", forward, "-o", tmp_path / "made", "--class-weights", path)
+    assert done.code == 0, done.err
+    made = onnx.load(tmp_path / "made" / "training_model.onnx")
+    (found,) = (each for each in made.graph.initializer if each.name == "loss/class_weights")
+    assert onnx.numpy_helper.to_array(found).tolist() == list(WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"class_weights": (1.0, 2.0)}, "There are 2 class weights, but 5 classes"),
+        ({"class_weights": "1,2,x"}, "are no numbers"),
+        ({"class_weights": (1.0, -1.0)}, "none negative"),
+        ({"class_weights": (0.0, 0.0)}, "not all 0"),
+        ({"class_weights": "nowhere.txt"}, "cannot be read"),
+        ({"class_weights": WEIGHTS, "loss": "mse"}, "to weigh"),
+        ({"loss": "mse+hinge"}, "There is no loss 'mse\\+hinge'"),
+        ({"loss": "0*mse"}, "cannot be multiplied by 0"),
+        ({"loss": "two*mse"}, "cannot be multiplied by 'two'"),
+    ],
+)
+def test_what_is_no_loss_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        poet_onnx.train_graph(linear(), **options)
+
+
+def test_a_profile_of_a_forward_model_goes_with_its_rewrite(cli: Cli, tmp_path: Path) -> None:
+    forward, costs = tmp_path / "forward.onnx", tmp_path / "costs.json"
+    onnx.save(export("mlp-mse")[0], forward)
+    options = ("--device", "host", "--loss", "mse")
+    measured = cli("profile", forward, *options, "-o", costs, "--repetitions", 1, "--page-dir", tmp_path)
+    assert measured.code == 0, measured.err
+    done = cli("rewrite", forward, *options, "--costs", costs, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["model"] == str(forward)
+    assert_one_sentence(cli("profile", forward, "--device", "host", "-o", tmp_path / "no.json"), 2, "--loss")
+
+
+def test_what_was_warned_of_is_in_the_result() -> None:
+    with pytest.warns(PoetWarning):
+        result = poet_onnx.rewrite(normalized(0), device="host", loss="mse", recompute=False, paging=False)
+    assert result.train_graph is not None
+    assert result.warnings == result.train_graph.warnings
+    assert "was exported for inference" in result.warnings[0]
