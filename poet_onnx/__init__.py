@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from poet_onnx.plan import Plan
     from poet_onnx.rewriting.rewrite import RewriteResult, pipeline, rewrite
     from poet_onnx.runtime import count_allocations, session_options, training_module
+    from poet_onnx.training.adapters import Lora
     from poet_onnx.training.optimizers import SGD, Adam, AdamW
     from poet_onnx.training.session import TrainingSession
     from poet_onnx.verification import GradientReport, VerificationReport, verify, verify_gradients
@@ -35,6 +36,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "LimitReachedError",
+    "Lora",
     "Plan",
     "PoetError",
     "PoetWarning",
@@ -60,6 +62,7 @@ _HOMES = {
     "plan": ("Plan",),
     "rewriting.rewrite": ("RewriteResult", "pipeline", "rewrite"),
     "runtime": ("count_allocations", "session_options", "training_module"),
+    "training.adapters": ("Lora",),
     "training.optimizers": ("SGD", "Adam", "AdamW"),
     "training.session": ("TrainingSession",),
     "verification": ("GradientReport", "VerificationReport", "verify", "verify_gradients"),

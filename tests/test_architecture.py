@@ -11,7 +11,16 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 STAGES = [
-    {"errors", "files.atomic", "choices", "interrupts", "quantities", "training.optimizers", "training.description"},
+    {
+        "errors",
+        "files.atomic",
+        "choices",
+        "interrupts",
+        "quantities",
+        "training.optimizers",
+        "training.description",
+        "training.adapters",
+    },
     {"graph", "files.external_data"},
     {"costing.device"},
     {"costing.costs", "costing.flops", "costing.workspace", "costing.measured"},
@@ -20,7 +29,7 @@ STAGES = [
     {"passes"},
     {"costing", "gradients"},
     {"files", "training.held_file", "training.tensor_file", "training.values", "training.checkpoint"},
-    {"training.outputs", "training.inference", "gradients.train_graph"},
+    {"training.outputs", "training.inference", "training.adapter_merging", "gradients.train_graph"},
     {"rewriting"},
     {"ops", "runtime", "verification", "profiler", "training"},
     {"reporting"},

@@ -137,7 +137,10 @@ def gradient_options(*, loss: str | None) -> Callable[[_Function], _Function]:
             help=kinds if loss else f"Of a forward model, to which it and all gradients are added: {kinds}",
         ),
         click.option(
-            "--train", multiple=True, metavar="GLOB", help="Train these parameters (default: all; may be repeated)."
+            "--train",
+            multiple=True,
+            metavar="GLOB",
+            help="Train these parameters (default: all, or with --lora none; may be repeated).",
         ),
         click.option(
             "--freeze", multiple=True, metavar="GLOB", help="Do not train these parameters (may be repeated)."
@@ -154,6 +157,11 @@ def gradient_options(*, loss: str | None) -> Callable[[_Function], _Function]:
             "--class-weights",
             metavar="FILE|A,B,...",
             help="By which a sample counts, one number for each class, of cross-entropy.",
+        ),
+        click.option(
+            "--lora",
+            metavar="rank=8,alpha=16,targets=GLOB",
+            help="Train low-rank adapters beside these weights, which stay as they are.",
         ),
     )
     return lambda function: reduce(lambda inner, option: option(inner), reversed(added), function)

@@ -49,6 +49,7 @@ def _figures(made: TrainGraph, files: dict[str, Path]) -> dict[str, object]:
         "trained": {name: list(array.shape) for name, array in made.values.items()},
         "frozen": list(made.frozen),
         "tied": dict(made.tied),
+        "adapters": {} if made.adapters is None else {each.weight: each.module for each in made.adapters.each},
     }
 
 
@@ -56,6 +57,10 @@ def made_lines(made: TrainGraph) -> list[str]:
     """Return what is said of the result: what trains, and what does not."""
     numbers = sum(array.size for array in made.values.values())
     lines = [f"{numbers:,} numbers in {len(made.values)} parameters are trained for '{made.loss}'"]
+    if made.adapters is not None:
+        lora = made.adapters.lora
+        beside = _listed([each.module or each.weight for each in made.adapters.each])
+        lines.append(f"adapters of rank {lora.rank}, scaled by {lora.scale:g}, stand beside {beside}")
     if made.frozen:
         lines.append(f"not trained: {_listed(made.frozen)}")
     if made.tied:

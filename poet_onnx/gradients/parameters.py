@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.passes.pen import initializer
 
 WEIGHTS = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), (1, 2)),
@@ -50,6 +51,20 @@ class Parameters:
     tied: tuple[tuple[str, str], ...] = ()
 
 
+def show_weights(graph: ir.Graph, own: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
+    """Make initializers of weights that are Constant nodes, and let transposed copies read their original.
+
+    Args:
+        graph: without functions; changed in place.
+        own: names of what is no copy, whatever it looks like.
+
+    Returns:
+        The copies that are gone, each with its original.
+    """
+    _lift_weights(graph)
+    return tuple(_tie_transposed(graph, own))
+
+
 def find_parameters(
     model: ir.Model, train: Sequence[str] | None, freeze: Sequence[str], warn: Callable[[str], None]
 ) -> Parameters:
@@ -64,11 +79,10 @@ def find_parameters(
         warn: called with a sentence about what may not be meant so.
 
     Raises:
-        InputError: a pattern without a match, or nothing is left to train.
+        InputError: a pattern has no match.
     """
     graph = model.graph
-    _lift_weights(graph)
-    tied = tuple(_tie_transposed(graph))
+    tied = show_weights(graph)
     _warn_of_merged(graph, warn)
     statistics = {value for node in graph for value in _inputs(node, STATISTICS)}
     real = [
@@ -88,11 +102,6 @@ def find_parameters(
         for name, value in zip(names, real, strict=True)
         if (_may_be_trained(value) if train is None else _matches(name, train)) and not _matches(name, freeze)
     ]
-    if not trained:
-        raise InputError(
-            "Nothing is left to train: all parameters are frozen, or the model brings none along, as an eval_model.onnx"
-            " that takes them as inputs; then give the model that was exported."
-        )
     return Parameters(tuple(trained), tuple(name for name in names if name not in set(trained)), tied)
 
 
@@ -144,7 +153,7 @@ def _lift_weights(graph: ir.Graph) -> None:
             graph.register_initializer(lifted)
 
 
-def _tie_transposed(graph: ir.Graph) -> Iterable[tuple[str, str]]:
+def _tie_transposed(graph: ir.Graph, own: Collection[str]) -> Iterable[tuple[str, str]]:
     """Let what an exporter transposed beforehand read its original, where that is in the model as well."""
     originals: dict[tuple[int, ...], list[ir.Value]] = {}
     for value in graph.initializers.values():
@@ -155,7 +164,8 @@ def _tie_transposed(graph: ir.Graph) -> Iterable[tuple[str, str]]:
     for value in list(graph.initializers.values()):
         tensor = value.const_value
         name = value.name or ""
-        if tensor is None or len(tensor.shape) != 2 or not name.startswith(ANONYMOUS) or tensor.dtype not in REAL:
+        copied = name.startswith(ANONYMOUS) and name not in own
+        if tensor is None or len(tensor.shape) != 2 or not copied or tensor.dtype not in REAL:
             continue
         array = np.asarray(tensor.numpy())
         if (array == array.flat[0]).all():
@@ -172,3 +182,29 @@ def _tie_transposed(graph: ir.Graph) -> Iterable[tuple[str, str]]:
             graph.insert_before(first, node)
             yield name, original.name or ""
             break
+
+
+def fold_transposed(graph: ir.Graph, trained: Collection[str]) -> None:
+    """Store frozen weights as they are read: what transposes one, and is all that reads it, becomes an initializer.
+
+    A step would transpose it anew each time, and keep the copy for the gradient of what it is multiplied with.
+
+    Args:
+        graph: changed in place.
+        trained: names of initializers that change.
+    """
+    for node in [node for node in graph if node.op_type == "Transpose" and node.domain in ONNX_DOMAINS]:
+        source, output = node.inputs[0], node.outputs[0]
+        known = source is not None and source.is_initializer() and source.name not in trained
+        if source is None or not known or len(source.uses()) > 1 or output.is_graph_output():
+            continue
+        tensor = source.const_value
+        if tensor is None or tensor.dtype not in REAL:
+            continue
+        perm = node.attributes.get_ints("perm", None)
+        array = np.ascontiguousarray(np.transpose(tensor.numpy(), perm))
+        name = output.name or ""
+        output.name = None
+        output.replace_all_uses_with(initializer(graph, name, array))
+        graph.remove(node, safe=True)
+        graph.initializers.pop(source.name or "")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,16 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.choices import AUTO
-from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.loading import as_model
 from poet_onnx.files.saving import save_model
+from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.differentiate import differentiate
 from poet_onnx.gradients.losses import add_loss, parse_loss
-from poet_onnx.gradients.parameters import Parameters, find_parameters
+from poet_onnx.gradients.parameters import Parameters, find_parameters, fold_transposed
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.graph.extract import check_derivative, is_step
 from poet_onnx.graph.extract.contents import constant_array
@@ -33,6 +33,7 @@ from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
 from poet_onnx.passes.roles import is_accumulator
 from poet_onnx.passes.updates import free_state
+from poet_onnx.training.adapters import Adapters, Lora
 from poet_onnx.training.checkpoint import write_checkpoint
 from poet_onnx.training.inference import infer_only
 
@@ -57,6 +58,7 @@ class TrainGraph:
         loss: the loss's name in both graphs.
         frozen: names of real tensors of the model that are not trained.
         tied: transposed copies that read their original from now on, by name.
+        adapters: low-rank adapters that it has, whose numbers are among the parameters.
         warnings: what may not be meant so, a sentence each.
     """
 
@@ -66,6 +68,7 @@ class TrainGraph:
     loss: str
     frozen: tuple[str, ...]
     tied: tuple[tuple[str, str], ...]
+    adapters: Adapters | None = None
     warnings: tuple[str, ...] = ()
 
     def save(self, folder: str | os.PathLike[str], *, replace: bool = True) -> None:
@@ -121,6 +124,7 @@ def train_graph(
     label_smoothing: float = 0.0,
     class_weights: ClassWeights | None = None,
     frozen_batch_norm: str = AUTO,
+    lora: Lora | str | None = None,
 ) -> TrainGraph:
     """Make a training graph of a forward model; onnxruntime-training is not needed.
 
@@ -129,14 +133,16 @@ def train_graph(
         loss: "cross-entropy" with an input `labels`, "mse", "l1" or "bce-logits" with an input `target`, each of the
             first output or of the one named behind a colon ("mse:depth"); "output:NAME", a number that the model
             computes; or a sum of such ("cross-entropy:scores+0.5*mse:depth").
-        train: patterns of names of the parameters that are trained; default all that lead to the loss.
-        freeze: patterns of names of those that are not.
+        train: patterns of names of the parameters that are trained; default all that lead to the loss, and none where
+            there are adapters.
+        freeze: patterns of names of those that are not; such weights get no adapters, either.
         dims: sizes of named dimensions.
         ignore_index: a label that does not count.
         label_smoothing: what of a label is shared among all classes.
         class_weights: by which a sample counts, one for each class: numbers, or a text or file of them.
         frozen_batch_norm: batch normalizations that keep to their running statistics: "auto" for those exported for
             inference, "all", "none", or patterns with commas between them.
+        lora: low-rank adapters beside frozen weights, as a `Lora` or a text such as "rank=8,alpha=16,targets=*proj*".
 
     Raises:
         InputError: if the model cannot be trained so; what has no gradient is named.
@@ -152,16 +158,42 @@ def train_graph(
         warn_user(sentence)
 
     set_modes(forward.graph, frozen_batch_norm, warn)
-    chosen = find_parameters(forward, _patterns(train), _patterns(freeze) or (), warn)
+    chosen, adapters = _chosen(forward, _patterns(train), _patterns(freeze) or (), lora, warn)
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
     name = add_loss(forward, wanted)
     Normalization(NameNodes(), WriteShapes())(forward)
-    parameters = _leading(forward, name, chosen, warn=train is not None)
+    parameters = _leading(forward, name, chosen, adapters, warn if train is not None else None)
     values = {each: _values(forward, each) for each in parameters.trained}
-    training = differentiate(forward, name, parameters.trained)
     evaluation = _evaluation(forward, name, parameters.trained)
-    return TrainGraph(training, evaluation, values, name, parameters.frozen, parameters.tied, tuple(warnings))
+    fold_transposed(forward.graph, parameters.trained)
+    training = differentiate(forward, name, parameters.trained)
+    return TrainGraph(
+        training, evaluation, values, name, parameters.frozen, parameters.tied, adapters, warnings=tuple(warnings)
+    )
+
+
+def _chosen(
+    model: ir.Model,
+    train: Sequence[str] | None,
+    freeze: Sequence[str],
+    lora: Lora | str | None,
+    warn: Callable[[str], None],
+) -> tuple[Parameters, Adapters | None]:
+    """Choose what is trained, and add adapters, which are."""
+    if lora is None:
+        chosen, adapters = find_parameters(model, train, freeze, warn), None
+    else:
+        asked = Lora.parse(lora) if isinstance(lora, str) else lora
+        chosen = find_parameters(model, train or (), freeze, warn)
+        adapters = add_adapters(model, asked, trained=chosen.trained, freeze=freeze)
+        chosen = replace(chosen, trained=(*chosen.trained, *adapters.parameters))
+    if not chosen.trained:
+        raise InputError(
+            "Nothing is left to train: all parameters are frozen, or the model brings none along, as an eval_model.onnx"
+            " that takes them as inputs; then give the model that was exported."
+        )
+    return chosen, adapters
 
 
 def _patterns(given: str | Sequence[str] | None) -> Sequence[str] | None:
@@ -187,14 +219,17 @@ def _check_forward(model: ir.Model) -> None:
         )
 
 
-def _leading(model: ir.Model, loss: str, chosen: Parameters, *, warn: bool) -> Parameters:
+def _leading(
+    model: ir.Model, loss: str, chosen: Parameters, adapters: Adapters | None, warn: Callable[[str], None] | None
+) -> Parameters:
     """Return the parameters without those that do not lead to the loss, which stay as they are.
 
     Args:
         model: with the loss.
         loss: its name.
         chosen: what is to be trained.
-        warn: whether to warn of what was chosen by name, and stays.
+        adapters: that are among it, all of which must lead to the loss.
+        warn: called with a sentence about what was chosen by name, and stays.
     """
     graph = model.graph
     target = next((value for node in graph for value in node.outputs if value.name == loss), None)
@@ -207,8 +242,10 @@ def _leading(model: ir.Model, loss: str, chosen: Parameters, *, warn: bool) -> P
     shown = ", ".join(map(repr, astray[:6]))
     if not trained:
         raise InputError(f"No gradient of '{loss}' leads to {shown}: train others.")
-    if astray and warn:
-        warnings.warn(f"No gradient of '{loss}' leads to {shown}: not trained.", PoetWarning, stacklevel=3)
+    if adapters is not None and not set(astray).isdisjoint(adapters.parameters):
+        raise InputError(f"No gradient of '{loss}' leads to {shown}: name other targets, or freeze their weights.")
+    if astray and warn is not None:
+        warn(f"No gradient of '{loss}' leads to {shown}: not trained.")
     return Parameters(trained, (*chosen.frozen, *astray), chosen.tied)
 
 

@@ -22,6 +22,7 @@ from poet_onnx.rewriting.source import Given, normalized
 from poet_onnx.rewriting.variants import variants
 from poet_onnx.scheduling import SmallestBudget, file_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import Replay, replay
+from poet_onnx.training.adapters import Lora
 
 SCHEMA_VERSION = 1
 LARGEST_TENSORS = 10
@@ -131,6 +132,7 @@ def inspect(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     class_weights: ClassWeights | None = None,
+    lora: Lora | str | None = None,
 ) -> Inspection:
     """Find what fills the memory of a model's training step and the smallest budget that can work on a device.
 
@@ -149,6 +151,7 @@ def inspect(
         ignore_index: as for `rewrite`.
         label_smoothing: as for `rewrite`.
         class_weights: as for `rewrite`.
+        lora: as for `rewrite`.
 
     Raises:
         InputError: if the model cannot be used.
@@ -160,6 +163,7 @@ def inspect(
         ignore_index=ignore_index,
         label_smoothing=label_smoothing,
         class_weights=class_weights,
+        lora=lora,
     )
     given = Given.read(path, gradients=gradients, dims=dims, frozen_batch_norm=frozen_batch_norm)
     source = normalized(

@@ -16,6 +16,7 @@ from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.quantities import MOST_THREADS, Budget, Deadline, parse_budget, parse_deadline, parse_lifetime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
+from poet_onnx.training.adapters import Lora
 
 if TYPE_CHECKING:
     from poet_onnx.costing.measured import MeasuredCosts
@@ -39,6 +40,7 @@ class Gradients:
     ignore_index: int | None = None
     label_smoothing: float = 0.0
     class_weights: ClassWeights | None = None
+    lora: Lora | str | None = None
 
     @classmethod
     def read(cls, loss: str | None, **options: Any) -> Gradients | None:
@@ -116,6 +118,7 @@ def read_request(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     class_weights: ClassWeights | None = None,
+    lora: Lora | str | None = None,
     max_written: SupportsIndex | str | None = None,
     lifetime: SupportsIndex | str | None = None,
 ) -> Request:
@@ -179,6 +182,7 @@ def read_request(
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
             class_weights=class_weights,
+            lora=lora,
         ),
         limits=Limits(max_written_bytes=_max_written_bytes(max_written, lifetime, profile)),
     )

@@ -37,6 +37,7 @@ from poet_onnx.plan import Plan, Prediction
 from poet_onnx.rewriting.planning import Answer, answer_of
 from poet_onnx.rewriting.request import BudgetKind, Request, read_request
 from poet_onnx.rewriting.source import Given, normalized
+from poet_onnx.training.adapters import Lora
 
 if TYPE_CHECKING:
     from poet_onnx.costing.measured import MeasuredCosts
@@ -146,6 +147,7 @@ def rewrite(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     class_weights: ClassWeights | None = None,
+    lora: Lora | str | None = None,
     max_written: SupportsIndex | str | None = None,
     lifetime: SupportsIndex | str | None = None,
 ) -> RewriteResult:
@@ -197,6 +199,7 @@ def rewrite(
         ignore_index: a label that does not count.
         label_smoothing: what of a label is shared among all classes.
         class_weights: by which a sample counts, one for each class: numbers, or a text or file of them.
+        lora: low-rank adapters beside the forward model's weights, which stay as they are, as for `train_graph`.
         max_written: bound on what a step writes to storage, for flash wears out: bytes, or text such as "20MiB".
         lifetime: steps that the storage must endure instead, as a number or text such as "100000steps".
 

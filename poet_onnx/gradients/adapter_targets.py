@@ -1,0 +1,192 @@
+"""Which weights can have adapters: those of matrix products, convolutions and look-ups, whatever their names are.
+
+Rules:
+    T1. A weight is followed through Identity and Transpose, as exporters put them, to the nodes that read it. One
+        adapter serves them all: what is tied stays tied.
+    T2. A weight goes by its own name, that of an Identity of it, and what its module's weight is called. Of a weight
+        that an exporter computed and named itself, the module is read from the node that reads it: torch's older
+        exporter names the node by it, the newer one writes it into the node's metadata.
+    T3. Nodes of other operators must not read the weight: the adapter would not reach them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from poet_onnx.gradients.parameters import ANONYMOUS
+from poet_onnx.gradients.paths import REAL
+from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.training.adapters import CONVOLUTION, EMBEDDING, LINEAR, WEIGHT
+
+PLACES = {("MatMul", 1): LINEAR, ("Gemm", 1): LINEAR, ("Gather", 0): EMBEDDING, ("Conv", 1): CONVOLUTION}
+"""What reads a weight, by operator and input."""
+
+SCOPES_KEY = "pkg.torch.onnx.name_scopes"
+"""Of a node's metadata: the modules that it is in, from the outermost on, and its own name."""
+
+_NUMBERS = REAL | {
+    *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4),
+    *(ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2),
+}
+"""Of weights, quantized ones among them; tables of larger integers and of flags are none."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A node that reads a weight.
+
+    Attributes:
+        node: the node.
+        kind: what it does with the weight.
+        transposed: whether it reads the transposed of what is stored.
+    """
+
+    node: ir.Node
+    kind: str
+    transposed: bool
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight that may get an adapter.
+
+    Attributes:
+        value: the initializer.
+        shape: its sizes.
+        names: by which it goes (T2).
+        module: name of its torch module; empty if nothing tells.
+        tied: names of the modules of linear layers that share an embedding's weight.
+        readers: nodes that an adapter reaches; look-ups come first.
+        others: nodes that it does not.
+    """
+
+    value: ir.Value
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    module: str
+    tied: tuple[str, ...]
+    readers: tuple[Reader, ...]
+    others: tuple[ir.Node, ...]
+
+    @property
+    def name(self) -> str:
+        """Its name in the model."""
+        return self.value.name or ""
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether it is an embedding's and a linear layer's."""
+        return len({reader.kind for reader in self.readers}) > 1
+
+    @property
+    def groups(self) -> int:
+        """Of a convolution."""
+        return self.readers[0].node.attributes.get_int("group", 1)
+
+
+def find_weights(graph: ir.Graph) -> list[Weight]:
+    """Return the weights of a graph in its order."""
+    found = [weight for value in graph.initializers.values() if (weight := _weight(value)) is not None]
+    told = [_told(weight) for weight in found]
+    taken = Counter(module for modules in told for module in modules)
+    taken.update(weight.module for weight in found if weight.module)
+    return [
+        _named(weight, modules) if all(taken[each] == 1 or each == weight.module for each in modules) else weight
+        for weight, modules in zip(found, told, strict=True)
+    ]
+
+
+def _told(weight: Weight) -> list[str]:
+    """Return the modules that the readers tell: of a weight without a name, or with several kinds of them (T2)."""
+    told = weight.is_tied or weight.name.startswith(ANONYMOUS)
+    return list(dict.fromkeys(_module_of(reader.node) for reader in weight.readers)) if told else []
+
+
+def _named(weight: Weight, modules: Sequence[str]) -> Weight:
+    """Return a weight with the names of modules; that of an embedding comes first, else that of the weight.
+
+    A tied weight has no module where one of them is not known.
+    """
+    if not modules or not (modules[0] or weight.is_tied):
+        return weight
+    first, *others = modules if all(modules) else [""]
+    names = dict.fromkeys([*weight.names, *(f"{module}{WEIGHT}" for module in modules if module)])
+    return replace(weight, names=tuple(names), module=first, tied=tuple(others) if weight.is_tied else ())
+
+
+def _weight(value: ir.Value) -> Weight | None:
+    """Return an initializer as a weight, or None if it is none."""
+    tensor = value.const_value
+    if tensor is None or tensor.dtype not in _NUMBERS or len(tensor.shape) < 2:
+        return None
+    shape = tuple(tensor.shape.numpy())
+    aliases = [value.name or ""]
+    readers: list[Reader] = []
+    others: list[ir.Node] = []
+    for node, index, transposed in _uses(value, aliases):
+        kind = PLACES.get((node.op_type, index), "") if node.domain in ONNX_DOMAINS else ""
+        matches = (len(shape) == 2) != (kind == CONVOLUTION) and (kind == LINEAR or not transposed)
+        if not kind or not matches or (kind == EMBEDDING and node.attributes.get_int("axis", 0) != 0):
+            others.append(node)
+            continue
+        turned = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
+        readers.append(Reader(node, kind, transposed != turned))
+    if not readers:
+        return None
+    readers.sort(key=lambda reader: reader.kind != EMBEDDING)
+    first = aliases[0]
+    module = first.removesuffix(WEIGHT) if first.endswith(WEIGHT) else ""
+    return Weight(value, shape, tuple(aliases), module, (), tuple(readers), tuple(others))
+
+
+def _uses(value: ir.Value, aliases: list[str]) -> Iterator[tuple[ir.Node, int, bool]]:
+    """Yield what reads a value (T1), and whether it is transposed there; collect what else it is called."""
+    pending = [(value, False)]
+    while pending:
+        read, transposed = pending.pop()
+        for node, index in sorted(read.uses(), key=lambda use: (use.node.name or "", use.idx)):
+            if node.domain in ONNX_DOMAINS and node.op_type == "Identity":
+                if (node.outputs[0].name or "").endswith(WEIGHT):
+                    aliases.append(node.outputs[0].name or "")
+                pending.append((node.outputs[0], transposed))
+            elif node.domain in ONNX_DOMAINS and node.op_type == "Transpose" and _turns_a_matrix(node):
+                pending.append((node.outputs[0], not transposed))
+            elif node.op_type != "Shape":
+                yield node, index, transposed
+
+
+def _turns_a_matrix(node: ir.Node) -> bool:
+    perm = node.attributes.get_ints("perm", None)
+    source = node.inputs[0]
+    if perm is not None:
+        return list(perm) == [1, 0]
+    return source is not None and source.shape is not None and len(source.shape) == 2
+
+
+def _module_of(node: ir.Node) -> str:
+    """Return the name of the torch module that a node is in, as torch's exporters say it; empty if they do not."""
+    scopes = node.metadata_props.get(SCOPES_KEY)
+    if scopes is not None:
+        try:
+            names = ast.literal_eval(scopes)
+        except (ValueError, SyntaxError):
+            return ""
+        return str(names[-2]) if isinstance(names, list) and len(names) > 1 else ""
+    name = node.name or ""
+    return _joined(name.split("/")[1:-1]) if name.startswith("/") else ""
+
+
+def _joined(scopes: Iterable[str]) -> str:
+    """Return the name of a module: a child of a Sequential repeats its parent's name, as in /layer1/layer1.0/conv1."""
+    parts: list[str] = []
+    for scope in scopes:
+        if parts and scope.startswith(f"{parts[-1]}."):
+            parts[-1] = scope
+        else:
+            parts.append(scope)
+    return ".".join(parts)

@@ -1,0 +1,256 @@
+"""Low-rank adapters beside frozen weights (Hu et al. 2021, LoRA): what is asked for, and what a training graph has.
+
+Both are values that a board reads, too: only numpy is imported. Arithmetic, first values and names are those of PEFT
+(https://github.com/huggingface/peft): y = W x + scale B A x.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.errors import InputError
+
+Array = npt.NDArray[np.generic]
+Floats = npt.NDArray[np.float32]
+
+ADAPTERS_KEY = "poet.adapters"
+"""Key of the metadata that say which adapters a graph has."""
+
+WEIGHT = ".weight"
+"""How the name of a torch module's weight ends; what stands before is the module's name."""
+
+LINEAR, EMBEDDING, CONVOLUTION = "linear", "embedding", "convolution"
+KINDS = (LINEAR, EMBEDDING, CONVOLUTION)
+
+_MOST_RANK = 2**20
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Which weights get adapters, and what these are like.
+
+    Attributes:
+        targets: patterns of the names of weights, or one of them.
+        rank: rows of A and columns of B.
+        alpha: numerator of the scale.
+        rslora: divide alpha by the root of the rank (Kalajdzievski 2023), not by the rank.
+        dropout: part of an adapter's input that is left out while it trains; embeddings keep all.
+        seed: of the first values.
+
+    Raises:
+        InputError: naming a number that cannot be.
+    """
+
+    targets: str | Sequence[str]
+    rank: int = 8
+    alpha: float = 8.0
+    rslora: bool = False
+    dropout: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.patterns or not all(self.patterns):
+            raise InputError("Adapters need targets, such as targets='*proj.weight': patterns of names of weights.")
+        if type(self.rank) is not int or not 1 <= self.rank < _MOST_RANK:
+            raise InputError(f"The rank of adapters cannot be {self.rank}: give a whole number of at least 1.")
+        if not 0 < self.alpha < math.inf:
+            raise InputError(f"The alpha of adapters cannot be {self.alpha}: give a number above 0.")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"The dropout of adapters cannot be {self.dropout}: give at least 0 and less than 1.")
+        if type(self.seed) is not int or not 0 <= self.seed < 2**32:
+            raise InputError(f"The seed of adapters cannot be {self.seed}: give at least 0 and less than 2**32.")
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The targets as a tuple."""
+        return (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
+
+    @property
+    def scale(self) -> float:
+        """What the product of B and A is multiplied by."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+    @classmethod
+    def parse(cls, text: str) -> Lora:
+        """Read what is asked for from a text such as "rank=8,alpha=16,targets=*q_proj*,*v_proj*".
+
+        Raises:
+            InputError: if it cannot be read.
+        """
+        given: dict[str, str] = {}
+        last = ""
+        for part in text.split(","):
+            name, equals, value = part.partition("=")
+            if not equals and last == "targets":
+                given[last] += f",{part}"
+                continue
+            if not equals or name not in cls.__dataclass_fields__ or name in given:
+                known = ", ".join(cls.__dataclass_fields__)
+                raise InputError(
+                    f"Adapters cannot be read from '{part}' in '{text}': {known} may be given once, as NAME=VALUE."
+                )
+            given[name], last = value, name
+        try:
+            return cls(
+                targets=tuple(given.get("targets", "").split(",")),
+                rank=int(given.get("rank", cls.rank)),
+                alpha=float(given.get("alpha", cls.alpha)),
+                rslora=_FLAGS[given.get("rslora", "false").lower()],
+                dropout=float(given.get("dropout", cls.dropout)),
+                seed=int(given.get("seed", cls.seed)),
+            )
+        except (ValueError, KeyError) as error:
+            raise InputError(
+                f"Adapters cannot be read from '{text}': rank and seed are whole numbers, alpha and dropout numbers, "
+                "rslora is true or false."
+            ) from error
+
+
+class PeftTensor(NamedTuple):
+    """A tensor in PEFT's file.
+
+    Attributes:
+        module: name of the torch module.
+        ending: what stands behind it.
+        name: of the parameter in the graph.
+        turned: whether it is the transposed of that.
+    """
+
+    module: str
+    ending: str
+    name: str
+    turned: bool
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A pair of low-rank matrices beside a weight.
+
+    In the graph the numbers of a linear layer's and of an embedding's adapter stand as they are multiplied: A has a
+    column for each rank, B a row. PEFT keeps them transposed. Those of a convolution are the same in both.
+
+    Attributes:
+        module: name of the weight's torch module; empty if the exporter's names do not tell.
+        weight: name of the weight in the model.
+        kind: one of `KINDS`.
+        transposed: whether the weight is stored as the transposed of what A B is added to.
+        tied: names of the modules of linear layers that share an embedding's weight, and so its adapter.
+        groups: of a convolution.
+        sums: names of the tensors to which the adapter adds.
+    """
+
+    module: str
+    weight: str
+    kind: str
+    transposed: bool
+    tied: tuple[str, ...]
+    groups: int
+    sums: tuple[str, ...]
+
+    @property
+    def first(self) -> str:
+        """Name of A in the graph."""
+        return f"{self.module or self.weight}.{self._names[0]}"
+
+    @property
+    def second(self) -> str:
+        """Name of B in the graph."""
+        return f"{self.module or self.weight}.{self._names[1]}"
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        return ("lora_embedding_A", "lora_embedding_B") if self.kind == EMBEDDING else ("lora_A", "lora_B")
+
+    def in_peft(self) -> Iterator[PeftTensor]:
+        """Yield what PEFT keeps of it: A and B of its module, and of those that are tied to it the other way round."""
+        ending = "" if self.kind == EMBEDDING else WEIGHT
+        turned = self.kind != CONVOLUTION
+        for name, graph_name in zip(self._names, (self.first, self.second), strict=True):
+            yield PeftTensor(self.module, f".{name}{ending}", graph_name, turned)
+        for module in self.tied:  # a linear layer reads the transposed of an embedding: (A B)' = B' A'
+            yield PeftTensor(module, f".lora_A{WEIGHT}", self.second, turned=False)
+            yield PeftTensor(module, f".lora_B{WEIGHT}", self.first, turned=False)
+
+    def delta(self, first: Floats, second: Floats, scale: float) -> Floats:
+        """Return what is added to the weight when it is merged, in the weight's own layout.
+
+        Raises:
+            InputError: if it cannot be merged.
+        """
+        if self.kind == CONVOLUTION:
+            if self.groups > 1:
+                raise InputError(
+                    f"The adapter of '{self.weight}' cannot be merged: it mixes all channels, and the convolution has "
+                    f"{self.groups} groups; give merge=False, which keeps adapters as nodes."
+                )
+            columns = second.reshape(second.shape[0], -1) @ first.reshape(first.shape[0], -1)
+            merged: Floats = columns.reshape(-1, *first.shape[1:])
+        else:
+            product = first @ second
+            merged = product.T if self.transposed else product
+        return merged * np.float32(scale)
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The adapters of a graph.
+
+    Attributes:
+        lora: what was asked for.
+        each: one for each weight.
+    """
+
+    lora: Lora
+    each: tuple[Adapter, ...]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of what is trained of them."""
+        return tuple(name for adapter in self.each for name in (adapter.first, adapter.second))
+
+    def to_json(self) -> str:
+        """Return them as text."""
+        asked = asdict(self.lora) | {"targets": self.lora.patterns}
+        return json.dumps({"lora": asked, "each": [asdict(adapter) for adapter in self.each]}, separators=(",", ":"))
+
+    @classmethod
+    def of_metadata(cls, metadata: Mapping[str, str]) -> Adapters | None:
+        """Return what a model's metadata say; None for one without adapters.
+
+        Raises:
+            InputError: if that cannot be read.
+        """
+        text = metadata.get(ADAPTERS_KEY)
+        if text is None:
+            return None
+        try:
+            values = json.loads(text)
+            lora = Lora(**values["lora"] | {"targets": tuple(values["lora"]["targets"])})
+            return cls(lora, tuple(_adapter(each) for each in values["each"]))
+        except (ValueError, TypeError, KeyError, RecursionError, InputError) as error:
+            raise InputError(
+                f"The model's metadata {ADAPTERS_KEY} cannot be read: make the model again with this version."
+            ) from error
+
+
+def _adapter(values: dict[str, Any]) -> Adapter:
+    """Return an adapter out of a file.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    adapter = Adapter(**values | {name: tuple(values[name]) for name in ("sums", "tied")})
+    texts = (adapter.module, adapter.weight, adapter.kind, *adapter.sums, *adapter.tied)
+    if not all(type(text) is str for text in texts) or type(adapter.transposed) is not bool:
+        raise ValueError("names and flags")
+    if adapter.kind not in KINDS or type(adapter.groups) is not int or adapter.groups < 1:
+        raise ValueError("kind and groups")
+    return adapter
