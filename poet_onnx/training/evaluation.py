@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from poet_onnx.errors import InputError
 from poet_onnx.training.batch import Array
 from poet_onnx.training.runner import Runner
@@ -60,6 +62,16 @@ class Evaluation:
         if self._model is None and self._source is not None:
             self._model = read_model(self._source)
         return self._model
+
+    def constants(self) -> dict[str, Array]:
+        """Return the graph's initializers by name; none without a graph.
+
+        Raises:
+            InputError: if it cannot be used.
+        """
+        model = self.model()
+        tensors = {} if model is None else model.graph.initializers
+        return {name: np.asarray(value.const_value) for name, value in tensors.items() if value.const_value is not None}
 
     def runner(self, values: Mapping[str, Array], arrays: Mapping[str, Array], options: Mapping[str, Any]) -> Runner:
         """Return a session of the graph.

@@ -10,16 +10,24 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from poet_onnx.errors import InputError
+from poet_onnx.gradients.parameters import show_weights
 from poet_onnx.graph.extract.contents import infer_types
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.roles import is_accumulator
+from poet_onnx.training.adapter_merging import merge_adapters
+from poet_onnx.training.adapters import Adapters
 from poet_onnx.training.outputs import model_outputs
 
 Array = npt.NDArray[np.generic]
 
 
 def make_inference_model(
-    model: ir.Model, values: Mapping[str, Array], *, outputs: Sequence[str] | None = None, cut_loss: bool
+    model: ir.Model,
+    values: Mapping[str, Array],
+    *,
+    outputs: Sequence[str] | None = None,
+    cut_loss: bool,
+    merged: Adapters | None = None,
 ) -> None:
     """Give a forward graph trained values and let it infer; changes the model.
 
@@ -28,6 +36,7 @@ def make_inference_model(
         values: parameters and running statistics by name.
         outputs: names of what is to be computed; default the model's outputs.
         cut_loss: whether a loss stands behind the model's outputs.
+        merged: adapters that become a part of the weights.
 
     Raises:
         InputError: if an output is not there or not known, or nothing is trained that the model reads.
@@ -40,6 +49,9 @@ def make_inference_model(
     elif cut_loss:
         _set_outputs(graph, model_outputs(model))
     infer_only(model)
+    show_weights(graph, own=values)
+    if merged is not None:
+        values = merge_adapters(model, merged, values)
     _fill(graph, values)
     RemoveUnusedNodesPass()(model)
     for value in [value for value in graph.inputs if not value.uses() and not value.is_graph_output()]:

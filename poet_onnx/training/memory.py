@@ -86,6 +86,11 @@ class Memory:
         described = self._description
         return {name: self.arrays[name] for name in (*described.parameters, *self.frozen, *described.state)}
 
+    def moved(self) -> list[str]:
+        """Return the names of running statistics that are not those of the model any more."""
+        state = self._description.state
+        return [name for name, first in state.items() if not np.array_equal(self.arrays[name], first.array)]
+
     def gradients(self) -> dict[str, Array]:
         """Return the gradients that are kept, by parameter."""
         return {name: self.arrays[buffer] for name, buffer in self._description.buffers.items()}

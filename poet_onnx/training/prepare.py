@@ -21,6 +21,7 @@ from poet_onnx.passes.normalize import Normalization, PinSeeds
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.passes.updates import WriteUpdates, free_state
+from poet_onnx.training.adapters import Adapters
 from poet_onnx.training.description import TRAINING_KEY, Description
 from poet_onnx.training.inference import infer_only
 from poet_onnx.training.prepared import Prepared, Wishes
@@ -41,9 +42,10 @@ def prepare(training_model: AnyModel, wishes: Wishes, forward: Callable[[], ir.M
     """
     model = as_model(training_model)
     description = Description.of_metadata(model.metadata_props)
+    adapters = Adapters.of_metadata(model.metadata_props)
     if description is not None:
         wishes.check(description)
-        return Prepared(description, _payload(model), known_ranges(model))
+        return Prepared(description, _payload(model), known_ranges(model), adapters)
     if VERSION_KEY not in model.metadata_props:
         settled = SettleBatchNorm(wishes.frozen_batch_norm, forward=lambda: forward() or model_beside(training_model))
         Normalization(settled)(model)
@@ -52,7 +54,7 @@ def prepare(training_model: AnyModel, wishes: Wishes, forward: Callable[[], ir.M
     ranges = known_ranges(model)
     kept = find_roles(model).parameters if wishes.keep_gradients else ()
     Normalization(PinSeeds(), WriteUpdates(wishes.updates, planned=True, kept=kept), RemoveUnread())(model)
-    return Prepared(Description.from_json(model.metadata_props[TRAINING_KEY]), _payload(model), ranges)
+    return Prepared(Description.from_json(model.metadata_props[TRAINING_KEY]), _payload(model), ranges, adapters)
 
 
 def evaluation_graph(eval_model: ir.Model, shared: Collection[str]) -> tuple[bytes, Ranges]:

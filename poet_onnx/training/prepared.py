@@ -13,6 +13,7 @@ from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 from poet_onnx.training import model_file
+from poet_onnx.training.adapters import Adapters
 from poet_onnx.training.description import Description, Updates
 from poet_onnx.training.optimizers import AdamW, Optimizer
 
@@ -85,11 +86,13 @@ class Prepared:
         description: what its names are for.
         model: its file, or its bytes.
         ranges: what the numbers of its inputs may be.
+        adapters: low-rank adapters that it has.
     """
 
     description: Description
     model: str | bytes
     ranges: Ranges
+    adapters: Adapters | None
 
     @property
     def is_file(self) -> bool:
@@ -146,7 +149,8 @@ def open_model(
         description = Description.of_metadata(metadata)
         if description is not None:
             wishes.check(description)
-            return Prepared(description, os.fspath(model), ranges_from_json(metadata.get(RANGES_KEY, "{}")))
+            ranges = ranges_from_json(metadata.get(RANGES_KEY, "{}"))
+            return Prepared(description, os.fspath(model), ranges, Adapters.of_metadata(metadata))
     from poet_onnx.training.prepare import prepare
 
     return prepare(model, wishes, forward)

@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
+from poet_onnx.training.adapter_files import AdapterFiles
 from poet_onnx.training.batch import Array, Arrays, Wanted, read_batch
 from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
 from poet_onnx.training.evaluation import Evaluation, read_model
@@ -33,9 +35,8 @@ class TrainingSession:
 
     The same class runs on onnxruntime-training, and on the stock onnxruntime with graphs rewritten for it. A graph that
     was rewritten for an optimizer is run as it is, and no parser of ONNX is imported; into any other graph the updates
-    are written when it is loaded. Results are
-    reproducible to the bit with one thread: between runs, between a graph and what poet-onnx made of it, and between a
-    run without a break and one that went on from a checkpoint.
+    are written when it is loaded. Results are reproducible to the bit with one thread: between runs, between a graph
+    and what poet-onnx made of it, and between a run without a break and one that went on from a checkpoint.
 
     A batch normalization that trains moves its running statistics as ONNX Runtime does: new = momentum * old +
     (1 - momentum) * batch's, where the batch's variance is the biased one, sum((x - mean)^2) / n of the n = batch *
@@ -267,15 +268,15 @@ class TrainingSession:
         *,
         model: AnyModel | None = None,
         outputs: Sequence[str] | None = None,
+        merge: bool = True,
     ) -> None:
-        """Write a plain ONNX model with the trained parameters and running statistics, for any ONNX Runtime.
-
-        This imports onnx_ir.
+        """Write a plain ONNX model with what was trained and running statistics, for any ONNX Runtime; imports onnx_ir.
 
         Args:
             path: of the file.
             model: the forward model that was trained; default the evaluation graph without its loss.
             outputs: names of what is to be computed, in their order; default the model's own outputs.
+            merge: let adapters become a part of the weights; otherwise they stay as nodes.
 
         Raises:
             InputError: if there is no forward model, or it does not tell its outputs, or it has none of the parameters,
@@ -288,8 +289,36 @@ class TrainingSession:
         if source is None:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
         forward = source.clone()
-        make_inference_model(forward, self._memory.values(), outputs=outputs, cut_loss=model is None)
+        merged = self._model.adapters if merge else None
+        make_inference_model(forward, self._memory.values(), outputs=outputs, cut_loss=model is None, merged=merged)
         save_model(forward, path)
+
+    @exclusive
+    def export_adapter(self, path: str | os.PathLike[str], *, inside: str = "") -> None:
+        """Write the adapters, and what else is trained, to a folder as PEFT does.
+
+        Args:
+            path: of the folder, which is made if it is not there.
+            inside: name of the submodule that PEFT wraps, such as "model" where a module around it was exported.
+
+        Raises:
+            InputError: if there are none, a weight's torch module is not known, or they cannot be written.
+        """
+        files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
+        files.write(Path(path), self._memory.values(), self._evaluation.constants)
+        files.warn_of_lost(self._memory.moved())
+
+    @exclusive
+    def load_adapter(self, path: str | os.PathLike[str], *, inside: str = "") -> None:
+        """Take the numbers of adapters like these from a folder of PEFT's or `export_adapter`'s.
+
+        Raises:
+            InputError: if they cannot be read, or are of other adapters; nothing has changed then.
+        """
+        files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
+        arrays = self._memory.values()
+        for name, array in files.read(path, arrays).items():
+            arrays[name][...] = array
 
     def _update(self) -> None:
         """Finish an update: the parameters that the step has not updated."""
