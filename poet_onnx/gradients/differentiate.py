@@ -46,7 +46,7 @@ def differentiate(model: ir.Model, loss: str, parameters: Sequence[str]) -> ir.M
     """
     model = model.clone()
     graph = model.graph
-    trained = _take_parameters(graph, parameters)
+    trained = take_parameters(graph, parameters)
     _keep_outputs(graph, [_loss(graph, loss)])
     numbers = prepare_forward(model)
     inferred = infer(model)
@@ -62,8 +62,12 @@ def differentiate(model: ir.Model, loss: str, parameters: Sequence[str]) -> ir.M
     return model
 
 
-def _take_parameters(graph: ir.Graph, names: Sequence[str]) -> list[ir.Value]:
-    """Return the parameters, made inputs of the graph where they were initializers."""
+def take_parameters(graph: ir.Graph, names: Sequence[str]) -> list[ir.Value]:
+    """Return the parameters, made inputs of the graph where they were initializers; their numbers are not looked at.
+
+    Raises:
+        InputError: a name that is not there.
+    """
     inputs = {value.name: value for value in graph.inputs}
     missing = [name for name in names if name not in graph.initializers and name not in inputs]
     if missing:

@@ -127,7 +127,8 @@ def _may_be_trained(value: ir.Value) -> bool:
     if tensor is None or (tensor.size <= 1 and (value.name or "").startswith(ANONYMOUS)):
         return False
     array = np.asarray(tensor.numpy())
-    return bool(np.abs(array).max(initial=0) < LARGEST_WEIGHT)  # false for what is no number
+    low, high = array.min(initial=0), array.max(initial=0)
+    return bool(-low < LARGEST_WEIGHT and high < LARGEST_WEIGHT)  # false for what is no number
 
 
 def _inputs(node: ir.Node, places: Mapping[str, tuple[int, ...]]) -> list[ir.Value]:

@@ -20,7 +20,7 @@ from poet_onnx.files.saving import save_model
 from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.class_weights import ClassWeights
-from poet_onnx.gradients.differentiate import differentiate
+from poet_onnx.gradients.differentiate import differentiate, take_parameters
 from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.parameters import Parameters, find_parameters, fold_transposed
 from poet_onnx.gradients.paths import find_paths
@@ -32,7 +32,6 @@ from poet_onnx.passes.lowering.site import list_nodes
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
 from poet_onnx.passes.roles import is_accumulator
-from poet_onnx.passes.updates import free_state
 from poet_onnx.training.adapters import Adapters, Lora
 from poet_onnx.training.checkpoint import write_checkpoint
 from poet_onnx.training.inference import infer_only
@@ -260,6 +259,6 @@ def _evaluation(forward: ir.Model, loss: str, parameters: Sequence[str]) -> ir.M
     graph = model.graph
     first = [value for node in graph for value in node.outputs if value.name == loss]
     graph.outputs[:] = [*first, *(value for value in graph.outputs if value not in first)]
-    free_state(graph, parameters)
+    take_parameters(graph, parameters)
     infer_only(model)
     return model
