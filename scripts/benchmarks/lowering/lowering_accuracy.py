@@ -24,19 +24,19 @@ import numpy.typing as npt
 from lowering_models import Worker, arguments, prepare_model, table
 
 MODELS = {
-    "resnet18": 1,
-    "vgg16": 1,
-    "resnet50": 1,
-    "mobilenet": 4,  # pooled right behind a normalization: all gradients of a single image are zero
-    "unet": 1,
-    "densenet": 1,
-    "bert-2": 1,
-    "bert-base": 1,
-    "transformer": 1,
-    "gpt": 1,
-    "vit": 1,
+    "resnet18": (1,),
+    "vgg16": (1,),
+    "resnet50": (1,),
+    "mobilenet": (4,),  # pooled right behind a normalization: all gradients of a single image are zero
+    "unet": (1,),
+    "densenet": (1,),
+    "bert-2": (1,),
+    "bert-base": (1,),
+    "transformer": (1,),
+    "gpt": (1,),
+    "vit": (1,),
 }
-"""Batch size of each model."""
+"""Batch sizes of each model."""
 
 ZERO = 1e-5
 """A gradient of less than this part of the largest one's norm is zero but for rounding, and must be so in both."""

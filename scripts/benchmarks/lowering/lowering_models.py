@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from poet_onnx.passes.lowering import LowerTraining, prepare
 from poet_onnx.passes.normalize import WriteShapes, normalize
 from poet_onnx.runtime.feeds import random_feeds
 
-WORKER = Path(__file__).with_name("lowering_worker.py")
+WORKER = Path(__file__).resolve().with_name("lowering_worker.py")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Worker:
         return self._process.stdout.readline().strip()
 
 
-def arguments(description: str | None, models: dict[str, int], results: str) -> argparse.Namespace:
+def arguments(description: str | None, models: Iterable[str], results: str) -> argparse.Namespace:
     """Read the command line: which models, where the stock runtime is, where the table goes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: {' '.join(models)}")
@@ -168,31 +168,34 @@ def arguments(description: str | None, models: dict[str, int], results: str) -> 
 
 def table(
     examine: Callable[[str, int, argparse.Namespace], dict[str, object]],
-    models: dict[str, int],
+    models: Mapping[str, Sequence[int]],
     columns: Sequence[str],
     options: argparse.Namespace,
 ) -> list[dict[str, object]]:
-    """Examine the chosen models one after the other, print a row for each, and return the rows.
+    """Examine the chosen models at their batch sizes, one after the other, print a row for each, and return the rows.
 
     Each is written at once; rows of other models that the file has already stay.
     """
     found = []
     for name in options.names:
-        found.append(examine(name, models[name], options))
-        print(", ".join(f"{key} {value}" for key, value in found[-1].items()), flush=True)
-        _write_row(options.output, found[-1], models, columns)
+        for batch in models[name]:
+            found.append(examine(name, batch, options))
+            print(", ".join(f"{key} {value}" for key, value in found[-1].items()), flush=True)
+            _write_row(options.output, found[-1], models, columns)
     return found
 
 
-def _write_row(path: Path, row: dict[str, object], models: dict[str, int], columns: Sequence[str]) -> None:
-    rows: dict[str, dict[str, object]] = {}
+def _write_row(path: Path, row: dict[str, object], models: Mapping[str, Sequence[int]], columns: Sequence[str]) -> None:
+    rows: dict[tuple[str, str], dict[str, object]] = {}
     if path.exists():
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-        rows = {old["model"]: dict(old) for old in csv.DictReader(lines) if set(old) == set(columns)}
-    rows[str(row["model"])] = row
+        rows = {(old["model"], old["batch"]): dict(old) for old in csv.DictReader(lines) if set(old) == set(columns)}
+    rows[str(row["model"]), str(row["batch"])] = row
+    program = Path(sys.argv[0]).resolve().relative_to(WORKER.parents[3])
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
-        file.write(f"# python scripts/{Path(sys.argv[0]).name} NAME... --stock PYTHON, for every model\n")
+        file.write(f"# python {program} NAME... --stock PYTHON, for every model\n")
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows[name] for name in models if name in rows)
+        order = [(name, str(batch)) for name in models for batch in models[name]]
+        writer.writerows(rows[key] for key in order if key in rows)

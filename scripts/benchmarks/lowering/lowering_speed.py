@@ -16,8 +16,9 @@ from pathlib import Path
 
 from lowering_models import Worker, arguments, prepare_model, table
 
-MODELS = {"resnet18": 1, "vgg16": 1, "resnet50": 1, "bert-2": 1, "mobilenet": 1, "unet": 1, "densenet": 1, "gpt": 1}
-"""Batch size of each model."""
+NAMES = ("resnet18", "vgg16", "resnet50", "bert-2", "mobilenet", "unet", "densenet", "gpt")
+MODELS = dict.fromkeys(NAMES, (1, 8))
+"""Batch sizes of each model."""
 
 TURNS, STEPS = 12, 4
 LONG_SECONDS = 0.3

@@ -52,8 +52,8 @@ SCRATCH = Path(__file__).resolve().parents[3] / ".cache"
 
 STEPS, LEARNING_RATE = 5, 1e-3
 BUDGET, GAP, TIME_LIMIT_SECONDS = "60%", 0.9, 20.0
-MODELS = dict.fromkeys(ARCHITECTURES, 4)
-"""Batch size of each model."""
+MODELS = dict.fromkeys(ARCHITECTURES, (4,))
+"""Batch sizes of each model."""
 
 GRADIENT_BOUND, GRADIENT_FACTOR = 1e-5, 4.0
 """Beyond the bound gradients may be this many times as far from float64 as torch's."""
