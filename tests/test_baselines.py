@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from deep import sampled
 from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import random_dag, random_graph
@@ -39,6 +40,7 @@ def test_every_plan_keeps_the_limits_and_every_refusal_says_why(
     if outcome.plan is None:
         assert outcome.reason[0].isupper()
         assert outcome.reason.endswith(".")
+        assert "simulator" not in outcome.reason
         closest = outcome.closest
         assert closest is None or list(limits.broken_by(closest))
     else:
@@ -75,3 +77,17 @@ def test_a_forbidden_means_is_not_used(method: str) -> None:
             assert recompute or not plan.prediction.recomputed_nodes
             assert paging or not plan.prediction.page_out_bytes
             assert recompute or paging
+
+
+@pytest.mark.parametrize("seed", sampled(range(40), 1, 4, 9))
+def test_none_spends_less_than_poet_by_more_than_the_gap(seed: int) -> None:
+    problem = random_problem(seed, 24, skips=seed % 2 == 0)
+    order = memory_aware_order(problem)
+    for share in (0.7, 0.85):
+        limits = Limits(int(share * peak_bytes(problem)))
+        ours = plan_with("poet", problem, limits, gap=0.001, baseline=order).plan
+        least = 0.0 if ours is None else ours.prediction.energy_joules * (1 - 0.0011)
+        for method in METHODS.keys() - {"poet", "poet-recompute", "poet-paging", "poet-paper"}:
+            other = plan_with(method, problem, limits, baseline=order, time_limit_seconds=10.0).plan
+            assert other is None or other.prediction.energy_joules >= least, method
+            assert other is None or ours is not None, method

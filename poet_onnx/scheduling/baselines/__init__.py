@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -109,6 +110,8 @@ def plan_with(
             reason = offer(task)
         except CannotError as error:
             reason = str(error)
+        except CheckFailedError as error:
+            reason = f"The simulator refuses its plan: {error}"
     return task.outcome(method, reason)
 
 

@@ -36,6 +36,7 @@ class Chain:
         boundary: those of them that a checkpoint holds.
         saved: by stage, the values that it makes and the backward pass reads.
         stays: values that are never dropped: they cannot be made again wherever they are needed, or are not counted.
+        last_need: by value, the position behind which nothing may read it.
     """
 
     instance: Instance
@@ -44,6 +45,7 @@ class Chain:
     boundary: tuple[frozenset[int], ...]
     saved: tuple[tuple[int, ...], ...]
     stays: frozenset[int]
+    last_need: tuple[int, ...]
 
     @property
     def turn(self) -> int:
@@ -69,12 +71,15 @@ class Chain:
         )
 
     def sweep(self, tape: Tape, stages: range, keep: frozenset[int]) -> None:
-        """Run stages for the first time or again, and drop what is neither to keep nor read by the stage behind."""
+        """Run stages, again what is needed of them, and drop what is neither to keep nor read by the stage behind."""
         for stage in stages:
-            for position in self.stages[stage]:
-                if not tape.has(position):
-                    tape.run(position)
             made = {value for position in self.stages[stage] for value in self.instance.writes[position]}
+            if tape.has_run(self.stages[stage][0]):
+                wanted = made & (self.crossing[stage] | keep)
+                tape.restore(sorted(value for value in wanted if self.last_need[value] >= tape.place))
+            else:
+                for position in self.stages[stage]:
+                    tape.run(position)
             before = self.crossing[stage - 1] if stage else frozenset()
             tape.drop((made | before) - self.crossing[stage] - keep - self.stays)
 
@@ -129,7 +134,7 @@ def chain_of(instance: Instance) -> Chain:
     )
     behind = tuple(crossing[stage.stop - 1] for stage in stages)
     boundary = tuple(values - apart for values in behind)
-    return Chain(instance, stages, behind, boundary, saved, frozenset(fixed | masks))
+    return Chain(instance, stages, behind, boundary, saved, frozenset(fixed | masks), horizon.last_need)
 
 
 def _between(cuts: list[int], turn: int) -> tuple[range, ...]:

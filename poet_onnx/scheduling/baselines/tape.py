@@ -18,6 +18,7 @@ class Tape:
     Attributes:
         ram, stored: values that are there.
         steps: that were written.
+        place: position of the next node that has not run.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -25,11 +26,12 @@ class Tape:
         self.ram: set[int] = set()
         self.stored: set[int] = set()
         self.steps: list[Step] = []
+        self.place = 0
         self._runs: Counter[int] = Counter()
 
-    def has(self, position: int) -> bool:
-        """Return whether a node has run and all that it makes is in RAM."""
-        return self._runs[position] > 0 and self.ram.issuperset(self.instance.writes[position])
+    def has_run(self, position: int) -> bool:
+        """Return whether a node has run."""
+        return self._runs[position] > 0
 
     def run(self, position: int) -> None:
         """Run a node, first bringing back what it reads."""
@@ -74,5 +76,6 @@ class Tape:
         if self._runs[position] and not (node.recomputable and self.instance.problem.recompute):
             raise CannotError(f"It would run node '{node.name}' again, which may run once only.")
         self.steps.append(Step(Action.COMPUTE, node.name, self._runs[position]))
+        self.place = max(self.place, position + 1)
         self._runs[position] += 1
         self.ram.update(self.instance.writes[position])
