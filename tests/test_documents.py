@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import click
@@ -122,6 +123,24 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_the_index_of_the_scripts_names_every_script_and_table() -> None:
+    scripts = ROOT / "scripts"
+    words = re.findall(r"[\w*-]+(?:\.\w+)?", (scripts / "README.md").read_text(encoding="utf-8"))
+    files = [
+        path
+        for path in (*scripts.iterdir(), *scripts.glob("results/*"))
+        if path.is_file() and path.suffix not in (".md", ".svg")
+    ]
+    unnamed = [
+        path.name
+        for path in files
+        if not any(fnmatch(path.name, word) or fnmatch(path.stem, word) for word in words if word != "*")
+    ]
+    assert unnamed == []
+    named = {word for word in words if word.endswith((".csv", ".py", ".sh"))} - {"NAME.py"}
+    assert [word for word in named if not list(scripts.rglob(word))] == []
 
 
 def test_the_python_page_shows_the_example_that_runs_on_the_board() -> None:
