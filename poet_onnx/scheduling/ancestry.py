@@ -1,16 +1,19 @@
-"""Rows that bind what is recomputed in several stages to what it is made from.
+"""Cuts (7): a value that is read was retained, paged in or recomputed, and so were the inputs of that recompute.
 
-What a stage's node reads was in RAM when any earlier stage since it was made began; or it was paged in since then, or
-recomputed since then from inputs of which the same holds:
+Let the node of stage b read the value k, and let a <= b be a stage behind the node that makes k. When stage a began, k
+was in RAM; or a page-in restored it since then; or a recompute did. That recompute read the inputs of k, so that the
+same holds for any input j that all units which make k read:
 
-    (7)   1 <= S[k,a] + sum I[k,i] + (sum R_own[k,i]  or the same for an input of all units that make k)
+    (7)   S[k,a] + sum I[k,i] + sum R_own[k,i] >= 1
+          S[k,a] + sum I[k,i] + (the left side for j) >= 1
 
-for a node at stage b that reads k, and a stage a <= b behind the node that makes k; S[k,a] stands for the event that k
-is retained for when stage a begins, the sums are over the events from a to b. Rows (1) and (2) imply this for whole
-numbers, but the relaxation of those keeps a sixth of a value in RAM, makes from it a sixth of another in each of six
-stages, and has all of that one.
+S[k,a] says whether k is retained into stage a; the sums are over the events of k from stage a to stage b.
 
-There are too many such rows to write them all down: those are looked for that a solution of the relaxation violates.
+Example: k is made from j, and stages 5 and 6 read k. The relaxation may retain half of j, recompute half of k from it
+in stage 5, retain that half, and recompute the other half from the same half of j in stage 6. Rows (1) and (2) allow
+it. The cut S[k,5] + S[j,5] >= 1 does not: half of j makes no more than half of k.
+
+A model has too many cuts to hold them all. `Ancestry` looks for those that a solution of the relaxation violates.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def attempt(
         How the solver ended, its assignment made exact and improved (None if it found none), and the model.
     """
     # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
-    from poet_onnx.scheduling.solver import solve
+    from poet_onnx.scheduling.solver import is_out_of_reach, solve
 
     end = time.monotonic() + effort.time_limit_seconds
     bound, budget_bytes = 0.0, limits.transient_bytes
@@ -62,6 +62,9 @@ def attempt(
         model.proves = model.proves and not tightened
         without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
         if model.memory.fixed_bytes > budget_bytes - tightened:
+            return Outcome(without, None, bound, 0), model
+        is_hasty = timing is not None and timing.charged > 0 and incumbent.steps is None
+        if is_hasty and is_out_of_reach(model, effort.until(end)):  # sooner told than by a search for a start in time
             return Outcome(without, None, bound, 0), model
         start = _start(model, incumbent, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is not None and time.monotonic() > end:

@@ -1,7 +1,10 @@
-"""Nodes and values by number, and when each value is alive: in one order, and in any order at all.
+"""Liveness of values: from the node that makes a value to the last node that reads it.
 
-An instance has its nodes by position, which the model works on. Orders in a search are arrays of node numbers that do
-not depend on the order; what one means for the memory of a whole step is known in microseconds.
+An `Instance` is a problem in one order: it numbers nodes by their positions, and the solver's model is built from it.
+`Liveness` numbers nodes once for all orders, so that a search can tell the memory of an order in microseconds.
+
+Example: a makes k of 8 bytes, b runs, c reads k. In the order a b c the value k is alive at all three nodes. While b
+runs, the step holds the 8 bytes of k, the outputs of b and its workspace.
 """
 
 from __future__ import annotations

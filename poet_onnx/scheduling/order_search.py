@@ -1,8 +1,11 @@
-"""Local search for an order in which little energy goes into recompute and paging.
+"""Local search over the orders of the nodes: it looks for one in which little energy goes into recompute and paging.
 
-Quick plans compare several baseline orders. The best ones are changed where the memory is tight: a retention interval
-becomes shorter when its end moves up or its start moves down. In a network of repeated blocks all intervals that look
-alike move at once. Work is counted, so that the answer does not depend on the machine.
+The search compares baseline orders by what their quick plans cost, and changes the best ones. A move makes a retention
+interval shorter where the memory is tight: the node at its end runs earlier, or the node at its start runs later. In a
+network of repeated blocks, one move shortens all intervals that look alike. The search counts its work, so that its
+answer does not depend on the machine.
+
+Example: a makes k, b makes a large value, c reads k. Where b exceeds the budget, the search tries a c b and b a c.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
-from poet_onnx.plan import Action, Plan, Prediction, Step
+from poet_onnx.plan import Plan, Prediction, Step
 from poet_onnx.plan.limits import UNLIMITED, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import solve_in_order
@@ -37,6 +37,7 @@ from poet_onnx.scheduling.refusals import (
     check_large_nodes,
     seconds_to_explain,
 )
+from poet_onnx.scheduling.steps import order_of, ordered_steps
 from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
 
@@ -45,11 +46,6 @@ NEAR = 0.1
 
 ORDER_SHARE = 1 / 3
 """Of the time limit, for an order; a fraction of that is used but for large graphs."""
-
-
-def ordered_steps(order: Sequence[str]) -> tuple[Step, ...]:
-    """Return the steps that run every node once in an order."""
-    return tuple(Step(Action.COMPUTE, name) for name in order)
 
 
 def schedule(
@@ -111,11 +107,6 @@ class _Known:
     prediction: Prediction
 
 
-def _order_of(steps: Sequence[Step]) -> tuple[str, ...]:
-    """Return the order in which the nodes run first."""
-    return tuple(step.subject for step in steps if step.action is Action.COMPUTE and not step.copy)
-
-
 @dataclass
 class _Run:
     """One search for a plan.
@@ -129,6 +120,7 @@ class _Run:
         begin: when the search began.
         end: when it is to end, in one order where several are looked at.
         known: plans found before that keep the limits.
+        least: joules that no plan in the baseline order stays below, if that was worked out before; 0 otherwise.
         relaxed: the best plan without the limits on what is moved, if it breaks them.
         ending: status of a plan that is not proven to be optimal: "feasible" while no search was cut short.
     """
@@ -141,6 +133,7 @@ class _Run:
     begin: float = field(default_factory=time.monotonic)
     end: float = field(init=False)
     known: list[_Known] = field(default_factory=list)
+    least: float = 0.0
     relaxed: Plan | None = None
     ending: str = "feasible"
 
@@ -195,6 +188,7 @@ class _Run:
             )
         except KeyboardInterrupt:
             return self._interrupted()
+        self.least = choice.baseline_bound_joules
         # The cheaper quick plan first: what comes of it may spare much of the other search.
         orders = [choice.rival, choice.order] if choice.rival else [choice.order]
         plans, failures = self._in_orders(orders)
@@ -263,7 +257,7 @@ class _Run:
             incumbent.offer_steps(steps)
         finally:  # an interrupt may come as it is told of
             if incumbent.steps is not None and incumbent.prediction is not None:
-                self.known.append(_Known(_order_of(steps), incumbent.steps, incumbent.prediction))
+                self.known.append(_Known(order_of(steps), incumbent.steps, incumbent.prediction))
 
     def _incumbent(self, order: tuple[str, ...]) -> Incumbent:
         """Return what is known so far of an order; plans in others may be cheaper than its bound."""
@@ -271,8 +265,9 @@ class _Run:
         for known in self.known:
             if known.order == order:
                 incumbent.take(known.steps, known.prediction)
-        if self.relaxed is not None and _order_of(self.relaxed.steps) == order:
+        if self.relaxed is not None and order_of(self.relaxed.steps) == order:
             certificate = self.relaxed.certificate
+            incumbent.start = incumbent.start or self.relaxed.steps
             incumbent.bound = Bound(certificate.bound_joules, certificate.covers, certificate.wide_bound_joules)
         return incumbent
 
@@ -300,13 +295,9 @@ class _Run:
 
     def _bounded(self, incumbent: Incumbent, instance: Instance) -> None:
         """Bound all that is allowed in an order, and solve where that does not settle it."""
-        liveness = Liveness(self.problem)
-        profile = liveness.profile(liveness.order_of([node.name for node in instance.nodes]))
+        order = tuple(node.name for node in instance.nodes)
         try:
-            quick = None if incumbent.steps else quick_plan(liveness, Prices.of(liveness), profile, self.limits)
-            if quick is not None:
-                incumbent.offer_steps(quick.steps)
-            least = least_overhead(liveness, Prices.of(liveness), profile, self.limits)
+            least = self._offer_quickly(incumbent, order)
         except KeyboardInterrupt:
             self.ending = "interrupted"
             return
@@ -322,6 +313,17 @@ class _Run:
             self.ending = "time_limit"
         elif not is_settled:
             self._solve(incumbent, instance)
+
+    def _offer_quickly(self, incumbent: Incumbent, order: tuple[str, ...]) -> float:
+        """Offer a quick plan if there is none; return joules above the base that no plan in the order stays below."""
+        liveness = Liveness(self.problem)
+        profile, prices = liveness.profile(liveness.order_of(order)), Prices.of(liveness)
+        quick = None if incumbent.steps else quick_plan(liveness, prices, profile, self.limits)
+        if quick is not None:
+            incumbent.offer_steps(quick.steps)
+        if self.least and order == self.baseline:
+            return self.least - self.problem.base_joules
+        return least_overhead(liveness, prices, profile, self.limits)
 
     def _solve(self, incumbent: Incumbent, instance: Instance) -> None:
         """Offer plans to the incumbent until one settles it."""

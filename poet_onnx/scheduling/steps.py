@@ -11,6 +11,16 @@ from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction
 from poet_onnx.scheduling.model import Formulation, Restores
 
 
+def ordered_steps(order: Sequence[str]) -> tuple[Step, ...]:
+    """Return the steps that run every node once in an order."""
+    return tuple(Step(Action.COMPUTE, name) for name in order)
+
+
+def order_of(steps: Sequence[Step]) -> tuple[str, ...]:
+    """Return the order in which the nodes run first."""
+    return tuple(step.subject for step in steps if step.action is Action.COMPUTE and not step.copy)
+
+
 @dataclass
 class _Decisions:
     """What happens beside the nodes of an order, by position.

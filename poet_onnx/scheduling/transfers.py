@@ -1,13 +1,19 @@
-"""Transfers beside compute: where in the order each page-out ends and each page-in starts.
+"""Placement of transfers: when each page-in starts and each page-out ends, beside the nodes that run meanwhile.
 
-The energy does not depend on it, so the solver leaves it out. One channel carries all transfers in the order of their
-starts; what it cannot hide is added to the step's time. A page-in that starts early holds its buffer from then on, a
-page-out that ends late holds its source until then, both only while the budget has room.
+The solver leaves this out, because the energy of a plan hardly depends on it. One channel carries all transfers in the
+order of their starts. A transfer that the nodes beside it cannot hide makes the step wait. A page-in holds its buffer
+from its start on; a page-out holds its source until its end. Both may do so only while the budget has room.
 
-Wanted, in this order: the least predicted time; the least time if every transfer took `SLOW_TRANSFERS` times as long,
-so that one which is a little late does not stop the step; the fewest bytes held, summed over the computations. The
-halves of transfers are moved, one at a time and over as many computations as it takes, until no move helps: what is
-left is just in time.
+The search minimizes three things, one after the other:
+
+1. the predicted time;
+2. the time if every transfer took `SLOW_TRANSFERS` times as long, so that a late transfer does not stop the step;
+3. the bytes that transfers hold, summed over the nodes that run.
+
+A move shifts the start of one page-in, or the end of one page-out, past any number of nodes. The search ends when no
+move helps; then no transfer holds memory longer than it must.
+
+Example: k takes 2 s to read, and the two nodes before its reader take 1 s each. Its page-in starts before both.
 """
 
 from __future__ import annotations
