@@ -315,10 +315,12 @@ class _Run:
             self._solve(incumbent, instance)
 
     def _offer_quickly(self, incumbent: Incumbent, order: tuple[str, ...]) -> float:
-        """Offer a quick plan if there is none; return joules above the base that no plan in the order stays below."""
+        """Offer a quick plan where one may help; return joules above the base that no plan in the order stays below."""
         liveness = Liveness(self.problem)
         profile, prices = liveness.profile(liveness.order_of(order)), Prices.of(liveness)
-        quick = None if incumbent.steps else quick_plan(liveness, prices, profile, self.limits)
+        # What keeps limits on transfers may be far from the best plan within them: it may come from tighter ones.
+        is_known = incumbent.steps is not None and self.relaxed is None
+        quick = None if is_known else quick_plan(liveness, prices, profile, self.limits)
         if quick is not None:
             incumbent.offer_steps(quick.steps)
         if self.least and order == self.baseline:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -76,21 +77,13 @@ class QuickPlan:
 
 def quick_plan(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> QuickPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
-    ways = (_evict_at_peak, _evict_by_area, evict_in_segments)
+    ways = (partial(_evict, at_peak=True), partial(_evict, at_peak=False), evict_in_segments)
     plans = [_corrected(liveness, prices, profile, limits, way) for way in ways]
     found = [plan for plan in plans if plan is not None]
     return min(found, key=lambda plan: plan.rank(limits), default=None)
 
 
 _Way = Callable[[Liveness, Prices, Profile, Limits], Eviction | None]
-
-
-def _evict_at_peak(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
-    return _evict(liveness, prices, profile, limits, at_peak=True)
-
-
-def _evict_by_area(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
-    return _evict(liveness, prices, profile, limits, at_peak=False)
 
 
 def _evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits, *, at_peak: bool) -> Eviction | None:
