@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare schedulers on the same problems: ours, its quick plan, the paper's program, retention intervals.
+"""Compare schedulers on the same problems: ours, its quick plan, and published methods.
 
 python scripts/benchmark_scheduling.py --quick -o quick.csv
 Every method runs in a process of its own and gets the same graph, order, costs and budget; every plan is judged by the
@@ -81,7 +81,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"for every solver (default {OUR_SECONDS:.0f} for ours, {OTHERS_SECONDS:.0f} for others, 20 with --quick)",
     )
     parser.add_argument("--gap", type=float, default=0.01, help="relative gap of the energy asked for (default 0.01)")
-    parser.add_argument("--threads", type=int, default=2, help="for HiGHS and CP-SAT; SCIP uses one (default 2)")
     parser.add_argument("--seed", type=int, default=0, help="of the solvers' random numbers (default 0)")
     models = ROOT / ".cache" / "benchmark"
     parser.add_argument("--models", type=Path, default=models, metavar="DIR", help="where exported models are kept")
@@ -100,14 +99,14 @@ def _effort(options: argparse.Namespace, method: str) -> Effort:
     if seconds is None:
         own = OUR_SECONDS if method in ("ours", "quick") else OTHERS_SECONDS
         seconds = 20.0 if options.quick else own
-    return Effort(seconds, options.gap, options.threads, options.seed)
+    return Effort(seconds, options.gap, options.seed)
 
 
 def _comments(arguments: Sequence[str] | None) -> list[str]:
     """Return what a reader needs to make the table again; the command comes first."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     packages = []
-    for package in ("poet-onnx", "pyscipopt", "highspy", "ortools"):
+    for package in ("poet-onnx", "pyscipopt"):
         try:
             packages.append(f"{package} {version(package)}")
         except PackageNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import pytest
 from brute_force import least_energy
@@ -13,6 +14,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, plan_with
 from poet_onnx.scheduling.baselines.checkmate import in_seconds
+from poet_onnx.scheduling.baselines.linear import LinearModel, solve
 from poet_onnx.scheduling.baselines.paper_form import estimate_size, paper_form
 from poet_onnx.scheduling.liveness import build_instance
 from poet_onnx.simulate import simulate
@@ -94,3 +96,16 @@ def test_size_is_known_before_the_program_is_built() -> None:
     instance = build_instance(ScheduleProblem(graph, costs), memory_aware_order(ScheduleProblem(graph, costs)))
     built = len(paper_form(instance, Limits(3000)).model.cost)
     assert 0.8 * built <= estimate_size(instance) <= 1.5 * built
+
+
+def test_programs_reach_the_solver_as_they_are() -> None:
+    model = LinearModel()
+    items = [model.choice(-value) for value in (6.0, 5.0, 4.0)]
+    rest = model.level(0.5)
+    model.at_most(dict(zip(items, (5.0, 4.0, 3.0), strict=True)), 7.5)
+    model.equal({items[0]: 1.0, rest: -2.0}, 0.0)
+    solution = solve(model, gap=0.0, end=time.monotonic() + 60.0, seed=0)
+    assert solution.values == pytest.approx((0.0, 1.0, 1.0, 0.0))
+    assert solution.bound == pytest.approx(-9.0)
+    model.at_most({rest: -1.0}, -0.6)
+    assert solve(model, gap=0.0, end=time.monotonic() + 60.0, seed=0).is_infeasible

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,14 +16,11 @@ import pytest
 from benchmark.artifacts import training_model
 from benchmark.cases import CASES, PLOTTED, QUICK
 from benchmark.exhaustive import least_overhead
-from benchmark.judge import judge, tidy
-from benchmark.linear import LinearModel
-from benchmark.paper_form import estimate_size, paper_form
-from benchmark.paper_scip import read_mps
+from benchmark.judge import judge
 from benchmark.prices import Prices
 from benchmark.result import INFINITY, Effort, Point, Solved, seconds_to_gap
 from benchmark.running import run
-from benchmark.worker import METHODS, solver
+from benchmark.worker import METHODS
 from brute_force import least_energy
 
 from poet_onnx.errors import InputError
@@ -32,25 +28,11 @@ from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
+from poet_onnx.scheduling.baselines.tidy import tidied
 from poet_onnx.simulate import simulate
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 SECONDS = Effort(time_limit_seconds=60.0, gap=0.0)
-
-
-def _missing(method: str) -> str | None:
-    module = {"paper-highs": "highspy", "retention-cpsat": "ortools"}.get(method)
-    return None if module is None or importlib.util.find_spec(module) else module
-
-
-def _solve(method: str, problem: ScheduleProblem, limits: Limits, order: tuple[str, ...]) -> Solved:
-    """Solve here what is installed with the product, in a process of its own what is not."""
-    missing = _missing(method)
-    if missing is not None:
-        pytest.skip(f"{missing} is not installed; it comes with the extra [benchmark]")
-    if method in ("paper-highs", "retention-cpsat"):
-        return run(method, problem, limits, order, SECONDS)
-    return solver(method)(problem, limits, order, SECONDS)
 
 
 def _enlarged(problem: ScheduleProblem) -> ScheduleProblem:
@@ -102,13 +84,13 @@ def test_every_ladder_has_ten_budgets_with_two_deadlines_and_three_with_four(mod
     assert all(chosen >= {"none", "1.1x"} for chosen in deadlines.values())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["ours", "quick", "poet-paper"])
 def test_plans_hold_in_the_simulator_and_exact_methods_agree_with_exhaustive_search(method: str) -> None:
     solved_cases = 0
     for seed in (1, 2, 5, 8):
         for place in (0.0, 0.4):
             problem, limits, order = _tight(seed, place)
-            solved = _solve(method, problem, limits, order)
+            solved = METHODS[method](problem, limits, order, SECONDS)
             if method == "quick" and solved.steps is None:
                 continue  # it is not found everywhere
             assert solved.steps is not None
@@ -146,27 +128,19 @@ def test_a_search_that_grows_too_large_gives_up() -> None:
     assert least_overhead(problem, limits, order, most_states=3) is None
 
 
-@pytest.mark.parametrize("method", ["paper-scip", "paper-highs", "retention-cpsat"])
-def test_plans_of_larger_graphs_hold_too(method: str) -> None:
+def test_plans_of_larger_graphs_hold_too() -> None:
     for seed in range(3):
         problem, limits, order = _tight(seed, 0.3, layers=9)
-        solved = _solve(method, problem, limits, order)
+        solved = METHODS["poet-paper"](problem, limits, order, SECONDS)
         assert solved.steps is not None
         assert judge(problem, limits, solved.steps).verdict == "holds"
 
 
-@pytest.mark.parametrize("method", ["paper-scip", "paper-highs", "retention-cpsat"])
-def test_no_plan_is_said_so(method: str) -> None:
+def test_no_plan_is_said_so() -> None:
     problem, _, order = _tight(1, 0.0)
-    solved = _solve(method, problem, Limits(100_000), order)
+    solved = METHODS["poet-paper"](problem, Limits(100_000), order, SECONDS)
     assert solved.status == "infeasible"
     assert solved.steps is None
-
-
-def test_size_is_known_before_the_program_is_built() -> None:
-    problem, limits, order = _tight(3, 0.4, layers=12)
-    built = len(paper_form(problem, limits, order).model.cost)
-    assert 0.8 * built <= estimate_size(problem, order) <= 1.5 * built
 
 
 def test_a_process_that_fails_says_why() -> None:
@@ -184,10 +158,10 @@ def test_tidy_drops_what_nothing_reads_and_keeps_the_rest() -> None:
     fetch = [Step(Action.PAGE_IN_START, "v0"), Step(Action.PAGE_IN_END, "v0")]
     recomputable = next(node.name for node in problem.graph.nodes if node.recomputable)
     useless = [*plain, Step(Action.COMPUTE, recomputable, 1), *move]
-    assert tidy(problem, useless) == plain
-    assert tidy(problem, [*plain, *fetch]) == plain
+    assert tidied(problem, useless) == plain
+    assert tidied(problem, [*plain, *fetch]) == plain
     useful = [plain[0], *move, *fetch, *plain[1:]]
-    assert tidy(problem, useful) == tuple(useful)
+    assert tidied(problem, useful) == tuple(useful)
     assert simulate(problem, useful).page_in_bytes > 0
 
 
@@ -200,22 +174,6 @@ def test_judge_tells_late_plans_from_large_ones() -> None:
     prediction = judge(problem, Limits(), steps).prediction
     assert prediction is not None
     assert prediction.energy_joules == pytest.approx(Prices(problem).base)
-
-
-def test_models_reach_the_solver_as_they_are() -> None:
-    from pyscipopt import Model
-
-    model = LinearModel()
-    items = [model.choice(-value) for value in (6.0, 5.0, 4.0)]
-    rest = model.level(0.5)
-    model.at_most(dict(zip(items, (5.0, 4.0, 3.0), strict=True)), 7.5)
-    model.equal({items[0]: 1.0, rest: -2.0}, 0.0)
-    scip = Model()
-    scip.hideOutput()
-    read_mps(scip, model)
-    scip.optimize()
-    assert scip.getObjVal() == pytest.approx(-9.0)
-    assert sum(variable.vtype() != "CONTINUOUS" for variable in scip.getVars()) == 3
 
 
 def test_time_to_a_gap_is_that_of_the_first_point_within_it() -> None:

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
 
-from benchmark.horizon import find_horizon
 from benchmark.prices import Prices, can_page
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.scheduling.baselines.horizon import find_horizon
 from poet_onnx.scheduling.liveness import build_instance
 
 State = tuple[int, int, int]

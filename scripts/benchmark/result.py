@@ -17,13 +17,11 @@ class Effort:
     Attributes:
         time_limit_seconds: of the solver.
         gap: (energy - bound) / energy that is asked for.
-        threads: that a method may use; SCIP uses one.
         seed: of the solver's random numbers.
     """
 
     time_limit_seconds: float = 60.0
     gap: float = 0.01
-    threads: int = 2
     seed: int = 0
 
 

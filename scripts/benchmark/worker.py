@@ -1,18 +1,21 @@
 """One method on one problem in a process of its own: `python -m benchmark.worker METHOD IN OUT`.
 
-Solvers that clash are never loaded together, a method that does not stop can be stopped, and none profits from what
-another one left in memory. IN holds a pickled (problem, limits, order, effort), OUT gets a pickled `Solved`; both are
-files that the parent process makes for this purpose alone.
+A method that does not stop can be stopped, and none profits from what another one left in memory. IN holds a pickled
+(problem, limits, order, effort), OUT gets a pickled `Solved`; both are files that the parent process makes for this
+purpose alone.
 """
 
 from __future__ import annotations
 
-import importlib
 import pickle
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
+from benchmark.ours import solve_ours
+from benchmark.published import PUBLISHED, solve_published
+from benchmark.quick import solve_quick
 from benchmark.result import Effort, Solved
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -26,27 +29,19 @@ class Solver(Protocol):
         ...
 
 
-METHODS: dict[str, tuple[str, str]] = {
-    "ours": ("benchmark.ours", "solve_ours"),
-    "quick": ("benchmark.quick", "solve_quick"),
-    "paper-scip": ("benchmark.paper_scip", "solve_paper_scip"),
-    "paper-highs": ("benchmark.paper_highs", "solve_paper_highs"),
-    "retention-cpsat": ("benchmark.retention_cpsat", "solve_retention"),
+METHODS: dict[str, Solver] = {
+    "ours": solve_ours,
+    "quick": solve_quick,
+    **{method: partial(solve_published, method) for method in PUBLISHED},
 }
-"""Module and function of every method, by the name that --methods takes."""
-
-
-def solver(method: str) -> Solver:
-    """Return a method's function; only now is its module, with its solver, loaded."""
-    module, function = METHODS[method]
-    return cast("Solver", getattr(importlib.import_module(module), function))
+"""By the name that --methods takes."""
 
 
 def main(arguments: list[str]) -> int:
     """Solve the problem of a file and write the answer to another."""
     method, source, target = arguments
     problem, limits, order, effort = pickle.loads(Path(source).read_bytes())
-    solved = solver(method)(problem, limits, order, effort)
+    solved = METHODS[method](problem, limits, order, effort)
     Path(target).write_bytes(pickle.dumps(solved))
     return 0
 

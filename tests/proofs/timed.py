@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from benchmark.horizon import find_horizon
 from random_graphs import random_dag
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
@@ -15,6 +14,7 @@ from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
+from poet_onnx.scheduling.baselines.horizon import find_horizon
 from poet_onnx.scheduling.deadline import relaxed_timing
 from poet_onnx.scheduling.liveness import build_instance
 from poet_onnx.scheduling.model import formulate

@@ -5,7 +5,8 @@ the articulation points of Chen et al. (2016) and of the "AP" baselines of Check
 value that is read over more than half of the forward pass, such as an attention mask, is not counted: it stays in RAM.
 Nor is one that is made of resident tensors alone, such as a transposed weight: it is made again where it is missing.
 Where such cuts leave more than half of the nodes in one stage (a U-Net), every node is a stage, and all that crosses
-is its checkpoint: Checkmate's "linearized" baselines. The backward pass keeps its order. Before a node of it that
+is its checkpoint: Checkmate's "linearized" baselines. The forward pass ends with the loss; an update that stands before
+it belongs to the stage where it stands. The backward pass keeps its order. Before a node of it that
 misses a value, the value's stage is run again.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
+from poet_onnx.graph import Phase
 from poet_onnx.scheduling.baselines.horizon import find_horizon
 from poet_onnx.scheduling.baselines.outcome import CannotError
 from poet_onnx.scheduling.baselines.tape import Tape
@@ -107,7 +109,7 @@ def chain_of(instance: Instance) -> Chain:
     Raises:
         CannotError: if the forward pass is less than two nodes.
     """
-    turn = next((p for p, node in enumerate(instance.nodes) if node.phase.value != "forward"), len(instance.nodes))
+    turn = 1 + max((p for p, node in enumerate(instance.nodes) if node.phase is Phase.FORWARD), default=0)
     if turn < 2:
         raise CannotError("The forward pass is less than two nodes, and no chain.")
     last_read = [max((use for use in uses if use < turn), default=-1) for uses in instance.uses]

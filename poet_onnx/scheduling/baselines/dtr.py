@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from poet_onnx.scheduling.baselines.horizon import find_horizon
+from poet_onnx.scheduling.baselines.neighborhoods import Components, Directed, Local
 from poet_onnx.scheduling.baselines.outcome import CannotError, Task
 from poet_onnx.scheduling.baselines.tape import Tape
 
@@ -29,125 +30,28 @@ _TINY = 1e-12
 
 def offer(task: Task) -> str:
     """Offer what h_DTR makes of the budget."""
-    return _offered(task, _Directed)
+    return _offered(task, Directed)
 
 
 def offer_eq(task: Task) -> str:
     """Offer what h_DTR^eq makes of the budget."""
-    return _offered(task, _Components)
+    return _offered(task, Components)
 
 
 def offer_local(task: Task) -> str:
     """Offer what h_DTR^local makes of the budget."""
-    return _offered(task, _Local)
+    return _offered(task, Local)
 
 
-def _offered(task: Task, neighbors: Callable[[_Machine], _Local]) -> str:
+def _offered(task: Task, neighbors: Callable[[Machine], Local]) -> str:
     for budget_bytes in task.budgets():
-        machine = _Machine(task, budget_bytes, neighbors)
+        machine = Machine(task, budget_bytes, neighbors)
         machine.run_all()
         task.offer(tuple(machine.tape.steps))
     return "What it evicts keeps the budget, but not the other limits."
 
 
-class _Local:
-    """What is away beside a value: nothing is looked at."""
-
-    def __init__(self, machine: _Machine) -> None:
-        self.machine = machine
-
-    def left(self, value: int) -> None:
-        """Take note that a value has left."""
-
-    def came(self, value: int) -> None:
-        """Take note that a value is about to be made again."""
-
-    def seconds(self, value: int) -> float:
-        """Return the seconds of making what is away beside a value."""
-        return 0.0
-
-
-class _Directed(_Local):
-    """The neighborhood e*, found by walking, and kept until something in it changes."""
-
-    def __init__(self, machine: _Machine) -> None:
-        super().__init__(machine)
-        self._known: dict[int, float] = {}
-
-    def left(self, value: int) -> None:
-        self._forget(value)
-
-    def came(self, value: int) -> None:
-        self._forget(value)
-
-    def _forget(self, value: int) -> None:
-        for next_to in (self.machine.parents, self.machine.children):
-            for other in self._walk(value, next_to, also_present=True):
-                self._known.pop(other, None)
-
-    def seconds(self, value: int) -> float:
-        if value not in self._known:
-            machine = self.machine
-            makers = {
-                machine.maker[other]
-                for next_to in (machine.parents, machine.children)
-                for other in self._walk(value, next_to)
-            }
-            self._known[value] = sum(machine.cost[maker] for maker in makers - {machine.maker[value]})
-        return self._known[value]
-
-    def _walk(
-        self, value: int, next_to: Callable[[int], Iterator[int]], *, also_present: bool = False
-    ) -> Iterator[int]:
-        """Yield the values away that are reached through values away; those present at their border, too, if asked."""
-        away, seen, stack = self.machine.away, {value}, [value]
-        while stack:
-            for other in next_to(stack.pop()):
-                if other not in seen:
-                    seen.add(other)
-                    if other in away:
-                        stack.append(other)
-                        yield other
-                    elif also_present:
-                        yield other
-
-
-class _Components(_Local):
-    """The relaxed neighborhood: components of what is away, by union-find."""
-
-    def __init__(self, machine: _Machine) -> None:
-        super().__init__(machine)
-        self._parent: dict[int, int] = {}
-        self._sum: dict[int, float] = {}
-
-    def left(self, value: int) -> None:
-        machine = self.machine
-        self._parent[value], self._sum[value] = value, machine.cost[machine.maker[value]]
-        for other in self._beside(value):
-            root, own = self._root(other), self._root(value)
-            if root != own:
-                self._parent[root] = own
-                self._sum[own] += self._sum.pop(root)
-
-    def came(self, value: int) -> None:
-        # The value stays where others look for their root, and only its cost is taken out.
-        machine = self.machine
-        self._sum[self._root(value)] -= machine.cost[machine.maker[value]]
-
-    def seconds(self, value: int) -> float:
-        return sum(self._sum[root] for root in {self._root(other) for other in self._beside(value)})
-
-    def _beside(self, value: int) -> list[int]:
-        machine = self.machine
-        return [other for near in (machine.parents, machine.children) for other in near(value) if other in machine.away]
-
-    def _root(self, value: int) -> int:
-        while self._parent[value] != value:
-            self._parent[value] = value = self._parent[self._parent[value]]
-        return value
-
-
-class _Machine:
+class Machine:
     """A runtime that runs nodes within a budget.
 
     Attributes:
@@ -156,7 +60,7 @@ class _Machine:
         maker, cost: by value the node that makes it; by node its seconds.
     """
 
-    def __init__(self, task: Task, budget_bytes: int, neighbors: Callable[[_Machine], _Local]) -> None:
+    def __init__(self, task: Task, budget_bytes: int, neighbors: Callable[[Machine], Local]) -> None:
         self.task, self.instance, self.budget_bytes = task, task.instance, budget_bytes
         instance = self.instance
         self.tape, self.maker, self.cost = Tape(instance), instance.producer, instance.seconds

@@ -21,7 +21,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.baselines.horizon import Horizon, find_horizon
 from poet_onnx.scheduling.baselines.linear import LinearModel
 from poet_onnx.scheduling.liveness import Instance
-from poet_onnx.simulate.versions import TOKEN_BYTES
+from poet_onnx.simulate import versions
 
 SCALE = 1000.0
 """The base energy, and the budget, in the units that SCIP sees."""
@@ -168,7 +168,7 @@ def _add_memory_rows(form: PaperForm, stage: int, unit: float) -> None:
     """Add U of one stage: the bytes at its start and while each of its nodes runs."""
     instance, model = form.instance, form.model
     level: dict[int, float] = {}
-    tables = ((form.held, None), (form.stored, TOKEN_BYTES), (form.leaving, TOKEN_BYTES))
+    tables = ((form.held, None), (form.stored, versions.TOKEN_BYTES), (form.leaving, versions.TOKEN_BYTES))
     for value, size in enumerate(instance.sizes):
         for table, size_bytes in tables:
             if (stage, value) in table:
