@@ -6,8 +6,8 @@ value that is read over more than half of the forward pass, such as an attention
 Nor is one that is made of resident tensors alone, such as a transposed weight: it is made again where it is missing.
 Where such cuts leave more than half of the nodes in one stage (a U-Net), every node is a stage, and all that crosses
 is its checkpoint: Checkmate's "linearized" baselines. The forward pass ends with the loss; an update that stands before
-it belongs to the stage where it stands. The backward pass keeps its order. Before a node of it that
-misses a value, the value's stage is run again.
+it belongs to the stage where it stands. The backward pass keeps its order. Before a node of it that misses a value, the
+value's stage is run again.
 """
 
 from __future__ import annotations
