@@ -93,7 +93,11 @@ def _body(node: ir.Node, types: Mapping[str, TensorType], version: int) -> ir.Fu
         if not versions:
             return None
         written = schema.get_function_with_opset_version(max(versions))
-    body = ir.serde.deserialize_function(onnx.FunctionProto.FromString(written))
+    proto = onnx.FunctionProto.FromString(written)
+    del proto.output[len(node.outputs) :]  # those that nobody wants may have no maker
+    if not {name for each in proto.node for name in each.output}.issuperset(proto.output):
+        return None
+    body = ir.serde.deserialize_function(proto)
     body.opset_imports[""] = version
     return body
 

@@ -111,7 +111,11 @@ def _forward(case: Case, arrays: Mapping[str, Array], weights: Array) -> onnx.Mo
 
 
 def _bare(model: ir.Model) -> ir.Model:
-    """Return a model that returns the gradients themselves: accumulators take single precision alone."""
+    """Return a model that returns the gradients themselves: accumulators take single precision alone.
+
+    onnxruntime-training ends at opset 21. What is newer has been expanded by operators that mean the same there.
+    """
+    model.opset_imports[""] = min(21, model.opset_imports[""])
     graph = model.graph
     for node in list(graph):
         if node.op_type == "InPlaceAccumulatorV2":

@@ -65,13 +65,30 @@ def test_an_exported_network_has_the_gradients_of_torch(cell: str, tmp_path: Pat
     [
         ("RNN", 'activations = ["Relu"]', "x, w, r", "its activations are not the default ones"),
         ("RNN", "clip = 1.0", "x, w, r", "it has the attribute clip"),
-        ("RNN", "", 'x, w, r, "", lengths', "it reads sequence_lens"),
     ],
 )
 def test_what_is_not_expanded_is_refused_by_name(kind: str, attributes: str, inputs: str, message: str) -> None:
     given = f"hidden_size = 4{', ' if attributes else ''}{attributes}"
     text = f"g (float[3, 2, 5] x) => (float[1, 2, 4] y) {{ skipped, y = {kind} <{given}> ({inputs}) }}"
-    arrays = {"w": random(1, 4, 5), "r": random(1, 4, 4), "lengths": np.array([3, 2], np.int32)}
-    model = parse(text, {name: array for name, array in arrays.items() if name in inputs})
+    model = parse(text, {"w": random(1, 4, 5), "r": random(1, 4, 4)})
     with pytest.raises(InputError, match=message):
         poet_onnx.train_graph(model, loss="mse")
+
+
+def test_a_frozen_layer_with_nothing_to_train_before_it_stays() -> None:
+    torch.manual_seed(0)
+    module, x, labels = Classifier("GRU"), random(STEPS, BATCH, WIDTH), np.array([1, 3])
+    with quiet():
+        forward = export_forward(module, {"x": torch.tensor(x)})
+    made = poet_onnx.train_graph(forward, train="scores.*")
+    assert [node.op_type for node in made.training.graph].count("GRU") == 2
+    found, gradients = step(made, x=x, labels=labels)
+    expected = functional.cross_entropy(module(torch.tensor(x)), torch.tensor(labels))
+    expected.backward()
+    assert found == pytest.approx(expected.item(), rel=1e-5)
+    for name, gradient in gradients.items():
+        exact = module.get_parameter(name).grad
+        assert exact is not None
+        np.testing.assert_allclose(gradient, exact.numpy(), rtol=1e-4, atol=1e-6)
+    rewritten = poet_onnx.rewrite(made.training, device="a72", target="stock", optimizer="sgd", paging=False)
+    assert [node.op_type for node in rewritten.model.graph].count("GRU") == 2

@@ -48,7 +48,7 @@ def differentiate(model: ir.Model, loss: str, parameters: Sequence[str]) -> ir.M
     graph = model.graph
     trained = take_parameters(graph, parameters)
     _keep_outputs(graph, [_loss(graph, loss)])
-    numbers = prepare_forward(model)
+    numbers = prepare_forward(model, trained)
     inferred = infer(model)
     seed = _loss(graph, loss)
     if seed.producer() is None or inferred.types[loss].dtype not in REAL or inferred.types[loss].elements != 1:

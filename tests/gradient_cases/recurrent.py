@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
+import numpy as np
 import torch
 from gradient_case import Case
 from torch import nn
@@ -48,7 +50,7 @@ def _case(kind: str, direction: str, result: str, *, bias: bool, initial: bool) 
         y, last = torch.func.functional_call(layer, weights, arguments)
         if result == "Y":
             y = y.flip(0) if direction == "reverse" else y
-            return y.reshape(STEPS, BATCH, directions, HIDDEN).transpose(1, 2)
+            return y.reshape(*x.shape[:2], directions, HIDDEN).transpose(1, 2)
         return last if kind != "LSTM" else last[0 if result == "Y_h" else 1]
 
     outputs = {"Y": "y", "Y_h": "skipped, y", "Y_c": "skipped, other, y"}[result]
@@ -74,12 +76,30 @@ def _resets_before(backward: bool, x: torch.Tensor, w: torch.Tensor, r: torch.Te
     return torch.stack(states[::-1] if backward else states)[:, None]
 
 
+def _within(kind: str, result: str) -> Case:
+    """Return a case of sequences of different lengths: torch runs one after the other."""
+    whole = _case(kind, "bidirectional", result, bias=True, initial=False)
+    lengths = np.array([STEPS, 3], np.int32)
+
+    def run(x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        runs = [whole.torch(x[:length, [row]], *rest[:-1]) for row, length in enumerate(lengths)]
+        if result == "Y":
+            runs = [torch.cat([each, each.new_zeros(STEPS - len(each), *each.shape[1:])]) for each in runs]
+        return torch.cat(runs, dim=-2)
+
+    text = whole.nodes.replace(", b)", ", b, lengths)")
+    return replace(
+        whole, name=f"{whole.name} of several lengths", nodes=text, torch=run, constants={"lengths": lengths}
+    )
+
+
 CASES = [
     _case(kind, direction, result, bias=more, initial=more)
     for kind, direction, result, more in product(
         GATES, ("forward", "reverse", "bidirectional"), ("Y", "Y_h"), (False, True)
     )
 ]
+CASES += [_within("GRU", "Y"), _within("GRU", "Y_h"), _within("LSTM", "Y"), _within("LSTM", "Y_c")]
 CASES.append(_case("LSTM", "forward", "Y_c", bias=True, initial=True))
 CASES += [
     Case(

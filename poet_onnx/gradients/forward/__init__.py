@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from poet_onnx.gradients.forward.elimination import drop_idle_nodes
@@ -17,7 +19,7 @@ from poet_onnx.passes.normalize import FoldConstants, FoldShapes, InlineFunction
 __all__ = ["prepare_forward"]
 
 
-def prepare_forward(model: ir.Model) -> Numbers:
+def prepare_forward(model: ir.Model, trained: Sequence[ir.Value]) -> Numbers:
     """Bring a forward model into the form that is differentiated, and return the numbers of its nodes.
 
     Functions are inlined, shapes and constants folded; layer normalization and Gelu become one node each; nodes that do
@@ -25,13 +27,14 @@ def prepare_forward(model: ir.Model) -> Numbers:
 
     Args:
         model: with its loss; changed in place.
+        trained: parameters, which are inputs of the graph.
 
     Raises:
         InputError: the model cannot be differentiated.
     """
     graph = model.graph
     Normalization(InlineFunctions(), FoldConstants(), NameNodes())(model)
-    expand_recurrent(model)
+    expand_recurrent(model, trained)
     while ExpandFunctions(_has_only_a_body)(model).modified:
         Normalization(FoldConstants(), NameNodes())(model)
     numbers = Numbers(graph)

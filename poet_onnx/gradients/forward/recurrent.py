@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -21,8 +23,6 @@ def refusal(node: ir.Node, opset: int) -> str | None:
     directions = 2 if given.get("direction") == "bidirectional" else 1
     if opset < 13:
         return "recurrent layers need opset 13 or later"
-    if len(node.inputs) > 4 and node.inputs[4] is not None:
-        return "it reads sequence_lens"
     if len(node.inputs) > 7 and node.inputs[7] is not None:
         return "it has peepholes"
     for name in ("clip", "input_forget", "layout"):
@@ -34,10 +34,21 @@ def refusal(node: ir.Node, opset: int) -> str | None:
     return None
 
 
-def expand_recurrent(model: ir.Model) -> None:
-    """Replace every GRU, LSTM and RNN that can be expanded by the operators of its time steps."""
+def expand_recurrent(model: ir.Model, trained: Iterable[ir.Value]) -> None:
+    """Replace every GRU, LSTM and RNN that gradients go through, and that can be, by the operators of its time steps.
+
+    Args:
+        model: changed in place.
+        trained: parameters; a layer that none of them leads to stays as it is.
+    """
     opset = model.opset_imports.get("", 1)
-    nodes = [node for node in model.graph if node.domain in ONNX_DOMAINS and node.op_type in GATES]
+    moving = set(trained)
+    nodes = []
+    for node in model.graph:
+        if moving.intersection(value for value in node.inputs if value is not None):
+            moving.update(node.outputs)
+            if node.domain in ONNX_DOMAINS and node.op_type in GATES:
+                nodes.append(node)
     nodes = [node for node in nodes if refusal(node, opset) is None]
     if nodes:
         inferred = infer(model)
@@ -96,13 +107,17 @@ class _Layer(Pen):
             sizes = [2 * self.hidden, self.hidden]
             again_parts = self._split(again, sizes, 1)
             shift_parts = list(self._split(shift, sizes, 0)) if shift is not None else [None, None]
-        slices = self._split(inputs, [1] * self.steps, 0)
+        slices = list(enumerate(self._split(inputs, [1] * self.steps, 0)))
         backward = self.attributes.get("direction") == "reverse" or number == 1
         states: list[ir.Value] = []
-        for part in reversed(slices) if backward else slices:
+        for place, part in reversed(slices) if backward else slices:
             now = self._reshape(part, self.batch, width)
-            state, memory = self._step(now, state, memory, again_parts, shift_parts)
-            states.append(self._reshape(state, 1, 1, self.batch, self.hidden))
+            old, made = (state, memory), self._step(now, state, memory, again_parts, shift_parts)
+            result = state = made[0]
+            memory = made[1]
+            if self.has(4):
+                state, memory, result = self._within(place, old, made)
+            states.append(self._reshape(result, 1, 1, self.batch, self.hidden))
         ordered = states[::-1] if backward else states
         last = self._reshape(state, 1, self.batch, self.hidden)
         return [self.op("Concat", *ordered, axis=0), last, self._reshape(memory, 1, self.batch, self.hidden)]
@@ -130,6 +145,16 @@ class _Layer(Pen):
             recalled = self._affine(self.op("Mul", reset, state), again[1], shift[1])
         new = self.op("Tanh", self.op("Add", new, recalled))
         return self.op("Add", new, self.op("Mul", update, self.op("Sub", state, new))), memory
+
+    def _within(
+        self, place: int, old: tuple[ir.Value, ir.Value], new: tuple[ir.Value, ir.Value]
+    ) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Return state, memory and result of a step: behind the end of its sequence a row stays, and gives zeros."""
+        step = self.constant(np.array(place, np.int32))
+        inside = self._reshape(self.op("Less", step, self.input(4)), self.batch, 1)
+        state = self.op("Where", inside, new[0], old[0])
+        memory = new[1] if new[1] is old[1] else self.op("Where", inside, new[1], old[1])
+        return state, memory, self.op("Where", inside, new[0], self._initial(None))
 
     def _affine(self, value: ir.Value, weights: ir.Value, bias: ir.Value | None) -> ir.Value:
         product = self.op("MatMul", value, weights)
