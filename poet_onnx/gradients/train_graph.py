@@ -26,6 +26,7 @@ from poet_onnx.gradients.parameters import Parameters, find_parameters, fold_tra
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.graph.extract import check_derivative, is_step
 from poet_onnx.graph.extract.contents import constant_array
+from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.lowering.site import list_nodes
@@ -156,6 +157,7 @@ def train_graph(
         warnings.append(sentence)
         warn_user(sentence)
 
+    _warn_of_bernoulli(forward.graph, warn)
     set_modes(forward.graph, frozen_batch_norm, warn)
     chosen, adapters = _chosen(forward, _patterns(train), _patterns(freeze) or (), lora, warn)
     fix = [FixDims(dims)] if dims else []
@@ -215,6 +217,16 @@ def _check_forward(model: ir.Model) -> None:
         raise InputError(
             f"Control flow and quantized operators cannot be differentiated: {list_nodes(found)}."
             " Export the model with fixed shapes and unrolled loops, before it is quantized."
+        )
+
+
+def _warn_of_bernoulli(graph: ir.Graph, warn: Callable[[str], None]) -> None:
+    """Warn of draws that come out the other way round: the body that ONNX gives the operator compares so."""
+    nodes = [node.name for node in graph if node.op_type == "Bernoulli" and node.domain in ONNX_DOMAINS]
+    if nodes:
+        warn(
+            f"'{nodes[0]}' (Bernoulli) is 1 with probability 1 - p, not p, in ONNX Runtime (1.19.2 and 1.31.1 alike):"
+            " compare uniform numbers with p instead, in torch as rand_like(p) < p."
         )
 
 
