@@ -52,8 +52,8 @@ def check_training(model: ir.Model) -> None:
             return
     if any(node.op_type in _OPTIMIZERS for node in model.graph):
         raise InputError(
-            "The model is the optimizer of onnxruntime-training alone: give the training_model.onnx beside it;"
-            " --optimizer adds an update."
+            "The model computes no gradients, it is the optimizer of onnxruntime-training alone: give the"
+            " training_model.onnx beside it; --optimizer adds an update."
         )
     raise InputError(f"The model computes no gradients, only the forward pass: {MAKE_TRAINING}.")
 
