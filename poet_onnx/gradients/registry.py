@@ -13,6 +13,9 @@ from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 
 Rule: TypeAlias = Callable[[Site], None]
 
+STOPS_GRADIENT = "poet.stop_gradient"
+"""Key in the metadata of a node through which no gradient flows, whatever its operator."""
+
 
 @dataclass(frozen=True)
 class Gradient:
@@ -57,6 +60,8 @@ def without_gradient(*op_types: str, domain: str = "") -> None:
 
 def gradient(node: ir.Node) -> Gradient | None:
     """Return how a node is differentiated, or None if nobody has said."""
+    if STOPS_GRADIENT in node.metadata_props:
+        return Gradient(None)
     domain = "" if node.domain in ONNX_DOMAINS else node.domain
     found = _GRADIENTS.get((domain, node.op_type))
     if found is None and not domain:  # ONNX Runtime knows some of its own operators under ONNX's domain, too
