@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from poet_onnx import torch as torch
     from poet_onnx.errors import (
         CheckFailedError,
         InfeasibleError,
@@ -73,6 +74,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for."""
+    if name == "torch":
+        return import_module(f"{__name__}.torch")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

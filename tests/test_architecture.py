@@ -32,7 +32,7 @@ STAGES = [
     {"training.outputs", "training.inference", "training.adapter_merging", "gradients.train_graph"},
     {"rewriting"},
     {"ops", "runtime", "verification", "profiler", "training"},
-    {"reporting"},
+    {"reporting", "torch"},
     {"cli", "olive"},
     {"__main__"},
 ]

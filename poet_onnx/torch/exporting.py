@@ -1,0 +1,138 @@
+"""From a torch module to the files that train it, in one call."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from glob import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.gradients.losses import parse_loss
+from poet_onnx.gradients.paths import find_paths
+from poet_onnx.graph.shapes import infer
+from poet_onnx.passes.normalize import FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
+from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
+from poet_onnx.torch.tracing import frozen_batch_norm, trace
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A module's training step, written to files.
+
+    Attributes:
+        model: path of the rewritten training graph.
+        parameters: path of the parameters' values.
+        evaluation: path of the evaluation graph.
+        forward: the forward model that they were made of.
+        result: what was planned and written.
+    """
+
+    model: Path
+    parameters: Path
+    evaluation: Path
+    forward: ir.Model
+    result: RewriteResult
+
+
+def export(
+    module: nn.Module,
+    example_inputs: Any,
+    path: str | os.PathLike[str],
+    *,
+    loss: str = "cross-entropy",
+    exporter: str = "dynamo",
+    opset: int | None = None,
+    train: str | Sequence[str] | None = None,
+    freeze: str | Sequence[str] = (),
+    replace: bool = True,
+    **options: Any,
+) -> Exported:
+    """Export a module, make its training graph, rewrite that for a device, and write it with its parameters.
+
+    The module stays as it is: its modes, its running statistics, torch's random state. Layers in training mode train;
+    those in eval mode keep to their running statistics and drop nothing, but their weights are trained, as in torch.
+    Parameters that require no gradient are frozen. Names are those of `state_dict`.
+
+    Args:
+        module: on any device of torch.
+        example_inputs: one batch of the size to train with: a tensor, a sequence of arguments, or a mapping of keyword
+            arguments. Sizes are fixed to its own; what is no tensor is the same in every step.
+        path: of the rewritten model. As `rewrite` does, `net.onnx` gets `net.safetensors` and `net.eval.onnx` beside.
+        loss: as for `train_graph`. An output has the name that the module gives it in a dictionary; otherwise the only
+            one is "output", and of several the first "output_0".
+        exporter: "dynamo", which needs onnxscript, or "legacy", the one of TorchScript.
+        opset: of ONNX; default 18 for dynamo, 17 for legacy.
+        train: patterns of names of the parameters that are trained, of those that require a gradient; default all.
+        freeze: patterns of names of those that are not.
+        replace: whether files of these names may be replaced.
+        options: the other keyword arguments of `rewrite`, such as device, ram_budget and target.
+
+    Raises:
+        InputError: if the module cannot be exported or differentiated, or an argument cannot be used.
+        InfeasibleError: if no plan keeps to the limits.
+        LimitReachedError: if the time limit came before any plan was found.
+        CheckFailedError: if a check of ours did not hold.
+    """
+    chosen = _chosen(module, train, freeze)
+    forward = trace(module, example_inputs, exporter=exporter, opset=opset)
+    result = rewrite(
+        forward,
+        loss=loss,
+        train=[escape(name) for name in _leading(forward, loss, chosen, strict=train is not None)],
+        frozen_batch_norm=frozen_batch_norm(forward),
+        **options,
+    )
+    model, parameters, evaluation = result.save(path, replace=replace)
+    return Exported(model, parameters, evaluation, forward, result)
+
+
+def _chosen(module: nn.Module, train: str | Sequence[str] | None, freeze: str | Sequence[str]) -> list[str]:
+    """Return the names of the parameters that are to be trained."""
+    trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    wanted, unwanted = _patterns("*" if train is None else train), _patterns(freeze)
+    for pattern in (*wanted, *unwanted):
+        if not any(fnmatchcase(name, pattern) for name in trainable):
+            shown = ", ".join(trainable[:6]) or "none"
+            raise InputError(f"No parameter that requires a gradient is named '{pattern}'; the module has {shown}.")
+    found = [name for name in trainable if _matches(name, wanted) and not _matches(name, unwanted)]
+    if not found:
+        raise InputError("Nothing is left to train: all parameters are frozen.")
+    return found
+
+
+def _patterns(given: str | Sequence[str]) -> Sequence[str]:
+    return [given] if isinstance(given, str) else given
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _leading(forward: ir.Model, loss: str, names: Sequence[str], *, strict: bool) -> list[str]:
+    """Return the parameters that lead to the loss; warn of others, which torch gives no gradient, either."""
+    model = forward.clone()
+    Normalization(InlineFunctions(), NameNodes(), FoldConstants(), WriteShapes())(model)
+    graph, output = model.graph, parse_loss(loss).output
+    target = next((value for value in graph.outputs if output in (None, value.name)), None)
+    candidates = [graph.initializers[name] for name in names if name in graph.initializers]
+    if target is None:  # a refusal follows that names the outputs
+        return [value.name or "" for value in candidates if value.uses()]
+    found = find_paths(graph, target, candidates, infer(model).types).values
+    leading = [value.name or "" for value in candidates if value in found]
+    astray = [name for name in names if name not in leading]
+    sentence = f"No gradient of '{target.name}' leads to {', '.join(map(repr, astray[:6]))}"
+    if not leading or (astray and strict):
+        raise InputError(f"{sentence}: train others.")
+    if astray:
+        warnings.warn(f"{sentence}, which will not be trained.", PoetWarning, stacklevel=3)
+    return leading

@@ -1,0 +1,97 @@
+"""Where torch stops gradients (`detach`, `no_grad`): exporters forget it; here it is marked."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from poet_onnx.gradients.registry import STOPS_GRADIENT
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+DOMAIN, OPERATOR = "poet_onnx", "stop_gradient"
+"""Of the operator that stands in a trace for a tensor that is not to have a gradient."""
+
+
+def marked() -> AbstractContextManager[Any]:
+    """Return a context in which a tensor that torch gives no gradient goes through the operator of this module."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils import _pytree as pytree
+
+    stop = operator()
+    detaching = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
+
+    class Marking(TorchFunctionMode):
+        """Looks at each call of torch."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Mark the result of a call that cuts it off from what it is computed of."""
+            found = func(*args, **(kwargs or {}))
+            if func not in detaching and torch.is_grad_enabled():
+                return found
+            if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.requires_grad:
+                return found
+            given = pytree.tree_leaves((args, kwargs))
+            if any(isinstance(each, torch.Tensor) and each.requires_grad for each in given):
+                return stop(found)
+            return found
+
+    return Marking()
+
+
+@functools.cache
+def operator() -> Any:
+    """Return the operator, registered with torch: its result is its input."""
+    import torch
+
+    @torch.library.custom_op(f"{DOMAIN}::{OPERATOR}", mutates_args=(), schema="(Tensor x) -> Tensor")
+    def stop_gradient(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @stop_gradient.register_fake
+    def _(x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    return stop_gradient
+
+
+def legacy_symbol() -> None:
+    """Tell torch's legacy exporter how the operator is written."""
+    import torch
+
+    def write(graph: Any, x: Any) -> Any:
+        return graph.op(f"{DOMAIN}::{OPERATOR}", x).setType(x.type())
+
+    torch.onnx.register_custom_op_symbolic(  # type: ignore[attr-defined]
+        f"{DOMAIN}::{OPERATOR}", write, 1
+    )
+
+
+def dynamo_table() -> dict[Any, Any]:
+    """Return for torch's dynamo exporter how the operator is written."""
+    import torch
+    from onnxscript import opset18
+
+    def write(x: Any) -> Any:
+        return opset18.Identity(x)
+
+    operator()
+    return {getattr(getattr(torch.ops, DOMAIN), OPERATOR).default: write}
+
+
+def mark_stops(model: ir.Model) -> None:
+    """Make the operator's nodes an Identity through which no gradient flows; changes the model."""
+    for node in model.graph:
+        origin = node.metadata_props.get("pkg.torch.onnx.fx_node", "")
+        if node.domain == DOMAIN:
+            node.domain, node.op_type = "", "Identity"
+        elif f"target=torch.ops.{DOMAIN}.{OPERATOR}." not in origin:
+            continue
+        node.metadata_props[STOPS_GRADIENT] = "1"
+    model.opset_imports.pop(DOMAIN, None)

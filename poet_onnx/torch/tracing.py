@@ -1,0 +1,143 @@
+"""From a module to a forward model: torch's exporters, in the modes in which the module's layers are."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir as ir
+
+from poet_onnx.choices import NONE
+from poet_onnx.errors import InputError
+from poet_onnx.graph.extract import plain_attributes
+from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.torch.calls import Call, wrap
+from poet_onnx.torch.naming import rename_outputs, restore_state
+from poet_onnx.torch.sequences import split_plainly
+from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops
+from poet_onnx.torch.untouched import untouched
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OPSETS = {"dynamo": 18, "legacy": 17}
+"""The exporters, and the opset that each writes unless another is wanted."""
+
+_TRAINS = "_native_batch_norm_legit_functional"
+"""What torch makes of a batch normalization that trains; the dynamo exporter writes it as for inference."""
+
+
+def trace(module: nn.Module, example_inputs: Any, *, exporter: str, opset: int | None) -> ir.Model:
+    """Return the forward model of a module, which stays as it is.
+
+    Every layer is exported in the mode in which it is. Shapes are those of the example. Parameters and buffers have
+    their names in `state_dict`, of tied ones the first.
+
+    Args:
+        module: what to export.
+        example_inputs: as for `poet_onnx.torch.export`.
+        exporter: one of `OPSETS`.
+        opset: of ONNX; None for the exporter's usual one.
+
+    Raises:
+        InputError: if the module cannot be exported.
+    """
+    if exporter not in OPSETS:
+        raise InputError(f"There is no exporter {exporter!r}: give one of {', '.join(OPSETS)}.")
+    with untouched(module), _quiet():
+        call = wrap(module, example_inputs)
+        try:
+            write = _dynamo if exporter == "dynamo" else _legacy
+            model = write(call, OPSETS[exporter] if opset is None else opset)
+        except Exception as error:  # exporters raise whatever a module's code raises
+            raise _refusal(module, exporter, error) from error
+    split_plainly(model)
+    mark_stops(model)
+    restore_state(model, module)
+    rename_outputs(model, call.outputs)
+    return model
+
+
+def frozen_batch_norm(model: ir.Model) -> str:
+    """Return which batch normalizations of a traced model keep to their statistics, as `train_graph` takes it."""
+    nodes = [node for node in model.graph if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS]
+    return ",".join(node.name or "" for node in nodes if not _trains(node)) or NONE
+
+
+def _trains(node: ir.Node) -> bool:
+    origin = f"{node.name} {node.metadata_props.get('pkg.torch.onnx.fx_node', '')}"
+    return bool(plain_attributes(node).get("training_mode", 0)) or _TRAINS in origin
+
+
+def _legacy(call: Call, opset: int) -> ir.Model:
+    import torch
+
+    legacy_symbol()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "forward.onnx")
+        torch.onnx.export(
+            call.wrapper,
+            tuple(call.inputs.values()),
+            path,
+            dynamo=False,
+            training=torch.onnx.TrainingMode.PRESERVE,
+            do_constant_folding=False,
+            opset_version=opset,
+            input_names=list(call.inputs),
+        )
+        return ir.from_proto(onnx.load(path))
+
+
+def _dynamo(call: Call, opset: int) -> ir.Model:
+    import torch
+
+    program = torch.onnx.export(
+        call.wrapper,
+        tuple(call.inputs.values()),
+        dynamo=True,
+        optimize=False,
+        verbose=False,
+        opset_version=opset,
+        input_names=list(call.inputs),
+        custom_translation_table=dynamo_table(),
+    )
+    assert program is not None
+    return program.model
+
+
+def _refusal(module: nn.Module, exporter: str, error: Exception) -> InputError:
+    if isinstance(error, ImportError):
+        return InputError(f"torch's {exporter} exporter needs a package that is not installed: {error}.")
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    lines = [line.strip() for line in str(root).splitlines() if line.strip()] or [type(root).__name__]
+    other = next(name for name in OPSETS if name != exporter)
+    return InputError(
+        f"torch's {exporter} exporter cannot export {type(module).__name__} ({type(root).__name__}: {lines[0]}):"
+        f" try exporter='{other}'."
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what exporters warn of and log: that they are old, or what else could be installed."""
+    from torch.backends import mha
+
+    logger = logging.getLogger("torch.onnx")
+    level, fast = logger.level, mha.get_fastpath_enabled()
+    logger.setLevel(logging.ERROR)
+    mha.set_fastpath_enabled(False)  # its operators are for inference alone
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        mha.set_fastpath_enabled(fast)
+        logger.setLevel(level)

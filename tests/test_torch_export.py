@@ -1,0 +1,250 @@
+"""From a torch module to files that train it, and back: `poet_onnx.torch`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_networks.others import Detached
+from torch_networks.sequences import Decoder
+
+import poet_onnx
+import poet_onnx.torch
+from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.gradients.registry import STOPS_GRADIENT
+
+EXPORTERS = ("legacy", "dynamo")
+OPTIONS: dict[str, Any] = {"device": "a72", "target": "stock", "optimizer": "sgd"}
+
+
+class Net(nn.Module):
+    """Batch normalizations of which one is in eval mode, dropout, a buffer, a count, a frozen and an unused layer."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(4), nn.BatchNorm2d(4)])
+        self.register_buffer("shift", torch.full((4, 1, 1), 0.5))
+        self.scores, self.unused = nn.Linear(4, 3), nn.Linear(2, 2)
+        self.dropout, self.calls = dropout, 0
+        self.second.requires_grad_(False)
+        self.train()
+        self.norms[1].eval()
+        with torch.no_grad():
+            self.norms[1].running_mean.copy_(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of each picture."""
+        self.calls += 1
+        self.last = x
+        x = torch.relu(self.norms[0](self.first(x)) + self.shift)
+        x = functional.dropout(self.norms[1](self.second(x)), self.dropout, self.training)
+        return self.scores(x.mean((2, 3)))
+
+
+def export(module: nn.Module, inputs: Any, folder: Path, exporter: str, **options: Any) -> poet_onnx.torch.Exported:
+    return poet_onnx.torch.export(module, inputs, folder / "net.onnx", exporter=exporter, **OPTIONS | options)
+
+
+@pytest.fixture
+def net() -> Net:
+    """Return a module."""
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.mark.filterwarnings("ignore:No gradient of 'output' leads to 'unused.weight'")
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_the_module_stays_and_trains_as_in_torch_and_gets_what_was_trained(
+    exporter: str, net: Net, tmp_path: Path
+) -> None:
+    x, labels = torch.randn(4, 2, 5, 5), torch.tensor([0, 1, 2, 0])
+    before, state, drawn = copy.deepcopy(net.state_dict()), dict(net.__dict__), torch.get_rng_state()
+    modes = [each.training for each in net.modules()]
+    made = export(net, x, tmp_path, exporter)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert ([each.training for each in net.modules()], net.__dict__) == (modes, state)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.eval.onnx", "net.onnx", "net.safetensors"]
+
+    session = poet_onnx.TrainingSession(
+        made.model, made.parameters, eval_model=made.evaluation, optimizer=poet_onnx.SGD(0.1)
+    )
+    trained = {name for name, each in net.named_parameters() if each.requires_grad and not name.startswith("unused")}
+    assert made.result.train_graph is not None
+    assert set(made.result.train_graph.values) == trained
+    assert [wanted.name for wanted in session.data_inputs] == ["x", "labels"]
+    other = copy.deepcopy(net)
+    losses = [session.step(x.numpy(), labels.numpy()) for _ in range(3)]
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for loss in losses:
+        optimizer.zero_grad()
+        expected = functional.cross_entropy(net(x), labels)
+        expected.backward()
+        optimizer.step()
+        assert loss == pytest.approx(expected.item(), rel=1e-5)
+    session.save_checkpoint(tmp_path / "later.safetensors")
+    for source in (session, tmp_path / "later.safetensors"):
+        poet_onnx.torch.load_trained(other, source)
+        for name, value in net.state_dict().items():
+            if (
+                "num_batches" not in name and "0.running_var" not in name
+            ):  # ONNX Runtime counts none, nor divides by n-1
+                torch.testing.assert_close(other.state_dict()[name], value, rtol=1e-4, atol=1e-6, msg=name)
+        other = copy.deepcopy(other)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_module_in_eval_mode_keeps_its_statistics_and_layers_of_equal_values(exporter: str, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.LayerNorm(3)).eval()
+    made = export(net, torch.randn(4, 3), tmp_path, exporter, loss="mse").result.train_graph
+    assert made is not None
+    assert list(made.values) == [name for name, _ in net.named_parameters()]
+    assert not {"Dropout"} & {node.op_type for node in made.training.graph}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_dropout_draws_anew_in_each_step(exporter: str, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.Linear(64, 2))
+    made = export(net, torch.ones(2, 8), tmp_path, exporter, loss="mse")
+    session = poet_onnx.TrainingSession(made.model, made.parameters, optimizer=poet_onnx.SGD(0.0))
+    losses = {session.step(np.ones((2, 8), np.float32), np.ones((2, 2), np.float32)) for _ in range(4)}
+    assert len(losses) == 4
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_tied_weights_are_one_parameter_and_stay_tied(exporter: str, tmp_path: Path) -> None:
+    decoder = Decoder(tied=True, layers=1)
+    made = export(decoder, torch.zeros(1, 8, dtype=torch.int64), tmp_path, exporter)
+    session = poet_onnx.TrainingSession(made.model, made.parameters, optimizer=poet_onnx.SGD(0.1))
+    assert "lm_head.weight" not in session.parameters
+    tokens = np.arange(8)[None]
+    session.step(tokens, tokens + 1)
+    poet_onnx.torch.load_trained(decoder, session)
+    assert decoder.lm_head.weight is decoder.embed_tokens.weight
+    assert np.array_equal(decoder.lm_head.weight.numpy(force=True), session.parameters["embed_tokens.weight"])
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_what_torch_detaches_has_no_gradient(exporter: str, tmp_path: Path) -> None:
+    x = torch.randn(3, 6)
+    made = export(Detached(), (x, x), tmp_path, exporter, loss="output:output")
+    stopped = [node.op_type for node in made.forward.graph if STOPS_GRADIENT in node.metadata_props]
+    assert stopped == ["Identity", "Identity"]
+
+
+class Nested(nn.Module):
+    """Takes and returns nested tensors, and computes its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, pair: tuple[Tensor, Tensor], *, scale: float, target: Tensor | None = None) -> dict[str, Any]:
+        """Return a loss and more."""
+        y = self.layer(pair[0] + pair[1]) * scale
+        assert target is not None
+        return {"loss": functional.mse_loss(y, target), "hidden": [y, None], "note": "text"}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_nested_inputs_and_outputs_have_names(exporter: str, tmp_path: Path) -> None:
+    given = {"target": torch.zeros(4, 2), "pair": (torch.ones(4, 3), torch.ones(4, 3)), "scale": 0.5}
+    made = export(Nested(), given, tmp_path, exporter, loss="output:loss")
+    assert sorted(value.name or "" for value in made.forward.graph.inputs) == ["pair_0", "pair_1", "target"]
+    assert [value.name for value in made.forward.graph.outputs] == ["loss", "hidden_0"]
+    session = poet_onnx.TrainingSession(made.model, made.parameters)
+    batch = {"pair_0": np.ones((4, 3), np.float32), "pair_1": np.zeros((4, 3), np.float32)}
+    assert session.step(batch | {"target": np.zeros((4, 2), np.float32)}) > 0
+
+
+def test_patterns_choose_among_what_requires_a_gradient(net: Net, tmp_path: Path) -> None:
+    made = export(net, torch.randn(4, 2, 5, 5), tmp_path, "legacy", train="norms.*", freeze=["*.bias"])
+    assert made.result.train_graph is not None
+    assert list(made.result.train_graph.values) == ["norms.0.weight", "norms.1.weight"]
+
+
+def test_what_does_not_lead_to_the_loss_is_warned_of(net: Net, tmp_path: Path) -> None:
+    with pytest.warns(PoetWarning, match="leads to 'unused.weight', 'unused.bias', which will not be trained"):
+        export(net, torch.randn(4, 2, 5, 5), tmp_path, "legacy")
+
+
+def raising(x: Tensor) -> Tensor:
+    raise RuntimeError("no such\nluck")
+
+
+@pytest.mark.filterwarnings("ignore:No gradient of 'output' leads to 'unused.weight'")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda given: given | {"exporter": "onnx"}, "There is no exporter 'onnx'"),
+        (lambda given: given | {"train": "second.*"}, "No parameter that requires a gradient is named 'second"),
+        (lambda given: given | {"freeze": "*"}, "Nothing is left to train"),
+        (lambda given: given | {"train": "unused.*"}, "leads to 'unused.weight', 'unused.bias': train others"),
+        (lambda given: given | {"loss": "mse:depth"}, "no output 'depth'"),
+        (lambda given: given | {"example_inputs": {"y": 1}}, "Net does not take these example inputs"),
+        (lambda given: given | {"example_inputs": 3.0}, "no tensor among the example inputs"),
+        (lambda given: given | {"device": "toaster"}, "toaster"),
+    ],
+)
+def test_refusals_say_what_is_wrong(
+    net: Net, tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]], message: str
+) -> None:
+    given = {"example_inputs": torch.randn(4, 2, 5, 5), "exporter": "legacy", **OPTIONS}
+    with pytest.raises(InputError, match=message):
+        poet_onnx.torch.export(net, path=tmp_path / "net.onnx", **change(given))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_the_module_is_one_sentence_and_the_module_stays(
+    net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net.scores, "forward", raising)
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(InputError, match=r"cannot export Net \(RuntimeError: no such\): try exporter='dynamo'"):
+        export(net, torch.randn(4, 2, 5, 5), tmp_path, "legacy")
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"scores.weight": np.zeros((3, 5), np.float32)}, r"'scores.weight' has shape \[3, 5\], but \[3, 4\] in Net"),
+        ({"scores.bias": np.ones(3, np.float32), "other": np.ones(3, np.float32)}, "Net has no 'other'"),
+        ({}, "nothing that was trained"),
+    ],
+)
+def test_values_of_another_module_are_refused_and_nothing_changes(
+    net: Net, values: dict[str, Any], message: str
+) -> None:
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(InputError, match=message):
+        poet_onnx.torch.load_trained(net, values)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_the_package_needs_no_torch_until_it_is_used() -> None:
+    import subprocess
+    import sys
+
+    program = "import sys; sys.modules['torch'] = None\nimport poet_onnx; print(poet_onnx.torch.export.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "export"
+
+
+def test_a_gradient_stops_at_a_marked_node() -> None:
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
+    node = ir.Node("", "Identity", [x], metadata_props={STOPS_GRADIENT: "1"})
+    from poet_onnx.gradients.paths import sources
+
+    assert sources(node) == []
+    del node.metadata_props[STOPS_GRADIENT]
+    assert sources(node) == [x]

@@ -1,0 +1,51 @@
+"""Networks that go from torch to a training step, beside torch: those of docs/exporters.md, a few steps and fifty."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from deep import sampled
+from torch_networks.catalogue import NETWORKS, SIX
+from torch_table import COLUMNS, GRADIENT_BOUND, LOSS_BOUND, PAGE, outcome, read
+from torch_training import compare, prepare, train_on_stock
+
+USUAL = [(name, *column) for name in SIX for column in COLUMNS]
+EVERY = [(name, *column) for name in NETWORKS for column in COLUMNS]
+LONG = 50
+
+needs_stock = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+
+
+@pytest.mark.parametrize(("name", "exporter", "opset"), sampled(EVERY, *USUAL))
+def test_the_table_is_what_happens(name: str, exporter: str, opset: int) -> None:
+    assert outcome(name, exporter, opset) == read()[name][exporter, opset]
+
+
+def test_the_table_has_every_network_and_the_version_of_torch() -> None:
+    assert list(read()) == list(NETWORKS)
+    assert all(set(read()[name].values()) == {"trains"} for name in SIX)
+    assert f"torch {torch.__version__.partition('+')[0]}" in PAGE.read_text(encoding="utf-8")
+
+
+@needs_stock
+@pytest.mark.parametrize(
+    ("name", "exporter", "steps"),
+    sampled(
+        [(name, exporter, LONG) for name in SIX for exporter in ("dynamo", "legacy")], ("MobileNetV3", "legacy", LONG)
+    ),
+)
+def test_losses_fall_as_torchs_on_the_stock_runtime_within_a_budget(
+    name: str, exporter: str, steps: int, tmp_path: Path
+) -> None:
+    network = NETWORKS[name]
+    limits = {"activation_budget": "95%", "gap": 0.9, "time_limit_seconds": 20}
+    module, inputs, labels = prepare(tmp_path, network, exporter=exporter, **limits)
+    train_on_stock([tmp_path], steps)
+    found = compare(tmp_path, network, module, inputs, labels)
+    assert len(found.losses) == steps
+    assert found.gradient_error <= GRADIENT_BOUND
+    assert found.loss_error <= 10 * LOSS_BOUND
+    assert found.losses[-1] < 0.9 * found.losses[0]
