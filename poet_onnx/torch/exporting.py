@@ -14,10 +14,6 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError, PoetWarning
-from poet_onnx.gradients.losses import parse_loss
-from poet_onnx.gradients.paths import find_paths
-from poet_onnx.graph.shapes import infer
-from poet_onnx.passes.normalize import FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
 from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.torch.tracing import frozen_batch_norm, trace
 
@@ -88,7 +84,7 @@ def export(
     result = rewrite(
         forward,
         loss=loss,
-        train=[escape(name) for name in _leading(forward, loss, chosen, strict=train is not None)],
+        train=[escape(name) for name in _written(forward, chosen)],
         frozen_batch_norm=frozen_batch_norm(forward),
         **options,
     )
@@ -110,29 +106,21 @@ def _chosen(module: nn.Module, train: str | Sequence[str] | None, freeze: str | 
     return found
 
 
+def _written(forward: ir.Model, names: Sequence[str]) -> list[str]:
+    """Return the parameters that the exporter wrote; warn of those that the outputs do not need."""
+    initializers = forward.graph.initializers
+    written = [name for name in names if name in initializers]
+    absent = ", ".join(repr(name) for name in names if name not in initializers)
+    if not written:
+        raise InputError(f"No output depends on {absent}: train others.")
+    if absent:
+        warnings.warn(f"No output depends on {absent}: not trained.", PoetWarning, stacklevel=3)
+    return written
+
+
 def _patterns(given: str | Sequence[str]) -> Sequence[str]:
     return [given] if isinstance(given, str) else given
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _leading(forward: ir.Model, loss: str, names: Sequence[str], *, strict: bool) -> list[str]:
-    """Return the parameters that lead to the loss; warn of others, which torch gives no gradient, either."""
-    model = forward.clone()
-    Normalization(InlineFunctions(), NameNodes(), FoldConstants(), WriteShapes())(model)
-    graph, output = model.graph, parse_loss(loss).output
-    target = next((value for value in graph.outputs if output in (None, value.name)), None)
-    candidates = [graph.initializers[name] for name in names if name in graph.initializers]
-    if target is None:  # a refusal follows that names the outputs
-        return [value.name or "" for value in candidates if value.uses()]
-    found = find_paths(graph, target, candidates, infer(model).types).values
-    leading = [value.name or "" for value in candidates if value in found]
-    astray = [name for name in names if name not in leading]
-    sentence = f"No gradient of '{target.name}' leads to {', '.join(map(repr, astray[:6]))}"
-    if not leading or (astray and strict):
-        raise InputError(f"{sentence}: train others.")
-    if astray:
-        warnings.warn(f"{sentence}, which will not be trained.", PoetWarning, stacklevel=3)
-    return leading
