@@ -9,12 +9,13 @@ import pytest
 import torch
 from deep import sampled
 from torch_networks.catalogue import NETWORKS, SIX
-from torch_table import COLUMNS, GRADIENT_BOUND, LOSS_BOUND, PAGE, outcome, read
+from torch_table import COLUMNS, GRADIENT_BOUND, PAGE, outcome, read
 from torch_training import compare, prepare, train_on_stock
 
 USUAL = [(name, *column) for name in SIX for column in COLUMNS]
 EVERY = [(name, *column) for name in NETWORKS for column in COLUMNS]
-LONG = 50
+LONG, LONG_BOUND = 50, 5e-3
+"""Steps, and how far losses may be apart: torch's own in single and double precision are by 1.3e-3 for the U-Net."""
 
 needs_stock = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
 
@@ -44,5 +45,5 @@ def test_losses_fall_as_torchs_on_the_stock_runtime(name: str, exporter: str, st
     found = compare(tmp_path, network, module, inputs, labels)
     assert len(found.losses) == steps
     assert found.gradient_error <= GRADIENT_BOUND
-    assert found.loss_error <= 10 * LOSS_BOUND
+    assert found.loss_error <= LONG_BOUND
     assert found.losses[-1] < 0.9 * found.losses[0]
