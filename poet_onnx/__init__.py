@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from poet_onnx import torch as torch
+    from poet_onnx.comparison.compare import Comparison, compare
     from poet_onnx.errors import (
         CheckFailedError,
         InfeasibleError,
@@ -33,6 +34,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "CheckFailedError",
+    "Comparison",
     "GradientReport",
     "InfeasibleError",
     "InputError",
@@ -45,6 +47,7 @@ __all__ = [
     "TrainGraph",
     "TrainingSession",
     "VerificationReport",
+    "compare",
     "count_allocations",
     "library_path",
     "pipeline",
@@ -57,6 +60,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "comparison.compare": ("Comparison", "compare"),
     "errors": ("CheckFailedError", "InfeasibleError", "InputError", "LimitReachedError", "PoetError", "PoetWarning"),
     "gradients.train_graph": ("TrainGraph", "train_graph"),
     "ops": ("library_path",),

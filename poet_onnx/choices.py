@@ -10,6 +10,9 @@ METHODS = (
 )
 """Ways to plan: this product's, that without one of its means, and published ones."""
 
+ORDERS = BEST, FILE = ("best", "file")
+"""Of the nodes, in a comparison: one that needs little memory, or that of the file."""
+
 TARGETS = ("training", "stock")
 """Runtimes: onnxruntime-training, and the plain onnxruntime."""
 

@@ -3,7 +3,7 @@
 
 python scripts/benchmark_scheduling.py --quick -o quick.csv
 Every method runs in a process of its own and gets the same graph, order, costs and budget; every plan is judged by the
-same simulator. Needs the extras [training] (to export the models) and [benchmark].
+same simulator. Needs the extras [training] (to export the models) and [plots].
 """
 
 from __future__ import annotations

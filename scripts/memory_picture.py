@@ -2,7 +2,7 @@
 """Draw the memory of one training step: as exported, in a better order, and rewritten for a budget.
 
 python scripts/memory_picture.py TRAINING_MODEL.onnx --device a72 --budget 35% -o docs/step_memory.svg
-Every number in it is the simulator's. Needs the extra [benchmark].
+Every number in it is the simulator's. Needs the extra [plots].
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Draw incumbent and bound of the scheduler over time for the plotted cases of the benchmark.
 
 python scripts/plot_progress.py -o scripts/results
-writes one SVG file and one CSV file for each case. Needs the extras [training] and [benchmark].
+writes one SVG file and one CSV file for each case. Needs the extras [training] and [plots].
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ STAGES = [
     {"training.outputs", "training.inference", "training.adapter_merging", "gradients.train_graph"},
     {"rewriting"},
     {"ops", "runtime", "verification", "profiler", "training"},
-    {"reporting", "torch"},
+    {"reporting", "comparison", "torch"},
     {"cli", "olive"},
     {"__main__"},
 ]
@@ -128,6 +128,8 @@ def test_the_scheduler_shows_one_face(module: str) -> None:
         ("click", {"cli"}),
         ("rich", {"cli"}),
         ("olive", {"olive"}),
+        ("matplotlib", {"comparison"}),
+        ("distributed", {"comparison"}),
     ],
 )
 def test_each_outside_library_has_its_places(library: str, homes: set[str]) -> None:

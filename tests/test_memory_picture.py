@@ -40,7 +40,7 @@ def test_curves_have_the_peaks_that_rewrite_reports(picture: ModuleType, model_p
 
 
 def test_a_picture_is_drawn(picture: ModuleType, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the extra [benchmark] is not installed")
+    pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
     curves = [picture.Curve(name, (0.1, 0.3), (2**20, 2**21)) for name in ("a", "b", "c")]
     picture.draw(tmp_path / "picture.svg", "three steps", curves)
     assert "a: at most 2.0 MiB" in (tmp_path / "picture.svg").read_text(encoding="utf-8")

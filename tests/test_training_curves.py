@@ -60,7 +60,7 @@ def test_losses_are_written(tmp_path: Path) -> None:
 
 
 def test_curves_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the extra [benchmark] is not installed")
+    pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
     found = dict.fromkeys(("training build, as generated", "stock runtime, rewritten"), FALLING)
     training_curves.draw(tmp_path / "curve.svg", training_curves.TASKS[0], found)
     assert "<svg" in (tmp_path / "curve.svg").read_text(encoding="utf-8")

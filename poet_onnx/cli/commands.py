@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from poet_onnx.choices import LEAST_STEPS, METHODS
+from poet_onnx.choices import LEAST_STEPS, METHODS, ORDERS
 from poet_onnx.cli import options
 from poet_onnx.interrupts import leaving_at_once
 
@@ -185,4 +185,60 @@ def devices(**given: Any) -> None:
     _do("listing", "devices", given)
 
 
-COMMANDS = (train_graph, rewrite, inspect, verify, profile, devices)
+@click.command(short_help="Plan with every method, and lay the results side by side.")
+@click.argument("model", type=options.FILE)
+@click.option("--device", required=True, metavar="D[,D...]", help="What to plan for: names, or files, with commas.")
+@click.option(
+    "--budgets",
+    metavar="P%|BYTES,...",
+    help="Of activations: percent of the ordered step, or bytes, with commas (default: 90%,75%,50%,25%).",
+)
+@click.option("--deadlines", metavar="none|Fx|TIME,...", help="Of the step, with commas (default: none).")
+@click.option("--methods", metavar="NAME,...", help=f"With commas, of {', '.join(METHODS)} (default: all).")
+@click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    default=ORDERS[0],
+    show_default=True,
+    help="Of the nodes: one that needs little memory, or that of the file.",
+)
+@click.option(
+    "--parts",
+    metavar="auto|whole|BYTES",
+    default="auto",
+    show_default=True,
+    help="Weight gradients larger than BYTES in parts; auto: where a budget needs it.",
+)
+@click.option(
+    "--executor",
+    metavar="KIND",
+    default="processes",
+    show_default=True,
+    help="What plans: processes, processes:N, or dask:tcp://HOST:PORT.",
+)
+@click.option(
+    "--time-limit",
+    "time_limit_seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds for each method on each problem.",
+)
+@click.option("-o", "--output", type=options.FOLDER, required=True, metavar="DIR", help="Where the results go.")
+@options.target_option
+@options.optimizer_options
+@options.threads_option()
+@options.gradient_options(loss=None)
+@options.frozen_batch_norm_option
+@options.dims_option
+@options.json_option
+def compare(**given: Any) -> None:
+    """Plan the training graph MODEL with every method, budget, deadline and device.
+
+    Writes compare.csv, compare.md and, with the extra [plots], pictures to DIR. Where a method has no plan, that is its
+    result. Every filled cell is kept in DIR/cells: after Ctrl-C the same command goes on where it was.
+    """
+    _do("compare", "compare", given)
+
+
+COMMANDS = (train_graph, rewrite, inspect, verify, profile, compare, devices)

@@ -2,7 +2,7 @@
 """Plan a step with less and less that it may write to storage, and draw the energy that the best plans take.
 
 PYTHONPATH=scripts python scripts/benchmarks/scheduling/energy_against_writing.py -o CSV
-writes CSV, and an SVG file beside it. Needs the extras [training] and [benchmark].
+writes CSV, and an SVG file beside it. Needs the extras [training] and [plots].
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 python scripts/benchmarks/training/training_curves.py --stock PYTHON -o scripts/results
 PYTHON is the interpreter of an environment with poet-onnx[stock]; this script runs in one with poet-onnx[training].
 Checks that on one runtime all losses are equal to the last bit, that those of the two runtimes agree, and that they
-fall; writes a CSV file and, with matplotlib (extra [benchmark]), an SVG file for each model.
+fall; writes a CSV file and, with matplotlib (extra [plots]), an SVG file for each model.
 """
 
 from __future__ import annotations

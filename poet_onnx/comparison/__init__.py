@@ -1,0 +1,1 @@
+"""Every method on one training graph, with every budget, deadline and device: one sweep, its table and its pictures."""

@@ -1,0 +1,162 @@
+"""The training step of a model on a device: costed, ordered, and in the graph variants that budgets ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from poet_onnx.comparison.cell import problem_fingerprint
+from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.errors import InputError
+from poet_onnx.plan import Prediction
+from poet_onnx.quantities import Budget
+from poet_onnx.rewriting.baseline import Baseline
+from poet_onnx.rewriting.request import read_request
+from poet_onnx.rewriting.source import Given, normalized
+from poet_onnx.rewriting.variants import GraphVariant, variant_of, variants
+from poet_onnx.scheduling import file_order, ordered_steps, smallest_budget
+from poet_onnx.simulate import simulate
+from poet_onnx.training.description import Updates
+
+OPTIONS = frozenset(
+    {
+        *("target", "optimizer", "accumulation_steps", "clip_norm", "threads", "dims", "frozen_batch_norm"),
+        *("loss", "train", "freeze", "ignore_index", "lora", "label_smoothing", "class_weights"),
+    }
+)
+"""What a comparison takes that `poet_onnx.rewrite` takes, too."""
+
+Model: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+
+
+@dataclass(frozen=True)
+class StepVariant:
+    """A graph variant that cells may be about.
+
+    Attributes:
+        baseline: with its costs and memory-aware order.
+        smallest_bytes: the smallest budget of transient bytes for which a plan is known.
+        fingerprint: of its problem.
+    """
+
+    baseline: Baseline
+    smallest_bytes: int
+    fingerprint: str
+
+    @classmethod
+    def of(cls, baseline: Baseline) -> StepVariant:
+        """Look for the smallest budget of a variant."""
+        found = smallest_budget(baseline.problem, baseline.order).budget_bytes
+        return cls(baseline, found + baseline.aside_bytes, problem_fingerprint(baseline.problem))
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """The training step of a model on a device, before anything is planned.
+
+    Attributes:
+        model: its name.
+        variants: of its graph; budgets and deadlines are relative to the first.
+        original: prediction for the first one's nodes in the order of the file.
+        ordered: the same in the memory-aware order.
+    """
+
+    model: str
+    variants: tuple[StepVariant, ...]
+    original: Prediction
+    ordered: Prediction
+
+    def budget_bytes(self, budget: Budget) -> int:
+        """Return a budget in bytes; a share is one of what the ordered step needs."""
+        return budget.in_bytes(self.ordered.transient_peak_bytes + self.variants[0].baseline.aside_bytes)
+
+    def variant_for(self, budget_bytes: int) -> StepVariant:
+        """Return the first variant in which something fits, else the last."""
+        fitting = (variant for variant in self.variants if variant.smallest_bytes <= budget_bytes)
+        return next(fitting, self.variants[-1])
+
+
+def prepared_steps(
+    model: Model,
+    devices: Sequence[DeviceProfile],
+    budgets: Sequence[Budget],
+    *,
+    part_bytes: int | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Iterator[PreparedStep]:
+    """Yield the training step of a model on every device.
+
+    Args:
+        model: a training graph; with a loss among the options, a forward model.
+        devices: profiles.
+        budgets: that variants are made for.
+        part_bytes: as in `Sweep`.
+        name: of the model in tables; default the name of its file, or of its graph.
+        options: those of `OPTIONS`, as for `poet_onnx.rewrite`.
+
+    Raises:
+        InputError: if an option or the model cannot be used.
+    """
+    for option in options.keys() - OPTIONS:
+        raise InputError(f"A comparison takes no {option}; besides its own it takes {', '.join(sorted(OPTIONS))}.")
+    request = read_request(device=devices[0], **options)
+    given = Given.read(
+        model, gradients=request.gradients, dims=request.dims, frozen_batch_norm=request.frozen_batch_norm
+    )
+    source = normalized(
+        given.model,
+        target=request.target,
+        dims=given.dims,
+        frozen_batch_norm=given.frozen_batch_norm,
+        forward=given.forward,
+    )
+    updates = request.optimizer.for_model(source.model)
+    for device in devices:
+        graphs = _graphs(source.model, device, request.target, part_bytes, updates)
+        baselines = (Baseline.of(each, device, request.target, threads=request.threads) for each in graphs)
+        first = next(baselines)
+        original = simulate(first.problem, ordered_steps(file_order(first.graph)))
+        ordered = simulate(first.problem, ordered_steps(first.order))
+        step = PreparedStep(name or _name_of(model, source.model), (StepVariant.of(first),), original, ordered)
+        yield _for_budgets(step, baselines, min(map(step.budget_bytes, budgets)))
+
+
+def _graphs(
+    model: ir.Model, device: DeviceProfile, target: str, part_bytes: int | None, updates: Updates | None
+) -> Iterator[GraphVariant]:
+    """Yield the variants that may be compared: all that a rewrite may choose, or the one that was asked for."""
+    all_variants = variants(model.clone(), device, target, updates=updates)
+    if part_bytes is None:
+        yield from all_variants
+        return
+    first = next(all_variants)
+    try:
+        yield variant_of(model, target, part_bytes, first.expansions, updates) if part_bytes else first
+    except InputError:  # no weight gradient is that large
+        yield first
+
+
+def _for_budgets(step: PreparedStep, others: Iterator[Baseline], least_bytes: int) -> PreparedStep:
+    """Return a step with as many variants as the smallest budget asks for."""
+    found = list(step.variants)
+    while found[-1].smallest_bytes > least_bytes:
+        baseline = next(others, None)
+        if baseline is None:
+            break
+        found.append(StepVariant.of(baseline))
+    return PreparedStep(step.model, tuple(found), step.original, step.ordered)
+
+
+def _name_of(given: Model, model: ir.Model) -> str:
+    """Return what a model is called: by its file, or by its folder where the file has the name of every artifact."""
+    if isinstance(given, (str, os.PathLike)):
+        path = Path(given).resolve()
+        return path.parent.name if path.stem == "training_model" else path.stem
+    return model.graph.name or "model"

@@ -1,0 +1,238 @@
+"""A sweep of methods, budgets and devices: what its table says holds, and nothing is computed twice."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import onnx
+import pytest
+from cli_runs import Cli, assert_one_sentence
+from gradient_models import export
+
+import poet_onnx
+from poet_onnx.choices import METHODS
+from poet_onnx.comparison.table import COLUMNS, csv_text
+from poet_onnx.errors import InputError, PoetWarning
+
+PROMISED = {
+    *("model", "method", "device", "budget_bytes", "budget_kind", "deadline_seconds", "status", "energy_joules"),
+    *("bound_joules", "seconds", "transient_peak_bytes", "page_out_bytes", "page_in_bytes", "recomputed_nodes"),
+    "solve_seconds",
+}
+
+OURS = ["poet", "poet-recompute", "poet-paging"]
+
+
+@pytest.fixture(scope="module")
+def bert(model_path: Callable[..., Path]) -> Path:
+    return model_path("transformer")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compared")
+
+
+@pytest.fixture(scope="module")
+def compared(bert: Path, folder: Path) -> poet_onnx.Comparison:
+    found = poet_onnx.compare(
+        bert,
+        device=["a72", "m4"],
+        budgets=["80%", "1%"],
+        deadlines=["1.01x"],
+        methods=OURS,
+        executor="processes:2",
+        output=folder,
+    )
+    found.save(folder, command=["poet-onnx", "compare"])
+    return found
+
+
+def test_every_cell_is_filled_and_keeps_its_limits(compared: poet_onnx.Comparison) -> None:
+    assert compared.is_whole
+    asked = [(each.cell.device, each.cell.budget, each.cell.deadline, each.cell.method) for each in compared.results]
+    wanted = [
+        (device, budget, deadline, method)
+        for device in ("a72", "m4")
+        for budget in ("80%", "1%")
+        for deadline in ("1.01x",)
+        for method in OURS
+    ]
+    assert asked == wanted
+    assert any(each.planned for each in compared.results)
+    for each in compared.results:
+        cell, outcome = each.cell, each.outcome
+        if each.planned:
+            assert outcome.transient_peak_bytes is not None
+            assert outcome.transient_peak_bytes <= cell.budget_bytes
+            assert (outcome.seconds or 0.0) <= (cell.deadline_seconds or float("inf")) * (1 + 1e-9)
+            assert (outcome.energy_joules or 0.0) >= cell.base_joules * (1 - 1e-9)
+        else:
+            assert outcome.status == "infeasible"
+            assert outcome.message.endswith(".")
+
+
+def test_the_whole_spends_no_more_than_its_parts(compared: poet_onnx.Comparison) -> None:
+    by_case: dict[tuple[str, str, str], dict[str, float]] = {}
+    for each in compared.results:
+        cell = each.cell
+        case = by_case.setdefault((cell.device, cell.budget, cell.deadline), {})
+        case[cell.method] = each.outcome.energy_joules or float("inf")
+    for case in by_case.values():
+        assert case["poet"] <= min(case.values()) * 1.01  # the gap that is asked for
+
+
+def test_the_table_has_every_figure(compared: poet_onnx.Comparison, folder: Path) -> None:
+    first, *lines = (folder / "compare.csv").read_text(encoding="utf-8").splitlines()
+    assert first == "# poet-onnx compare"
+    rows = list(csv.DictReader(lines))
+    assert set(rows[0]) >= PROMISED
+    assert len(rows) == len(compared.results)
+    for row, result in zip(rows, compared.results, strict=True):
+        assert row["method"] == result.cell.method
+        assert row["energy_joules"] == ("" if not result.planned else f"{result.outcome.energy_joules:.9g}")
+    text = (folder / "compare.md").read_text(encoding="utf-8")
+    assert "## transformer--batch=1 on a72" in text
+    assert "none exists" in text
+
+
+def test_nothing_is_computed_twice(compared: poet_onnx.Comparison, bert: Path, folder: Path) -> None:
+    class Refusing(ThreadPoolExecutor):
+        def submit(self, *_: object, **__: object) -> None:  # type: ignore[override]
+            raise AssertionError("a cell is computed again")
+
+    again = poet_onnx.compare(
+        bert,
+        device=["m4", "a72"],
+        budgets=["1%", "80%"],
+        deadlines=["1.01x"],
+        methods=["poet"],
+        executor=Refusing(),
+        output=folder,
+    )
+    known = {each.cell.fingerprint: each.outcome for each in compared.results}
+    assert [known[each.cell.fingerprint] for each in again.results] == [each.outcome for each in again.results]
+    assert len(again.results) == 4
+
+
+def test_a_damaged_cell_is_computed_again(bert: Path, tmp_path: Path) -> None:
+    def found() -> poet_onnx.Comparison:
+        return poet_onnx.compare(bert, device="a72", budgets=["100%"], methods=["poet"], output=tmp_path)
+
+    first = found()
+    (cell,) = (tmp_path / "cells").iterdir()
+    whole = json.loads(cell.read_text(encoding="utf-8"))
+    for damage in (b"\xff{", b'{"cell": {}, "outcome": {"status": "optimal"}}'):
+        cell.write_bytes(damage)
+        with pytest.warns(PoetWarning, match=r"is damaged; the cell \(poet, a72, 100%\) is computed again"):
+            again = found()
+        assert again.results[0].outcome.energy_joules == first.results[0].outcome.energy_joules
+        assert json.loads(cell.read_text(encoding="utf-8"))["cell"] == whole["cell"]
+
+
+def test_parts_are_those_that_were_asked_for(bert: Path) -> None:
+    found = poet_onnx.compare(bert, device="a72", budgets=["100%"], methods=["poet"], parts="64KiB")
+    assert found.results[0].cell.part_bytes == 64 * 1024
+    whole = poet_onnx.compare(bert, device="a72", budgets=["1%"], methods=["poet"], parts="whole")
+    assert whole.results[0].cell.part_bytes is None
+
+
+def test_every_method_has_a_cell(model_path: Callable[..., Path]) -> None:
+    found = poet_onnx.compare(model_path("transformer"), device="a72", budgets=["90%"], time_limit_seconds=5.0)
+    assert [each.cell.method for each in found.results] == list(METHODS)
+    least = min(each.outcome.energy_joules for each in found.results if each.outcome.energy_joules is not None)
+    for each in found.results:
+        assert each.outcome.status != "failed", each.outcome.message
+        assert each.planned or each.outcome.message.endswith(".")
+    (own,) = (each for each in found.results if each.cell.method == "poet")
+    assert own.outcome.energy_joules is not None
+    assert own.outcome.energy_joules <= least * 1.01  # the gap that is asked for
+
+
+def test_the_order_of_the_file_is_kept(model_path: Callable[..., Path]) -> None:
+    given = {"device": "a72", "methods": ["checkpoint-all", "poet"]}
+    model = model_path("transformer")
+    ordered = poet_onnx.compare(model, budgets=["100%"], **given)  # type: ignore[arg-type]
+    peak = ordered.results[0].cell.original_peak_bytes
+    assert peak > ordered.results[0].cell.ordered_peak_bytes
+    for order in ("file", "best"):
+        found = poet_onnx.compare(model, budgets=[peak], order=order, **given)  # type: ignore[arg-type]
+        assert [each.outcome.status for each in found.results] == ["not_needed", "not_needed"]
+        keeps = found.results[0].outcome.transient_peak_bytes
+        assert keeps == (peak if order == "file" else ordered.results[0].cell.ordered_peak_bytes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "a73"}, "a73"),
+        ({"device": []}, "There is no device"),
+        ({"methods": ["poett"]}, "no method 'poett'"),
+        ({"budgets": ["50"]}, None),
+        ({"budgets": ["x%"]}, "budget 'x%'"),
+        ({"deadlines": ["fast"]}, "deadline 'fast'"),
+        ({"executor": "threads"}, "no executor 'threads'"),
+        ({"executor": "processes:0"}, "no executor 'processes:0'"),
+        ({"time_limit_seconds": 0.0}, "time limit"),
+        ({"parts": "-3"}, "size of parts"),
+        ({"order": "random"}, "no order 'random'"),
+        ({"ram_budget": "1GiB"}, "takes no ram_budget"),
+        ({"output": "/dev/null/x"}, "cannot be made"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(bert: Path, options: dict[str, object], message: str | None) -> None:
+    given = {"device": "a72", "budgets": ["90%"], "methods": ["poet"], **options}
+    if message is None:
+        assert poet_onnx.compare(bert, **given).results[0].cell.budget_bytes == 50  # type: ignore[arg-type]
+        return
+    with pytest.raises(InputError) as caught:
+        poet_onnx.compare(bert, **given)  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+def test_the_command_writes_and_shows_all(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
+    model = model_path("mlp-mse")
+    arguments = ["compare", model, "--device", "a72", "--budgets", "100%,1B", "--methods", "poet,poet-paging"]
+    result = cli(*arguments, "-o", tmp_path / "out", "--executor", "processes:1")
+    assert result.code == 0, result
+    assert {"compare.csv", "compare.md", "cells"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert result.out.count("not_needed") == 2
+    assert result.out.count("infeasible") == 2
+    as_json = cli(*arguments, "-o", tmp_path / "out", "--json")
+    assert [row["method"] for row in json.loads(as_json.out)] == ["poet", "poet-paging"] * 2
+
+
+def test_the_command_refuses_in_one_sentence(cli: Cli, tmp_path: Path, model_path: Callable[..., Path]) -> None:
+    model = model_path("mlp-mse")
+    assert_one_sentence(cli("compare", tmp_path / "none.onnx", "--device", "a72", "-o", tmp_path), 2, "none.onnx")
+    assert_one_sentence(cli("compare", model, "--device", ",", "-o", tmp_path), 2, "no device")
+    (tmp_path / "file").write_text("")
+    assert_one_sentence(cli("compare", model, "--device", "a72", "-o", tmp_path / "file"), 2, "file")
+
+
+def test_a_forward_model_is_compared_with_its_loss(cli: Cli, tmp_path: Path) -> None:
+    forward = tmp_path / "mlp.onnx"
+    onnx.save(export("mlp-mse")[0], forward)
+    result = cli(
+        "compare", forward, "--loss", "mse", "--device", "a72", "--budgets", "100%", "--methods", "poet", "-o", tmp_path
+    )
+    assert result.code == 0, result
+
+
+def test_columns_are_read_back(compared: poet_onnx.Comparison) -> None:
+    rows = list(csv.reader(io.StringIO(csv_text(compared.results))))
+    assert tuple(rows[0]) == COLUMNS
+    assert {len(row) for row in rows} == {len(COLUMNS)}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["unet", "densenet", "gpt", "vit", "mobilenet"])
+def test_no_method_fails_on_a_branching_graph(model_path: Callable[..., Path], name: str) -> None:
+    found = poet_onnx.compare(model_path(name), device="tx2", budgets=["80%", "55%"], time_limit_seconds=10.0)
+    assert found.is_whole
+    assert [str(each.cell) + each.outcome.message for each in found.results if each.outcome.status == "failed"] == []
