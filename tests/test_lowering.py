@@ -119,7 +119,7 @@ def test_every_expansion_computes_the_same(case: Case) -> None:
 def test_all_but_single_pixels_and_few_channels_have_a_choice() -> None:
     with pytest.raises(InputError, match="another lowering"):
         lowered(next(case for case in WEIGHT_GRADIENTS if "-1x1" in case.name), expansions="t")
-    grouped = [case for case in WEIGHT_GRADIENTS if "-group2" in case.name]
+    grouped = [case for case in WEIGHT_GRADIENTS if "4to6" in case.name and "-group2" in case.name]
     assert [lowered(case, expansions="t") for case in grouped]
 
 

@@ -41,6 +41,8 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     except OSError as problem:
         raise InputError(f"{file} cannot be read: {problem.strerror or problem}.") from problem
     except (DecodeError, ValueError) as problem:
+        if "\0" in str(file):
+            raise InputError(f"{str(file)!r} is not an ONNX model: no file has such a name.") from problem
         with file.open("rb") as opened:
             raise InputError(f"{file} {other_kind(opened.read(16))}.") from problem
     if not proto.opset_import or not proto.ir_version:
