@@ -134,7 +134,7 @@ def test_a_refusal_says_what_a_plan_writes_and_what_budget_works() -> None:
     assert schedule(problem, works, order=order).prediction.page_out_bytes == 0
 
 
-@pytest.mark.parametrize("seed", sampled(range(8), 0, 3))
+@pytest.mark.parametrize("seed", sampled((0, *range(2, 9)), 0, 3))  # whose quick plans write
 def test_quick_plans_and_bounds_know_the_limit(seed: int) -> None:
     """A quick plan writes no more than it may, each value once; a bound with the limit is no lower, and holds."""
     graph, costs = random_dag(seed, 40)
