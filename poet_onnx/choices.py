@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-POET, POET_RECOMPUTE, POET_PAGING = "poet", "poet-recompute", "poet-paging"
+OURS = POET, POET_RECOMPUTE, POET_PAGING = ("poet", "poet-recompute", "poet-paging")
+"""Methods that are this product's, whole or without one of its means; the others are baselines."""
+
 METHODS = (
-    *(POET, POET_RECOMPUTE, POET_PAGING),
+    *OURS,
     *("checkpoint-all", "revolve", "chen-sqrt", "chen-greedy", "checkmate", "dtr", "dtr-eq", "dtr-local"),
     *("pofo", "capuchin", "poet-paper"),
 )

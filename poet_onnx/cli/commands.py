@@ -49,14 +49,7 @@ def _do(module: str, command: str, given: dict[str, Any]) -> None:
     show_default=True,
     help="Stop when the energy is proven this close.",
 )
-@click.option(
-    "--time-limit",
-    "time_limit_seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds for the solver.",
-)
+@options.time_limit_option("Seconds for the solver.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
 @options.gradient_options(loss=None)
 @options.frozen_batch_norm_option
@@ -216,14 +209,7 @@ def devices(**given: Any) -> None:
     show_default=True,
     help="What plans: processes, processes:N, or dask:tcp://HOST:PORT.",
 )
-@click.option(
-    "--time-limit",
-    "time_limit_seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds for each method on each problem.",
-)
+@options.time_limit_option("Seconds for each method on each problem.")
 @click.option("-o", "--output", type=options.FOLDER, required=True, metavar="DIR", help="Where the results go.")
 @options.target_option
 @options.optimizer_options

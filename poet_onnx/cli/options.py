@@ -56,6 +56,18 @@ def device_option(function: _Function) -> _Function:
     )(function)
 
 
+def time_limit_option(text: str) -> Callable[[_Function], _Function]:
+    """Add --time-limit with its help."""
+    return click.option(
+        "--time-limit",
+        "time_limit_seconds",
+        type=click.FloatRange(min=0, min_open=True),
+        default=60.0,
+        show_default=True,
+        help=text,
+    )
+
+
 def dims_option(function: _Function) -> _Function:
     """Add --dim NAME=N, which may be given several times."""
     return click.option(

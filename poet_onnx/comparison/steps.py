@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.plan import Prediction
 from poet_onnx.quantities import Budget
 from poet_onnx.rewriting.baseline import Baseline
-from poet_onnx.rewriting.request import read_request
+from poet_onnx.rewriting.request import Gradients, read_request
 from poet_onnx.rewriting.source import Given, normalized
 from poet_onnx.rewriting.variants import GraphVariant, variant_of, variants
 from poet_onnx.scheduling import file_order, ordered_steps, smallest_budget
@@ -27,7 +27,7 @@ from poet_onnx.training.description import Updates
 OPTIONS = frozenset(
     {
         *("target", "optimizer", "accumulation_steps", "clip_norm", "threads", "dims", "frozen_batch_norm"),
-        *("loss", "train", "freeze", "ignore_index", "lora", "label_smoothing", "class_weights"),
+        *(field.name for field in fields(Gradients)),
     }
 )
 """What a comparison takes that `poet_onnx.rewrite` takes, too."""

@@ -7,7 +7,7 @@ import io
 import shlex
 from collections.abc import Iterator, Sequence
 
-from poet_onnx.choices import POET, POET_PAGING, POET_RECOMPUTE
+from poet_onnx.choices import OURS
 from poet_onnx.comparison.cell import CellResult
 
 COLUMNS = (
@@ -39,9 +39,6 @@ COLUMNS = (
     "message",
 )
 """Of compare.csv; empty where there is no figure."""
-
-OURS = (POET, POET_RECOMPUTE, POET_PAGING)
-"""Methods that are ours, whole or in part; the others are baselines."""
 
 _SAME = 1e-9
 _ENDINGS = {"infeasible": "none exists", "no_plan": "no plan", "failed": "failed", "interrupted": "interrupted"}

@@ -10,7 +10,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from poet_onnx.choices import POET, POET_PAGING, POET_RECOMPUTE
+from poet_onnx.choices import OURS
 from poet_onnx.costing.process import ProcessCosts
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.graph import TrainingGraph
@@ -233,7 +233,7 @@ def _planner(
     request: Request, baseline: Baseline, known: Sequence[tuple[Step, ...]], best: Answer | None
 ) -> Callable[..., Plan]:
     """Return what plans a problem within limits in `time_limit_seconds`, by the method that was asked for."""
-    if request.method in (POET, POET_RECOMPUTE, POET_PAGING):
+    if request.method in OURS:
         return partial(
             schedule,
             gap=request.gap,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
-from poet_onnx.choices import METHODS, POET, POET_PAGING, POET_RECOMPUTE, TARGETS
+from poet_onnx.choices import METHODS, OURS, POET, POET_PAGING, POET_RECOMPUTE, TARGETS
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.class_weights import ClassWeights
@@ -191,7 +191,7 @@ def read_request(
 def _check_plans(has_plan: bool, has_known_plans: bool, method: str) -> None:
     if has_plan and has_known_plans:
         raise InputError("Give a plan to carry out, or known plans to spend no more than, not both.")
-    if has_known_plans and method not in (POET, POET_RECOMPUTE, POET_PAGING):
+    if has_known_plans and method not in OURS:
         raise InputError(f"Method {method!r} knows no plans but its own: leave known plans out, or use {POET!r}.")
 
 

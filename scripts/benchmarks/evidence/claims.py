@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from poet_onnx.choices import OURS
+
 Row: TypeAlias = dict[str, str]
 
-OURS = ("poet", "poet-recompute", "poet-paging")
 DTR = ("dtr", "dtr-eq", "dtr-local")
 _GAP = 0.01
 """To which the energy of POET is proven, as it was asked."""
