@@ -6,7 +6,6 @@ import math
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.adapter_targets import Reader, Weight, find_weights
+from poet_onnx.gradients.parameters import matches
 from poet_onnx.passes.pen import initializer
 from poet_onnx.training.adapters import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora
 
@@ -43,8 +43,8 @@ def add_adapters(model: ir.Model, lora: Lora, *, trained: Collection[str], freez
     return adapters
 
 
-def _matches(weight: Weight, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns for name in weight.names)
+def _matches(weight: Weight, patterns: Sequence[str]) -> bool:
+    return any(matches(name, patterns) for name in weight.names)
 
 
 def _matching(weights: Sequence[Weight], patterns: Sequence[str]) -> list[Weight]:

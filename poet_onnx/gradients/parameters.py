@@ -100,7 +100,7 @@ def find_parameters(
     trained = [
         name
         for name, value in zip(names, real, strict=True)
-        if (_may_be_trained(value) if train is None else _matches(name, train)) and not _matches(name, freeze)
+        if (_may_be_trained(value) if train is None else matches(name, train)) and not matches(name, freeze)
     ]
     return Parameters(tuple(trained), tuple(name for name in names if name not in set(trained)), tied)
 
@@ -117,7 +117,13 @@ def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
             return
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def as_patterns(given: str | Sequence[str]) -> Sequence[str]:
+    """Return patterns of names, of which a single one may be given as it is."""
+    return [given] if isinstance(given, str) else given
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name fits one of some patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -22,7 +22,7 @@ from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.differentiate import differentiate, take_parameters
 from poet_onnx.gradients.losses import add_loss, parse_loss
-from poet_onnx.gradients.parameters import Parameters, find_parameters, fold_transposed
+from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.graph.extract import check_derivative, is_step
 from poet_onnx.graph.extract.contents import constant_array
@@ -159,7 +159,9 @@ def train_graph(
 
     _warn_of_bernoulli(forward.graph, warn)
     set_modes(forward.graph, frozen_batch_norm, warn)
-    chosen, adapters = _chosen(forward, _patterns(train), _patterns(freeze) or (), lora, warn)
+    chosen, adapters = _chosen(
+        forward, None if train is None else as_patterns(train), as_patterns(freeze or ()), lora, warn
+    )
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
     name = add_loss(forward, wanted)
@@ -195,10 +197,6 @@ def _chosen(
             " that takes them as inputs; then give the model that was exported."
         )
     return chosen, adapters
-
-
-def _patterns(given: str | Sequence[str] | None) -> Sequence[str] | None:
-    return [given] if isinstance(given, str) else given
 
 
 def _check_forward(model: ir.Model) -> None:

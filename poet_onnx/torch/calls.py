@@ -55,16 +55,15 @@ def wrap(module: nn.Module, example_inputs: Any) -> Call:
         bound = inspect.signature(module.forward).bind(*arguments, **keywords).arguments
     except TypeError as error:
         raise InputError(f"{type(module).__name__} does not take these example inputs: {error}.") from error
-    names = [_name(path, "input") for path, leaf in _tensors(dict(bound))]
-    tensors = [leaf for _, leaf in _tensors(dict(bound))]
+    by_path = _tensors(dict(bound))
     leaves, structure = pytree.tree_flatten((arguments, keywords))
     places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     if not places:
         raise InputError("There is no tensor among the example inputs: give one batch, of the size to train with.")
     flat = [leaves[index] for index in places]
-    order = [next(i for i, leaf in enumerate(tensors) if leaf is wanted) for wanted in flat]
+    names = [_name(next(path for path, leaf in by_path if leaf is wanted), "input") for wanted in flat]
     taken = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-    inputs = dict(zip(_distinct([names[i] for i in order], taken), flat, strict=True))
+    inputs = dict(zip(_distinct(names, taken), flat, strict=True))
 
     class Wrapper(torch.nn.Module):
         """Calls the module."""

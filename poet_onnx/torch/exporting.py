@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.gradients.parameters import as_patterns, matches
 from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.torch.tracing import frozen_batch_norm, trace
 
@@ -95,12 +95,12 @@ def export(
 def _chosen(module: nn.Module, train: str | Sequence[str] | None, freeze: str | Sequence[str]) -> list[str]:
     """Return the names of the parameters that are to be trained."""
     trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    wanted, unwanted = _patterns("*" if train is None else train), _patterns(freeze)
+    wanted, unwanted = as_patterns("*" if train is None else train), as_patterns(freeze)
     for pattern in (*wanted, *unwanted):
-        if not any(fnmatchcase(name, pattern) for name in trainable):
+        if not any(matches(name, [pattern]) for name in trainable):
             shown = ", ".join(trainable[:6]) or "none"
             raise InputError(f"No parameter that requires a gradient is named '{pattern}'; the module has {shown}.")
-    found = [name for name in trainable if _matches(name, wanted) and not _matches(name, unwanted)]
+    found = [name for name in trainable if matches(name, wanted) and not matches(name, unwanted)]
     if not found:
         raise InputError("Nothing is left to train: all parameters are frozen.")
     return found
@@ -116,11 +116,3 @@ def _written(forward: ir.Model, names: Sequence[str]) -> list[str]:
     if absent:
         warnings.warn(f"No output depends on {absent}: not trained.", PoetWarning, stacklevel=3)
     return written
-
-
-def _patterns(given: str | Sequence[str]) -> Sequence[str]:
-    return [given] if isinstance(given, str) else given
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

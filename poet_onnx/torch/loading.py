@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from poet_onnx.errors import InputError
-from poet_onnx.torch.naming import canonical_names
+from poet_onnx.torch.naming import named_tensors
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.session import TrainingSession
+from poet_onnx.training.values import kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,16 +27,15 @@ def load_trained(module: nn.Module, source: TrainingSession | Source) -> None:
     import torch
 
     values = source.parameters if isinstance(source, TrainingSession) else read_parameters(source)
-    names = canonical_names(module)
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = named_tensors(module)
     targets: dict[str, Tensor] = {}
     if not values:
         raise InputError("There is nothing that was trained: give a session, or a checkpoint of one.")
     for name in values:
-        if name not in names:
+        if name not in tensors:
             raise InputError(f"{type(module).__name__} has no '{name}', which was trained: give the module exported.")
-        targets[name] = tensors[names[name]]
-        found, wanted = list(values[name].shape), list(targets[name].shape)
+        targets[name] = tensors[name]
+        found, wanted = list(kind_of(values, name).shape), list(targets[name].shape)
         if found != wanted:
             raise InputError(f"'{name}' has shape {found}, but {wanted} in {type(module).__name__}: give its module.")
     with torch.no_grad():

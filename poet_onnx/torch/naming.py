@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def canonical_names(module: nn.Module) -> dict[str, str]:
     """Return the name of each parameter and buffer by all of its names: of a tied one the first."""
-    tensors = _tensors(module)
+    tensors = named_tensors(module)
     first: dict[int, str] = {}
     for name, tensor in tensors.items():
         first.setdefault(id(tensor), name)
@@ -30,7 +30,7 @@ def restore_state(model: ir.Model, module: nn.Module) -> None:
         module: as it is to be trained.
     """
     graph = model.graph
-    tensors, names = _tensors(module), canonical_names(module)
+    tensors, names = named_tensors(module), canonical_names(module)
     _make_room(graph, set(tensors))
     found: dict[str, ir.Value] = {}
     for value in list(graph.initializers.values()):
@@ -56,7 +56,7 @@ def rename_outputs(model: ir.Model, names: tuple[str, ...]) -> None:
         output.name = name
 
 
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return parameters and buffers by all of their names."""
     return {
         **dict(module.named_parameters(remove_duplicate=False)),

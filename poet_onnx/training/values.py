@@ -78,6 +78,11 @@ class Values(Mapping[str, Array]):
         return len(self._kinds)
 
 
+def kind_of(values: Mapping[str, Array], name: str) -> Kind:
+    """Return what a value is, which is known of a file's without reading it."""
+    return values.kind(name) if isinstance(values, Values) else Kind(values[name].dtype.name, values[name].shape)
+
+
 def copy_value(values: Mapping[str, Array], name: str, array: Array) -> None:
     """Fill an array with a value, without a copy on the way where that can be.
 
@@ -89,7 +94,7 @@ def copy_value(values: Mapping[str, Array], name: str, array: Array) -> None:
     Raises:
         InputError: if the value is of another type or shape, or cannot be read.
     """
-    kind = values.kind(name) if isinstance(values, Values) else Kind(values[name].dtype.name, values[name].shape)
+    kind = kind_of(values, name)
     if kind != (array.dtype.name, array.shape):
         raise InputError(
             f"The value of '{name}' is {kind.dtype} {list(kind.shape)}, but the model takes {array.dtype} "
