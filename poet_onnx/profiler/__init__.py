@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import tempfile
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from poet_onnx.choices import AUTO
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.errors import InputError
@@ -85,72 +87,59 @@ def measure(
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
     directory = None if device.storage is None else page_directory(page_dir)
     gradients = Gradients.read(loss, **forward)
-    if gradients is not None:
-        with tempfile.TemporaryDirectory() as folder:
+    with contextlib.ExitStack() as held:
+        if gradients is not None:
+            folder = held.enter_context(tempfile.TemporaryDirectory())
             train_graph(model_path, dims=dims, frozen_batch_norm=frozen_batch_norm, **vars(gradients)).save(folder)
-            return measure(
-                Path(folder, TRAINING),
-                device,
-                page_dir=page_dir,
-                repetitions=repetitions,
-                warmup=warmup,
-                threads=threads,
-                seed=seed,
-                page_cache=page_cache,
-                target=target,
-                optimizer=optimizer,
-                accumulation_steps=accumulation_steps,
-                clip_norm=clip_norm,
-                progress=progress,
-            )
-    report = progress or (lambda text: None)
-    model = normalized(
-        load_model(model_path),
-        target=target,
-        dims=dims,
-        frozen_batch_norm=frozen_batch_norm,
-        forward=partial(model_beside, model_path),
-    ).model
-    updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(model)
-    first, *others = variants(model, device, target, updates=updates)
-    report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")
-    runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads)
-    step = measure_step(first, runs)
-    found = {}
-    for number, variant in enumerate(others, start=1):
-        report(f"timing the nodes of {number} of {len(others)} other variants of the graph")
-        found[variant.graph.fingerprint] = measure_variant(variant, runs, first.graph, step)
-    storage = None
-    if device.storage is not None:
-        report("timing the page directory")
-        storage = measure_storage(directory, page_cache=page_cache, asynchronous=device.storage.asynchronous)
-    report("training in a process of its own")
-    process = measure_process(
-        model_path,
-        device,
-        target=target,
-        dims=dims or {},
-        frozen_batch_norm=frozen_batch_norm,
-        threads=threads,
-        page_dir=page_dir,
-    )
-    runtime = installed_runtime()
-    return MeasuredCosts(
-        fingerprint=first.graph.fingerprint,
-        device=device.name,
-        target=target,
-        machine=describe_machine(),
-        runtime=f"{runtime.distribution} {runtime.version}",
-        threads=threads,
-        repetitions=repetitions,
-        step_seconds=step.seconds,
-        node_overhead_seconds=step.overhead_seconds,
-        nodes=step.nodes,
-        variants=found,
-        storage=storage,
-        active_watts=step.active_watts,
-        process=process,
-    )
+            model_path, dims, frozen_batch_norm = Path(folder, TRAINING), None, AUTO
+        report = progress or (lambda text: None)
+        model = normalized(
+            load_model(model_path),
+            target=target,
+            dims=dims,
+            frozen_batch_norm=frozen_batch_norm,
+            forward=partial(model_beside, model_path),
+        ).model
+        updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(model)
+        first, *others = variants(model, device, target, updates=updates)
+        report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")
+        runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads)
+        step = measure_step(first, runs)
+        found = {}
+        for number, variant in enumerate(others, start=1):
+            report(f"timing the nodes of {number} of {len(others)} other variants of the graph")
+            found[variant.graph.fingerprint] = measure_variant(variant, runs, first.graph, step)
+        storage = None
+        if device.storage is not None:
+            report("timing the page directory")
+            storage = measure_storage(directory, page_cache=page_cache, asynchronous=device.storage.asynchronous)
+        report("training in a process of its own")
+        process = measure_process(
+            model_path,
+            device,
+            target=target,
+            dims=dims or {},
+            frozen_batch_norm=frozen_batch_norm,
+            threads=threads,
+            page_dir=page_dir,
+        )
+        runtime = installed_runtime()
+        return MeasuredCosts(
+            fingerprint=first.graph.fingerprint,
+            device=device.name,
+            target=target,
+            machine=describe_machine(),
+            runtime=f"{runtime.distribution} {runtime.version}",
+            threads=threads,
+            repetitions=repetitions,
+            step_seconds=step.seconds,
+            node_overhead_seconds=step.overhead_seconds,
+            nodes=step.nodes,
+            variants=found,
+            storage=storage,
+            active_watts=step.active_watts,
+            process=process,
+        )
 
 
 def describe_machine() -> str:
