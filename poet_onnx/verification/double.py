@@ -110,7 +110,7 @@ class DoubleForward:
                     made = _drop(node, values)
                 else:
                     made = step.run([values[name] if name else None for name in node.input])
-        except (ValueError, TypeError, KeyError, IndexError, RuntimeError, NotImplementedError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
             raise _not_evaluated(node, error) from error
         pairs = zip(node.output, made, strict=False)
         return {name: _double(np.asarray(array)) for name, array in pairs if name and name not in given}
@@ -126,7 +126,7 @@ class DoubleForward:
             return _Step(node, lambda _: ())
         try:
             evaluate = _reference(node, self._opsets)
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError) as error:
+        except (RuntimeError, TypeError, ValueError, KeyError) as error:
             raise _not_evaluated(node, error) from error
         return _Step(node, evaluate)
 

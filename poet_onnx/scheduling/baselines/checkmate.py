@@ -17,7 +17,7 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.baselines.linear import solve
 from poet_onnx.scheduling.baselines.outcome import Task
 from poet_onnx.scheduling.baselines.paper_form import SCALE, estimate_size, paper_form
-from poet_onnx.scheduling.liveness import build_instance
+from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.scheduling.planner import schedule
 
 AS_WRITTEN = 3_000
@@ -28,8 +28,9 @@ def offer(task: Task) -> str:
     """Offer the plan of least time."""
     problem, limits = in_seconds(task.problem), Limits(task.limits.budget_bytes)
     _solve_compact(task, problem, limits)
-    if estimate_size(build_instance(problem, task.order)) <= AS_WRITTEN:
-        _solve_as_written(task, problem, limits)
+    instance = build_instance(problem, task.order)
+    if estimate_size(instance) <= AS_WRITTEN:
+        _solve_as_written(task, instance, limits)
     if task.is_proven:
         return "Its program has no solution."
     if task.closest is not None and task.proves:
@@ -64,12 +65,12 @@ def _solve_compact(task: Task, problem: ScheduleProblem, limits: Limits) -> None
         task.offer(plan.steps)
 
 
-def _solve_as_written(task: Task, problem: ScheduleProblem, limits: Limits) -> None:
-    form = paper_form(build_instance(problem, task.order), limits)
+def _solve_as_written(task: Task, instance: Instance, limits: Limits) -> None:
+    form = paper_form(instance, limits)
     solution = solve(form.model, gap=task.gap, end=task.end, seed=task.seed)
     task.is_proven = solution.is_infeasible
     if solution.values is not None:
-        _take(task, form.views_joules + solution.bound * problem.base_joules / SCALE)
+        _take(task, form.views_joules + solution.bound * instance.problem.base_joules / SCALE)
         task.offer(form.steps(solution.values))
 
 
