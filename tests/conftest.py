@@ -51,6 +51,14 @@ def _export(name: str, arguments: list[str], target: Path) -> None:
         Path(scratch, name).rename(target)
 
 
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch off the small allowances of the model, so that it and exhaustive search see the same bytes."""
+    monkeypatch.setattr("poet_onnx.scheduling.choices.TINY_FRACTION", 0.0)
+    monkeypatch.setattr("poet_onnx.scheduling.memory_rows.TOKEN_BYTES_EACH", 0)
+    monkeypatch.setattr("poet_onnx.simulate.versions.TOKEN_BYTES", 0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _interrupts_are_heard() -> None:
     """Hear Ctrl-C, and let started programs hear it, where a shell has started the tests in the background without."""

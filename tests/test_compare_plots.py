@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,7 +74,6 @@ def test_the_table_marks_the_least_energy() -> None:
 
 
 def test_pictures_are_the_same_every_time(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     cells = [filled(name, budget, (budget, 1, 2), time) for name in "ab" for budget in (20, 50) for time in (1.0, 2.0)]
     cells += [filled("c", 50, None, 1.0)]
     files = []

@@ -188,7 +188,8 @@ def test_threads_leave_nothing_behind(job: Job) -> None:
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore")  # what Dask warns about is its own
 def test_a_dask_cluster_takes_the_same_sweep(model_path: Callable[..., Path]) -> None:
-    distributed = pytest.importorskip("distributed")
+    import distributed
+
     given = {"device": "a72", "budgets": ["100%", "80%"], "methods": ["poet"]}
     alone = poet_onnx.compare(model_path("mlp-mse"), **given)  # type: ignore[arg-type]
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
@@ -203,6 +204,5 @@ def test_a_dask_cluster_takes_the_same_sweep(model_path: Callable[..., Path]) ->
 
 
 def test_a_scheduler_that_is_not_there_is_said(model_path: Callable[..., Path]) -> None:
-    pytest.importorskip("distributed")
     with pytest.raises(poet_onnx.InputError, match="There is no Dask scheduler at 'nowhere'"):
         poet_onnx.compare(model_path("mlp-mse"), device="a72", executor="dask:nowhere")

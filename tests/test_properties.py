@@ -49,11 +49,9 @@ def test_rewritten_model_is_the_same_and_fits(seed: int) -> None:
     assert report.measured_transient_peak_bytes <= result.plan.budget_bytes
 
 
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("seed", sampled(range(10), 0, 1, 5))
-def test_energy_equals_exhaustive_search_on_real_models(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poet_onnx.scheduling.choices.TINY_FRACTION", 0.0)
-    monkeypatch.setattr("poet_onnx.scheduling.memory_rows.TOKEN_BYTES_EACH", 0)
-    monkeypatch.setattr("poet_onnx.simulate.versions.TOKEN_BYTES", 0)
+def test_energy_equals_exhaustive_search_on_real_models(seed: int) -> None:
     result = _tight(seed, 1 + seed % 2)
     plan = result.plan
     order = [step.subject for step in plan.steps if step.action is Action.COMPUTE and not step.copy]

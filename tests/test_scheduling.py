@@ -44,14 +44,6 @@ def _at(problem: ScheduleProblem, fraction: float) -> Limits:
     return Limits(int(smallest + (_peak(problem) - smallest) * fraction))
 
 
-@pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch off the small allowances of the model, so that it and exhaustive search see the same bytes."""
-    monkeypatch.setattr("poet_onnx.scheduling.choices.TINY_FRACTION", 0.0)
-    monkeypatch.setattr("poet_onnx.scheduling.memory_rows.TOKEN_BYTES_EACH", 0)
-    monkeypatch.setattr("poet_onnx.simulate.versions.TOKEN_BYTES", 0)
-
-
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(("recompute", "paging"), METHODS)
 @pytest.mark.parametrize("seed", sampled(range(12), 2, 7))

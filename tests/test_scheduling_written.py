@@ -63,14 +63,6 @@ def _best(problem: ScheduleProblem, limits: Limits) -> Plan | None:
     return plan
 
 
-@pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch off the small allowances of the model, so that it and exhaustive search see the same bytes."""
-    monkeypatch.setattr("poet_onnx.scheduling.choices.TINY_FRACTION", 0.0)
-    monkeypatch.setattr("poet_onnx.scheduling.memory_rows.TOKEN_BYTES_EACH", 0)
-    monkeypatch.setattr("poet_onnx.simulate.versions.TOKEN_BYTES", 0)
-
-
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("seed", sampled(range(30), 2, 7, 11, 19))
 def test_energy_equals_exhaustive_search(seed: int) -> None:
