@@ -217,6 +217,50 @@ def test_batch_normalizations_train_or_keep_to_their_statistics(
         np.testing.assert_allclose(gradients[name], leaf.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
+def old_normalization() -> onnx.ModelProto:
+    """Return a model as exporters wrote it in 2018: opset 6, and all initializers are inputs."""
+    names = ("norm_scale", "norm_bias", "mean", "variance")
+    nodes = [
+        onnx.helper.make_node("BatchNormalization", ["x", *names], ["h"], is_test=1),
+        onnx.helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1, broadcast=1),
+    ]
+    nodes.insert(1, onnx.helper.make_node("Flatten", ["h"], ["f"]))
+    arrays = {name: NORM_ARRAYS[name] for name in names} | {"w": random(5, 12), "b": random(5)}
+    inputs = {"x": (4, 3, 2, 2)} | {name: array.shape for name, array in arrays.items()}
+    graph = onnx.helper.make_graph(
+        nodes,
+        "g",
+        [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in inputs.items()],
+        [onnx.helper.make_tensor_value_info("y", 1, (4, 5))],
+        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 6)], ir_version=3)
+
+
+def test_a_model_of_an_old_opset_is_raised_and_its_weights_are_no_inputs() -> None:
+    with pytest.warns(PoetWarning, match="exported for inference"):
+        made = poet_onnx.train_graph(old_normalization())
+    assert made.training.opset_imports[""] == 13
+    assert sorted(made.values) == ["b", "norm_bias", "norm_scale", "w"]
+    assert not {"mean", "variance"} & {each.name for each in made.training.graph.inputs}
+    feeds = {"x": random(4, 3, 2, 2), "labels": np.array([0, 1, 2, 3])}
+    loss, gradients = step(made, **feeds)
+    flat, labels = torch.tensor(feeds["x"] / np.sqrt(np.float32(1 + 1e-5))).flatten(1), torch.tensor(feeds["labels"])
+    weight = torch.tensor(made.values["w"], requires_grad=True)
+    expected = functional.cross_entropy(flat @ weight.T + torch.tensor(made.values["b"]), labels)
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert weight.grad is not None
+    np.testing.assert_allclose(gradients["w"], weight.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_an_opset_that_cannot_be_raised_is_refused() -> None:
+    model = old_normalization()
+    model.graph.node[0].op_type = "Upsampled"
+    with pytest.raises(InputError, match="of ONNX opset 6, and ONNX cannot convert them to 13"):
+        poet_onnx.train_graph(model)
+
+
 def test_a_batch_normalization_exported_for_inference_is_warned_of() -> None:
     with pytest.warns(PoetWarning, match="was exported for inference and keeps to its running statistics"):
         poet_onnx.train_graph(normalized(0), loss="mse")
