@@ -123,9 +123,9 @@ def _normalized_gradient(site: Site, normalized: ir.Value, inverse: ir.Value, *,
             gradient = site.op("Sub", gradient, mean)
         d_x = site.op("Sub", gradient, site.op("Mul", normalized, along))
         site.give(0, site.op("Mul", d_x, inverse))
-    site.give(1, site.op("ReduceSum", product, site.ints(*rows), keepdims=0))
+    site.give(1, site.sum(product, *rows, keep=False))
     if centred:
-        site.give(2, site.op("ReduceSum", d_y, site.ints(*rows), keepdims=0))
+        site.give(2, site.sum(d_y, *rows, keep=False))
 
 
 RULES: Rules = {

@@ -126,6 +126,12 @@ def _layer_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     return (y if bias is None else y + bias, mean, inverse)
 
 
+def _lp_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
+    x, p, axis = _given(inputs, 0), attributes.get("p", 2), attributes.get("axis", -1)
+    length = (np.abs(x) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
+    return (np.divide(x, length, out=np.zeros_like(x), where=length != 0),)
+
+
 def _cross_entropy(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     scores, labels, weights = _given(inputs, 0), _given(inputs, 1), _optional(inputs, 2)
     ignored = attributes.get("ignore_index")
@@ -189,6 +195,7 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     ("", "AveragePool"): _average_pool,
     ("", "GlobalAveragePool"): _global_average,
     ("", "BatchNormalization"): _batch_norm,
+    ("", "LpNormalization"): _lp_norm,
     ("", "SoftmaxCrossEntropyLoss"): _cross_entropy,
     (_CONTRIBUTED, "SoftmaxCrossEntropyLossInternal"): _cross_entropy,
     (_CONTRIBUTED, "BatchNormInternal"): _batch_norm,

@@ -9,6 +9,7 @@ adds to a gradient is measured: parameters that differ in their last bits give o
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ import onnx_ir as ir
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.files.loading import as_model
 from poet_onnx.graph.extract import extract
+from poet_onnx.passes.lowering import LowerTraining, normalize_for
 from poet_onnx.passes.metadata import PLAN_KEY
-from poet_onnx.passes.normalize import normalize
+from poet_onnx.passes.normalize import Normalization, normalize
 from poet_onnx.passes.roles import find_roles, is_accumulator
 from poet_onnx.runtime import installed_runtime
 from poet_onnx.runtime.feeds import random_feeds
@@ -99,6 +101,7 @@ class _Trial:
         self._model = model.clone()
         normalize(dims=dims)(self._model)
         self._graph = extract(self._model)
+        self._runnable = self._model if installed_runtime().has_training else _lowered(model, dims)
         self._conditions, self._seed = Conditions(threads), seed
         self._known: dict[str, GradientCheck] = {}
         roles = find_roles(self._model)
@@ -110,6 +113,11 @@ class _Trial:
         masked = {name: self._made[name] for name in masks}
         self.double = DoubleForward(self._model, roles.loss, {**self._feeds, **masked})
         single = float(self._made[roles.loss])
+        if not (math.isfinite(single) or math.isfinite(self.double.loss)):
+            raise InputError(
+                f"The loss '{roles.loss}' of random numbers is {single:.6g}: its gradients cannot be compared with"
+                " differences. Check a model that takes any number."
+            )
         if not abs(single - self.double.loss) <= _LOSS_ERROR * max(abs(single), abs(self.double.loss), 1e-6):
             raise CheckFailedError(
                 f"The loss '{roles.loss}' is {single:.6g} in ONNX Runtime and {self.double.loss:.6g} in double"
@@ -134,7 +142,8 @@ class _Trial:
     @cached_property
     def _suspects(self) -> dict[str, str]:
         """The tensors of the forward part whose gradients are to be seen, by the names of these."""
-        pairs = [(name, self._tensor_of(name)) for node in self._graph.nodes for name in node.outputs]
+        made = {value.name for node in self._runnable.graph for value in node.outputs}
+        pairs = [(name, self._tensor_of(name)) for node in self._graph.nodes for name in node.outputs if name in made]
         shapes = {name: self._graph.tensors[name].shape for name, tensor in pairs if tensor is not None}
         return {
             name: tensor
@@ -183,7 +192,7 @@ class _Trial:
 
     def _run(self, wanted: Iterable[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run the training graph in ONNX Runtime once, anew, and return its outputs and the tensors asked for."""
-        model = self._model.clone()
+        model = self._runnable.clone()
         values = {value.name: value for node in model.graph for value in node.outputs}
         outputs = list(model.graph.outputs)
         model.graph.outputs.extend(values[name] for name in dict.fromkeys(wanted) if values[name] not in outputs)
@@ -218,6 +227,13 @@ class _Trial:
         tensor = gradient.removesuffix("_grad")
         known = self.double.values.get(tensor) if tensor != gradient else None
         return tensor if known is not None and known.dtype == np.float64 else None
+
+
+def _lowered(model: ir.Model, dims: Mapping[str, int] | None) -> ir.Model:
+    """Return a training graph as the stock runtime runs it, where every gradient is a tensor that keeps its name."""
+    lowered = model.clone()
+    Normalization(normalize_for("stock", dims), LowerTraining(kernels=False))(lowered)
+    return lowered
 
 
 @dataclass(frozen=True)
@@ -259,7 +275,7 @@ class _Direction:
         """
         found = float(np.vdot(gradient, along))
         start = forward.values[tensor]
-        length = float(np.linalg.norm(start)) or float(np.sqrt(start.size))
+        length = float(np.linalg.norm(start)) or float(np.sqrt(start.size)) or 1.0
         negligible = _NEGLIGIBLE * abs(forward.loss) / length
         last: _Direction | None = None
         for fraction in _STEPS:

@@ -120,7 +120,9 @@ def power(site: Site) -> None:
     base, exponent = site.input(0), site.input(1)
     if site.shape(site.output()) != site.shape(base):
         raise NoGradientError("its base is repeated along an axis")
-    less = site.op("Sub", exponent, site.number(1, exponent))
+    if site.type(exponent).dtype != site.type(base).dtype:
+        exponent = site.op("Cast", exponent, to=int(site.type(base).dtype))
+    less = site.op("Sub", exponent, site.number(1, base))
     slope = site.op("Mul", site.op("Pow", base, less), exponent)
     site.send(0, site.op("Mul", slope, site.gradient()))
 

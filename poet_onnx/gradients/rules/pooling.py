@@ -7,13 +7,15 @@ import math
 import numpy as np
 
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.site import Site
+from poet_onnx.gradients.site import NoGradientError, Site
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
 
 @gradient_of("MaxPool")
 def max_pool(site: Site) -> None:
     """Send the gradient to where the forward node found each maximum."""
+    if site.attributes.get("storage_order"):
+        raise NoGradientError("its indices are column-major; export it with storage_order 0")
     site.send(0, site.op("MaxPoolGrad", site.gradient(), site.output(1), **site.attributes))
 
 

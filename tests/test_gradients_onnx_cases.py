@@ -1,0 +1,69 @@
+"""Gradients of the cases with which ONNX tests its operators, by the stock runtime: right, or refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+from deep import sampled
+
+from poet_onnx.gradients.registry import gradient
+
+SCRIPT = Path(__file__).with_name("onnx_cases.py")
+
+REFUSALS = (
+    r"The gradient of these operators is not known",
+    r"Control flow and quantized operators cannot be differentiated",
+    r"holds a subgraph: only graphs without control flow",
+    r"No gradient of '.*' leads to",
+    r"Nothing is left to train",
+    r"is a sequence: only tensors of numbers",
+    r"is not known before the step runs",
+    r"The size of tensor .* is not known",
+    r"imports no version of domain",
+    r"which inference does not compute",
+    r"is unknown in ONNX opset",
+    r"is declared as .*: export the model again",
+)
+"""How the reasons begin for which a case may have no gradient."""
+
+UNCHECKED = (
+    r"of random numbers is (nan|inf)",  # logarithms, arcs
+    r"ceil_mode is not computed",
+    r"Resize|resize",
+    r"ratio must be in the range",  # of a Dropout whose ratio is drawn
+    r"NOT_IMPLEMENTED",
+    r"The model is damaged: float division by zero",  # the mean over nothing
+)
+"""Why a gradient may not be compared with differences."""
+
+
+def has_rule(operator: str) -> bool:
+    """Return whether the operator, alone and by name, is one whose gradient is known."""
+    known = gradient(ir.node(operator, []))
+    return known is not None and known.rule is not None
+
+
+@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+@pytest.mark.parametrize("every", sampled([1, 12], 12))
+def test_gradients_of_onnx_s_own_cases(every: int) -> None:
+    command = [os.environ["POET_STOCK_PYTHON"], str(SCRIPT), str(every)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    assert [each for each in found if each["verdict"] == "wrong"] == []
+    refused = [each for each in found if each["verdict"] == "refused"]
+    assert [each for each in refused if not any(re.search(reason, each["message"]) for reason in REFUSALS)] == []
+    unchecked = [each for each in found if each["verdict"] == "unchecked"]
+    assert [each for each in unchecked if not any(re.search(reason, each["message"]) for reason in UNCHECKED)] == []
+    right = {operator for each in found if each["verdict"] == "right" for operator in each["operators"]}
+    tried = {operator for each in found for operator in each["operators"]}
+    assert len(right) > len(tried) // 3
+    if every == 1:
+        assert sorted(name for name in tried - right if has_rule(name)) == []
