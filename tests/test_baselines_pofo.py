@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from unit_chains import UNIT_BYTES, unit_chain
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling import plan_with
+from poet_onnx.scheduling.baselines import CannotError
 from poet_onnx.scheduling.baselines.pofo_model import Block, Stage, Terms, best_blocks
 
 OUT, IN = 50.0, 80.0
@@ -110,3 +112,11 @@ def test_it_pages_where_that_is_fast_and_recomputes_where_it_is_slow(transfer_se
     assert outcome.plan is not None, outcome.reason
     assert bool(outcome.plan.prediction.page_out_bytes) == pages
     assert bool(outcome.plan.prediction.recomputed_nodes) != pages
+
+
+def test_the_programme_ends_with_its_time() -> None:
+    stages = (Stage(1.0, 1.0, 1, 1, 10, 5),) * 20
+    terms = Terms(60, OUT, IN)
+    assert best_blocks(stages, terms, slots=32, end=time.monotonic() + 3600.0) is not None
+    with pytest.raises(CannotError, match="not through in the time limit"):
+        best_blocks(stages, terms, slots=32, end=time.monotonic())

@@ -29,7 +29,7 @@ def offer(task: Task) -> str:
     chain = _short(chain_of(task.instance))
     stages = _stages(chain)
     for budget_bytes in task.budgets():
-        found = best_blocks(stages, _terms(chain, budget_bytes), slots=SLOTS)
+        found = best_blocks(stages, _terms(chain, budget_bytes), slots=SLOTS, end=task.end)
         if found is None:
             return f"No choice for its {len(stages)} stages fits, each being kept, paged or run again once."
         task.offer(steps_of(chain, found[1]))

@@ -12,9 +12,13 @@ the state of Beaumont, Eyraud-Dubois and Shilova (2021, section 4); seen backwar
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+from poet_onnx.scheduling.baselines.outcome import CannotError
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +132,19 @@ def blocks_from(stages: tuple[Stage, ...], terms: Terms, first: int) -> Iterator
             yield Block(first, last, again=True, paged=paged)
 
 
-def best_blocks(stages: tuple[Stage, ...], terms: Terms, *, slots: int) -> tuple[float, tuple[Block, ...]] | None:
+def best_blocks(
+    stages: tuple[Stage, ...], terms: Terms, *, slots: int, end: float = math.inf
+) -> tuple[float, tuple[Block, ...]] | None:
     """Return the least seconds and the blocks that take them, None if nothing fits.
 
     Args:
         stages: of the chain.
         terms: of the chain.
         slots: that bytes are rounded up to, of the budget, as the authors do; 0 to count all.
+        end: moment of `time.monotonic` at which to stop.
+
+    Raises:
+        CannotError: if the programme is not through by then.
     """
     known: list[dict[tuple[float, float, float], tuple[float, tuple[Block, ...]]]] = [
         {} for _ in range(len(stages) + 1)
@@ -143,6 +153,8 @@ def best_blocks(stages: tuple[Stage, ...], terms: Terms, *, slots: int) -> tuple
     unit = terms.budget_bytes / slots if slots else 0.0
     for first in range(len(stages)):
         for (held, leaving, fetched), (seconds, chosen) in _undominated(known[first]):
+            if time.monotonic() >= end:
+                raise CannotError("Its dynamic programme was not through in the time limit.")
             for block in blocks_from(stages, terms, first):
                 found = after(stages, terms, State(held, leaving, fetched, seconds), block)
                 if found is None:
@@ -159,10 +171,10 @@ def _up(size: float, unit: float) -> float:
     return -(-size // unit) * unit if unit else size
 
 
-def _undominated(states: States) -> list[tuple[Bytes, Chosen]]:
-    """Return the states beside which none takes less time and fewer bytes of each kind."""
-    kept: list[tuple[Bytes, Chosen]] = []
+def _undominated(states: States) -> Iterator[tuple[Bytes, Chosen]]:
+    """Yield the states beside which none takes less time and fewer bytes of each kind."""
+    kept: list[Bytes] = []
     for key, (seconds, chosen) in sorted(states.items(), key=lambda item: (item[1][0], item[0])):
-        if not any(all(a <= b for a, b in zip(other, key, strict=True)) for other, _ in kept):
-            kept.append((key, (seconds, chosen)))
-    return kept
+        if not any(all(a <= b for a, b in zip(other, key, strict=True)) for other in kept):
+            kept.append(key)
+            yield key, (seconds, chosen)
