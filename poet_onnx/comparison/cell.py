@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import pydantic
 
+import poet_onnx
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 
@@ -78,7 +81,8 @@ class Outcome(_Value):
         bound_joules: no plan of the method's class spends less; None where the method proves nothing.
         page_out_bytes, page_in_bytes: moved in a step.
         recomputed_nodes, recomputed_flops: computed again in a step.
-        closest_peak_bytes: where there is no plan, the least transient peak of one that breaks a limit.
+        closest_peak_bytes, closest_seconds: where there is no plan, what the one of least transient peak takes that
+            breaks a limit.
         solve_seconds: that the method took.
     """
 
@@ -93,6 +97,7 @@ class Outcome(_Value):
     recomputed_nodes: int | None = None
     recomputed_flops: int | None = None
     closest_peak_bytes: int | None = None
+    closest_seconds: float | None = None
     solve_seconds: float = 0.0
 
 
@@ -141,6 +146,18 @@ def problem_fingerprint(problem: ScheduleProblem) -> str:
 
 
 def fingerprint_of(values: Sequence[object]) -> str:
-    """Return a hash of values and of the release that works on them, as hex."""
-    text = json.dumps([version("poet-onnx"), *values], sort_keys=True, default=str)  # a device profile tells all it has
+    """Return a hash of values and of the code that works on them, as hex."""
+    # A device profile tells all it has.
+    text = json.dumps([version("poet-onnx"), _code_hash(), *values], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def _code_hash() -> str:
+    """Return a hash of the files that plan and simulate: what they made before a change is not to be found again."""
+    digest = hashlib.sha256()
+    folder = Path(poet_onnx.__file__).parent
+    for package in ("plan", "scheduling", "simulate"):
+        for path in sorted((folder / package).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -20,6 +20,7 @@ def outcome_of(job: Job) -> Outcome:
             status="infeasible" if found.is_proven else "no_plan",
             message=found.reason,
             closest_peak_bytes=None if found.closest is None else found.closest.transient_peak_bytes,
+            closest_seconds=None if found.closest is None else found.closest.seconds,
             solve_seconds=found.solve_seconds,
         )
     return _simulated(job, found.plan, found.bound_joules, found.solve_seconds)

@@ -30,6 +30,7 @@ COLUMNS = (
     "recomputed_nodes",
     "recomputed_flops",
     "closest_peak_bytes",
+    "closest_seconds",
     "solve_seconds",
     "base_joules",
     "base_seconds",
