@@ -16,8 +16,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from executed import EXECUTED, write_executed
 from figures import PARTS, Figure, figures
 
 from poet_onnx import compare
@@ -33,23 +35,31 @@ ROOT = Path(__file__).resolve().parents[3]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and write."""
     begin, every = time.monotonic(), figures()
+    names = (*every, EXECUTED)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(every)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (default: all)")
     parser.add_argument("--places", metavar="F,...", help="of the budgets, from 0 (smallest) to 1 (ordered peak)")
     parser.add_argument("--devices", metavar="NAME,...", help="of those that a figure has")
-    parser.add_argument("--time-limit", type=float, default=20.0, metavar="SECONDS", help="of each cell (default 20)")
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="of each cell (default: the figure's)")
     parser.add_argument("--executor", default="processes:2", help="as for `poet-onnx compare` (default processes:2)")
     parser.add_argument("--reduced", action="store_true", help="one model and device, and fewer budgets")
     parser.add_argument("--cache", type=Path, default=ROOT / ".cache" / "evidence", metavar="DIR", help="models, cells")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where the files go")
     options = parser.parse_args(arguments)
-    unknown = [name for name in options.names if name not in every]
+    unknown = [name for name in options.names if name not in names]
     if unknown:
-        parser.error(f"there is no {unknown[0]}; give some of {', '.join(every)}")
-    for name in options.names or every:
+        parser.error(f"there is no {unknown[0]}; give some of {', '.join(names)}")
+    for name in options.names or names:
+        if name == EXECUTED:
+            file = options.output / f"{name}.csv"
+            write_executed(partial(_exported, cache=options.cache), file, _command(name, options))
+            print(f"wrote {file}", flush=True)
+            continue
         figure = every[name].reduced() if options.reduced else every[name]
         if options.places:
             figure = replace(figure, places=tuple(map(float, options.places.split(","))))
+        if options.time_limit:
+            figure = replace(figure, time_limit_seconds=options.time_limit)
         if options.devices:
             chosen = options.devices.split(",")
             figure = replace(figure, devices=tuple(each for each in figure.devices if each.name in chosen))
@@ -73,11 +83,11 @@ def _saved(found: Comparison, figure: Figure, stem: Path, *, command: Sequence[s
 def _command(name: str, options: argparse.Namespace) -> list[str]:
     """Return what makes a figure again, wherever its files are to go."""
     command = ["python", "scripts/benchmarks/evidence/evidence.py", name]
-    for option in ("places", "devices"):
+    for option in ("places", "devices", "time_limit"):
         if getattr(options, option):
-            command += [f"--{option}", getattr(options, option)]
+            command += [f"--{option.replace('_', '-')}", f"{getattr(options, option)}"]
     reduced = ["--reduced"] if options.reduced else []
-    return [*command, *reduced, "--time-limit", f"{options.time_limit:g}", "-o", "scripts/results/evidence"]
+    return [*command, *reduced, "-o", "scripts/results/evidence"]
 
 
 def _exported(model: str, batch: int, cache: Path) -> Path:
@@ -91,8 +101,8 @@ def _exported(model: str, batch: int, cache: Path) -> Path:
     return path
 
 
-def _results(figure: Figure, model: str, batch: int, options: argparse.Namespace) -> tuple[CellResult, ...]:
-    """Fill a figure's cells for one model; an interrupt ends the program."""
+def _results(figure: Figure, model: str, batch: int, options: argparse.Namespace) -> Iterator[CellResult]:
+    """Fill a figure's cells for one model, and yield them; an interrupt ends the program."""
     path = _exported(model, batch, options.cache)
     name = model if batch == 1 else f"{model}-batch-{batch}"
 
@@ -100,22 +110,25 @@ def _results(figure: Figure, model: str, batch: int, options: argparse.Namespace
         latest = progress.latest
         print(f"{name} {progress.done}/{progress.cells} {latest.cell}: {latest.outcome.status}", flush=True)
 
-    found = compare(
-        path,
-        device=figure.devices,
-        budgets=list(_budgets(figure, path)),
-        deadlines=figure.deadlines,
-        methods=figure.methods,
-        parts=PARTS,
-        executor=options.executor,
-        time_limit_seconds=options.time_limit,
-        output=options.cache,
-        name=name,
-        progress=say,
-    )
-    if not found.is_whole:
-        raise KeyboardInterrupt
-    return found.results
+    budgets = list(_budgets(figure, path))
+    for order in figure.orders:
+        found = compare(
+            path,
+            device=figure.devices,
+            budgets=budgets,
+            deadlines=figure.deadlines,
+            methods=figure.methods,
+            order=order,
+            parts=PARTS,
+            executor=options.executor,
+            time_limit_seconds=figure.time_limit_seconds,
+            output=options.cache,
+            name=name,
+            progress=say,
+        )
+        if not found.is_whole:
+            raise KeyboardInterrupt
+        yield from found.results
 
 
 def _budgets(figure: Figure, path: Path) -> Iterator[str]:
