@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Compare schedulers on the same problems: ours, its quick plan, and published methods.
+"""Compare schedulers on the same problems: ours, its quick plan, and the paper's program.
 
 python scripts/benchmark_scheduling.py --quick -o quick.csv
 Every method runs in a process of its own and gets the same graph, order, costs and budget; every plan is judged by the
-same simulator. Needs the extras [training] (to export the models) and [plots].
+same simulator. `poet-onnx compare` has the other published methods. Needs the extras [training] (to export the models)
+and [plots].
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from pathlib import Path
 
 from benchmark.exhaustive import least_overhead
 from benchmark.judge import judge
+from benchmark.paper import solve_paper
 from benchmark.prices import Prices
-from benchmark.published import solve_published
 from benchmark.result import Effort
 from proofs.finding import exact_bytes
 from random_graphs import SHAPES, random_dag, random_graph
@@ -176,7 +176,7 @@ def make_dag_problem(seed: int, nodes: int, *, backward: bool) -> ScheduleProble
 
 
 def _paper_energy(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort) -> float | None:
-    solved = solve_published("poet-paper", problem, limits, order, effort)
+    solved = solve_paper(problem, limits, order, effort)
     if solved.status != "optimal" or solved.steps is None:
         return None
     verdict = judge(problem, limits, solved.steps)

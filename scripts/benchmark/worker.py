@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import pickle
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from benchmark.ours import solve_ours
-from benchmark.published import PUBLISHED, solve_published
+from benchmark.paper import PAPER, solve_paper
 from benchmark.quick import solve_quick
 from benchmark.result import Effort, Solved
 from poet_onnx.plan.limits import Limits
@@ -32,7 +31,7 @@ class Solver(Protocol):
 METHODS: dict[str, Solver] = {
     "ours": solve_ours,
     "quick": solve_quick,
-    **{method: partial(solve_published, method) for method in PUBLISHED},
+    PAPER: solve_paper,
 }
 """By the name that --methods takes."""
 

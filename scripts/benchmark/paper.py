@@ -1,22 +1,20 @@
-"""The published methods that the product has."""
+"""The paper's own program, as the product has it."""
 
 from __future__ import annotations
 
 from benchmark.result import Effort, Point, Size, Solved
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling import METHODS, plan_with
+from poet_onnx.scheduling import plan_with
 
-PUBLISHED = tuple(name for name in METHODS if name == "poet-paper" or not name.startswith("poet"))
-"""Their names."""
+PAPER = "poet-paper"
+"""Its name."""
 
 
-def solve_published(
-    method: str, problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort
-) -> Solved:
-    """Take what a method makes of an order for the answer."""
+def solve_paper(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...], effort: Effort) -> Solved:
+    """Take what the program makes of an order for the answer."""
     outcome = plan_with(
-        method,
+        PAPER,
         problem,
         limits,
         time_limit_seconds=effort.time_limit_seconds,
