@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from gradient_models import export
 
 import poet_onnx
 from poet_onnx.choices import METHODS
+from poet_onnx.comparison.cell import code_hash, fingerprint_of
 from poet_onnx.comparison.table import COLUMNS, csv_text
 from poet_onnx.errors import InputError, PoetWarning
 
@@ -133,6 +135,25 @@ def test_a_damaged_cell_is_computed_again(bert: Path, tmp_path: Path) -> None:
             again = found()
         assert again.results[0].outcome.energy_joules == first.results[0].outcome.energy_joules
         assert json.loads(cell.read_text(encoding="utf-8"))["cell"] == whole["cell"]
+
+
+def test_cells_are_those_of_the_code_that_plans_and_simulates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fingerprint() -> str:
+        code_hash.cache_clear()
+        return fingerprint_of(["a cell"])
+
+    before = fingerprint()
+    source = Path(poet_onnx.__file__).parent
+    for package in ("plan", "scheduling", "simulate"):
+        shutil.copytree(source / package, tmp_path / package)
+    try:
+        monkeypatch.setattr(poet_onnx, "__file__", str(tmp_path / "__init__.py"))
+        assert fingerprint() == before
+        with (tmp_path / "scheduling" / "baselines" / "dtr.py").open("a", encoding="utf-8") as file:
+            file.write("# changed")
+        assert fingerprint() != before
+    finally:
+        code_hash.cache_clear()
 
 
 def test_parts_are_those_that_were_asked_for(bert: Path) -> None:

@@ -148,12 +148,12 @@ def problem_fingerprint(problem: ScheduleProblem) -> str:
 def fingerprint_of(values: Sequence[object]) -> str:
     """Return a hash of values and of the code that works on them, as hex."""
     # A device profile tells all it has.
-    text = json.dumps([version("poet-onnx"), _code_hash(), *values], sort_keys=True, default=str)
+    text = json.dumps([version("poet-onnx"), code_hash(), *values], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.cache
-def _code_hash() -> str:
+def code_hash() -> str:
     """Return a hash of the files that plan and simulate: what they made before a change is not to be found again."""
     digest = hashlib.sha256()
     folder = Path(poet_onnx.__file__).parent
