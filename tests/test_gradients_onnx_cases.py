@@ -36,12 +36,20 @@ REFUSALS = (
 UNCHECKED = (
     r"of random numbers is (nan|inf)",  # logarithms, arcs
     r"ceil_mode is not computed",
-    r"Resize|resize",
     r"ratio must be in the range",  # of a Dropout whose ratio is drawn
     r"NOT_IMPLEMENTED",
     r"The model is damaged: float division by zero",  # the mean over nothing
 )
 """Why a gradient may not be compared with differences."""
+
+EVALUATED_OTHERWISE = (
+    "test_resize_downsample_scales_cubic_align_corners",
+    "test_resize_downsample_scales_linear_align_corners",
+)
+"""Cases in which ONNX Runtime and ONNX's reference evaluator, which stands for double precision, do not agree."""
+
+UNDECIDED = ("Acos", "Asin", "Atanh", "ReduceLogSumExp")
+"""Operators that do not take any number, or of which all cases but one are in double precision."""
 
 
 def has_rule(operator: str) -> bool:
@@ -60,10 +68,10 @@ def test_gradients_of_onnx_s_own_cases(every: int) -> None:
     assert [each for each in found if each["verdict"] == "wrong"] == []
     refused = [each for each in found if each["verdict"] == "refused"]
     assert [each for each in refused if not any(re.search(reason, each["message"]) for reason in REFUSALS)] == []
-    unchecked = [each for each in found if each["verdict"] == "unchecked"]
+    unchecked = [each for each in found if each["verdict"] == "unchecked" and each["case"] not in EVALUATED_OTHERWISE]
     assert [each for each in unchecked if not any(re.search(reason, each["message"]) for reason in UNCHECKED)] == []
     right = {operator for each in found if each["verdict"] == "right" for operator in each["operators"]}
     tried = {operator for each in found for operator in each["operators"]}
     assert len(right) > len(tried) // 3
     if every == 1:
-        assert sorted(name for name in tried - right if has_rule(name)) == []
+        assert sorted(name for name in tried - right if has_rule(name)) == sorted(UNDECIDED)
