@@ -12,8 +12,8 @@ METHODS = (
 )
 """Ways to plan: this product's, that without one of its means, and published ones."""
 
-ORDERS = BEST, FILE = ("best", "file")
-"""Of the nodes, in a comparison: one that needs little memory, or that of the file."""
+ORDERS = BEST, MEMORY_AWARE, FILE = ("best", "memory-aware", "file")
+"""Of nodes, in a comparison: memory-aware or better, the memory-aware one for all methods, or that of the file."""
 
 TARGETS = ("training", "stock")
 """Runtimes: onnxruntime-training, and the plain onnxruntime."""

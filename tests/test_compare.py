@@ -16,7 +16,7 @@ from cli_runs import Cli, assert_one_sentence
 from gradient_models import export
 
 import poet_onnx
-from poet_onnx.choices import METHODS
+from poet_onnx.choices import METHODS, ORDERS
 from poet_onnx.comparison.cell import code_hash, fingerprint_of
 from poet_onnx.comparison.table import COLUMNS, csv_text
 from poet_onnx.errors import InputError, PoetWarning
@@ -181,11 +181,23 @@ def test_the_order_of_the_file_is_kept(model_path: Callable[..., Path]) -> None:
     ordered = poet_onnx.compare(model, budgets=["100%"], **given)  # type: ignore[arg-type]
     peak = ordered.results[0].cell.original_peak_bytes
     assert peak > ordered.results[0].cell.ordered_peak_bytes
-    for order in ("file", "best"):
+    for order in ORDERS:
         found = poet_onnx.compare(model, budgets=[peak], order=order, **given)  # type: ignore[arg-type]
         assert [each.outcome.status for each in found.results] == ["not_needed", "not_needed"]
         keeps = found.results[0].outcome.transient_peak_bytes
         assert keeps == (peak if order == "file" else ordered.results[0].cell.ordered_peak_bytes)
+
+
+def test_the_memory_aware_order_is_that_of_all_methods(model_path: Callable[..., Path]) -> None:
+    given = {"device": "a72", "budgets": ["90%"], "methods": ["poet-recompute", "capuchin"]}
+
+    def joules(order: str) -> list[float]:
+        found = poet_onnx.compare(model_path("unet"), order=order, **given)  # type: ignore[arg-type]
+        return [each.outcome.energy_joules or float("inf") for each in found.results]
+
+    (ours, theirs), (ours_in_it, theirs_in_it) = joules("best"), joules("memory-aware")
+    assert theirs == theirs_in_it < float("inf")
+    assert ours <= ours_in_it * 1.01  # the gap that is asked for
 
 
 @pytest.mark.parametrize(

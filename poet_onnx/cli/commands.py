@@ -193,7 +193,7 @@ def devices(**given: Any) -> None:
     type=click.Choice(ORDERS),
     default=ORDERS[0],
     show_default=True,
-    help="Of the nodes: one that needs little memory, or that of the file.",
+    help="Of the nodes: one that needs little memory or a better one, that one for all methods, or that of the file.",
 )
 @click.option(
     "--parts",

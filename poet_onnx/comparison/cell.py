@@ -38,7 +38,7 @@ class Cell(_Value):
         budget_bytes: the bound.
         deadline: as it was asked for, such as "1.1x"; "none" for none.
         deadline_seconds: the bound on the predicted step time; None for none.
-        order: of the nodes: "best" or "file", as in `Sweep`.
+        order: of the nodes: "best", "memory-aware" or "file", as in `Sweep`.
         part_bytes: weight gradients larger than this are computed in parts; None where all are whole.
         time_limit_seconds: that the method has.
         base_joules, base_seconds: of computing every node once.
@@ -55,7 +55,7 @@ class Cell(_Value):
     budget_bytes: int
     deadline: str
     deadline_seconds: float | None
-    order: Literal["best", "file"]
+    order: Literal["best", "memory-aware", "file"]
     part_bytes: int | None
     time_limit_seconds: float
     base_joules: float

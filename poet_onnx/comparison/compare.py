@@ -87,8 +87,8 @@ def compare(
         budgets: of the transient peak, in bytes or in percent of what the step needs after ordering.
         deadlines: of the step, as for `rewrite`; None for none.
         methods: by name.
-        order: of the nodes: "best" is the memory-aware one, of which a method may look for a better one; "file" that of
-            the file, for every method.
+        order: of the nodes: "best" is the memory-aware one, of which a method may look for a better one; "memory-aware"
+            that one for every method, and "file" that of the file.
         parts: "auto" takes for each budget the first graph variant in which anything fits, as `rewrite` does; "whole"
             has whole weight gradients in all cells, and a number of bytes computes larger ones in parts in all cells.
         executor: "processes", "processes:4", "dask:tcp://host:8786", or any `concurrent.futures.Executor`.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal, SupportsIndex, TypeAlias
 
-from poet_onnx.choices import AUTO, BEST, METHODS, ORDERS
+from poet_onnx.choices import AUTO, BEST, FILE, METHODS, ORDERS
 from poet_onnx.comparison.cell import Cell, Job, fingerprint_of
 from poet_onnx.comparison.steps import PreparedStep
 from poet_onnx.costing.device import DeviceProfile, load_device
@@ -34,8 +34,8 @@ class Sweep:
         devices: profiles.
         budgets: bounds on the transient peak, with the words that they were given in.
         deadlines: bounds on the step time, likewise; None for none.
-        order: of the nodes: "best" is the memory-aware one, of which a method may look for a better one; "file" that of
-            the file, for every method.
+        order: of the nodes: "best" is the memory-aware one, of which a method may look for a better one; "memory-aware"
+            that one for every method, and "file" that of the file.
         part_bytes: weight gradients larger than this are computed in parts; 0 for whole ones; None: for each budget the
             first graph variant in which anything fits, as `poet_onnx.rewrite` does.
         time_limit_seconds: of each method on each problem.
@@ -45,7 +45,7 @@ class Sweep:
     devices: tuple[DeviceProfile, ...]
     budgets: tuple[tuple[str, Budget], ...]
     deadlines: tuple[tuple[str, Deadline | None], ...]
-    order: Literal["best", "file"]
+    order: Literal["best", "memory-aware", "file"]
     part_bytes: int | None
     time_limit_seconds: float
 
@@ -73,7 +73,7 @@ class Sweep:
         if unknown:
             raise InputError(f"This release has no method {unknown[0]!r}; use some of {', '.join(METHODS)}.")
         if order not in ORDERS:
-            raise InputError(f"There is no order {order!r} of nodes; give {' or '.join(ORDERS)}.")
+            raise InputError(f"There is no order {order!r} of nodes; give one of {', '.join(ORDERS)}.")
         if not 0 < time_limit_seconds <= _MOST_SECONDS:
             raise InputError(
                 f"A time limit of {time_limit_seconds} is out of range: give 1 to {_MOST_SECONDS} seconds."
@@ -111,7 +111,7 @@ class Sweep:
         budget_bytes = step.budget_bytes(budget[1])
         seconds = None if deadline[1] is None else deadline[1].in_seconds(step.ordered.compute_seconds)
         variant = step.variant_for(budget_bytes)
-        order = None if self.order == BEST else file_order(variant.baseline.graph)
+        order = file_order(variant.baseline.graph) if self.order == FILE else variant.baseline.order
         asked = [variant.fingerprint, method, budget_bytes, seconds, self.order, self.time_limit_seconds]
         cell = Cell(
             model=step.model,
@@ -131,7 +131,7 @@ class Sweep:
             fingerprint=fingerprint_of(asked),
         )
         limits = Limits(max(1, budget_bytes - variant.baseline.aside_bytes), seconds)
-        return Job(cell, variant.baseline.problem, limits, order)
+        return Job(cell, variant.baseline.problem, limits, None if self.order == BEST else order)
 
 
 def _deadline_text(deadline: float | str | None) -> str:
