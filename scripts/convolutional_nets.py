@@ -201,3 +201,31 @@ def densenet(classes: int = 10, growth: int = 12) -> nn.Module:
             channels += growth
     layers += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(channels, classes))
+
+
+class InceptionBlock(nn.Module):
+    """Four branches side by side, concatenated (Szegedy et al. 2014), with batch normalization."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+
+        def conv(inputs: int, kernel: int) -> list[nn.Module]:
+            return [nn.Conv2d(inputs, width, kernel, 1, kernel // 2, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+
+        kinds = [conv(channels, 1), *([*conv(channels, 1), *conv(width, kernel)] for kernel in (3, 5))]
+        kinds.append([nn.MaxPool2d(3, 1, 1), *conv(channels, 1)])
+        self.branches = nn.ModuleList(nn.Sequential(*layers) for layers in kinds)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the output."""
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+def inception(classes: int = 10, widths: tuple[int, ...] = (8, 12, 16)) -> nn.Module:
+    """Return a small GoogLeNet without side losses."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    channels = 16
+    for width in widths:
+        layers += [InceptionBlock(channels, width), nn.MaxPool2d(2)]
+        channels = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))

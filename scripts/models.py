@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from attention_nets import Bert, Gpt, Vit
-from convolutional_nets import UNet, densenet, mobilenet, resnet18, resnet50, vgg16
+from convolutional_nets import UNet, densenet, inception, mobilenet, resnet18, resnet50, vgg16
 from torch import Tensor, nn
 
 
@@ -74,6 +74,7 @@ RECIPES: dict[str, Recipe] = {
     "mobilenet": Recipe(mobilenet, functools.partial(images, 32)),
     "unet": Recipe(UNet, functools.partial(images, 32)),
     "densenet": Recipe(densenet, functools.partial(images, 32)),
+    "inception": Recipe(inception, functools.partial(images, 32)),
     "gpt": Recipe(functools.partial(Gpt, 3, 64, 4, vocabulary=500, length=32), functools.partial(sequences, 32, 500)),
     "vit": Recipe(functools.partial(Vit, 3, 64, 4, size=32, patch=4), functools.partial(images, 32)),
     "mlp-mse": Recipe(functools.partial(mlp, 8), functools.partial(features, 32), loss="MSELoss"),

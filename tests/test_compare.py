@@ -264,7 +264,7 @@ def test_columns_are_read_back(compared: poet_onnx.Comparison) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", ["unet", "densenet", "gpt", "vit", "mobilenet"])
+@pytest.mark.parametrize("name", ["unet", "densenet", "inception", "gpt", "vit", "mobilenet"])
 def test_no_method_fails_on_a_branching_graph(model_path: Callable[..., Path], name: str) -> None:
     found = poet_onnx.compare(model_path(name), device="tx2", budgets=["80%", "55%"], time_limit_seconds=10.0)
     assert found.is_whole

@@ -140,6 +140,14 @@ def figures() -> dict[str, Figure]:
             ("poet", "poet-recompute", "checkmate", "capuchin", "dtr"),
             orders=ORDERS,
         ),
+        "longer": Figure(
+            (("resnet18", 1), ("bert-2", 1)),
+            _profiles("a72"),
+            (0.5,),
+            ("none",),
+            ("poet", "poet-recompute", "checkmate"),
+            time_limit_seconds=120.0,
+        ),
         "fig3-vgg16": fig3["fig3-vgg16"],
         "fig3-bert-2": fig3["fig3-bert-2"],
         "map": Figure(
@@ -150,7 +158,7 @@ def figures() -> dict[str, Figure]:
             ABLATIONS,
         ),
         "branching": Figure(
-            (("densenet", 1), ("unet", 4), ("gpt", 1), ("mobilenet", 1), ("vit", 1)),
+            (("densenet", 1), ("inception", 1), ("unet", 4), ("gpt", 1), ("mobilenet", 1), ("vit", 1)),
             _profiles("tx2"),
             (0.6, 0.2),
             ("none",),
