@@ -93,6 +93,7 @@ def _body(node: ir.Node, types: Mapping[str, TensorType], version: int) -> ir.Fu
         if not versions:
             return None
         written = schema.get_function_with_opset_version(max(versions))
+        _write_defaults(node, schema)  # a body refers to attributes, and knows no defaults
     proto = onnx.FunctionProto.FromString(written)
     del proto.output[len(node.outputs) :]  # those that nobody wants may have no maker
     if not {name for each in proto.node for name in each.output}.issuperset(proto.output):
@@ -100,6 +101,13 @@ def _body(node: ir.Node, types: Mapping[str, TensorType], version: int) -> ir.Fu
     body = ir.serde.deserialize_function(proto)
     body.opset_imports[""] = version
     return body
+
+
+def _write_defaults(node: ir.Node, schema: Any) -> None:
+    """Give a node the attributes that it leaves to their defaults."""
+    for name, attribute in schema.attributes.items():
+        if name not in node.attributes and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
+            node.attributes[name] = ir.serde.deserialize_attribute(attribute.default_value)
 
 
 class ChainSums(InPlacePass):

@@ -24,9 +24,10 @@ from poet_onnx.passes.lowering import (
 )
 from poet_onnx.passes.lowering.accumulation import rows_to_accumulate
 from poet_onnx.passes.lowering.half import ComputeHalfInFloat
+from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.lowering.runnable import RefuseWithoutKernel
 from poet_onnx.passes.lowering.site import POET, Rule, Site, UnsupportedError, list_nodes
-from poet_onnx.passes.normalize import Normalization, WriteShapes, normalize
+from poet_onnx.passes.normalize import FixDims, InlineFunctions, Normalization, WriteShapes, normalize
 
 OLDEST_OPSET, OPSET = 13, 17
 """The oldest version of ONNX's operators whose nodes mean the same in version 17, and the one that is written."""
@@ -162,8 +163,10 @@ def prepare(*, target: str, dims: Mapping[str, int] | None = None, expansions: s
 
 def normalize_for(target: str, dims: Mapping[str, int] | None = None) -> Normalization:
     """Return the first half of `prepare`: what comes before expansions are chosen."""
-    suited = RefuseWithoutKernel(RULES) if target == "training" else ComputeHalfInFloat()
-    return Normalization(normalize(dims=dims), suited)
+    if target != "training":
+        return Normalization(normalize(dims=dims), ComputeHalfInFloat())
+    fix = [FixDims(dims)] if dims else []
+    return Normalization(InlineFunctions(), *fix, DeclareKnownOpset(), normalize(), RefuseWithoutKernel(RULES))
 
 
 def lower(model: ir.Model, target: str, expansions: str | None = None) -> None:

@@ -108,7 +108,11 @@ def prepared_steps(
         raise InputError(f"A comparison takes no {option}; besides its own it takes {', '.join(sorted(OPTIONS))}.")
     request = read_request(device=devices[0], **options)
     given = Given.read(
-        model, gradients=request.gradients, dims=request.dims, frozen_batch_norm=request.frozen_batch_norm
+        model,
+        gradients=request.gradients,
+        target=request.target,
+        dims=request.dims,
+        frozen_batch_norm=request.frozen_batch_norm,
     )
     source = normalized(
         given.model,

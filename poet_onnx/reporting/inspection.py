@@ -165,7 +165,7 @@ def inspect(
         class_weights=class_weights,
         lora=lora,
     )
-    given = Given.read(path, gradients=gradients, dims=dims, frozen_batch_norm=frozen_batch_norm)
+    given = Given.read(path, gradients=gradients, target=target, dims=dims, frozen_batch_norm=frozen_batch_norm)
     source = normalized(
         given.model,
         target=target,

@@ -213,7 +213,11 @@ def rewrite(
     del options["model_or_path"]
     request = read_request(**options)
     given = Given.read(
-        model_or_path, gradients=request.gradients, dims=request.dims, frozen_batch_norm=request.frozen_batch_norm
+        model_or_path,
+        gradients=request.gradients,
+        target=request.target,
+        dims=request.dims,
+        frozen_batch_norm=request.frozen_batch_norm,
     )
     settled = replace(request, dims=given.dims, frozen_batch_norm=given.frozen_batch_norm)
     made = given.train_graph

@@ -17,6 +17,8 @@ from poet_onnx.graph.extract import check_training
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.lowering import normalize_for
+from poet_onnx.passes.lowering.opset import DeclareKnownOpset
+from poet_onnx.passes.normalize import Normalization
 from poet_onnx.rewriting.request import Gradients
 
 
@@ -44,6 +46,7 @@ class Given:
         model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
         *,
         gradients: Gradients | None,
+        target: str,
         dims: Mapping[str, int] | None,
         frozen_batch_norm: str,
     ) -> Given:
@@ -52,6 +55,7 @@ class Given:
         Args:
             model: a training model; with `gradients`, a forward model.
             gradients: how to make a training model.
+            target: runtime that will run what is made.
             dims: sizes of named dimensions.
             frozen_batch_norm: as for `poet_onnx.rewrite`.
 
@@ -61,6 +65,8 @@ class Given:
         if gradients is None:
             return cls(as_model(model), partial(model_beside, model), dims or {}, frozen_batch_norm)
         made = train_graph(model, dims=dims, frozen_batch_norm=frozen_batch_norm, **vars(gradients))
+        if target == "training":
+            Normalization(DeclareKnownOpset())(made.evaluation)
         return cls(made.training.clone(), made.evaluation.clone, {}, AUTO, made)
 
 
