@@ -67,6 +67,7 @@ def test_what_was_measured_replaces_the_profile(model_path: Callable[..., Path])
     device = load_device("a72")
     process = {
         "runtime_bytes": 50 << 20,
+        "import_bytes": 70 << 20,
         "session_bytes": 2048,
         "session_bytes_per_node": 2000,
         "session_bytes_per_value": 3000,
@@ -110,7 +111,7 @@ def test_a_ram_budget_that_counts_tensors_alone_is_said_to(model_path: Callable[
 
 
 def test_a_process_keeps_to_its_budget_and_to_its_prediction(model_path: Callable[..., Path], tmp_path: Path) -> None:
-    path = model_path("mobilenet", batch=8)
+    path = model_path("resnet18")
     rewritten = tmp_path / "rewritten.onnx"
     result = rewrite(path, device="host", optimizer="adamw", ram_budget="600MiB")
     result.save(rewritten)

@@ -7,6 +7,7 @@
 
 #include "arena/arenas.h"
 #include "kernels/optimizer.h"
+#include "process/code_pages.h"
 #include "runtime/allocation_tracker.h"
 #include "store/page_directory.h"
 #include "store/page_store.h"
@@ -43,6 +44,8 @@ POET_EXPORT int64_t poet_peak_bytes() { return poet::allocations::peak_bytes(); 
 POET_EXPORT int64_t poet_allocated_bytes() { return poet::allocations::allocated_bytes(); }
 
 POET_EXPORT void poet_reset_peak() { poet::allocations::reset_peak(); }
+
+POET_EXPORT void poet_release_code_pages() { poet::release_code_pages(); }
 
 // Copies the numbers of the open page stores to `out`, at most `capacity`, and returns how many there are; -1 where
 // memory is missing.

@@ -136,8 +136,10 @@ class ProcessProfile(_Sourced):
     """What a training process takes besides the step's own tensors: what is left of the RAM is for these.
 
     Attributes:
-        runtime_bytes: Python, numpy and the stock onnxruntime, imported.
-        training_runtime_bytes: the same with onnxruntime-training, which imports torch; None if it does not run there.
+        runtime_bytes: Python, numpy and the stock onnxruntime, imported, without pages of code.
+        import_bytes: at most while they are imported; None where that is less than a session takes.
+        training_runtime_bytes, training_import_bytes: the same with onnxruntime-training, which imports torch; None if
+            it does not run there.
         session_bytes: a session, whatever its graph: its environment, and code that runs for the first time.
         session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
             each value that a node makes.
@@ -145,7 +147,9 @@ class ProcessProfile(_Sourced):
     """
 
     runtime_bytes: _ProcessBytes
+    import_bytes: _ProcessBytes | None = None
     training_runtime_bytes: _ProcessBytes | None = None
+    training_import_bytes: _ProcessBytes | None = None
     session_bytes: _ProcessBytes
     session_bytes_per_node: _ProcessBytes
     session_bytes_per_value: _ProcessBytes

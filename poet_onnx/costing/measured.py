@@ -77,7 +77,8 @@ class ProcessMeasurement(_Value):
     """What a training process takes besides the step's own tensors, as the kernel counts it.
 
     Attributes:
-        runtime_bytes: Python and all that training imports.
+        runtime_bytes: Python and all that training imports, without pages of code.
+        import_bytes: at most while that is imported.
         session_bytes: a session, whatever its graph.
         session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
             each value that a node makes.
@@ -85,6 +86,7 @@ class ProcessMeasurement(_Value):
     """
 
     runtime_bytes: _Bytes
+    import_bytes: _Bytes = 0
     session_bytes: _Bytes
     session_bytes_per_node: _Bytes
     session_bytes_per_value: _Bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from poet_onnx.costing.device import DeviceProfile
@@ -13,6 +14,8 @@ from poet_onnx.training.description import OWN_PREFIX
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
+
+_INDEX_BYTES = 8
 
 _MEANS = {
     "parameters": "trained and frozen",
@@ -28,7 +31,8 @@ class ProcessCosts:
     """What a training process takes besides the step's own tensors.
 
     Attributes:
-        runtime_bytes: Python, numpy and onnxruntime, imported.
+        runtime_bytes: Python, numpy and onnxruntime, imported, without pages of code.
+        import_bytes: at most while they are imported.
         session_bytes: a session, whatever its graph.
         session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
             each value that a node makes.
@@ -36,6 +40,7 @@ class ProcessCosts:
     """
 
     runtime_bytes: int = 0
+    import_bytes: int = 0
     session_bytes: int = 0
     session_bytes_per_node: int = 0
     session_bytes_per_value: int = 0
@@ -50,9 +55,12 @@ class ProcessCosts:
         profile = device.process
         if profile is None:
             return cls()
-        training = profile.training_runtime_bytes if target == "training" else None
+        runtime_bytes, import_bytes = profile.runtime_bytes, profile.import_bytes
+        if target == "training" and profile.training_runtime_bytes is not None:
+            runtime_bytes, import_bytes = profile.training_runtime_bytes, profile.training_import_bytes
         return cls(
-            profile.runtime_bytes if training is None else training,
+            runtime_bytes,
+            import_bytes or 0,
             profile.session_bytes,
             profile.session_bytes_per_node,
             profile.session_bytes_per_value,
@@ -82,20 +90,34 @@ class ProcessMemory:
     """What a training process takes at most, as the kernel counts it (VmHWM in /proc/PID/status).
 
     Attributes:
-        lines: its parts, which add up to the peak.
+        lines: its parts while it trains.
+        import_bytes: at most before it trains, while all is imported.
     """
 
     lines: tuple[ProcessLine, ...]
+    import_bytes: int = 0
+
+    @property
+    def training_bytes(self) -> int:
+        """Return what the process takes while it trains: the sum of all lines."""
+        return sum(line.size_bytes for line in self.lines)
 
     @property
     def peak_bytes(self) -> int:
-        """Return the sum of all lines."""
-        return sum(line.size_bytes for line in self.lines)
+        """Return the most that the process ever takes."""
+        return max(self.import_bytes, self.training_bytes)
 
     @property
     def load_peak_bytes(self) -> int:
         """Return about what the process takes until all is loaded, some MiB of its first step included."""
-        return sum(line.size_bytes for line in self.lines if line.is_loaded)
+        return max(self.import_bytes, sum(line.size_bytes for line in self.lines if line.is_loaded))
+
+    @property
+    def parts(self) -> tuple[ProcessLine, ...]:
+        """Return what adds up to the peak: the lines, and by how much importing takes more than they do."""
+        more_bytes = self.peak_bytes - self.training_bytes
+        importing = ProcessLine("imports", more_bytes, "taken while all is imported, and given back", True)
+        return (*self.lines, importing) if more_bytes else self.lines
 
 
 KINDS = ("parameters", "moments", "gradient buffers", "constants", "batch")
@@ -148,6 +170,7 @@ def process_memory(
         size_bytes = graph.tensors[name].size_bytes
         sizes[kind] += size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
     session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
+    session_bytes += _index_copy_bytes(graph) if costs.session_bytes else 0
     return ProcessMemory(
         (
             ProcessLine("runtime", costs.runtime_bytes, "Python, numpy and onnxruntime, imported", True),
@@ -155,5 +178,15 @@ def process_memory(
             *(ProcessLine(kind, sizes[kind], _MEANS[kind], kind in _LOADED) for kind in KINDS),
             ProcessLine("region", region_bytes, "activations, gradients and workspace, at the step's peak", True),
             ProcessLine("paging", costs.paging_bytes if pages else 0, "pages on their way to storage and back", False),
-        )
+        ),
+        costs.import_bytes,
     )
+
+
+def _index_copy_bytes(graph: TrainingGraph) -> int:
+    """Return the most that a node takes outside the runtime's allocator: the 64-bit copy of a scatter's indices.
+
+    Source: `GetIndices` of onnxruntime's core/providers/cpu/tensor/scatter.cc.
+    """
+    scatters = (node for node in graph.nodes if node.op_type == "ScatterElements")
+    return max((_INDEX_BYTES * math.prod(graph.tensors[node.inputs[1]].shape) for node in scatters), default=0)

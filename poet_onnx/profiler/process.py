@@ -70,13 +70,16 @@ def measure_process(
         trial = train(job, None)
     if trial.figures is None:
         raise InputError(f"A process that trains {os.fspath(model_path)} could not be measured: {trial.ending}.")
-    runtime, peak = trial.figures["imported_bytes"], trial.figures["peak_bytes"]
+    runtime, imports, peak = (trial.figures[key] for key in ("imported_bytes", "import_peak_bytes", "peak_bytes"))
     modelled = {line.name: line.size_bytes for line in result.process.lines}
     above = peak - runtime - sum(size for name, size in modelled.items() if name not in ("runtime", "session"))
     of_graph = modelled["session"] - known.session_bytes
+    # Where importing takes the most, a session takes what is known of it.
+    session = max(0, above - of_graph) if peak > imports else known.session_bytes
     return ProcessMeasurement(
         runtime_bytes=runtime,
-        session_bytes=max(0, above - of_graph),
+        import_bytes=imports,
+        session_bytes=session,
         session_bytes_per_node=known.session_bytes_per_node,
         session_bytes_per_value=known.session_bytes_per_value,
         paging_bytes=known.paging_bytes,

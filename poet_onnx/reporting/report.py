@@ -275,7 +275,7 @@ class Report(Figures):
 
 def process_parts(process: ProcessMemory) -> tuple[ProcessPart, ...]:
     """Return the parts of what a process takes."""
-    return tuple(ProcessPart(**asdict(line)) for line in process.lines)
+    return tuple(ProcessPart(**asdict(line)) for line in process.parts)
 
 
 def load_report(path: Path) -> Report:

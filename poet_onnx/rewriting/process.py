@@ -53,7 +53,7 @@ class TrainingProcess:
 
     def fixed_bytes(self, graph: TrainingGraph) -> int:
         """Return what a process takes for a graph at least, whatever the plan, besides transient bytes."""
-        return self._of_nodes(graph, 0).peak_bytes
+        return self._of_nodes(graph, 0).training_bytes
 
     def _of_nodes(self, graph: TrainingGraph, region_bytes: int) -> ProcessMemory:
         nodes, values = len(graph.nodes), _values(graph, graph.nodes)
@@ -84,16 +84,16 @@ class TrainingProcess:
         """
         transient_bytes = limits.transient_bytes
         fixed = self.fixed_bytes(problem.graph)
-        most = self.placed(problem, ordered_steps(order)).memory.peak_bytes - transient_bytes
+        most = self.placed(problem, ordered_steps(order)).memory.training_bytes - transient_bytes
         try:
             plan = schedule(
                 problem, limits, baseline=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False
             )
         except (InfeasibleError, LimitReachedError):
-            return max(fixed, most)
+            return max(fixed, most, self.costs.import_bytes - transient_bytes)
         # Another plan for the same bytes may have more nodes; with as much again there is room for one.
-        extra = self.placed(problem, plan.steps).memory.peak_bytes - transient_bytes - fixed
-        return max(fixed, min(most, fixed + 2 * extra))
+        extra = self.placed(problem, plan.steps).memory.training_bytes - transient_bytes - fixed
+        return max(fixed, min(most, fixed + 2 * extra), self.costs.import_bytes - transient_bytes)
 
 
 def _values(graph: TrainingGraph, nodes: Sequence[Node | Placed]) -> int:

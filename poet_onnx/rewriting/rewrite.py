@@ -337,7 +337,7 @@ def _carry_out(answer: Answer) -> None:
             target=request.target,
             dims=request.dims,
             threads=request.threads,
-            process={line.name: line.size_bytes for line in placement.memory.lines},
+            process={line.name: line.size_bytes for line in placement.memory.parts},
             ram_budget_bytes=answer.asked.budget.bound_bytes if request.budget_kind == "ram" else None,
         ),
     )(baseline.variant.model)

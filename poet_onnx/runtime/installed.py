@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from poet_onnx.errors import InputError
+from poet_onnx.runtime.code_pages import release_code_pages
 
 _DISTRIBUTIONS = (
     "onnxruntime-training",
@@ -78,16 +79,19 @@ def _installed_versions() -> dict[str, str]:
 
 
 def import_onnxruntime() -> Any:
-    """Return the module `onnxruntime`.
+    """Return the module `onnxruntime`; what it and other imports have read of code does not stay in memory.
 
     Raises:
-        InputError: there is none that can be used.
+        InputError: there is none that can be used, or no operator library.
     """
     runtime = installed_runtime()
+    release_code_pages()
     try:
-        return importlib.import_module("onnxruntime")
+        module = importlib.import_module("onnxruntime")
     except ImportError as error:
         raise InputError(f"{runtime.distribution} {runtime.version} cannot be imported: {error}.") from error
+    release_code_pages()
+    return module
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,8 @@ import numpy.typing as npt
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph.input_ranges import Ranges
 from poet_onnx.runtime import installed_runtime, session_options
-from poet_onnx.runtime.installed import runtime_errors
+from poet_onnx.runtime.code_pages import release_code_pages
+from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
 from poet_onnx.training.batch import Wanted
 
 Array = npt.NDArray[np.generic]
@@ -67,7 +67,7 @@ class Runner:
         Raises:
             InputError: if ONNX Runtime does not take the model.
         """
-        self._runtime: Any = importlib.import_module("onnxruntime")
+        self._runtime: Any = import_onnxruntime()
         self._role = role
         self.ranges: Ranges = ranges or {}
         """What the labels and indices among the inputs may be."""
@@ -120,6 +120,7 @@ class Runner:
             array = held.get(put.name)
             self.outputs[put.name] = aligned(tuple(put.shape), _dtype(put.name, put.type)) if array is None else array
             self._bind(self._binding.bind_ortvalue_output, put.name, self.outputs[put.name])
+        release_code_pages()  # of loading
 
     def run(self, feeds: Mapping[str, Array] | None = None) -> None:
         """Run the model once.

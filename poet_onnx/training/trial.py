@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,17 @@ def main(job: Mapping[str, Any]) -> dict[str, object]:
             None.
 
     Returns:
-        What the kernel counts, in bytes: resident once all is imported, at most until all is loaded, and at most until
-        the end; what the session counts itself by kind; and the seconds of each step.
+        What the kernel counts, in bytes: resident once all is imported, at most until then, until all is loaded, and
+        until the end; what the session counts itself by kind; and the seconds of each step.
     """
     import numpy as np
 
     from poet_onnx import TrainingSession
     from poet_onnx.runtime import installed_runtime
+    from poet_onnx.runtime.installed import import_onnxruntime
 
-    import_module("onnxruntime")  # here, so that what it takes is told apart from the session
-    imported_bytes = status_bytes("VmRSS")
+    import_onnxruntime()  # here, so that what it takes is told apart from the session
+    imported_bytes, import_peak_bytes = status_bytes("VmRSS"), status_bytes("VmHWM")
     if job["budget_bytes"] is not None:
         _limit_data(job["budget_bytes"], job["threads"])
     session = TrainingSession(job["model"], job["parameters"], threads=job["threads"], page_dir=job["page_dir"])
@@ -62,6 +62,7 @@ def main(job: Mapping[str, Any]) -> dict[str, object]:
     return {
         "runtime": f"{runtime.distribution} {runtime.version}",
         "imported_bytes": imported_bytes,
+        "import_peak_bytes": import_peak_bytes,
         "load_peak_bytes": load_peak_bytes,
         "peak_bytes": max(peaks, default=load_peak_bytes),
         "step_peaks_bytes": peaks,
