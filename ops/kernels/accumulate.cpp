@@ -42,7 +42,7 @@ void add(T* to, const T* from, uint64_t count) {
 }
 
 template <typename T>
-void accumulate(void* buffer, const Tensor& part, int64_t offset, bool overwrite) {
+void accumulate(void* buffer, const Tensor& part, uint64_t offset, bool overwrite) {
   T* to = static_cast<T*>(buffer) + offset;
   if (part.layout.bytes == 0) return;
   if (overwrite) {
@@ -54,21 +54,14 @@ void accumulate(void* buffer, const Tensor& part, int64_t offset, bool overwrite
 
 class Accumulate final : public Kernel {
  public:
-  explicit Accumulate(const NodeInfo& node) : offset_(node.require_int("offset")) {
-    if (offset_ < 0) throw Error("the attribute 'offset' is " + std::to_string(offset_) + ", but must be 0 or more");
-  }
+  explicit Accumulate(const NodeInfo& node) : offset_(node.require_nonnegative("offset")) {}
 
   void compute(Context& context) override {
     const Tensor buffer = context.input(0);
     const Tensor part = context.input(1);
     const bool overwrite = read_flag(context, kFlag);
     require_same_type(buffer, part);
-    const uint64_t element = element_bytes(buffer.layout.dtype);
-    const uint64_t room = buffer.layout.bytes / element;
-    const uint64_t count = part.layout.bytes / element;
-    if (static_cast<uint64_t>(offset_) > room || count > room - static_cast<uint64_t>(offset_))
-      throw Error("a part of " + std::to_string(count) + " elements at offset " + std::to_string(offset_) +
-                  " does not fit into a buffer of " + std::to_string(room));
+    require_room(buffer, 0, offset_, part.elements());
     require_apart({buffer.memory(), part.memory()}, 1);
     if (buffer.layout.dtype == kFloat) {
       accumulate<float>(buffer.data, part, offset_, overwrite);
@@ -79,7 +72,7 @@ class Accumulate final : public Kernel {
   }
 
  private:
-  int64_t offset_;
+  uint64_t offset_;
 };
 
 // Row numbers of every gradient row, each checked and made non-negative.
@@ -87,7 +80,7 @@ std::vector<int64_t> read_rows(const Tensor& indices, int64_t row_count) {
   const int32_t dtype = indices.layout.dtype;
   if (dtype != kInt32 && dtype != kInt64)
     throw Error("the indices are of element type " + std::to_string(dtype) + ", but must be int32 or int64");
-  std::vector<int64_t> rows(indices.layout.bytes / element_bytes(dtype));
+  std::vector<int64_t> rows(indices.elements());
   for (size_t i = 0; i < rows.size(); ++i) {
     int64_t row =
         dtype == kInt64 ? static_cast<const int64_t*>(indices.data)[i] : static_cast<const int32_t*>(indices.data)[i];
@@ -145,9 +138,8 @@ class AccumulateRows final : public Kernel {
     if (buffer.layout.shape.rank() == 0) throw Error("the buffer is a scalar and has no rows");
     const int64_t row_count = buffer.layout.shape.data()[0];
     const std::vector<int64_t> rows = read_rows(indices, row_count);
-    const uint64_t elements = buffer.layout.bytes / element_bytes(buffer.layout.dtype);
-    const uint64_t width = row_count == 0 ? 0 : elements / static_cast<uint64_t>(row_count);
-    const uint64_t given = gradient.layout.bytes / element_bytes(gradient.layout.dtype);
+    const uint64_t width = row_count == 0 ? 0 : buffer.elements() / static_cast<uint64_t>(row_count);
+    const uint64_t given = gradient.elements();
     if (given != rows.size() * width)
       throw Error("the gradient has " + std::to_string(given) + " elements, but " + std::to_string(rows.size()) +
                   " indices of rows of " + std::to_string(width) + " name " + std::to_string(rows.size() * width));
@@ -163,12 +155,9 @@ class AccumulateRows final : public Kernel {
   }
 };
 
-std::unique_ptr<Kernel> create_accumulate(const NodeInfo& node) { return std::make_unique<Accumulate>(node); }
-std::unique_ptr<Kernel> create_accumulate_rows(const NodeInfo&) { return std::make_unique<AccumulateRows>(); }
-
 }  // namespace
 
-const OpDefinition kAccumulate{"Accumulate", 1, {kBool}, Sharing::kNone, create_accumulate, infer_flag};
-const OpDefinition kAccumulateRows{"AccumulateRows", 1, {kBool}, Sharing::kNone, create_accumulate_rows, infer_flag};
+const OpDefinition kAccumulate{"Accumulate", 1, {kBool}, Sharing::kNone, create<Accumulate>, infer_flag};
+const OpDefinition kAccumulateRows{"AccumulateRows", 1, {kBool}, Sharing::kNone, create<AccumulateRows>, infer_flag};
 
 }  // namespace poet

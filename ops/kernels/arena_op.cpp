@@ -30,10 +30,8 @@ class ArenaKernel final : public Kernel {
   Arena& arena_;
 };
 
-std::unique_ptr<Kernel> create(const NodeInfo& node) { return std::make_unique<ArenaKernel>(node); }
-
 }  // namespace
 
-const OpDefinition kArena{"Arena", 1, {kBool}, Sharing::kNone, create, infer_flag};
+const OpDefinition kArena{"Arena", 1, {kBool}, Sharing::kNone, create<ArenaKernel>, infer_flag};
 
 }  // namespace poet

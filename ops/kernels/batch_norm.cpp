@@ -247,17 +247,12 @@ class BatchNormalizeGradient final : public Kernel {
   }
 };
 
-std::unique_ptr<Kernel> create_batch_normalize(const NodeInfo&) { return std::make_unique<BatchNormalize>(); }
-std::unique_ptr<Kernel> create_batch_normalize_gradient(const NodeInfo&) {
-  return std::make_unique<BatchNormalizeGradient>();
-}
-
 }  // namespace
 
 const OpDefinition kBatchNormalize{
-    "BatchNormalize", 3, {kFloat, kFloat, kFloat}, Sharing::kNone, create_batch_normalize, infer_from_input};
-const OpDefinition kBatchNormalizeGradient{"BatchNormalizeGradient",        3,
-                                           {kFloat, kFloat, kFloat},        Sharing::kAllowed,
-                                           create_batch_normalize_gradient, infer_from_input};
+    "BatchNormalize", 3, {kFloat, kFloat, kFloat}, Sharing::kNone, create<BatchNormalize>, infer_from_input};
+const OpDefinition kBatchNormalizeGradient{"BatchNormalizeGradient",       3,
+                                           {kFloat, kFloat, kFloat},       Sharing::kAllowed,
+                                           create<BatchNormalizeGradient>, infer_from_input};
 
 }  // namespace poet

@@ -232,16 +232,12 @@ class DepthwiseWeightGradient final : public Kernel {
   Axis rows_, columns_;
 };
 
-std::unique_ptr<Kernel> create_depthwise(const NodeInfo& node) {
-  return std::make_unique<DepthwiseWeightGradient>(node);
-}
-
 // The shape is in the model: nothing here could say more.
 void infer_nothing(const Api&, const OrtShapeInferContext*) {}
 
 }  // namespace
 
 const OpDefinition kDepthwiseWeightGradient{
-    "DepthwiseWeightGradient", 1, {kFloat}, Sharing::kNone, create_depthwise, infer_nothing};
+    "DepthwiseWeightGradient", 1, {kFloat}, Sharing::kNone, create<DepthwiseWeightGradient>, infer_nothing};
 
 }  // namespace poet

@@ -9,10 +9,8 @@ class Gate final : public Kernel {
   void compute(Context& context) override { context.forward(context.input(0)); }
 };
 
-std::unique_ptr<Kernel> create(const NodeInfo&) { return std::make_unique<Gate>(); }
-
 }  // namespace
 
-const OpDefinition kGate{"Gate", 1, {kUndefined, kUndefined}, Sharing::kAlways, create, infer_from_input};
+const OpDefinition kGate{"Gate", 1, {kUndefined, kUndefined}, Sharing::kAlways, create<Gate>, infer_from_input};
 
 }  // namespace poet

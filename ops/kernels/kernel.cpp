@@ -76,6 +76,14 @@ int64_t NodeInfo::require_int(const char* attribute) const {
   return value;
 }
 
+uint64_t NodeInfo::require_nonnegative(const char* attribute) const {
+  const int64_t value = require_int(attribute);
+  if (value < 0)
+    throw Error(std::string("the attribute '") + attribute + "' is " + std::to_string(value) +
+                ", but must be 0 or more");
+  return static_cast<uint64_t>(value);
+}
+
 std::vector<int64_t> NodeInfo::require_ints(const char* attribute) const {
   size_t count = 0;
   if (!api_.succeeded(api_.kernel_info_get_ints(raw_, attribute, nullptr, &count)))
@@ -110,6 +118,13 @@ bool NodeInfo::static_input_bytes(size_t index, uint64_t* bytes) const {
   *bytes = make_layout(dtype, shape).bytes;
   // No shape at all looks like a scalar here; the first run tells them apart.
   return shape.rank() != 0;
+}
+
+void require_room(const Tensor& input, size_t index, uint64_t offset, uint64_t count) {
+  const uint64_t room = input.elements();
+  if (offset > room || count > room - offset)
+    throw Error("a part of " + std::to_string(count) + " elements at offset " + std::to_string(offset) +
+                " does not fit into input " + std::to_string(index) + " of " + std::to_string(room));
 }
 
 void require_apart(std::initializer_list<Memory> memories, size_t changed) {

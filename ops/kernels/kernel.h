@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/ort_api.h"
@@ -37,6 +38,7 @@ class NodeInfo {
   const void* session() const;
   std::string name() const;
   int64_t require_int(const char* attribute) const;
+  uint64_t require_nonnegative(const char* attribute) const;
   bool optional_int(const char* attribute, int64_t* value) const;  // false where it is absent
   Shape require_shape(const char* attribute) const;
   std::vector<int64_t> require_ints(const char* attribute) const;
@@ -60,7 +62,11 @@ struct Tensor {
   TensorLayout layout;
 
   Memory memory() const { return {data, layout.bytes}; }
+  uint64_t elements() const { return layout.bytes / element_bytes(layout.dtype); }
 };
+
+// Throws Error where `count` elements of input `index`, from `offset` on, are more than it has.
+void require_room(const Tensor& input, size_t index, uint64_t offset, uint64_t count);
 
 // Throws Error where one of the first `changed` memories, which a kernel changes, overlaps another one.
 void require_apart(std::initializer_list<Memory> memories, size_t changed);
@@ -93,6 +99,15 @@ enum class Sharing {
   kAllowed,  // where nobody reads the input afterwards
   kAlways,
 };
+
+template <class K>
+std::unique_ptr<Kernel> create(const NodeInfo& node) {
+  if constexpr (std::is_constructible_v<K, const NodeInfo&>) {
+    return std::make_unique<K>(node);
+  } else {
+    return std::make_unique<K>();
+  }
+}
 
 // What is the same in every session; instances are constants, one per operator.
 struct OpDefinition {

@@ -23,23 +23,14 @@
 //       github.com/microsoft/onnxruntime, v1.19.2, whose square root is an approximation on x86)
 #include "kernels/optimizer.h"
 
+#include <array>
 #include <cmath>
 
 #include "kernels/kernel.h"
+#include "kernels/vector_loops.h"
 
 namespace poet {
 namespace {
-
-constexpr int64_t kSgdRates = 3;
-constexpr int64_t kMomentumRates = 5;
-constexpr int64_t kAdamRates = 9;
-
-// Elementwise loops in the widest vectors of the machine that runs them: the bits are the same in any.
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define POET_WIDE __attribute__((target_clones("avx2", "default")))
-#else
-#define POET_WIDE
-#endif
 
 POET_WIDE void sgd(float* __restrict w, const float* __restrict gradient, uint64_t count, const float* rates) {
   const float scale = rates[0], rate = rates[1], l2 = rates[2];
@@ -119,92 +110,42 @@ Tensor require(const Context& context, size_t index) {
   return tensor;
 }
 
-uint64_t element_count(const Tensor& tensor) { return tensor.layout.bytes / element_bytes(tensor.layout.dtype); }
-
-// What both optimizers check and hand to their loops.
-class Update : public Kernel {
+// One optimizer: how many rates it has, its loop, and the inputs that this changes, in their order from kParameter on.
+template <uint64_t kRates, auto kLoop, size_t... kChanged>
+class Update final : public Kernel {
  public:
-  explicit Update(const NodeInfo& node) : offset_(node.require_int("offset")) {
-    if (offset_ < 0) throw Error("the attribute 'offset' is " + std::to_string(offset_) + ", but must be 0 or more");
+  explicit Update(const NodeInfo& node) : offset_(node.require_nonnegative("offset")) {}
+
+  void compute(Context& context) override {
+    const Tensor gradient = require(context, 0);
+    const Tensor rates = require(context, 1);
+    if (rates.elements() != kRates)
+      throw Error("the rates have " + std::to_string(rates.elements()) + " elements, but must have " +
+                  std::to_string(kRates));
+    const uint64_t count = gradient.elements(), bytes = gradient.layout.bytes;
+    const std::array<float*, sizeof...(kChanged)> parts{part(context, kChanged, count)...};
+    require_apart({Memory{parts[kChanged - kParameter], bytes}..., gradient.memory(), rates.memory()}, parts.size());
+    kLoop(parts[kChanged - kParameter]..., static_cast<const float*>(gradient.data), count,
+          static_cast<const float*>(rates.data));
+    context.output_true();
   }
 
- protected:
-  static Tensor read_rates(const Context& context, int64_t wanted) {
-    const Tensor tensor = require(context, 1);
-    if (element_count(tensor) != static_cast<uint64_t>(wanted))
-      throw Error("the rates have " + std::to_string(element_count(tensor)) + " elements, but must have " +
-                  std::to_string(wanted));
-    return tensor;
-  }
+ private:
+  static constexpr size_t kParameter = 2;
 
   // The elements of input `index` that `count` elements of a gradient change.
   float* part(const Context& context, size_t index, uint64_t count) const {
     const Tensor tensor = require(context, index);
-    const uint64_t room = element_count(tensor), offset = static_cast<uint64_t>(offset_);
-    if (offset > room || count > room - offset)
-      throw Error("a gradient of " + std::to_string(count) + " elements at offset " + std::to_string(offset) +
-                  " does not fit into input " + std::to_string(index) + " of " + std::to_string(room));
-    return static_cast<float*>(tensor.data) + offset;
+    require_room(tensor, index, offset_, count);
+    return static_cast<float*>(tensor.data) + offset_;
   }
 
- private:
-  int64_t offset_;
+  uint64_t offset_;
 };
 
-class UpdateSgd final : public Update {
- public:
-  using Update::Update;
-  void compute(Context& context) override {
-    const Tensor gradient = require(context, 0);
-    const uint64_t count = element_count(gradient);
-    float* parameter = part(context, 2, count);
-    const Tensor rates = read_rates(context, kSgdRates);
-    require_apart({{parameter, gradient.layout.bytes}, gradient.memory(), rates.memory()}, 1);
-    sgd(parameter, static_cast<const float*>(gradient.data), count, static_cast<const float*>(rates.data));
-    context.output_true();
-  }
-};
-
-class UpdateMomentum final : public Update {
- public:
-  using Update::Update;
-  void compute(Context& context) override {
-    const Tensor gradient = require(context, 0);
-    const uint64_t count = element_count(gradient);
-    float* parameter = part(context, 2, count);
-    float* momentum = part(context, 3, count);
-    const uint64_t bytes = gradient.layout.bytes;
-    const Tensor rates = read_rates(context, kMomentumRates);
-    require_apart({{parameter, bytes}, {momentum, bytes}, gradient.memory(), rates.memory()}, 2);
-    momentum_sgd(parameter, momentum, static_cast<const float*>(gradient.data), count,
-                 static_cast<const float*>(rates.data));
-    context.output_true();
-  }
-};
-
-class UpdateAdam final : public Update {
- public:
-  using Update::Update;
-  void compute(Context& context) override {
-    const Tensor gradient = require(context, 0);
-    const uint64_t count = element_count(gradient);
-    float* parameter = part(context, 2, count);
-    float* first_moment = part(context, 3, count);
-    float* second_moment = part(context, 4, count);
-    const uint64_t bytes = gradient.layout.bytes;
-    const Tensor rates = read_rates(context, kAdamRates);
-    require_apart(
-        {{parameter, bytes}, {first_moment, bytes}, {second_moment, bytes}, gradient.memory(), rates.memory()}, 3);
-    adam(parameter, first_moment, second_moment, static_cast<const float*>(gradient.data), count,
-         static_cast<const float*>(rates.data));
-    context.output_true();
-  }
-};
-
-template <class K>
-std::unique_ptr<Kernel> create(const NodeInfo& node) {
-  return std::make_unique<K>(node);
-}
+using UpdateSgd = Update<3, update_sgd, 2>;
+using UpdateMomentum = Update<5, update_momentum, 2, 3>;
+using UpdateAdam = Update<9, update_adam, 2, 3, 4>;
 
 }  // namespace
 

@@ -16,11 +16,7 @@
 namespace poet {
 namespace {
 
-int64_t require_slot(const NodeInfo& node) {
-  const int64_t slot = node.require_int("slot");
-  if (slot < 0) throw Error("the attribute 'slot' is " + std::to_string(slot) + ", but must be 0 or more");
-  return slot;
-}
+int64_t require_slot(const NodeInfo& node) { return static_cast<int64_t>(node.require_nonnegative("slot")); }
 
 // The store of the node's session, which no other session's nodes have.
 std::shared_ptr<PageStore> open_store(const NodeInfo& node) {
@@ -180,11 +176,6 @@ class PageInEnd final : public Kernel {
  private:
   const std::shared_ptr<PageStore> store_;
 };
-
-template <class Made>
-std::unique_ptr<Kernel> create(const NodeInfo& node) {
-  return std::make_unique<Made>(node);
-}
 
 void infer_out(const Api& api, const OrtShapeInferContext* context) { infer_token(api, context, 0); }
 

@@ -43,10 +43,9 @@ class RectifierGradient final : public Kernel {
   }
 };
 
-std::unique_ptr<Kernel> create(const NodeInfo&) { return std::make_unique<RectifierGradient>(); }
-
 }  // namespace
 
-const OpDefinition kRectifierGradient{"RectifierGradient", 1, {kFloat}, Sharing::kAllowed, create, infer_from_input};
+const OpDefinition kRectifierGradient{"RectifierGradient", 1, {kFloat}, Sharing::kAllowed, create<RectifierGradient>,
+                                      infer_from_input};
 
 }  // namespace poet
