@@ -1,7 +1,8 @@
 """Gradients of convolutions: the data's half is a transposed convolution, the weight's half a matrix product.
 
 The weight's gradient is dY (output channels x pixels) times the columns of X (input channels and taps x pixels),
-transposed. Three forms make it; which is the quickest, and which needs the least memory, the shape decides (choice.py):
+transposed. Three expansions make it; which is the quickest, and which needs the least memory, the shape decides
+(choice.py):
 
     taps     for each tap one product with the pixels under it; the products are interleaved at the end
     columns  all columns at once, made by a convolution whose filters each pick one tap, and one product
@@ -22,11 +23,11 @@ import onnx_ir as ir
 from poet_onnx.passes.lowering.site import FLOAT, MICROSOFT, POET, Rules, Site
 from poet_onnx.passes.lowering.windows import Window, read_window
 
-# What the forms differ in, as measured on an x86-64: it decides where no device is known.
+# What the expansions differ in, as measured on an x86-64: it decides where no device is known.
 _INTERLEAVED_NANOSECONDS = 1.05  # for each element of the weight: written by its tap's product, moved to its place
 _SLICED_NANOSECONDS = 0.2  # for each element of the columns, where every tap is sliced
 _COLUMN_NANOSECONDS = 0.7  # for each element of the columns, where a convolution makes them
-_KERNEL_CHANNELS, _KERNEL_TAPS = 4, 25  # most channels and fewest taps with which the kernel form is the quickest
+_KERNEL_CHANNELS, _KERNEL_TAPS = 4, 25  # most channels and fewest taps with which `kernel` is the quickest
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class _Shapes:
         return (self.filters, self.channels // self.group, *self.window.kernel)
 
     @property
-    def forms(self) -> tuple[str, ...]:
-        """Return the forms that these sizes may take; a choice where there are several."""
+    def expansions(self) -> tuple[str, ...]:
+        """Return the expansions that these sizes may take; a choice where there are several."""
         if self.window.is_point:
             return ("columns",)
         if self.batch == self.group == 1 and self.channels <= _KERNEL_CHANNELS and self.taps >= _KERNEL_TAPS:
@@ -64,10 +65,10 @@ class _Shapes:
         return ("taps", "columns")
 
     @property
-    def usual_form(self) -> str:
-        """Return the quickest form on an x86-64."""
-        if len(self.forms) == 1:
-            return self.forms[0]
+    def usual_expansion(self) -> str:
+        """Return the quickest expansion on an x86-64."""
+        if len(self.expansions) == 1:
+            return self.expansions[0]
         if self.group > 1:
             return "columns"
         columns = self.channels * self.taps * self.samples
@@ -150,7 +151,7 @@ def _weight_gradient(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> 
             begins=window.begins,
         )
     write = {"taps": _by_taps, "columns": _by_columns, "kernel": _by_kernel}
-    return write[site.expansion or sizes.usual_form](site, x, d_y, sizes)
+    return write[site.expansion or sizes.usual_expansion](site, x, d_y, sizes)
 
 
 def _is_depthwise(site: Site, sizes: _Shapes) -> bool:
@@ -256,10 +257,10 @@ def _by_kernel(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Val
 RULES: Rules = {"ConvGrad": _conv, "ConvTransposeGrad": _conv_transpose}
 
 
-def weight_forms(site: Site) -> tuple[str, ...]:
-    """Return the forms of the weight's gradient that the node of a site may take; none if it computes no such."""
+def weight_expansions(site: Site) -> tuple[str, ...]:
+    """Return the expansions of the weight's gradient of a site's node; none if it computes no such."""
     if site.node.op_type not in RULES or not site.wants(1):
         return ()
     image, pixels = (1, 0) if site.node.op_type == "ConvGrad" else (0, 1)
     sizes = _sizes(site, site.shape(image), site.shape(pixels), site.shape(2))
-    return () if _is_depthwise(site, sizes) else sizes.forms
+    return () if _is_depthwise(site, sizes) else sizes.expansions

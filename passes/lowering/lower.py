@@ -181,8 +181,8 @@ def _lowering(expansions: str | None) -> tuple[InPlacePass, ...]:
 
 def choices(site: Site) -> tuple[str, ...]:
     """Return the expansions among which a node has the choice."""
-    forms = convolution.weight_forms(site)
-    return forms if len(forms) > 1 else ()
+    names = convolution.weight_expansions(site)
+    return names if len(names) > 1 else ()
 
 
 def _read_expansion(letters: Iterator[str], names: tuple[str, ...]) -> str | None:
