@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
 from onnx_ir.passes.common import InlinePass
 
+from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import check_structure
-from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.operators.reduction import broadcast_gradient_axes
-from poet_onnx.graph.shapes import Inferred, TensorType, infer
-from poet_onnx.passes.pen import initializer
+from poet_onnx.graph.shapes import TensorType, infer
+from poet_onnx.passes.pen import Replacement
 
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
-MICROSOFT_DOMAIN = "com.microsoft"
 BODIES = "poet.bodies"
 """Domain of the functions while they are inlined."""
 
@@ -110,6 +109,17 @@ def _write_defaults(node: ir.Node, schema: Any) -> None:
             node.attributes[name] = ir.serde.deserialize_attribute(attribute.default_value)
 
 
+class _Expansion(Replacement):
+    refused = InputError
+
+    def reduced(self, part: ir.Value, axes: Sequence[int], shape: Sequence[int]) -> ir.Value:
+        """Sum over the axes that were broadcast and give the result the operand's shape."""
+        if not axes:
+            return part
+        summed = self.op("ReduceSumTraining", part, self.ints(*axes), domain=MICROSOFT_DOMAIN, keepdims=1)
+        return self.reshape(summed, *shape)
+
+
 class ChainSums(InPlacePass):
     """Replace a Sum of three operands or more by additions, one after the other as its kernel adds them: the same bits.
 
@@ -124,11 +134,12 @@ class ChainSums(InPlacePass):
     def call(self, model: ir.Model) -> PassResult:
         """Replace every such Sum where it stands."""
         nodes = [node for node in model.graph if _is_long_sum(node)]
-        types = infer(model).types if nodes else {}
-        # A Sum of halves is rounded once, the additions in its place would be rounded each.
-        nodes = [node for node in nodes if types[node.outputs[0].name or ""].dtype in (FLOAT, DOUBLE)]
-        for node in nodes:
-            _chain(model.graph, node)
+        if nodes:
+            inferred = infer(model)
+            # A Sum of halves is rounded once, the additions in its place would be rounded each.
+            nodes = [node for node in nodes if inferred.types[node.outputs[0].name or ""].dtype in (FLOAT, DOUBLE)]
+            for node in nodes:
+                _chain(_Expansion(model.graph, node, inferred))
         return PassResult(model, modified=bool(nodes))
 
 
@@ -136,21 +147,12 @@ def _is_long_sum(node: ir.Node) -> bool:
     return node.domain in ONNX_DOMAINS and node.op_type == "Sum" and len(node.inputs) > 2
 
 
-def _chain(graph: ir.Graph, node: ir.Node) -> None:
-    output = node.outputs[0]
-    base = node.name or output.name or "Sum"
-    total, *operands = (operand for operand in node.inputs if operand is not None)
-    made = []
-    for number, operand in enumerate(operands):
-        addition = ir.Node("", "Add", [total, operand], name=f"{base}/Add_{number}")
-        total = addition.outputs[0]
-        total.name = f"{addition.name}_output"
-        made.append(addition)
-    graph.insert_before(node, made)
-    name, total.type, total.shape = output.name, output.type, output.shape
-    output.replace_all_uses_with(total, replace_graph_outputs=True)
-    output.name, total.name = None, name
-    graph.remove(node, safe=True)
+def _chain(expansion: _Expansion) -> None:
+    total, *operands = (operand for operand in expansion.node.inputs if operand is not None)
+    for operand in operands:
+        total = expansion.op("Add", total, operand)
+    expansion.give(0, total)
+    expansion.finish()
 
 
 class ExpandDivGrad(InPlacePass):
@@ -170,7 +172,7 @@ class ExpandDivGrad(InPlacePass):
         if nodes:
             inferred = infer(model)
             for node in nodes:
-                _Expansion(model.graph, node, inferred).run()
+                _expand_div_grad(_Expansion(model.graph, node, inferred))
         return PassResult(model, modified=bool(nodes))
 
     def ensures(self, model: ir.Model) -> None:
@@ -183,61 +185,15 @@ def _is_div_grad(node: ir.Node) -> bool:
     return node.domain == MICROSOFT_DOMAIN and node.op_type == "DivGrad"
 
 
-class _Expansion:
-    def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred) -> None:
-        self.graph = graph
-        self.node = node
-        self.inferred = inferred
-        self.base = node.name or node.outputs[0].name or "DivGrad"
-        self.made: list[ir.Node] = []
-
-    def run(self) -> None:
-        gradient, dividend, divisor = self.node.inputs
-        shapes = [self._type(value).shape for value in (dividend, divisor)]
-        axes = broadcast_gradient_axes(*shapes)
-        outputs = [value for value in self.node.outputs if value.name and (value.uses() or value.is_graph_output())]
-        for index, output in enumerate(self.node.outputs):
-            if output not in outputs:
-                continue
-            if index == 0:
-                part = self._add("Div", gradient, divisor)
-            else:
-                square = self._add("Mul", divisor, divisor)
-                part = self._add("Mul", gradient, self._add("Div", self._add("Neg", dividend), square))
-            self._replace(output, self._reduced(part, axes[index], shapes[index]))
-        self.graph.insert_before(self.node, self.made)
-        self.graph.remove(self.node, safe=True)
-
-    def _type(self, value: ir.Value | None) -> TensorType:
-        return self.inferred.types[(value.name if value is not None else None) or ""]
-
-    def _reduced(self, part: ir.Value, axes: Sequence[int], shape: tuple[int, ...]) -> ir.Value:
-        """Sum over the axes that were broadcast and give the result the operand's shape."""
-        if not axes:
-            return part
-        summed = self._add("ReduceSumTraining", part, self._constant("axes", axes), keepdims=1)
-        return self._add("Reshape", summed, self._constant("shape", shape))
-
-    def _add(self, op_type: str, *inputs: ir.Value | None, **attributes: int) -> ir.Value:
-        name = f"{self.base}/{op_type}_{len(self.made)}"
-        node = ir.Node(
-            MICROSOFT_DOMAIN if op_type == "ReduceSumTraining" else "",
-            op_type,
-            inputs,
-            [ir.AttrInt64(key, value) for key, value in attributes.items()],
-            name=name,
-        )
-        node.outputs[0].name = f"{name}_output"
-        self.made.append(node)
-        return node.outputs[0]
-
-    def _constant(self, what: str, numbers: Sequence[int]) -> ir.Value:
-        return initializer(self.graph, f"{self.base}/{what}_{len(self.made)}", np.array(numbers, np.int64))
-
-    def _replace(self, output: ir.Value, new: ir.Value) -> None:
-        """Put a value in the place of an output, under the output's name."""
-        name = output.name
-        output.replace_all_uses_with(new, replace_graph_outputs=True)
-        output.name = None
-        new.name = name
-        new.type, new.shape = output.type, output.shape
+def _expand_div_grad(expansion: _Expansion) -> None:
+    gradient, dividend, divisor = (expansion.input(index) for index in range(3))
+    shapes = [expansion.shape(index) for index in (1, 2)]
+    axes = broadcast_gradient_axes(*shapes)
+    if expansion.wants(0):
+        part = expansion.op("Div", gradient, divisor)
+        expansion.give(0, expansion.reduced(part, axes[0], shapes[0]))
+    if expansion.wants(1):
+        square = expansion.op("Mul", divisor, divisor)
+        part = expansion.op("Mul", gradient, expansion.op("Div", expansion.op("Neg", dividend), square))
+        expansion.give(1, expansion.reduced(part, axes[1], shapes[1]))
+    expansion.finish()

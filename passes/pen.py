@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.graph.extract import plain_attributes
-from poet_onnx.graph.shapes import Array, Inferred
+from poet_onnx.graph.shapes import Array, Inferred, TensorType
 
 
 def initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
@@ -20,6 +20,13 @@ def initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
     graph.register_initializer(value)
     return value
+
+
+def let_stand_for(value: ir.Value, output: ir.Value) -> None:
+    """Let a value stand for a node's output: for those that read it, under its name, of its type and shape."""
+    name, output.name = output.name, None
+    value.name, value.type, value.shape = name, output.type, output.shape
+    output.replace_all_uses_with(value, replace_graph_outputs=True)
 
 
 class Pen(ABC):
@@ -45,6 +52,7 @@ class Pen(ABC):
         self.node = node
         self.attributes: Mapping[str, Any] = plain_attributes(node)
         self._inferred = inferred
+        self._name = node.name or next((value.name for value in node.outputs if value.name), "")
         self._written = 0
 
     @abstractmethod
@@ -114,7 +122,7 @@ class Pen(ABC):
         there = (True,) * outputs if isinstance(outputs, int) else tuple(outputs)
         while not there[-1]:
             there = there[:-1]
-        name = f"{self.node.name}{self.suffix}/{op_type}_{self._written}"
+        name = f"{self._name}{self.suffix}/{op_type}_{self._written}"
         self._written += 1
         node = ir.Node(
             domain,
@@ -134,3 +142,59 @@ class Pen(ABC):
         if self.opset < 13:
             return self.op("ReduceSum", value, axes=list(axes), keepdims=int(keep))
         return self.op("ReduceSum", value, self.ints(*axes), keepdims=int(keep))
+
+
+class Replacement(Pen):
+    """A node and those that take its place; what is to stand for an output goes to `give`."""
+
+    constants = "poet"
+
+    def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred) -> None:
+        super().__init__(graph, node, inferred)
+        self._made: list[ir.Node] = []
+        self._given: set[ir.Value] = set()
+
+    def _place(self, node: ir.Node) -> None:
+        self._made.append(node)
+
+    def type(self, index: int) -> TensorType:
+        """Return the type of an input."""
+        return self._inferred.types[self.input(index).name or ""]
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        """Return the shape of an input."""
+        return self.type(index).shape
+
+    def wants(self, index: int) -> bool:
+        """Return whether somebody reads an output."""
+        if index >= len(self.node.outputs):
+            return False
+        value = self.node.outputs[index]
+        return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
+
+    def reshape(self, value: ir.Value, *shape: int) -> ir.Value:
+        """View a tensor in another shape."""
+        return self.op("Reshape", value, self.ints(*shape))
+
+    def give(self, index: int, value: ir.Value) -> None:
+        """Let a value stand for an output; one that nobody wants is dropped."""
+        if not self.wants(index):
+            return
+        if value.producer() not in self._made or value in self._given:
+            value = self.op("Identity", value)
+        self._given.add(value)
+        let_stand_for(value, self.node.outputs[index])
+
+    def finish(self) -> None:
+        """Put the new nodes into the node's place, and drop constants that it alone read."""
+        self.graph.insert_before(self.node, self._made)
+        sources = [value for value in self.node.inputs if value is not None]
+        self.graph.remove(self.node, safe=True)
+        for value in sources:
+            if (
+                value.is_initializer()
+                and not value.is_graph_input()
+                and not value.uses()
+                and not value.is_graph_output()
+            ):
+                self.graph.initializers.pop(value.name or "", None)

@@ -8,8 +8,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.graph.shapes import Inferred, TensorType
-from poet_onnx.passes.pen import Pen
+from poet_onnx.graph.shapes import Inferred
+from poet_onnx.passes.pen import Replacement
 
 FLOAT, DOUBLE, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.BOOL
 MICROSOFT = "com.microsoft"
@@ -20,14 +20,13 @@ class UnsupportedError(Exception):
     """A rule cannot express a node; says why, as the end of a sentence."""
 
 
-class Site(Pen):
+class Site(Replacement):
     """A node to be lowered: its inputs and types, and methods that write new nodes before it.
 
     Rules read the node and write its substitute with `op`; what is to stand for an output goes to `give`.
     """
 
     refused = UnsupportedError
-    constants = "poet"
 
     def __init__(
         self, graph: ir.Graph, node: ir.Node, inferred: Inferred, *, kernels: bool, expansion: str | None = None
@@ -36,31 +35,11 @@ class Site(Pen):
         self.kernels = kernels
         """Whether operators of poet-onnx may be used, which write in place or do in one pass what others cannot."""
         self.expansion = expansion
-        """Which of several forms to write, if that is decided."""
-        self._made: list[ir.Node] = []
-        self._given: set[ir.Value] = set()
-
-    def _place(self, node: ir.Node) -> None:
-        self._made.append(node)
-
-    def type(self, index: int) -> TensorType:
-        """Return the type of an input."""
-        return self._inferred.types[self.input(index).name or ""]
-
-    def shape(self, index: int) -> tuple[int, ...]:
-        """Return the shape of an input."""
-        return self.type(index).shape
+        """Which of several expansions to write, if that is decided."""
 
     def output_shape(self, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an output."""
         return self._inferred.types[self.node.outputs[index].name or ""].shape
-
-    def wants(self, index: int) -> bool:
-        """Return whether somebody reads an output."""
-        if index >= len(self.node.outputs):
-            return False
-        value = self.node.outputs[index]
-        return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
 
     def number(self, value: float, like: int = 0) -> ir.Value:
         """Return a constant of no dimensions, of the element type of an input."""
@@ -71,43 +50,11 @@ class Site(Pen):
         fill = ir.tensor(np.zeros(1, dtype.numpy()), name="value")
         return self.op("ConstantOfShape", self.ints(*shape), value=fill)
 
-    def reshape(self, value: ir.Value, *shape: int) -> ir.Value:
-        """View a tensor in another shape."""
-        return self.op("Reshape", value, self.ints(*shape))
-
     def sum(self, value: ir.Value, *axes: int, keep: bool = True) -> ir.Value:
         """Sum over axes; over none, the value itself."""
         if not axes:
             return value
         return self.reduce_sum(value, axes, keep=keep)
-
-    def give(self, index: int, value: ir.Value) -> None:
-        """Let a value stand for an output; one that nobody wants is dropped."""
-        if not self.wants(index):
-            return
-        if value.producer() not in self._made or value in self._given:
-            value = self.op("Identity", value)
-        self._given.add(value)
-        output = self.node.outputs[index]
-        name = output.name
-        value.type, value.shape = output.type, output.shape
-        output.replace_all_uses_with(value, replace_graph_outputs=True)
-        output.name = None
-        value.name = name
-
-    def finish(self) -> None:
-        """Put the new nodes into the node's place, and drop constants that it alone read."""
-        self.graph.insert_before(self.node, self._made)
-        sources = [value for value in self.node.inputs if value is not None]
-        self.graph.remove(self.node, safe=True)
-        for value in sources:
-            if (
-                value.is_initializer()
-                and not value.is_graph_input()
-                and not value.uses()
-                and not value.is_graph_output()
-            ):
-                self.graph.initializers.pop(value.name or "", None)
 
 
 Rule: TypeAlias = Callable[[Site], None]

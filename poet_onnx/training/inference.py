@@ -13,6 +13,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.gradients.parameters import show_weights
 from poet_onnx.graph.extract.contents import infer_types
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.passes.pen import let_stand_for
 from poet_onnx.passes.roles import is_accumulator
 from poet_onnx.training.adapter_merging import merge_adapters
 from poet_onnx.training.adapters import Adapters
@@ -93,13 +94,10 @@ def _use_running_statistics(graph: ir.Graph, node: ir.Node) -> None:
                 "inference does not compute."
             )
     kept = [node.attributes[name] for name in ("epsilon", "momentum") if name in node.attributes]
-    output = ir.Value(type=old.type, shape=old.shape)
-    new = ir.Node(node.domain, node.op_type, node.inputs, kept, outputs=[output], name=node.name)
+    new = ir.Node(node.domain, node.op_type, node.inputs, kept, name=node.name)
     graph.insert_before(node, new)
-    name = old.name
-    old.replace_all_uses_with(output, replace_graph_outputs=True)
+    let_stand_for(new.outputs[0], old)
     graph.remove(node, safe=True)
-    output.name = name
 
 
 def _fill(graph: ir.Graph, values: Mapping[str, Array]) -> None:

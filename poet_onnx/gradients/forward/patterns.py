@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.passes.pen import let_stand_for
 
 TOLERANCE = 1e-6
 """How far a constant may be from the number that a pattern has, relative to it."""
@@ -91,7 +92,5 @@ def replace(graph: ir.Graph, old: Sequence[ir.Node], new: ir.Node, results: Sequ
     """
     graph.insert_before(old[-1], new)
     for result, output in zip(results, new.outputs, strict=False):
-        output.name, output.type, output.shape = result.name, result.type, result.shape
-        result.replace_all_uses_with(output, replace_graph_outputs=True)
-        result.name = None
+        let_stand_for(output, result)
     graph.remove(old, safe=True)

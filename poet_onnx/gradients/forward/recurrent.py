@@ -11,7 +11,7 @@ from poet_onnx.gradients.site import NoGradientError
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import Inferred, infer
-from poet_onnx.passes.pen import Pen
+from poet_onnx.passes.pen import Replacement
 
 GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
@@ -56,7 +56,7 @@ def expand_recurrent(model: ir.Model, trained: Iterable[ir.Value]) -> None:
             _Layer(model.graph, node, inferred).expand()
 
 
-class _Layer(Pen):
+class _Layer(Replacement):
     """A recurrent layer, and the nodes that take its place.
 
     Source of the equations: the operators' definitions in ONNX, whose gates lie in the order z, r, h (GRU) and i, o, f,
@@ -69,35 +69,30 @@ class _Layer(Pen):
     def __init__(self, graph: ir.Graph, node: ir.Node, inferred: Inferred) -> None:
         super().__init__(graph, node, inferred)
         self.gates = GATES[node.op_type]
-        self.steps, self.batch, _ = inferred.types[self.input(0).name or ""].shape
-        self.weights = inferred.types[self.input(1).name or ""]
-        self.directions, _, self.hidden = inferred.types[self.input(2).name or ""].shape
-        self.made: list[ir.Node] = []
-
-    def _place(self, node: ir.Node) -> None:
-        self.made.append(node)
+        self.steps, self.batch, _ = self.shape(0)
+        self.directions, _, self.hidden = self.shape(2)
 
     def expand(self) -> None:
         """Write the steps of each direction and join their results."""
-        parts = [self._per_direction(index) for index in (1, 2, 3, 5, 6)]
-        runs = [self._run(number, [part[number] for part in parts]) for number in range(self.directions)]
+        weights = [self._split(self.input(index), [1] * self.directions, 0) for index in (1, 2)]
+        rest = [self._per_direction(index) for index in (3, 5, 6)]
+        runs = [
+            self._run(number, [part[number] for part in weights], [part[number] for part in rest])
+            for number in range(self.directions)
+        ]
         for index, axis in ((0, 1), (1, 0), (2, 0)):
-            if index < len(self.node.outputs):
-                output = self.node.outputs[index]
-                if output.uses() or output.is_graph_output():
-                    self._replace(output, self.op("Concat", *(run[index] for run in runs), axis=axis))
-        self.graph.insert_before(self.node, self.made)
-        self.graph.remove(self.node, safe=True)
+            if self.wants(index):
+                self.give(index, self.op("Concat", *(run[index] for run in runs), axis=axis))
+        self.finish()
 
-    def _run(self, number: int, operands: list[ir.Value | None]) -> list[ir.Value]:
-        weights, recurrence, bias, hidden, cell = operands
+    def _run(self, number: int, weights: list[ir.Value], rest: list[ir.Value | None]) -> list[ir.Value]:
+        bias, hidden, cell = rest
         width = self.gates * self.hidden
-        here = self.op("Transpose", self._reshape(weights, width, -1), perm=[1, 0])
-        again = self.op("Transpose", self._reshape(recurrence, width, self.hidden), perm=[1, 0])
+        here, again = (self.op("Transpose", self.reshape(part, width, -1), perm=[1, 0]) for part in weights)
         inputs = self.op("MatMul", self.node.inputs[0], here)
         shift: ir.Value | None = None
         if bias is not None:
-            first, shift = self._split(self._reshape(bias, 2 * width), [width, width], 0)
+            first, shift = self._split(self.reshape(bias, 2 * width), [width, width], 0)
             inputs = self.op("Add", inputs, first)
         state = self._initial(hidden)
         memory = self._initial(cell)
@@ -111,16 +106,16 @@ class _Layer(Pen):
         backward = self.attributes.get("direction") == "reverse" or number == 1
         states: list[ir.Value] = []
         for place, part in reversed(slices) if backward else slices:
-            now = self._reshape(part, self.batch, width)
+            now = self.reshape(part, self.batch, width)
             old, made = (state, memory), self._step(now, state, memory, again_parts, shift_parts)
             result = state = made[0]
             memory = made[1]
             if self.has(4):
                 state, memory, result = self._within(place, old, made)
-            states.append(self._reshape(result, 1, 1, self.batch, self.hidden))
+            states.append(self.reshape(result, 1, 1, self.batch, self.hidden))
         ordered = states[::-1] if backward else states
-        last = self._reshape(state, 1, self.batch, self.hidden)
-        return [self.op("Concat", *ordered, axis=0), last, self._reshape(memory, 1, self.batch, self.hidden)]
+        last = self.reshape(state, 1, self.batch, self.hidden)
+        return [self.op("Concat", *ordered, axis=0), last, self.reshape(memory, 1, self.batch, self.hidden)]
 
     def _step(
         self, now: ir.Value, state: ir.Value, memory: ir.Value, again: list[ir.Value], shift: list[ir.Value | None]
@@ -151,7 +146,7 @@ class _Layer(Pen):
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Return state, memory and result of a step: behind the end of its sequence a row stays, and gives zeros."""
         step = self.constant(np.array(place, np.int32))
-        inside = self._reshape(self.op("Less", step, self.input(4)), self.batch, 1)
+        inside = self.reshape(self.op("Less", step, self.input(4)), self.batch, 1)
         state = self.op("Where", inside, new[0], old[0])
         memory = new[1] if new[1] is old[1] else self.op("Where", inside, new[1], old[1])
         return state, memory, self.op("Where", inside, new[0], self._initial(None))
@@ -167,19 +162,10 @@ class _Layer(Pen):
 
     def _initial(self, value: ir.Value | None) -> ir.Value:
         if value is not None:
-            return self._reshape(value, self.batch, self.hidden)
-        return self.constant(np.zeros((self.batch, self.hidden), self.weights.dtype.numpy()))
-
-    def _reshape(self, value: ir.Value | None, *shape: int) -> ir.Value:
-        return self.op("Reshape", value, self.ints(*shape))
+            return self.reshape(value, self.batch, self.hidden)
+        return self.constant(np.zeros((self.batch, self.hidden), self.type(1).dtype.numpy()))
 
     def _split(self, value: ir.Value, sizes: list[int], axis: int) -> list[ir.Value]:
         if len(sizes) == 1:
             return [value]
         return self.ops("Split", [value, self.ints(*sizes)], len(sizes), axis=axis)
-
-    def _replace(self, output: ir.Value, new: ir.Value) -> None:
-        name = output.name
-        output.replace_all_uses_with(new, replace_graph_outputs=True)
-        output.name = None
-        new.name, new.type, new.shape = name, output.type, output.shape
