@@ -183,9 +183,9 @@ def _by_taps(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value
         ]
         axes, strides = site.ints(*range(2, 2 + rank)), site.ints(*window.strides)
         under = site.op("Slice", x, site.ints(*starts), site.ints(*ends), axes, strides)
-        product = _group_products(site, turned, under, sizes, depth=sizes.channels // sizes.group)
-        products.append(site.reshape(product, 1, math.prod(sizes.weight) // sizes.taps))
-    interleaved = site.op("Transpose", site.op("Concat", *products, axis=0), perm=[1, 0])
+        products.append(_group_products(site, turned, under, sizes, depth=sizes.channels // sizes.group))
+    rows = site.reshape(site.op("Concat", *products, axis=0), sizes.taps, -1)
+    interleaved = site.op("Transpose", rows, perm=[1, 0])
     return site.reshape(interleaved, *sizes.weight)
 
 
