@@ -207,6 +207,21 @@ def test_refusals_say_what_is_wrong(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_mode_that_the_opset_cannot_say_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten())
+    with pytest.raises(InputError, match=r"is to train, which the model's opset 13 cannot say: export .* opset 14"):
+        export(module, torch.randn(4, 2, 5, 5), tmp_path, "legacy", opset=13)
+
+
+def test_an_unknown_operator_is_one_sentence_and_nothing_more(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    module = nn.Bilinear(2, 2, 2)
+    with pytest.raises(InputError, match=r"cannot export Bilinear .*bilinear' to ONNX opset version 17 is not supp"):
+        export(module, (torch.ones(1, 2), torch.ones(1, 2)), tmp_path, "legacy")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_an_error_of_the_module_is_one_sentence_and_the_module_stays(
     net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

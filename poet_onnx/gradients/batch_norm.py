@@ -12,6 +12,9 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
+FIRST_WITH_MODE = 14
+"""The opset in which a batch normalization got its attribute `training_mode`."""
+
 
 def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None:
     """Let each batch normalization train, or keep to its running statistics; changes the graph.
@@ -23,10 +26,11 @@ def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None
         warn: called with a sentence about those that were exported for inference.
 
     Raises:
-        InputError: a pattern without a match.
+        InputError: a pattern without a match, or one that trains in an opset that has no such mode.
     """
     nodes = [node for node in graph if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS]
     if frozen == AUTO:
+        _check_opset(graph, nodes)
         _warn_of([node for node in nodes if not _trains(node)], warn)
         return
     kept = set(nodes) if frozen == ALL else set()
@@ -40,6 +44,17 @@ def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None
         kept.update(found)
     for node in nodes:
         _set_mode(node, trains=node not in kept)
+    _check_opset(graph, nodes)
+
+
+def _check_opset(graph: ir.Graph, nodes: list[ir.Node]) -> None:
+    version = graph.opset_imports.get("", FIRST_WITH_MODE)
+    training = [node for node in nodes if _trains(node) or len(node.outputs) > 1]
+    if training and version < FIRST_WITH_MODE:
+        raise InputError(
+            f"Batch normalization '{training[0].name}' is to train, which the model's opset {version} cannot say:"
+            f" export the model with opset {FIRST_WITH_MODE} or later."
+        )
 
 
 def _trains(node: ir.Node) -> bool:

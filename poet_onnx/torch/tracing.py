@@ -127,12 +127,14 @@ def _refusal(module: nn.Module, exporter: str, error: Exception) -> InputError:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide what exporters warn of and log: that they are old, or what else could be installed."""
+    """Hide what exporters warn of and log: that they are old, what else could be installed, a graph after an error."""
+    from torch import _C
     from torch.backends import mha
 
-    logger = logging.getLogger("torch.onnx")
+    logger, log = logging.getLogger("torch.onnx"), _C._jit_onnx_log
     level, fast = logger.level, mha.get_fastpath_enabled()
     logger.setLevel(logging.ERROR)
+    _C._jit_onnx_log = lambda *_: None  # torch enables it, whatever is asked for
     mha.set_fastpath_enabled(False)  # its operators are for inference alone
     try:
         with warnings.catch_warnings():
@@ -140,4 +142,5 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         mha.set_fastpath_enabled(fast)
+        _C._jit_onnx_log = log
         logger.setLevel(level)
