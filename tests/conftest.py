@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from cli_runs import Cli, Result
 from hypothesis import settings
-
-ROOT = Path(__file__).resolve().parent.parent
-DAY_SECONDS = 86400
-SCRIPT = ROOT / "scripts" / "export_models.py"
+from model_cache import cache_directory, export
 
 settings.register_profile("usual", max_examples=20, deadline=None, derandomize=True)
 settings.register_profile("deep", max_examples=200, deadline=None)
 settings.load_profile("usual")  # scripts/test --deep asks for the other one
-
-
-def _cache_directory() -> Path:
-    """Return the cache of models made by these scripts and these versions of the exporters."""
-    digest = hashlib.sha256()
-    for source in ("export_models.py", "models.py", "convolutional_nets.py", "attention_nets.py"):
-        digest.update(SCRIPT.with_name(source).read_bytes())
-    for package in ("torch", "onnx", "onnxruntime-training"):
-        digest.update(f"{package}=={version(package)}".encode())
-    return ROOT / ".cache" / "models" / digest.hexdigest()[:16]
-
-
-def _export(name: str, arguments: list[str], target: Path) -> None:
-    """Export into a directory beside the target and rename it; a parallel test process that wants it too waits."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with Path(f"{target}.lock").open("w") as lock, tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if target.is_dir():
-            return
-        command = [sys.executable, str(SCRIPT), name, *arguments, "-o", scratch]
-        subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        Path(scratch, name).rename(target)
 
 
 @pytest.fixture
@@ -104,17 +71,13 @@ def model_path() -> Callable[..., Path]:
 
     The directory also holds eval_model.onnx, optimizer_model.onnx and checkpoint. It is shared: do not write there.
     """
-    cache = _cache_directory()
-    if cache.parent.is_dir():
-        for stale in cache.parent.iterdir():
-            if stale != cache and time.time() - stale.stat().st_mtime > DAY_SECONDS:
-                shutil.rmtree(stale, ignore_errors=True)
+    cache = cache_directory()
 
     def path(name: str, *, batch: int = 1, loss: str | None = None, dynamic: bool = False) -> Path:
         arguments = [f"--batch={batch}", *([f"--loss={loss}"] if loss else []), *(["--dynamic"] if dynamic else [])]
         target = cache / "".join([name, *arguments])
         if not target.is_dir():
-            _export(name, arguments, target)
+            export(name, arguments, target)
         return target / "training_model.onnx"
 
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,13 @@ def sources() -> dict[str, Path]:
     return files
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield every absolute module name that a file imports, and whether that happens when the file is loaded."""
+@cache
+def imports(path: Path) -> tuple[tuple[str, bool], ...]:
+    """Return every absolute module name that a file imports, and whether that happens when the file is loaded."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, bool]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     lazy = {
         id(inner)
