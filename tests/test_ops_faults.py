@@ -315,10 +315,12 @@ def test_io_thread_sleeps_while_there_is_nothing_to_do(tmp_path: Path) -> None:
     def switches() -> list[str]:
         return [line for line in (task / "status").read_text().splitlines() if "ctxt_switches" in line]
 
-    time.sleep(0.05)
-    before = switches()
-    time.sleep(0.3)
-    assert switches() == before
+    def sleeps_through() -> bool:
+        before = switches()
+        time.sleep(0.3)
+        return switches() == before
+
+    assert any(sleeps_through() for _ in range(20))  # on a busy machine it takes longer to fall asleep
     # Signals are for the application's threads.
     blocked = next(line for line in (task / "status").read_text().splitlines() if line.startswith("SigBlk"))
     assert int(blocked.split()[1], 16) >> (signal.SIGINT - 1) & 1 == 1

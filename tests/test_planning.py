@@ -17,6 +17,9 @@ from poet_onnx.reporting.inspection import inspect
 from poet_onnx.rewriting import planning
 from poet_onnx.scheduling.refusals import SmallestBudget, smallest_budget
 
+PATIENT: dict[str, Any] = {"device": "a72", "time_limit_seconds": 600.0}
+"""A device, and a time limit within which a busy machine finds the best plan too."""
+
 
 def test_what_would_do_is_not_worked_out_where_another_variant_has_a_plan(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
@@ -27,7 +30,7 @@ def test_what_would_do_is_not_worked_out_where_another_variant_has_a_plan(
         raise AssertionError("what would do was worked out")
 
     monkeypatch.setattr("poet_onnx.scheduling.refusals.smallest_budget", work_out)
-    result = poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget="40%", deadline="1.5x")
+    result = poet_onnx.rewrite(model_path("resnet18"), **PATIENT, activation_budget="40%", deadline="1.5x")
     assert result.plan.part_bytes is not None
     assert result.rewritten.seconds <= (result.plan.deadline_seconds or 0.0) * (1 + 1e-9)
 
@@ -134,7 +137,7 @@ def test_the_ordered_step_keeps_to_all_of_itself(model_path: Callable[..., Path]
 
 
 def test_a_variant_that_spends_much_less_is_taken_though_another_has_a_plan(model_path: Callable[..., Path]) -> None:
-    options: dict[str, Any] = {"device": "a72", "activation_budget": "90%", "paging": False}
+    options: dict[str, Any] = {**PATIENT, "activation_budget": "90%", "paging": False}
     path = model_path("vgg16")
     whole, any_variant = poet_onnx.rewrite(path, split=False, **options), poet_onnx.rewrite(path, **options)
     assert any_variant.plan.part_bytes is not None
@@ -148,7 +151,7 @@ def test_more_ram_never_costs_more_whichever_variant_is_the_cheapest(
     """Gradients in parts need few bytes and 1.7 % more energy; whole ones are dearer yet, up to 75 % of the RAM."""
     spent, parts = [], []
     for share in shares:
-        result = poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget=share)
+        result = poet_onnx.rewrite(model_path("resnet18"), **PATIENT, activation_budget=share)
         spent.append(result.rewritten.energy_joules)
         parts.append(result.plan.part_bytes)
     assert spent == sorted(spent, reverse=True)
@@ -159,14 +162,14 @@ def test_more_ram_never_costs_more_whichever_variant_is_the_cheapest(
 def test_an_interrupt_after_the_first_plan_keeps_it(
     model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, options = model_path("resnet18"), {"device": "a72", "activation_budget": "70%"}
-    assert poet_onnx.rewrite(path, **options).plan.part_bytes is not None  # type: ignore[arg-type]
+    path, budget = model_path("resnet18"), "70%"
+    assert poet_onnx.rewrite(path, **PATIENT, activation_budget=budget).plan.part_bytes is not None
 
     def interrupt(*_: object) -> bool:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(planning, "may_be_cheaper", interrupt)
-    result = poet_onnx.rewrite(path, **options)  # type: ignore[arg-type]
+    result = poet_onnx.rewrite(path, **PATIENT, activation_budget=budget)
     assert result.plan.part_bytes is None
     assert result.rewritten.transient_peak_bytes <= (result.plan.budget_bytes or 0)
 
@@ -182,6 +185,6 @@ def test_other_variants_are_not_looked_at_where_they_save_nothing(
         return schedule(*arguments, **named)
 
     monkeypatch.setattr(planning, "schedule", listen)
-    result = poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget="90%")
+    result = poet_onnx.rewrite(model_path("resnet18"), **PATIENT, activation_budget="90%")
     assert result.plan.part_bytes is None
     assert looked_at == [0]
