@@ -62,7 +62,7 @@ class Placement:
         return Packing(tuple(offsets.tolist()), self.region_bytes())
 
     def _meets(self, count: int, born: int, dies: int) -> Ints:
-        return np.flatnonzero((self._born[:count] <= dies) & (self._dies[:count] >= born))
+        return ((self._born[:count] <= dies) & (self._dies[:count] >= born)).nonzero()[0]
 
     def _lowest(self, meets: Ints, size_bytes: int, alignment_bytes: int) -> int:
         """Return the lowest aligned start of a gap between some placed slots that is large enough."""
