@@ -84,7 +84,7 @@ def test_results_and_buffers_keep_their_bits(name: str, model_path: Callable[...
     assert sum(before[f"input {key}"] != array.tobytes() for key, array in arrays.items()) > 0
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sampled(MODELS, "mobilenet", "densenet", "transformer", "mlp-mse"))
 def test_it_is_deterministic_idempotent_and_valid(name: str, model_path: Callable[..., Path], tmp_path: Path) -> None:
     first, second = load_model(model_path(name)), load_model(model_path(name))
     normalize()(first)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
+from deep import sampled
 from test_training_updates import BUFFER, graph
 
 import poet_onnx
@@ -25,6 +26,11 @@ from poet_onnx.scheduling import ordered_steps
 from poet_onnx.simulate import simulate
 from poet_onnx.training.description import RATES, TRAINING_KEY, Description, Updates, slot_name
 
+BUDGETS = [
+    (*case, target)
+    for case in (("resnet18", "40%"), ("bert-2", "50%"), ("mobilenet", "60%"))
+    for target in ("stock", "training")
+]
 VIEWS = ("Gate", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
@@ -57,8 +63,7 @@ def takes_shape(node: ir.Node, index: int) -> bool:
     return node.op_type == "Slice" and index == 0 and all(takes_shape(*use) for use in node.outputs[0].uses())
 
 
-@pytest.mark.parametrize("target", ["stock", "training"])
-@pytest.mark.parametrize(("name", "budget"), [("resnet18", "40%"), ("bert-2", "50%"), ("mobilenet", "60%")])
+@pytest.mark.parametrize(("name", "budget", "target"), sampled(BUDGETS, BUDGETS[0], BUDGETS[3], BUDGETS[5]))
 def test_every_reader_stands_before_the_update(
     model_path: Callable[..., Path], name: str, budget: str, target: str
 ) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+from deep import sampled
 from training_batches import digest, session_of, train
 
 import poet_onnx
@@ -28,6 +30,8 @@ CASES: list[tuple[Optimizer, dict[str, Any], dict[str, Any]]] = [
 ]
 """An optimizer, what the graph is rewritten for besides, and what the session is asked for."""
 
+USUAL = zip(CASES, ("transformer", "mobilenet", "transformer", "transformer", "mobilenet"), strict=True)
+
 
 @pytest.fixture(scope="module")
 def rewritten(model_path: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
@@ -45,8 +49,7 @@ def rewritten(model_path: Callable[..., Path], tmp_path_factory: pytest.TempPath
     return path
 
 
-@pytest.mark.parametrize("name", ["mobilenet", "transformer"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "name"), sampled(product(CASES, ("mobilenet", "transformer")), *USUAL), ids=str)
 def test_the_bits_are_those_of_the_graph_as_generated(
     model_path: Callable[..., Path],
     rewritten: Callable[..., Path],
