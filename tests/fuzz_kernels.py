@@ -66,6 +66,7 @@ class Model:
             self._rows,
             self._update,
             self._normalize,
+            self._normalize_rows,
             self._depthwise,
             self._rectify,
         )
@@ -209,6 +210,14 @@ class Model:
         made = [(FLOAT, shape), (FLOAT, channels), (FLOAT, channels)]
         _, mean, inverse = self._add("BatchNormalize", [x, scale, *numbers, self._input(FLOAT, (2,))], made)
         self._add("BatchNormalizeGradient", [self._input(FLOAT, shape), x, scale, mean, inverse], made)
+
+    def _normalize_rows(self) -> None:
+        shape = self._shape(self._random.randint(1, 4))
+        axis = self._random.randrange(len(shape))
+        per_row = shape[:axis] + (1,) * (len(shape) - axis)
+        kinds = (shape, shape, shape[axis:], per_row, per_row)
+        made = [(FLOAT, shape), (FLOAT, shape[axis:]), (FLOAT, shape[axis:])]
+        self._add("LayerNormalizeGradient", [self._input(FLOAT, kind) for kind in kinds], made)
 
     def _rectify(self) -> None:
         shape = self._shape()

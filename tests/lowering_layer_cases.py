@@ -262,7 +262,8 @@ def normalization_cases() -> Iterator[Case]:
         }
         made = node("BatchNormalizationGrad", "dy x scale m i", "dx ds db", epsilon=1e-5)
         yield Case(f"BatchNormalizationGrad-{index}", (made,), backward, {"dx": None, "ds": None, "db": None})
-    for index, (shape, axis) in enumerate([((3, 4, 6), -1), ((3, 4, 6), 1), ((5, 33), 1), ((2, 3, 4, 5), 2)]):
+    places = [((3, 4, 6), -1), ((3, 4, 6), 1), ((5, 33), 1), ((2, 3, 4, 5), 2), ((300, 40), 1), ((2, 9000), 1)]
+    for index, (shape, axis) in enumerate(places):
         random = Random(300 + index)
         x = random.floats(*shape)
         axes = tuple(range(axis % len(shape), len(shape)))
@@ -276,6 +277,8 @@ def normalization_cases() -> Iterator[Case]:
         outputs: dict[str, tuple[int, ...] | None] = {"dx": None, "ds": None, "db": None}
         made = node("LayerNormalizationGrad", "dy x scale m i", "dx ds db", axis=axis)
         yield Case(f"LayerNormalizationGrad-{index}", (made,), feeds, outputs)
+        if max(shape) > 100:  # where the kernel goes on in double
+            continue
         made = node("SimplifiedLayerNormalizationGrad", "dy x scale i", "dx ds", axis=axis)
         feeds = {"dy": dy, "x": x, "scale": scale, "i": root}
         yield Case(f"SimplifiedLayerNormalizationGrad-{index}", (made,), feeds, {"dx": None, "ds": None})

@@ -106,13 +106,13 @@ WEIGHT_GRADIENTS = [case for case in CASES if case.name.startswith("Conv") and n
 
 @pytest.mark.parametrize("case", WEIGHT_GRADIENTS, ids=lambda case: case.name)
 def test_every_expansion_computes_the_same(case: Case) -> None:
-    forms = {}
+    expanded = {}
     for letters in ("t", "c"):
         with contextlib.suppress(InputError):  # there is no choice here
-            forms[letters] = lowered(case, kernels=False, expansions=letters)
-    assert len(forms) in (0, 2)
-    assert len({len(model.graph) for model in forms.values()}) == len(forms)
-    for model in forms.values():
+            expanded[letters] = lowered(case, kernels=False, expansions=letters)
+    assert len(expanded) in (0, 2)
+    assert len({len(model.graph) for model in expanded.values()}) == len(expanded)
+    for model in expanded.values():
         assert error(case, run_step(payload(model), case.feeds), state=False) <= LARGEST_ERROR
 
 
@@ -125,8 +125,8 @@ def test_all_but_single_pixels_and_few_channels_have_a_choice() -> None:
 
 def test_the_library_has_kernels_for_these() -> None:
     found = {node.op_type for case in WITH_KERNELS for node in lowered(case).graph if node.domain == "poet"}
-    kernels = {"Accumulate", "AccumulateRows", "BatchNormalize", "BatchNormalizeGradient"}
-    assert found == kernels | {"DepthwiseWeightGradient", "RectifierGradient"}
+    normalizing = {"BatchNormalize", "BatchNormalizeGradient", "LayerNormalizeGradient"}
+    assert found == normalizing | {"Accumulate", "AccumulateRows", "DepthwiseWeightGradient", "RectifierGradient"}
 
 
 def test_half_of_a_gradient_is_not_computed_for_nobody() -> None:

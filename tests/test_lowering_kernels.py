@@ -15,17 +15,20 @@ from poet_onnx.runtime import count_allocations, session_options
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
 DOUBLE = 11
 X, C = (2, 6, 5, 4), (6,)
+ROWS, COLUMNS, PER_ROW = (2, 3, 40), (40,), (2, 3, 1)
 WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "begins": [1, 1]}
 OUTPUTS = {
     "BatchNormalize": [("y", FLOAT, X), ("mean", FLOAT, C), ("inverse", FLOAT, C)],
     "BatchNormalizeGradient": [("dx", FLOAT, X), ("ds", FLOAT, C), ("db", FLOAT, C)],
     "DepthwiseWeightGradient": [("dw", FLOAT, (6, 1, 3, 3))],
+    "LayerNormalizeGradient": [("dx", FLOAT, ROWS), ("ds", FLOAT, COLUMNS), ("db", FLOAT, COLUMNS)],
     "RectifierGradient": [("dx", FLOAT, X)],
 }
 INPUTS: dict[str, list[tuple[int, ...]]] = {
     "BatchNormalize": [X, C, C, C, C, (2,)],
     "BatchNormalizeGradient": [X, X, C, C, C],
     "DepthwiseWeightGradient": [X, X],
+    "LayerNormalizeGradient": [ROWS, ROWS, COLUMNS, PER_ROW, PER_ROW],
     "RectifierGradient": [X, X, ()],
 }
 
@@ -67,6 +70,11 @@ def changed(op_type: str, index: int, dtype: int, shape: tuple[int, ...]) -> lis
         ("DepthwiseWeightGradient", 1, FLOAT, (3, 6, 5, 4), "no depthwise convolution"),
         ("DepthwiseWeightGradient", 0, FLOAT, (2, 6, 5), "no depthwise convolution"),
         ("DepthwiseWeightGradient", 0, DOUBLE, X, "no depthwise convolution"),
+        ("LayerNormalizeGradient", 0, FLOAT, (2, 3, 41), "must be 6 rows of 40 floats"),
+        ("LayerNormalizeGradient", 0, DOUBLE, ROWS, "must be 6 rows of 40 floats"),
+        ("LayerNormalizeGradient", 1, DOUBLE, ROWS, "input 1 .* must be 240 floats"),
+        ("LayerNormalizeGradient", 2, DOUBLE, COLUMNS, "input 2 .* must be 40 floats"),
+        ("LayerNormalizeGradient", 4, FLOAT, (2, 2, 1), "input 4 .* must be 6 floats"),
         ("RectifierGradient", 1, DOUBLE, X, "element type 11"),
         ("RectifierGradient", 0, FLOAT, (2, 6, 4, 5), "two alike and one number"),
         ("RectifierGradient", 2, FLOAT, (2,), "two alike and one number"),
@@ -106,7 +114,7 @@ def test_kernels_allocate_their_outputs_alone(op_type: str) -> None:
         assert memory.allocated_bytes == sum(result.nbytes for result in results)
 
 
-@pytest.mark.parametrize("op_type", ["BatchNormalizeGradient", "RectifierGradient"])
+@pytest.mark.parametrize("op_type", ["BatchNormalizeGradient", "LayerNormalizeGradient", "RectifierGradient"])
 def test_a_gradient_takes_the_buffer_of_one_that_nobody_reads_again(op_type: str) -> None:
     names = [f"x{index}" for index in range(len(INPUTS[op_type]))]
     named = [(name, FLOAT, list(shape)) for name, shape in zip(names, INPUTS[op_type], strict=True)]

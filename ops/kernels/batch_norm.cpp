@@ -155,14 +155,6 @@ Sizes read_sizes(const Tensor& x) {
   return sizes;
 }
 
-float* read_numbers(const Context& context, size_t index, uint64_t count) {
-  const Tensor tensor = context.input(index);
-  if (tensor.layout.dtype != kFloat || tensor.layout.bytes / sizeof(float) != count)
-    throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
-                " and shape " + to_string(tensor.layout.shape) + ", but must be " + std::to_string(count) + " floats");
-  return static_cast<float*>(tensor.data);
-}
-
 Shape per_channel(const Sizes& sizes) {
   Shape shape(1);
   shape.data()[0] = static_cast<int64_t>(sizes.channels);
@@ -175,11 +167,11 @@ class BatchNormalize final : public Kernel {
     const Tensor input = context.input(0);
     const Sizes sizes = read_sizes(input);
     const auto* x = static_cast<const float*>(input.data);
-    const float* scale = read_numbers(context, 1, sizes.channels);
-    const float* bias = read_numbers(context, 2, sizes.channels);
-    float* running_mean = read_numbers(context, 3, sizes.channels);
-    float* running_variance = read_numbers(context, 4, sizes.channels);
-    const float* rates = read_numbers(context, 5, 2);
+    const float* scale = read_floats(context, 1, sizes.channels);
+    const float* bias = read_floats(context, 2, sizes.channels);
+    float* running_mean = read_floats(context, 3, sizes.channels);
+    float* running_variance = read_floats(context, 4, sizes.channels);
+    const float* rates = read_floats(context, 5, 2);
     const uint64_t bytes = sizes.channels * sizeof(float);
     // A recomputed node has one scratch tensor for both statistics: nobody reads what it leaves there.
     for (const float* statistic : {running_mean, running_variance})
@@ -224,9 +216,9 @@ class BatchNormalizeGradient final : public Kernel {
                   to_string(gradient.layout.shape));
     const auto* d_y = static_cast<const float*>(gradient.data);
     const auto* x = static_cast<const float*>(input.data);
-    const float* scale = read_numbers(context, 2, sizes.channels);
-    const float* mean = read_numbers(context, 3, sizes.channels);
-    const float* inverse = read_numbers(context, 4, sizes.channels);
+    const float* scale = read_floats(context, 2, sizes.channels);
+    const float* mean = read_floats(context, 3, sizes.channels);
+    const float* inverse = read_floats(context, 4, sizes.channels);
     auto* d_x = static_cast<float*>(context.output(0, input.layout.shape));
     auto* d_scale = static_cast<float*>(context.output(1, per_channel(sizes)));
     auto* d_bias = static_cast<float*>(context.output(2, per_channel(sizes)));

@@ -194,6 +194,14 @@ bool Context::has_own_block(const OrtValue* value) const {
          api_.succeeded(api_.memory_info_get_type(memory, &type)) && type == kDeviceAllocator;
 }
 
+float* read_floats(const Context& context, size_t index, uint64_t count) {
+  const Tensor tensor = context.input(index);
+  if (tensor.layout.dtype != kFloat || tensor.elements() != count)
+    throw Error("input " + std::to_string(index) + " is of element type " + std::to_string(tensor.layout.dtype) +
+                " and shape " + to_string(tensor.layout.shape) + ", but must be " + std::to_string(count) + " floats");
+  return static_cast<float*>(tensor.data);
+}
+
 void infer_from_input(const Api& api, const OrtShapeInferContext* context) {
   OrtTensorTypeAndShapeInfo* info = nullptr;  // the context's, not to be released
   // Where nothing is known about the input, nothing is said about the output.

@@ -93,6 +93,9 @@ class Context {
   OrtKernelContext* raw_;
 };
 
+// Input `index`, which must be so many floats.
+float* read_floats(const Context& context, size_t index, uint64_t count);
+
 // Whether output 0 shares input 0's buffer.
 enum class Sharing {
   kNone,
@@ -135,6 +138,7 @@ extern const OpDefinition kUpdateAdam;
 extern const OpDefinition kBatchNormalize;
 extern const OpDefinition kBatchNormalizeGradient;
 extern const OpDefinition kDepthwiseWeightGradient;
+extern const OpDefinition kLayerNormalizeGradient;
 extern const OpDefinition kRectifierGradient;
 
 // Shape inference: the output is what input 0 is / is of these attributes' type and shape / is one int64 / one bool.

@@ -15,6 +15,16 @@ def _per_channel(site: Site, value: ir.Value, rank: int) -> ir.Value:
     return site.reshape(value, -1, *(1,) * (rank - 2))
 
 
+def _has_kernel(site: Site) -> bool:
+    return site.kernels and all(site.type(index).dtype == FLOAT for index in range(5))
+
+
+def _by_kernel(site: Site, op_type: str) -> None:
+    """Let the operator library's kernel compute a gradient, from the same inputs."""
+    for index, value in enumerate(site.ops(op_type, site.node.inputs[:5], 3, domain=POET)):
+        site.give(index, value)
+
+
 def _batch_norm(site: Site) -> None:
     """BatchNormInternal(X, scale, bias, mean, variance) -> (Y, new mean, new variance, batch mean, 1 / deviation).
 
@@ -23,7 +33,7 @@ def _batch_norm(site: Site) -> None:
     shape = site.shape(0)
     epsilon = float(site.attributes.get("epsilon", 1e-5))
     momentum = float(site.attributes.get("momentum", 0.9))
-    if site.kernels and site.type(0).dtype == FLOAT:
+    if _has_kernel(site):
         if site.wants(1) or site.wants(2):
             raise UnsupportedError("its running statistics are read in the same step")
         rates = site.constant(np.array([epsilon, momentum], np.float32))
@@ -64,9 +74,8 @@ def _batch_norm_gradient(site: Site) -> None:
     deviation are 0 and 1, applies in a single pass.
     """
     shape = site.shape(0)
-    if site.kernels and site.type(0).dtype == FLOAT:
-        for index, value in enumerate(site.ops("BatchNormalizeGradient", site.node.inputs[:5], 3, domain=POET)):
-            site.give(index, value)
+    if _has_kernel(site):
+        _by_kernel(site, "BatchNormalizeGradient")
         return
     d_y, x, scale, mean, inverse = (site.input(index) for index in range(5))
     axes = (0, *range(2, len(shape)))
@@ -89,6 +98,9 @@ def _batch_norm_gradient(site: Site) -> None:
 
 def _layer_norm_gradient(site: Site) -> None:
     """LayerNormalizationGrad(dY, X, scale, mean, 1 / deviation) -> (dX, dScale, dBias)."""
+    if _has_kernel(site):
+        _by_kernel(site, "LayerNormalizeGradient")
+        return
     normalized = site.op("Mul", site.op("Sub", site.input(1), site.input(3)), site.input(4))
     _normalized_gradient(site, normalized, site.input(4), rank=len(site.shape(1)), centred=True)
 

@@ -140,6 +140,19 @@ SPECS = [
             (("dX", _F32), ("dScale", _F32), ("dBias", _F32)),
         ),
     ),
+    OpSpec(
+        "LayerNormalizeGradient",
+        POET_DOMAIN,
+        inplace=((0, 0),),
+        shape=like(1, 2, 2),
+        work=_GRADIENT_FLOPS,
+        workspace=nothing,
+        schema=Schema(
+            "LayerNormalizeGradient(dY, X, scale, mean, inverse) -> (dX, dScale, dBias): the gradient of layer "
+            "normalization.",
+            (("dX", _F32), ("dScale", _F32), ("dBias", _F32)),
+        ),
+    ),
     _measured("LayerNormalization", shape=_layer_norm, check=_rows(0, (1, 2), ()), work=_FLOPS),
     _measured("SimplifiedLayerNormalization", shape=_layer_norm, check=_rows(0, (1,), ()), work=_FLOPS),
     _measured("SkipLayerNormalization", work=_FLOPS),
