@@ -97,8 +97,6 @@ class Site(Pen):
 
     def unsqueeze(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Insert dimensions of size 1."""
-        if self.opset < 13:
-            return self.op("Unsqueeze", value, axes=list(axes))
         return self.op("Unsqueeze", value, self.ints(*axes))
 
     def unbroadcast(self, gradient: ir.Value, shape: Sequence[int], target: Sequence[int]) -> ir.Value:

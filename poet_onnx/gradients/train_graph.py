@@ -23,7 +23,7 @@ from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.differentiate import differentiate, take_parameters
 from poet_onnx.gradients.losses import add_loss, parse_loss
-from poet_onnx.gradients.opset import raise_opset
+from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.graph.extract import check_derivative, is_step
@@ -152,7 +152,7 @@ def train_graph(
     wanted = parse_loss(loss, ignore_index=ignore_index, label_smoothing=label_smoothing, class_weights=class_weights)
     forward = as_model(model)
     _check_forward(forward)
-    forward = raise_opset(forward)
+    forward = converted(forward)
     Normalization(RemoveInitializersFromInputsPass(), InlineFunctions(), NameNodes())(forward)
     warnings: list[str] = []
 

@@ -17,12 +17,10 @@ GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
 
 
-def refusal(node: ir.Node, opset: int) -> str | None:
+def refusal(node: ir.Node) -> str | None:
     """Return why a recurrent layer is not expanded, as the end of a sentence; None where it is."""
     given = plain_attributes(node)
     directions = 2 if given.get("direction") == "bidirectional" else 1
-    if opset < 13:
-        return "recurrent layers need opset 13 or later"
     if len(node.inputs) > 7 and node.inputs[7] is not None:
         return "it has peepholes"
     for name in ("clip", "input_forget", "layout"):
@@ -41,7 +39,6 @@ def expand_recurrent(model: ir.Model, trained: Iterable[ir.Value]) -> None:
         model: changed in place.
         trained: parameters; a layer that none of them leads to stays as it is.
     """
-    opset = model.opset_imports.get("", 1)
     moving = set(trained)
     nodes = []
     for node in model.graph:
@@ -49,7 +46,7 @@ def expand_recurrent(model: ir.Model, trained: Iterable[ir.Value]) -> None:
             moving.update(node.outputs)
             if node.domain in ONNX_DOMAINS and node.op_type in GATES:
                 nodes.append(node)
-    nodes = [node for node in nodes if refusal(node, opset) is None]
+    nodes = [node for node in nodes if refusal(node) is None]
     if nodes:
         inferred = infer(model)
         for node in nodes:

@@ -22,10 +22,9 @@ def leaky_relu(site: Site) -> None:
 
 @gradient_of("Softmax", "LogSoftmax")
 def softmax(site: Site) -> None:
-    """Differentiate along one axis, or before opset 13 along all axes from one on."""
-    name = f"{site.node.op_type}Grad" if site.opset < 13 else f"{site.node.op_type}Grad_13"
-    axis = site.attributes.get("axis", 1 if site.opset < 13 else -1)
-    site.send(0, site.own(name, site.gradient(), site.output(), axis=axis))
+    """Differentiate along one axis."""
+    axis = site.attributes.get("axis", -1)
+    site.send(0, site.own(f"{site.node.op_type}Grad_13", site.gradient(), site.output(), axis=axis))
 
 
 @gradient_of("Gelu", domain=MICROSOFT_DOMAIN)

@@ -10,4 +10,4 @@ from poet_onnx.gradients.site import NoGradientError, Site
 @gradient_of("GRU", "LSTM", "RNN", stops=(4,))
 def recurrent(site: Site) -> None:
     """Refuse the layer."""
-    raise NoGradientError(refusal(site.node, site.opset) or "it was not expanded")
+    raise NoGradientError(refusal(site.node) or "it was not expanded")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import onnx_ir as ir
 
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.gradients.site import NoGradientError, Site
@@ -22,7 +19,7 @@ def pad(site: Site) -> None:
     begins, ends = _padding(site, len(shape))
     mode = site.attributes.get("mode", "constant")
     if mode == "constant":
-        site.send(0, _constant_pad(site, [-size for size in (*begins, *ends)]))
+        site.send(0, site.op("Pad", site.gradient(), site.ints(*(-size for size in (*begins, *ends)))))
         return
     if min(*begins, *ends) < 0:
         raise NoGradientError("it cuts off and copies")
@@ -38,18 +35,12 @@ def pad(site: Site) -> None:
 
 def _padding(site: Site, rank: int) -> tuple[list[int], list[int]]:
     """Return what is added before and behind each axis."""
-    given = site.integers(1) if site.opset >= 11 else tuple(site.attributes["pads"])
+    given = site.integers(1)
     axes = site.integers(3) if site.has(3) else tuple(range(rank))
     begins, ends = [0] * rank, [0] * rank
     for place, axis in enumerate(axes):
         begins[axis], ends[axis] = given[place], given[place + len(axes)]
     return begins, ends
-
-
-def _constant_pad(site: Site, pads: Sequence[int]) -> ir.Value:
-    if site.opset < 11:
-        return site.op("Pad", site.gradient(), pads=list(pads))
-    return site.op("Pad", site.gradient(), site.ints(*pads))
 
 
 @gradient_of("Tile", stops=(1,))
