@@ -10,7 +10,7 @@ import copy
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ import poet_onnx
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch_networks.catalogue import Network
+    from torch_networks.catalogue import Inputs, Network
 
 RATE = 0.05
 MODEL, PARAMETERS, BATCH, FOUND = "net.onnx", "net.safetensors", "batch.npz", "found.npz"
@@ -44,18 +44,18 @@ class Comparison:
     losses: tuple[float, ...]
 
 
-def prepare(folder: Path, network: Network, **options: Any) -> tuple[nn.Module, list[Tensor], Tensor | None]:
+def prepare(folder: Path, network: Network, **options: Any) -> tuple[nn.Module, Inputs, Tensor | None]:
     """Export a network into a folder, with one batch; return the module and the batch."""
     import torch
 
     import poet_onnx.torch
 
     torch.manual_seed(0)
-    module, inputs = network.build(), list(network.inputs())
+    module, inputs = network.build(), network.inputs()
     labels = network.labels() if network.labels is not None else None
     given = {"device": "a72", "target": "stock", "optimizer": "none"} | options
     poet_onnx.torch.export(module, inputs, folder / MODEL, loss=network.loss, **given)
-    every = [*inputs, *([] if labels is None else [labels])]
+    every = [*_tensors(inputs), *([] if labels is None else [labels])]
     np.savez(folder / BATCH, *(tensor.numpy() for tensor in every))
     return module, inputs, labels
 
@@ -80,19 +80,16 @@ def train_on_stock(folders: Sequence[Path], steps: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def compare(
-    folder: Path, network: Network, module: nn.Module, inputs: Sequence[Tensor], labels: Tensor | None
-) -> Comparison:
+def compare(folder: Path, network: Network, module: nn.Module, inputs: Inputs, labels: Tensor | None) -> Comparison:
     """Train a module in torch, and compare."""
     import torch
 
     found = dict(np.load(folder / FOUND))
     losses = tuple(float(loss) for loss in found.pop("losses"))
     double = copy.deepcopy(module).double()
-    wide = [each.double() if each.is_floating_point() else each for each in inputs]
-    network.value(
-        double, wide, labels.double() if labels is not None and labels.is_floating_point() else labels
-    ).backward()
+    tensors = [_double(each) for each in _tensors(inputs)]
+    wide = dict(zip(inputs, tensors, strict=True)) if isinstance(inputs, Mapping) else tensors
+    network.value(double, wide, labels if labels is None else _double(labels)).backward()
     exact = {name: each.grad.numpy() for name, each in double.named_parameters() if each.grad is not None}
     least = FLOOR * np.sqrt(sum(np.square(gradient).sum() for gradient in exact.values()))
     errors = [
@@ -109,6 +106,14 @@ def compare(
         theirs.append(loss.item())
     apart = max(abs(ours - right) / abs(right) for ours, right in zip(losses, theirs, strict=True))
     return Comparison(float(max(errors)), apart, losses)
+
+
+def _tensors(inputs: Inputs) -> list[Tensor]:
+    return list(inputs.values() if isinstance(inputs, Mapping) else inputs)
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 if __name__ == "__main__":

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from torch_networks import images, others, sequences
+from torch_networks.hugging_face import VOCABULARY, decoder, encoder, padded_tokens
+
+Inputs: TypeAlias = Sequence[Tensor] | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -20,19 +23,19 @@ class Network:
 
     Attributes:
         build: makes the module.
-        inputs: makes the example inputs.
+        inputs: makes the example inputs, by name where the module is to be called so.
         loss: as `poet_onnx.torch.export` takes it.
         labels: makes the labels; None where the module takes them itself.
     """
 
     build: Callable[[], nn.Module]
-    inputs: Callable[[], Sequence[Tensor]]
+    inputs: Callable[[], Inputs]
     loss: str = "cross-entropy"
     labels: Callable[[], Tensor] | None = None
 
-    def value(self, module: nn.Module, inputs: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+    def value(self, module: nn.Module, inputs: Inputs, labels: Tensor | None) -> Tensor:
         """Return the loss in torch."""
-        found: Any = module(*inputs)
+        found: Any = module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)
         if isinstance(found, dict):
             found = found["loss" if "loss" in found else "logits"]
         if labels is None:
@@ -126,4 +129,17 @@ OTHERS = {
     ),
 }  # fmt: skip
 
-NETWORKS = SIX | OTHERS
+TRANSFORMERS = {
+    "transformers DistilBertForSequenceClassification": Network(
+        encoder, padded_tokens, loss="cross-entropy:logits", labels=classes(3, 2)
+    ),
+    "transformers Qwen2ForCausalLM": Network(
+        decoder, padded_tokens, loss="cross-entropy:logits", labels=classes(VOCABULARY, 2, 8)
+    ),
+    "transformers Qwen2ForCausalLM, tied, with its own loss": Network(
+        partial(decoder, tie_word_embeddings=True), partial(padded_tokens, labelled=True), loss="output:loss"
+    ),
+}
+"""Classes of the package transformers."""
+
+NETWORKS = SIX | OTHERS | TRANSFORMERS
