@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 Cli = Callable[..., "Result"]
@@ -26,3 +27,11 @@ def assert_one_sentence(result: Result, code: int, *parts: str) -> None:
     assert "unexpected" not in message
     for part in parts:
         assert part in message, result
+
+
+def refuse(cli: Cli, model: Path, code: int, parts: tuple[str, ...], *arguments: object) -> None:
+    """Run rewrite on a model that must be refused and check that nothing is left behind."""
+    before = {path: path.read_bytes() for path in model.parent.iterdir()}
+    result = cli("rewrite", model, *arguments)
+    assert_one_sentence(result, code, *parts)
+    assert {path: path.read_bytes() for path in model.parent.iterdir()} == before

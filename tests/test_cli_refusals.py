@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,20 +10,12 @@ from pathlib import Path
 
 import onnx
 import pytest
-from cli_runs import Cli, assert_one_sentence
+from cli_runs import Cli, assert_one_sentence, refuse
 from slow_costs import costs_in_proportion
 
 import poet_onnx
 from poet_onnx.errors import CheckFailedError, LimitReachedError
 from poet_onnx.plan.serialization import to_json
-
-
-def refuse(cli: Cli, model: Path, code: int, parts: tuple[str, ...], *arguments: object) -> None:
-    """Run rewrite on a model that must be refused and check that nothing is left behind."""
-    before = {path: path.read_bytes() for path in model.parent.iterdir()}
-    result = cli("rewrite", model, *arguments)
-    assert_one_sentence(result, code, *parts)
-    assert {path: path.read_bytes() for path in model.parent.iterdir()} == before
 
 
 def test_a_missing_model(cli: Cli, model: Path) -> None:
@@ -184,44 +175,6 @@ def test_no_page_directory_in_the_environment(cli: Cli, model: Path, monkeypatch
     assert_one_sentence(cli("verify", model, rewritten), 2, "/nowhere/at/all")
 
 
-@pytest.mark.parametrize(
-    "budget", ["0", "-1", "0%", "-5%", "abc", "", "12XB", "nan%", "inf", "1e400", "MiB", "10 %%", "0MiB", "9999999TiB"]
-)
-@pytest.mark.parametrize("option", ["--activation-budget", "--ram-budget"])
-def test_zero_and_absurd_budgets(cli: Cli, model: Path, option: str, budget: str) -> None:
-    refuse(cli, model, 2, (budget,), "--device", "a72", option, budget)
-
-
-@pytest.mark.parametrize(("option", "budget"), [("--activation-budget", "1000"), ("--ram-budget", "64KiB")])
-def test_a_budget_that_is_too_small_names_the_smallest_that_works(
-    cli: Cli, model: Path, option: str, budget: str
-) -> None:
-    before = list(model.parent.iterdir())
-    result = cli("rewrite", model, "--device", "a72", option, budget)
-    assert_one_sentence(result, 3, "smallest")
-    assert list(model.parent.iterdir()) == before
-    smallest = re.search(r"works is ([\d,]+) bytes", result.err)
-    assert smallest is not None, result
-    fits = cli("rewrite", model, "--device", "a72", option, smallest[1].replace(",", ""), "--time-limit", "5")
-    assert fits.code == 0, fits
-
-
-@pytest.mark.parametrize("deadline", ["0", "-1s", "0.5x", "soon", "nan", "infms"])
-def test_a_deadline_that_is_none_or_cannot_be_met(cli: Cli, model: Path, deadline: str) -> None:
-    result = cli("rewrite", model, "--device", "a72", "--deadline", deadline)
-    assert_one_sentence(result, 3 if deadline == "0.5x" else 2)
-
-
-def test_a_deadline_shorter_than_computing_names_the_shortest(cli: Cli, model: Path) -> None:
-    result = cli("rewrite", model, "--device", "a72", "--deadline", "1us")
-    assert_one_sentence(result, 3, "deadline", "at least")
-
-
-def test_both_budgets(cli: Cli, model: Path) -> None:
-    arguments = ["--ram-budget", "1GiB", "--activation-budget", "50%"]
-    refuse(cli, model, 2, ("--ram-budget", "--activation-budget"), "--device", "a72", *arguments)
-
-
 def test_an_unknown_device(cli: Cli, model: Path) -> None:
     refuse(cli, model, 2, ("commodore64", "a72"), "--device", "commodore64")
 
@@ -288,17 +241,6 @@ def test_costs_and_plans_for_something_else(cli: Cli, model: Path, tmp_path: Pat
         words = f"not for device '{asked[0]}' and target '{asked[1]}'"
         for option in ("--plan", "--known-plan"):
             refuse(cli, model, 2, ("device 'host' and target 'training'", words), *options, option, plan)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "part"),
-    [
-        ("--activation-budget", "75", "The activation budget 75 without a unit means bytes, not 75% or 75MiB: no plan"),
-        ("--ram-budget", "256", "The RAM budget 256 without a unit means bytes, not 256MiB: no plan"),
-    ],
-)
-def test_a_budget_without_a_unit(cli: Cli, model: Path, option: str, value: str, part: str) -> None:
-    refuse(cli, model, 3, (part, "the smallest found that works is"), "--device", "a72", option, value)
 
 
 def test_a_plan_and_options_of_the_solver(cli: Cli, model: Path, tmp_path: Path) -> None:

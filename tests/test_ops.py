@@ -262,6 +262,7 @@ def test_the_stock_runtime_passes_these_tests() -> None:
             "test_ops_arena.py",
             "test_ops_refusals.py",
             "test_ops_faults.py",
+            "test_ops_fork.py",
             "test_runtime.py",
             "test_runtime_directories.py",
             "test_runtime_paging.py",
