@@ -89,6 +89,7 @@ def test_the_smallest_ram_budget_works_and_one_below_fixed_costs_does_not(
     assert sum(part.size_bytes for part in found.process) == found.ordered.process_peak_bytes
     floors = [floor for floor in (found.with_paging, found.without_paging, found.with_parts) if floor is not None]
     assert found.smallest_process_bytes == min(floor.process_bytes for floor in floors)
+    assert found.smallest_process_bytes <= found.ordered.process_peak_bytes + found.set_aside_bytes
     result = rewrite(path, device="a72", target=target, ram_budget=found.smallest_process_bytes)
     assert result.process.peak_bytes <= found.smallest_process_bytes
     with pytest.raises(InfeasibleError, match="for the runtime, the session"):

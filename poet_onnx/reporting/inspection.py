@@ -10,7 +10,7 @@ import pydantic
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.costing.process import ProcessCosts, ProcessMemory
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.plan.limits import Limits
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
@@ -179,13 +179,14 @@ def inspect(
         Baseline.of(variant, device, target) for variant in variants(source.model, device, target, updates=updates)
     )
     first = next(baselines)
-    recompute_only, without_paging = _floor(replace(first, problem=replace(first.problem, paging=False)), process)
-    with_paging = None if device.storage is None else _floor(first, process)[1]
+    in_order = process.in_order(first.problem, first.order)
+    unpaged = replace(first, problem=replace(first.problem, paging=False))
+    recompute_only, without_paging = _floor(unpaged, process, in_order)
+    with_paging = None if device.storage is None else _floor(first, process, in_order)[1]
     first_bytes = min(floor.budget_bytes for floor in (without_paging, with_paging) if floor is not None)
     with_parts = _floor_of_others(baselines, first_bytes, process)
     orders = (file_order(first.graph), first.order)
     original, ordered = (replay(first.problem, ordered_steps(order)) for order in orders)
-    in_order = process.of_order(first.graph, ordered.prediction)
     floors = [floor for floor in (without_paging, with_paging, with_parts) if floor is not None]
     return Inspection(
         model=os.fspath(path),
@@ -193,8 +194,10 @@ def inspect(
         device=device.name,
         ram_bytes=device.ram_bytes,
         resident_bytes=first.graph.resident_bytes,
-        original=_peak(first, original, orders[0], source.node_count, process),
-        ordered=_peak(first, ordered, orders[1], source.node_count, process),
+        original=_peak(
+            first, original, orders[0], source.node_count, process.of_order(first.graph, original.prediction)
+        ),
+        ordered=_peak(first, ordered, orders[1], source.node_count, in_order),
         process=process_parts(in_order),
         smallest_budget_bytes=first_bytes if with_parts is None else with_parts.budget_bytes,
         smallest_process_bytes=min(floor.process_bytes for floor in floors),
@@ -211,7 +214,7 @@ def inspect(
 
 def _floor_of_others(others: Iterable[Baseline], first_bytes: int, process: TrainingProcess) -> Floor | None:
     """Return the lowest floor of the model's other graph variants, if it is below that of the first."""
-    found = [_floor(baseline, process)[1] for baseline in others]
+    found = [_floor(each, process, process.in_order(each.problem, each.order))[1] for each in others]
     best = min(found, key=lambda floor: floor.budget_bytes, default=None)
     if best is None or best.budget_bytes >= first_bytes:
         return None
@@ -219,10 +222,10 @@ def _floor_of_others(others: Iterable[Baseline], first_bytes: int, process: Trai
     return best.model_copy(update={"process_bytes": min(floor.process_bytes for floor in found)})
 
 
-def _floor(baseline: Baseline, process: TrainingProcess) -> tuple[SmallestBudget, Floor]:
+def _floor(baseline: Baseline, process: TrainingProcess, in_order: ProcessMemory) -> tuple[SmallestBudget, Floor]:
     """Return how far the transient peak can be pushed down, and what that means for a budget."""
     found, aside = smallest_budget(baseline.problem, baseline.order), baseline.aside_bytes
-    besides = process.besides_bytes(baseline.problem, Limits(found.budget_bytes), baseline.order)
+    besides = process.besides_bytes(baseline.problem, Limits(found.budget_bytes), baseline.order, in_order)
     return found, Floor(
         budget_bytes=found.budget_bytes + aside,
         process_bytes=found.budget_bytes + aside + besides,
@@ -232,14 +235,14 @@ def _floor(baseline: Baseline, process: TrainingProcess) -> tuple[SmallestBudget
 
 
 def _peak(
-    baseline: Baseline, replayed: Replay, order: tuple[str, ...], node_count: int, process: TrainingProcess
+    baseline: Baseline, replayed: Replay, order: tuple[str, ...], node_count: int, process: ProcessMemory
 ) -> Peak:
     """Describe the moment at which a replayed order of the nodes needs the most."""
     graph, name = baseline.graph, order[replayed.peak_step]
     node = next(node for node in graph.nodes if node.name == name)
     largest = [graph.tensors[tensor] for tensor, _ in replayed.live_at_peak[:LARGEST_TENSORS]]
     return Peak(
-        **Figures.of(replayed.prediction, node_count, process.of_order(graph, replayed.prediction)).model_dump(),
+        **Figures.of(replayed.prediction, node_count, process).model_dump(),
         peak_node=name,
         peak_op_type=node.op_type,
         peak_workspace_bytes=baseline.costs.nodes[name].workspace_bytes,

@@ -111,8 +111,9 @@ class RequestedBudget:
         """Return what a budget needs besides, where so many transient bytes are enough for a plan."""
         if self.kind == "activation":
             return baseline.aside_bytes
+        in_order = self.process.in_order(problem, baseline.order)
         return baseline.aside_bytes + self.process.besides_bytes(
-            problem, limits.within(transient_bytes), baseline.order
+            problem, limits.within(transient_bytes), baseline.order, in_order
         )
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import onnx_ir as ir
 
 from poet_onnx.choices import OURS
-from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.costing.process import ProcessCosts, ProcessMemory
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Plan, Prediction, Step
@@ -115,6 +115,14 @@ class Answer:
     def joules(self) -> float:
         """Return the predicted energy of a step."""
         return self.plan.prediction.energy_joules
+
+    @property
+    def ordered_process(self) -> ProcessMemory:
+        """Return what a process takes that runs the baseline order; that of the plan where the plan is that order."""
+        asked = self.asked
+        if self.baseline is asked.first and self.plan.steps == ordered_steps(asked.first.order):
+            return self.placement.memory
+        return asked.budget.process.of_order(asked.first.graph, asked.ordered)
 
 
 def answer_of(model: ir.Model, request: Request, updates: Updates | None = None) -> Answer:

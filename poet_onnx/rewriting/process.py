@@ -48,7 +48,7 @@ class TrainingProcess:
     target: str
 
     def of_order(self, graph: TrainingGraph, prediction: Prediction) -> ProcessMemory:
-        """Return what the process takes that runs every node once, in an order whose figures are known."""
+        """Return what the process takes that runs every node once, in an order whose figures are known, unpacked."""
         return self._of_nodes(graph, prediction.transient_peak_bytes)
 
     def fixed_bytes(self, graph: TrainingGraph) -> int:
@@ -72,7 +72,13 @@ class TrainingProcess:
         )
         return Placement(layout, region, memory)
 
-    def besides_bytes(self, problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> int:
+    def in_order(self, problem: ScheduleProblem, order: Sequence[str]) -> ProcessMemory:
+        """Return what the process takes that carries out an order which neither recomputes nor pages."""
+        return self.placed(problem, ordered_steps(order)).memory
+
+    def besides_bytes(
+        self, problem: ScheduleProblem, limits: Limits, order: Sequence[str], in_order: ProcessMemory
+    ) -> int:
         """Return what a process needs besides transient bytes, where limits allow a plan.
 
         It is never more than with what the order needs that neither recomputes nor pages: that is certain to work.
@@ -81,10 +87,11 @@ class TrainingProcess:
             problem: to plan.
             limits: for which there is a plan; one is made, for it has nodes of its own and may page.
             order: of the nodes, to begin with.
+            in_order: what the process takes that carries out that order.
         """
         transient_bytes = limits.transient_bytes
         fixed = self.fixed_bytes(problem.graph)
-        most = self.placed(problem, ordered_steps(order)).memory.training_bytes - transient_bytes
+        most = in_order.training_bytes - transient_bytes
         try:
             plan = schedule(
                 problem, limits, baseline=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False

@@ -310,7 +310,7 @@ def _rewritten(
         rewritten=answer.plan.prediction,
         region_bytes=answer.placement.region.region_bytes,
         original_process=process.of_order(asked.first.graph, asked.original),
-        ordered_process=process.of_order(asked.first.graph, asked.ordered),
+        ordered_process=answer.ordered_process,
         process=answer.placement.memory,
         original_nodes=source.node_count,
         budget_bytes=asked.budget.bound_bytes,
