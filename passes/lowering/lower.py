@@ -71,8 +71,9 @@ class LowerTraining(InPlacePass):
     Rules:
         W1. An operator is replaced where it stands; what it made keeps its name, new nodes are named after it.
         W2. Operators of poet-onnx's own library accumulate gradients and move running statistics in place, and stand
-            for batch normalization and the weight gradients of depthwise convolutions, which plain nodes compute in
-            many passes. Without `kernels` there are plain nodes only, whose results are new tensors.
+            for batch normalization, the gradient of layer normalization and the weight gradients of depthwise
+            convolutions, which plain nodes compute in many passes. Without `kernels` there are plain nodes only, whose
+            results are new tensors.
         W3. A half of a gradient that nobody reads is not computed.
         W4. The model imports version 17 of ONNX's operators or a later one.
         W5. Where an operator has several expansions, `expansions` has a letter for each such node in the file's order,
