@@ -207,6 +207,15 @@ def test_refusals_say_what_is_wrong(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_exporter_that_forgets_where_gradients_stop_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.8.0+cpu")
+    with pytest.raises(InputError, match=r"dynamo exporter of torch 2\.8\.0.* forgets `no_grad`.* exporter='legacy'"):
+        export(nn.Linear(2, 2), torch.ones(1, 2), tmp_path, "dynamo")
+    export(nn.Linear(2, 2), torch.ones(1, 2), tmp_path, "legacy")
+
+
 def test_a_mode_that_the_opset_cannot_say_is_refused_in_one_sentence(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten())
     with pytest.raises(InputError, match=r"is to train, which the model's opset 13 cannot say: export .* opset 14"):

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 OPSETS = {"dynamo": 18, "legacy": 17}
 """The exporters, and the opset that each writes unless another is wanted."""
 
+FIRST_DYNAMO = (2, 13)
+"""The version of torch from which on its dynamo exporter is tested; those of 2.6 and 2.8 forget `no_grad`."""
+
 _TRAINS = "_native_batch_norm_legit_functional"
 """What torch makes of a batch normalization that trains; the dynamo exporter writes it as for inference."""
 
@@ -50,6 +53,7 @@ def trace(module: nn.Module, example_inputs: Any, *, exporter: str, opset: int |
     """
     if exporter not in OPSETS:
         raise InputError(f"There is no exporter {exporter!r}: give one of {', '.join(OPSETS)}.")
+    _check_version(exporter)
     with untouched(module), _quiet():
         call = wrap(module, example_inputs)
         try:
@@ -62,6 +66,17 @@ def trace(module: nn.Module, example_inputs: Any, *, exporter: str, opset: int |
     restore_state(model, module)
     rename_outputs(model, call.outputs)
     return model
+
+
+def _check_version(exporter: str) -> None:
+    import torch
+
+    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if exporter == "dynamo" and found < FIRST_DYNAMO:
+        raise InputError(
+            f"The dynamo exporter of torch {torch.__version__} forgets `no_grad`, so gradients could be wrong:"
+            f" give exporter='legacy', or install torch {'.'.join(map(str, FIRST_DYNAMO))} or later."
+        )
 
 
 def frozen_batch_norm(model: ir.Model) -> str:
