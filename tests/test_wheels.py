@@ -16,6 +16,11 @@ import onnx
 import pytest
 from resnet18 import resnet18
 
+import poet_onnx
+from poet_onnx.passes.metadata import read_settings
+from poet_onnx.verification.process import train as train_process
+from poet_onnx.verification.process import training_job, write_random_parameters
+
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN = ROOT / "scripts/release/machines/train.py"
 EXAMPLE = ROOT / "scripts/release/machines/example.py"
@@ -116,6 +121,27 @@ def test_a_forward_model_becomes_a_trained_one_on_the_newest_python(
     _, report = host_training
     assert report["losses"][-1] < report["losses"][0]
     assert len(report["outputs"]) == 4 * 10
+
+
+def test_a_process_on_the_newest_python_takes_what_is_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The figures of the built-in devices hold there, once Python has its bytecode as a usual install has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "bytecode"))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    planned, parameters = tmp_path / "planned.onnx", tmp_path / "parameters.safetensors"
+    model = prepared("vgg16", "training_model.onnx")
+    result = poet_onnx.rewrite(model, device="host", target="stock", optimizer="adamw")
+    result.save(planned)
+    write_random_parameters(result.graph, parameters)
+    settings = read_settings(result.model)
+    job = training_job(result.model, settings, planned, parameters, steps=2, threads=None, page_dir=None)
+    for _ in range(2):  # the first one writes the bytecode
+        trial = train_process(job, None, str(prepared("host")))
+    assert trial.figures is not None, trial.ending
+    predicted_bytes = result.process.peak_bytes
+    assert predicted_bytes * (1 - 0.03) - (2 << 20) <= trial.figures["peak_bytes"] <= predicted_bytes
 
 
 @pytest.mark.deep
