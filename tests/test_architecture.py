@@ -26,7 +26,7 @@ STAGES = [
     {"costing.device"},
     {"costing.costs", "costing.flops", "costing.workspace", "costing.measured"},
     {"plan.limits", "plan.plan", "plan.problem"},
-    {"plan", "simulate", "addresses", "scheduling"},
+    {"plan", "simulate", "addresses", "transfers", "scheduling"},
     {"passes"},
     {"costing", "gradients"},
     {"files", "training.held_file", "training.tensor_file", "training.values", "training.checkpoint"},

@@ -22,8 +22,8 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.liveness import build_instance, file_order
-from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
+from poet_onnx.transfers import overlap
 
 METHODS = [(True, True), (True, False), (False, True)]
 

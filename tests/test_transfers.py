@@ -18,10 +18,10 @@ from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, Tr
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.timeline import SLOW_TRANSFERS
-from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import replay, simulate
 from poet_onnx.simulate.versions import TOKEN_BYTES
+from poet_onnx.transfers import overlap, spread_out
+from poet_onnx.transfers.timeline import SLOW_TRANSFERS
 
 STARTS = {Action.PAGE_OUT_START: Action.PAGE_OUT_END, Action.PAGE_IN_START: Action.PAGE_IN_END}
 TOLERANCE_SECONDS = 1e-6

@@ -13,8 +13,8 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.model import Formulation
 from poet_onnx.scheduling.steps import steps_of_assignment
-from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import simulate
+from poet_onnx.transfers import overlap, spread_out
 
 OVERHEAD_GAP = 0.1
 """Besides the asked gap, the solver closes the gap over the overhead to this, as long as time lasts."""

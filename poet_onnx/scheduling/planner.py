@@ -38,8 +38,8 @@ from poet_onnx.scheduling.refusals import (
     seconds_to_explain,
 )
 from poet_onnx.scheduling.steps import order_of, ordered_steps
-from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
+from poet_onnx.transfers import overlap
 
 NEAR = 0.1
 """Share of the asked gaps at which the relaxation alone settles a plan."""

@@ -21,8 +21,8 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Eviction, Prices, evict
 from poet_onnx.scheduling.liveness import Liveness, Profile
 from poet_onnx.scheduling.steps import steps_of_eviction
-from poet_onnx.scheduling.transfers import overlap, spread_out
 from poet_onnx.simulate import simulate
+from poet_onnx.transfers import overlap, spread_out
 
 SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Numbers of segments that are tried."""

@@ -10,8 +10,8 @@ from poet_onnx.plan import Prediction, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.baselines.tidy import tidied
-from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
+from poet_onnx.transfers import overlap
 
 
 @dataclass(frozen=True, slots=True)

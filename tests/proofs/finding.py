@@ -53,6 +53,6 @@ def exact_bytes() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(replaced("poet_onnx.scheduling.choices", "TINY_FRACTION", 0.0))
         stack.enter_context(replaced("poet_onnx.scheduling.memory_rows", "TOKEN_BYTES_EACH", 0))
-        stack.enter_context(replaced("poet_onnx.scheduling.transfers", "TOKEN_BYTES", 0))
+        stack.enter_context(replaced("poet_onnx.transfers.placement", "TOKEN_BYTES", 0))
         stack.enter_context(replaced("poet_onnx.simulate.versions", "TOKEN_BYTES", 0))
         yield

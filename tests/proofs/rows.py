@@ -15,7 +15,7 @@ from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.deadline import Timing, crowded_windows, relaxed_timing
 from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
-from poet_onnx.scheduling.transfers import overlap, spread_out
+from poet_onnx.transfers import overlap, spread_out
 from proofs.assignments import admits, restores_of
 from proofs.finding import FAILED, Finding, exact_bytes
 

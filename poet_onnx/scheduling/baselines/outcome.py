@@ -16,8 +16,8 @@ from poet_onnx.scheduling.baselines.tidy import tidied
 from poet_onnx.scheduling.incumbent import Progress
 from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.scheduling.refusals import NothingFoundError, Terms
-from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
+from poet_onnx.transfers import overlap
 
 ATTEMPTS = 6
 """Budgets that a method which does not count all bytes itself is asked for."""

@@ -46,8 +46,8 @@ from poet_onnx.profiler.timing import StepTime
 from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.runtime import PagingOptions, PagingStatistics, Throttle, count_paging
 from poet_onnx.runtime.feeds import random_feeds
-from poet_onnx.scheduling.transfers import overlap
 from poet_onnx.simulate import simulate
+from poet_onnx.transfers import overlap
 
 DEFAULT_CASES = ["resnet18:8:75%", "bert-base:1:92%"]
 LATENCY_SECONDS = 0.0002

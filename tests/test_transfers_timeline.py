@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poet_onnx.scheduling.timeline import SLOW_TRANSFERS, Timeline, Transfer
+from poet_onnx.transfers.timeline import SLOW_TRANSFERS, Timeline, Transfer
 
 TICK_SECONDS = 1e-9
 

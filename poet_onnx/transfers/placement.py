@@ -25,9 +25,9 @@ from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.timeline import Timeline, Transfer
 from poet_onnx.simulate import replay
 from poet_onnx.simulate.versions import TOKEN_BYTES
+from poet_onnx.transfers.timeline import Timeline, Transfer
 
 MOST_HALF_VISITS = 2_000_000
 """Halves of transfers that one search may look at over all its trials: about a second, the same on any machine."""
