@@ -15,7 +15,6 @@ from pyscipopt import Eventhdlr, Model, quicksum
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, Event
 from tight_models import tight_model
 
-from poet_onnx.scheduling import solver
 from poet_onnx.scheduling.incumbent import Effort, Incumbent
 from poet_onnx.scheduling.interrupts import Interrupts, optimize
 from poet_onnx.scheduling.solver import solve
@@ -84,19 +83,19 @@ def test_one_that_comes_while_the_search_ends_is_told_of() -> None:
     assert scip.getStatus() == "optimal"
 
 
-def test_a_long_local_search_is_left_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_at_a_better_assignment_is_left_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """SCIP calls Python back for it, and Python would hear of nothing until it ends."""
     left: list[bool] = []
 
-    def search(*_: object, **__: object) -> None:
+    def offer(*_: object) -> bool:
         left.append(True)
         signal.raise_signal(signal.SIGINT)
         for _ in range(600):
             time.sleep(0.1)
         left.append(False)
+        return True
 
-    monkeypatch.setattr(solver, "rounded_start", lambda *_: [])
-    monkeypatch.setattr(solver, "improve_in_time", search)
+    monkeypatch.setattr(Incumbent, "offer", offer)
     problem, limits, model = tight_model(3, 14, 0.2)
     outcome = solve(model, Incumbent(problem, limits, problem.base_joules, None), Effort(0.0, 0.0, 60.0))
     assert outcome.status == "interrupted"

@@ -1,30 +1,28 @@
-"""Rounding: what it makes of a relaxation is a schedule, and SCIP takes it."""
+"""Starts are schedules, and SCIP ends its search where it is told to."""
 
 from __future__ import annotations
 
-import random
 import signal
 from dataclasses import replace
 
 import pytest
-from pyscipopt.scip import PY_SCIP_HEURTIMING, PY_SCIP_PARAMSETTING
+from pyscipopt.scip import PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
 from poet_onnx.scheduling.incumbent import Effort, Incumbent
 from poet_onnx.scheduling.interrupts import Interrupts
-from poet_onnx.scheduling.solver import Rounding, Watcher, _build, solve
-from poet_onnx.scheduling.starts import paged_start, rounded_start
+from poet_onnx.scheduling.solver import Watcher, _build, solve
+from poet_onnx.scheduling.starts import paged_start
 from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_a_rounding_is_a_schedule_whatever_the_levels(seed: int) -> None:
-    problem, _, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4)
-    rng = random.Random(seed)
+@pytest.mark.parametrize("options", [{}, {"paging": False}, {"recompute": False}], ids=str)
+def test_a_start_is_a_schedule_and_mostly_there_is_one(options: dict[str, bool]) -> None:
     found = 0
-    for _ in range(10):
-        x = rounded_start(model, [rng.random() for _ in model.cost])
+    for seed in range(25):
+        problem, limits, model = tight_model(seed, 4 + seed % 20, (seed % 4) / 4, **options)
+        x = paged_start(model)
         if x is None:
             continue
         found += 1
@@ -33,44 +31,17 @@ def test_a_rounding_is_a_schedule_whatever_the_levels(seed: int) -> None:
             total = sum(coefficient * x[variable] for variable, coefficient in row.terms.items())
             assert row.low is None or total >= row.low - 1e-9
             assert row.high is None or total <= row.high + 1e-9
-        simulate(problem, steps_of_assignment(model, x))
-    # A value that may be brought back is: keeping less is always among what is tried.
-    assert found or paged_start(model) is None
+        simulate(problem, steps_of_assignment(model, x), limits)
+    assert found > 20
 
 
-def test_scip_takes_what_is_rounded_at_its_root() -> None:
-    taken = 0
-    for seed in range(8):
-        problem, limits, model = tight_model(seed, 14, 0.3)
-        effort = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
-        base_joules = problem.base_joules
-        scip, variables = _build(model, [cost * 1e4 / base_joules for cost in model.cost], effort)
-        scip.setHeuristics(PY_SCIP_PARAMSETTING.OFF)
-        incumbent = Incumbent(problem, limits, base_joules, None)
-        watcher = Watcher(model, variables, 1e4 / base_joules, incumbent, effort, interrupts=Interrupts())
-        scip.includeEventhdlr(watcher, "watcher", "")
-        rounding = Rounding(watcher)
-        scip.includeHeur(rounding, "rounding by intervals", "", "P", timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE)
-        scip.setParam("limits/nodes", 1)
-        scip.optimize()
-        if rounding.next_node > 1:
-            taken += scip.getNSols() > 0
-            assert not incumbent.refused
-            # The steps that were taken may be cheaper still: lowering drops what nothing needs.
-            assert incumbent.joules <= base_joules + scip.getPrimalbound() / 1e4 * base_joules * (1 + 1e-6)
-    assert taken >= 4
-
-
-@pytest.mark.parametrize("busy", ["solver.rounded_start", "ancestry.Ancestry.violated"])
-def test_an_interrupt_while_rounding_or_looking_for_rows_ends_the_search(
-    busy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_looking_for_rows_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> tuple[()]:
         signal.raise_signal(signal.SIGINT)
         return ()
 
     problem, limits, model = tight_model(3, 14, 0.2)
-    monkeypatch.setattr(f"poet_onnx.scheduling.{busy}", interrupted)
+    monkeypatch.setattr("poet_onnx.scheduling.ancestry.Ancestry.violated", interrupted)
     effort = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
     outcome = solve(model, Incumbent(problem, limits, problem.base_joules, None), effort)
     assert outcome.status == "interrupted"

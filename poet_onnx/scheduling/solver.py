@@ -5,29 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import metadata
 
-from pyscipopt import Heur, Model, Sepa, Variable, quicksum
-from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_HEURTIMING, PY_SCIP_RESULT, PY_SCIP_STAGE, Event
+from pyscipopt import Model, Sepa, Variable, quicksum
+from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, PY_SCIP_STAGE, Event
 
 from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.choices import solver_class
 from poet_onnx.scheduling.incumbent import Effort, Incumbent, Outcome
 from poet_onnx.scheduling.interrupts import Interrupts, Listener, optimize
-from poet_onnx.scheduling.local_search import MOST_CHANGES
 from poet_onnx.scheduling.memory_rows import Row
 from poet_onnx.scheduling.model import Formulation
-from poet_onnx.scheduling.starts import improve_in_time, rounded_start
 
 POLISH_WORK = 400_000
 """Variables times nodes to go on for when the asked gaps are reached; most models are solved to the end in it."""
-
-NEXT_ROUNDING = 4
-"""Times as many nodes as at one rounding until the next."""
-
-FIRST_CHANGES, NEXT_CHANGES = MOST_CHANGES // 4, MOST_CHANGES // 16
-"""Of restores, in the local search behind the rounding at the root and behind those of later nodes."""
-
-ROUNDING_SHARE = 0.25
-"""Of the time that is left, a guard for the local search behind a rounding."""
 
 OBJECTIVE_SCALE = 1e4
 """The base energy in the units that SCIP sees, which keeps its tolerances far below what matters."""
@@ -66,9 +55,6 @@ neighbourhoods 1.5 to 2.1 %.
 
 SEPARATOR_PRIORITY = 100_000
 """Before SCIP's own separators, whose cuts can build on these rows."""
-
-ROUNDING_PRIORITY = 100_000
-"""Before SCIP's own heuristics, which begin with what it found."""
 
 
 def iterations_of(scip: Model) -> int:
@@ -168,54 +154,6 @@ class Watcher(Listener):
         return bool(primal - dual <= min(self.effort.gap * energy, self.effort.overhead_gap * primal) * (1 + 1e-6))
 
 
-class Rounding(Heur):
-    """Keeps in RAM what the LP's solution mostly keeps, restores the rest as it does, and searches from there.
-
-    At the root, and ever more seldom behind it, until the asked gaps are reached.
-    """
-
-    def __init__(self, watcher: Watcher) -> None:
-        self.watcher = watcher
-        self.next_node = 1
-
-    def heurexec(self, heurtiming: int, nodeinfeasible: bool) -> dict[str, int]:
-        """Round the solution of the node's LP."""
-        nodes = int(self.model.getNTotalNodes())
-        if nodeinfeasible or nodes < self.next_node or self.watcher.is_close():
-            return {"result": PY_SCIP_RESULT.DIDNOTRUN}
-        most_changes = FIRST_CHANGES if self.next_node == 1 else NEXT_CHANGES
-        self.next_node = NEXT_ROUNDING * max(1, nodes)
-        try:
-            with self.watcher.interrupts:
-                x = self._round(most_changes)
-        except KeyboardInterrupt:
-            self.watcher.stop("userinterrupt")
-            x = None
-        found = x is not None and self._try(x)
-        return {"result": PY_SCIP_RESULT.FOUNDSOL if found else PY_SCIP_RESULT.DIDNOTFIND}
-
-    def _round(self, most_changes: int) -> list[float] | None:
-        formulation, variables = self.watcher.formulation, self.watcher.variables
-        x = rounded_start(formulation, [self.model.getSolVal(None, variable) for variable in variables])
-        if x is not None:
-            effort = self.watcher.effort
-            left = max(0.0, effort.time_limit_seconds - self.model.getSolvingTime())
-            x = improve_in_time(
-                formulation,
-                x,
-                time_limit_seconds=ROUNDING_SHARE * left,
-                most_changes=most_changes,
-            )
-        return x
-
-    def _try(self, x: list[float]) -> bool:
-        # SCIP may have fixed or merged its own variables; those of the model can be given any value.
-        solution = self.model.createOrigSol(self)
-        for variable, level in zip(self.watcher.variables, x, strict=True):
-            self.model.setSolVal(solution, variable, level)
-        return bool(self.model.trySol(solution))
-
-
 class Separator(Sepa):
     """Adds the rows of `Ancestry` that the solution of a node's LP violates."""
 
@@ -270,14 +208,6 @@ def solve(model: Formulation, incumbent: Incumbent, effort: Effort, *, start: Se
         "what is recomputed needs what it is made from",
         priority=SEPARATOR_PRIORITY,
         freq=1,
-    )
-    scip.includeHeur(
-        Rounding(watcher),
-        "rounding by intervals",
-        "keeps in RAM what the LP does, and searches from there",
-        "P",
-        priority=ROUNDING_PRIORITY,
-        timingmask=PY_SCIP_HEURTIMING.AFTERLPNODE,
     )
     scip.setParam("limits/time", effort.time_limit_seconds)
     is_interrupted = optimize(scip, interrupts)

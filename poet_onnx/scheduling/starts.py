@@ -1,4 +1,4 @@
-"""Feasible assignments without branching: what a plan brings back, or what the solution of a relaxation mostly does.
+"""Feasible assignments without branching: what a plan brings back, or everything.
 
 They may exceed rows of time, and that of bytes written, which is treated as one of them. Local search that may not
 exceed one is soon stuck, for whatever saves energy takes time elsewhere first. So the seconds of all rows of time are
@@ -18,9 +18,6 @@ from poet_onnx.scheduling.memory_rows import Ceilings, Row
 from poet_onnx.scheduling.model import Formulation, Restores
 from poet_onnx.scheduling.steps import restores_of
 
-SHARES_KEPT = (0.1, 0.3, 0.5, 0.7, 0.9, 0.999)
-"""How much of a value a relaxation must keep in RAM, for it to be kept; the first that fits is taken."""
-
 FIRST_PRICE = 1 / 16
 """Of the price at which all that the rows could hold costs as much as all that the model could spend."""
 
@@ -33,20 +30,6 @@ BISECTIONS = 3
 
 SHARE_PER_RISE, SHARE_BETWEEN = 1 / 40, 1 / 8
 """Of all changes of restores, at each price; those of the bisection find the better plans."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionInterval:
-    """A value's interval between two nodes that read it (or its producer and the first): kept in RAM or restored anew.
-
-    Attributes:
-        value: its number.
-        first, last: indices of the events after the interval's start, up to the one that ends it.
-    """
-
-    value: int
-    first: int
-    last: int
 
 
 def start_from(model: Formulation, steps: Sequence[Step]) -> list[float] | None:
@@ -62,120 +45,16 @@ def start_from(model: Formulation, steps: Sequence[Step]) -> list[float] | None:
 
 
 def paged_start(model: Formulation) -> list[float] | None:
-    """Return the assignment that keeps in RAM only what it must, or all there is, or None if neither fits."""
-    starts = (rounded_start(model, [level] * len(model.cost)) for level in (0.0, 1.0))
-    return next((start for start in starts if start is not None), None)
+    """Return the assignment that keeps in RAM only what it must, or all there is, or None if neither can be made fit.
 
-
-def rounded_start(model: Formulation, levels: Sequence[float]) -> list[float] | None:
-    """Return an assignment near a solution of the relaxation, or None if none was found.
-
-    Args:
-        model: what to assign; the rows of time may be exceeded.
-        levels: of all variables in the relaxation.
+    What does not stay is paged in for each of its readers; without paging, it is made again.
     """
-    intervals = _intervals(model)
-    ceilings = model.ceilings()
-    kept = {
-        interval: min(levels[model.retain[interval.value, index]] for index in range(interval.first, interval.last + 1))
-        for interval in intervals
-    }
-    forced = {interval for interval in intervals if _must_stay(model, interval)}
-    for share in SHARES_KEPT:
-        x = _Decisions(
-            model, forced | {interval for interval in intervals if kept[interval] >= share}, levels
-        ).assignment()
-        if x is not None and ceilings.excess_bytes(x) <= 0:
+    recomputed = frozenset() if model.page_in else frozenset(model.recompute)
+    for restores in (Restores(recomputed, frozenset(model.page_in)), Restores(frozenset(), frozenset())):
+        x = fitted(model, model.complete(model.useful(restores)))
+        if x is not None:
             return x
     return None
-
-
-def _intervals(model: Formulation) -> list[RetentionInterval]:
-    intervals = []
-    for value, events in model.candidates.events.items():
-        start = 0
-        for index, event in enumerate(events):
-            if event.main:
-                intervals.append(RetentionInterval(value, start, index))
-                start = index + 1
-    return intervals
-
-
-def _must_stay(model: Formulation, interval: RetentionInterval) -> bool:
-    event = model.candidates.events[interval.value][interval.last]
-    return (interval.value, interval.last) not in model.page_in and event.own is None
-
-
-@dataclass(frozen=True)
-class _Decisions:
-    """Which intervals are kept in RAM; the others are ended by a page-in, or by recompute where paging is not possible.
-
-    Where both are possible, the levels of a relaxation say which of them.
-    """
-
-    model: Formulation
-    retained: set[RetentionInterval]
-    levels: Sequence[float]
-
-    def assignment(self) -> list[float] | None:
-        """Return values for all variables, or None where a recompute lacks an input that nothing can restore."""
-        kept = {
-            (interval.value, index) for interval in self.retained for index in range(interval.first, interval.last + 1)
-        }
-        recomputed: set[tuple[int, int]] = set()
-        paged_in: set[tuple[int, int]] = set()
-        for interval in _intervals(self.model):
-            if (interval.value, interval.last) in kept:
-                continue
-            if not self._restore(interval.value, interval.last, kept, recomputed, paged_in):
-                return None
-        restores = Restores(frozenset(recomputed), frozenset(paged_in))
-        return self.model.complete(self.model.useful(restores))
-
-    def _restore(
-        self,
-        value: int,
-        index: int,
-        kept: set[tuple[int, int]],
-        recomputed: set[tuple[int, int]],
-        paged_in: set[tuple[int, int]],
-    ) -> bool:
-        """Restore a value at one of its events, recomputing the chain of units behind it as far as is needed."""
-        candidates = self.model.candidates
-        stack = [(value, index)]
-        while stack:
-            value, index = stack.pop()
-            if (value, index) in kept or (value, index) in paged_in:
-                continue
-            event = candidates.events[value][index]
-            if self._is_paged_in(value, index):
-                paged_in.add((value, index))
-                continue
-            if event.own is None:
-                previous = candidates.events[value][index - 1] if index else None
-                if previous is None or previous.main:
-                    kept.add((value, index))
-                    continue
-                return False
-            number = candidates.slots[event.stage][event.own]
-            if (event.stage, number) in recomputed:
-                continue
-            recomputed.add((event.stage, number))
-            for needed in candidates.units[number].inputs:
-                stack.append((needed, self._event_at(needed, event.stage)))
-        return True
-
-    def _is_paged_in(self, value: int, index: int) -> bool:
-        page_in = self.model.page_in.get((value, index))
-        event = self.model.candidates.events[value][index]
-        own = self.model.own(event.stage, event)
-        if page_in is None or own is None:
-            return page_in is not None
-        return self.levels[page_in] >= self.levels[own]
-
-    def _event_at(self, value: int, stage: int) -> int:
-        events = self.model.candidates.events[value]
-        return next(index for index, event in enumerate(events) if event.stage == stage)
 
 
 def improve_in_time(

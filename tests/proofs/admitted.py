@@ -41,7 +41,7 @@ def check_admitted(seed: int, *, most_nodes: int = 44) -> list[Finding]:
     limits = Limits(smallest + int((peak - smallest) * rng.choice(PLACES)))
     model = formulate(build_instance(problem, order), limits)
     accepted = 0
-    for x in _walk(model, rng):
+    for x in walk(model, rng):
         try:
             simulate(problem, steps_of_assignment(model, x), limits)
         except CheckFailedError as error:
@@ -51,7 +51,7 @@ def check_admitted(seed: int, *, most_nodes: int = 44) -> list[Finding]:
     return [Finding("admitted", kind, "accepted", float(accepted), f"seed {seed}")]
 
 
-def _walk(model: Formulation, rng: random.Random) -> Iterator[list[float]]:
+def walk(model: Formulation, rng: random.Random) -> Iterator[list[float]]:
     """Yield assignments that all rows hold for, each a few changes away from an earlier one."""
     start = paged_start(model)
     here = None if start is None else model.restores(start)
