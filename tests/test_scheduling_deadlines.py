@@ -115,30 +115,6 @@ def test_no_plan_within_a_deadline_stays_below_the_bound_on_its_budget(seed: int
         assert steps is None
 
 
-def test_the_bound_on_a_budget_comes_close_where_only_time_forbids_less() -> None:
-    with exact_bytes():
-        problem, order = slow_problem(55)
-        seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
-        untimed = smallest_budget(problem, order)
-        found = smallest_budget(problem, order, others=Limits(deadline_seconds=seconds))
-    assert untimed.budget_bytes < 0.8 * found.budget_bytes
-    assert found.bound_bytes > 0.98 * found.budget_bytes
-
-
-def test_a_refusal_names_no_budget_below_the_one_that_it_refuses() -> None:
-    problem, order = slow_problem(55)
-    seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
-    peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
-    refused = 0
-    for budget in range(peak // 4, peak, peak // 8):
-        try:
-            schedule(problem, Limits(budget, seconds), order=order, time_limit_seconds=3)
-        except InfeasibleError as error:
-            assert budget < (error.smallest_budget_bytes or 0)
-            refused += 1
-    assert refused > 0
-
-
 def _without_seconds(plan: Plan) -> tuple[object, ...]:
     return plan.steps, replace(plan.certificate, solve_seconds=0.0)
 

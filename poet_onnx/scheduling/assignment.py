@@ -177,6 +177,3 @@ class Assignment:
         if value in model.page_out:
             paged = float(any((value, index) in self.paged_in for index in range(len(model.candidates.events[value]))))
             levels[model.page_out[value]] = paged
-            if value in model.leaving:
-                first = model.retain[value, 0]
-                levels[model.leaving[value]] = max(levels.get(first, self.x[first]), paged)

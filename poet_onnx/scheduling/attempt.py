@@ -1,9 +1,8 @@
-"""One model from start to finish, and, where there is a deadline, several models in turn.
+"""One model from start to finish, and a second one where a deadline needs it.
 
-Relaxations of the deadline, which leave no plan out, are solved: one that ignores the time of transfers, then one with
-rows for it. If a relaxation's plan misses the deadline once its transfers are placed, the windows of stages that it
-crowds get rows, and the relaxation is solved again. Where no plan is found so, a stricter model is solved, whose plans
-keep the deadline but which leaves others out. Bounds and proofs come from the relaxations only.
+Where transfers run beside the computations, a relaxation leaves their time out. Mostly some of its plans keep the
+deadline once their transfers are placed. If none does, a stricter model is solved, whose plans keep the deadline but
+which leaves others out. Bounds and proofs come from the relaxation only.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import replace
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.choices import solver_class
-from poet_onnx.scheduling.deadline import Timing, crowded_windows, relaxed_timing
+from poet_onnx.scheduling.deadline import Timing, relaxed_timing
 from poet_onnx.scheduling.incumbent import Effort, Incumbent, Outcome, seconds_until
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.local_search import MOST_CHANGES, improve
@@ -26,11 +25,8 @@ SEARCH_SHARE = 0.25
 START_CHANGES = MOST_CHANGES // 8
 """Of restores, in the local search for a start: what SCIP's first relaxation is rounded to is better in most cases."""
 
-MOST_ROUNDS = 40
-"""Times that missing rows are added to one relaxation."""
-
 TURN_SHARE = 0.75
-"""Of the time that is left, for one relaxation while there is no plan."""
+"""Of the time, for the relaxation while there is no plan."""
 
 PATIENCE, PATIENCE_SHARE = 6_000, 0.1
 """Iterations of the simplex, 4 s or so, and share of those that are allowed, for the relaxation that ignores transfers
@@ -53,7 +49,7 @@ def attempt(
         How the solver ended, its assignment made exact and improved (None if it found none), and the model.
     """
     # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
-    from poet_onnx.scheduling.solver import is_out_of_reach, solve
+    from poet_onnx.scheduling.solver import solve
 
     end = time.monotonic() + effort.time_limit_seconds
     bound, budget_bytes = 0.0, limits.transient_bytes
@@ -62,9 +58,6 @@ def attempt(
         model.proves = model.proves and not tightened
         without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
         if model.memory.fixed_bytes > budget_bytes - tightened:
-            return Outcome(without, None, bound, 0), model
-        is_hasty = timing is not None and timing.charged > 0 and incumbent.steps is None
-        if is_hasty and is_out_of_reach(model, effort.until(end)):  # sooner told than by a search for a start in time
             return Outcome(without, None, bound, 0), model
         start = _start(model, incumbent, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is not None and time.monotonic() > end:
@@ -100,60 +93,23 @@ def _start(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) 
     return improved
 
 
-def solve_in_order(
-    incumbent: Incumbent, instance: Instance, limits: Limits, effort: Effort
-) -> tuple[str, Formulation | None]:
+def solve_in_order(incumbent: Incumbent, instance: Instance, limits: Limits, effort: Effort) -> tuple[str, Formulation]:
     """Offer plans within limits to the incumbent until one settles it, or time or ideas run out.
 
     Returns:
-        As `solve_within_deadline`.
+        How it ended, "infeasible" if a relaxation has no solution; and the relaxation.
     """
     timing = relaxed_timing(instance, limits)
-    if timing is not None:
-        return solve_within_deadline(incumbent, instance, limits, timing, effort)
-    outcome, model = attempt(incumbent, instance, limits, None, effort)
-    return outcome.status, model
-
-
-def solve_within_deadline(
-    incumbent: Incumbent, instance: Instance, limits: Limits, exact: Timing, effort: Effort
-) -> tuple[str, Formulation | None]:
-    """Offer plans within a budget and a deadline to the incumbent until one settles it, or time or ideas run out.
-
-    Returns:
-        How it ended, "infeasible" if a relaxation has no solution; and the last relaxation that was solved.
-    """
+    stricter = None if timing is None else timing.stricter
     end = time.monotonic() + effort.time_limit_seconds
-    proving: Formulation | None = None
-    for turn in _turns(instance, exact):
-        timing = turn
-        if incumbent.steps is not None and not timing.leaves_none_out:
-            break
-        turn_end = time.monotonic() + TURN_SHARE * effort.until(end).time_limit_seconds
-        for _ in range(MOST_ROUNDS):
-            left = effort.until(turn_end if incumbent.steps is None and timing.leaves_none_out else end)
-            if not timing.limits_transfers:
-                left = replace(left, patience_iterations=min(PATIENCE, PATIENCE_SHARE * effort.most_iterations))
-            outcome, model = attempt(incumbent, instance, limits, timing, left)
-            proving = model if model.proves else proving
-            if outcome.status == "infeasible" and model.proves:
-                return "infeasible", proving
-            if incumbent.settles(effort) or incumbent.is_over(effort, end) or outcome.status == "interrupted":
-                return ("time_limit" if outcome.status == "infeasible" else outcome.status), proving
-            if outcome.x is None or not timing.limits_transfers or timing.charged:
-                break
-            before, timing = timing, timing.with_windows_of(crowded_windows(model, outcome.x, timing))
-            if timing == before or (incumbent.steps is None and time.monotonic() >= turn_end):
-                break
-    return "time_limit", proving
-
-
-def _turns(instance: Instance, exact: Timing) -> list[Timing]:
-    """Return the relaxations of a deadline and the stricter model, from the widest to the strictest."""
-    if not instance.problem.costs.asynchronous:
-        return [exact]
-    return [
-        replace(exact, wait_seconds=float("inf")),
-        exact,
-        replace(exact, charged=1.0, wait_seconds=float("inf"), leaves_none_out=False),
-    ]
+    patient = effort
+    if stricter is not None:
+        patience = min(PATIENCE, PATIENCE_SHARE * effort.most_iterations)
+        share = TURN_SHARE if incumbent.steps is None else 1.0
+        patient = replace(effort, patience_iterations=patience, time_limit_seconds=share * effort.time_limit_seconds)
+    outcome, relaxation = attempt(incumbent, instance, limits, timing, patient)
+    is_over = incumbent.steps is not None or incumbent.is_over(effort, end)
+    if stricter is None or outcome.status in ("infeasible", "interrupted") or is_over:
+        return outcome.status, relaxation
+    outcome, _ = attempt(incumbent, instance, limits, stricter, effort.until(end))
+    return ("interrupted" if outcome.status == "interrupted" else "time_limit"), relaxation

@@ -250,32 +250,22 @@ def memory_rows(model: Formulation, *, counts_tokens: bool = False) -> MemoryRow
             builder.keep(model.page_out[value], TOKEN_BYTES_EACH, instance.producer[value], events[-1].stage + 1)
         for index, event in enumerate(events):
             at[event.stage].append((value, index))
-    at_node: list[dict[int, float]] = [{} for _ in instance.nodes]
-    for (value, index), stage in model.arrival.items():
-        at_node[stage][model.page_in[value, index]] = instance.sizes[value]
     for stage, here in enumerate(at):
         builder.begin_stage()
         before, during = always[stage]
         for slot in range(len(candidates.slots[stage])):
             builder.add(_slot_terms(model, stage, slot, here), before)
         terms, own = _node_terms(model, stage, here)
-        builder.add({**terms, **at_node[stage]}, during + own)
+        builder.add(terms, during + own)
     return builder.finish()
 
 
 def _wait(model: Formulation, builder: MemoryBuilder, value: int) -> None:
-    """Count a value through the stages between its events: while it is retained, leaves for storage or arrives."""
+    """Count a value through the stages between its events, while it is retained."""
     instance = model.candidates.instance
     size, begin = instance.sizes[value], instance.producer[value] + 1
     for index, event in enumerate(model.candidates.events[value]):
-        if index == 0 and value in model.leaving:
-            end = model.leaving_until[value]
-            builder.keep(model.leaving[value], size, begin, end)
-            begin = max(begin, end)
         builder.keep(model.retain[value, index], size, begin, event.stage)
-        if (value, index) in model.arrival:
-            # It begins while the node of that stage runs, maybe behind the stage's recomputes.
-            builder.keep(model.page_in[value, index], size, model.arrival[value, index] + 1, event.stage)
         begin = event.stage + 1
 
 
@@ -323,8 +313,6 @@ def _present(model: Formulation, value: int, index: int, slot: int) -> list[tupl
     """Return variables, each with its sign, whose sum is 1 while a value is in RAM at a slot of one of its events."""
     event = model.candidates.events[value][index]
     arrived = [(model.retain[value, index], 1)]
-    if (value, index) in model.arrival:
-        arrived.append((model.page_in[value, index], 1))
     own = model.own(event.stage, event)
     following = model.retain.get((value, index + 1))
     fetchable = (value, index, 0) in model.fetched

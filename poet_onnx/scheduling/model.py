@@ -35,7 +35,7 @@ from typing import Protocol
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.choices import Candidates, Event, find_candidates
-from poet_onnx.scheduling.deadline import Timing, add_footprints, add_time_rows
+from poet_onnx.scheduling.deadline import Timing, add_time_rows
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.memory_rows import TOKEN_BYTES_EACH, Ceilings, MemoryRows, Row, memory_rows
 from poet_onnx.scheduling.transfer_limits import add_transfer_rows
@@ -82,10 +82,6 @@ class Formulation:
         time: rows (5), all of the form terms <= high, in seconds.
         moved: rows (8), all of the form terms <= high.
         memory: rows (4).
-        leaving: for values whose page-out takes so long that they stay in RAM for it, the variable that says so.
-        leaving_until: the stage up to which they do.
-        arrival: for page-ins that must start stages before they are needed, the first stage whose node they are in RAM
-            with; that stage's recomputes may come before.
         proves: every plan of the class within the limits satisfies the rows.
     """
 
@@ -97,9 +93,6 @@ class Formulation:
     time: list[Row] = field(default_factory=list)
     moved: list[Row] = field(default_factory=list)
     memory: MemoryRows = field(default_factory=MemoryRows)
-    leaving: dict[int, int] = field(default_factory=dict)
-    leaving_until: dict[int, int] = field(default_factory=dict)
-    arrival: dict[tuple[int, int], int] = field(default_factory=dict)
     proves: bool = True
     recompute: dict[tuple[int, int], int] = field(default_factory=dict)
     retain: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -141,8 +134,6 @@ class Formulation:
                         x[self.needed[value, index, place]] = float(flag)
                 for variable, level in self.fetches(value, index, restores):
                     x[variable] = level
-            if value in self.leaving:
-                x[self.leaving[value]] = max(x[self.retain[value, 0]], x[self.page_out[value]])
         return x
 
     def exact(self, x: Sequence[float]) -> list[float]:
@@ -258,15 +249,12 @@ def formulate(
 def _formulate(
     instance: Instance, limits: Limits, timing: Timing | None, *, lengthen: bool = True, counts_all: bool
 ) -> Formulation:
-    is_timed = timing is not None and timing.limits_transfers
     candidates = find_candidates(
         instance,
         limits.transient_bytes,
         longest_seconds=float("inf") if timing is None else timing.spare_seconds,
-        # Where only the time of transfers could speak for a recompute, a model that leaves plans out leaves it out too.
-        prune=not any(limits.on_transfers())
-        and not (timing is not None and is_timed and timing.leaves_none_out and instance.problem.costs.asynchronous),
-        time_matters=is_timed,
+        prune=not any(limits.on_transfers()),
+        time_matters=timing is not None and timing.charges_transfers,
         lengthen=lengthen,
         small_share=0.0 if counts_all else None,
     )
@@ -276,7 +264,6 @@ def _formulate(
     _add_restore_rows(model)
     _add_just_in_time_rows(model)
     if timing is not None:
-        add_footprints(model, timing)
         add_time_rows(model, timing)
     add_transfer_rows(model)
     _add_fetch_rows(model)
@@ -349,7 +336,7 @@ def _add_fetch_rows(model: Formulation) -> None:
     candidates = model.candidates
     for (value, index), page_in in model.page_in.items():
         event = candidates.events[value][index]
-        if (value, index) in model.arrival or not _comes_late(event):
+        if not _comes_late(event):
             continue
         slots = candidates.slots[event.stage]
         needed = [model.needed.get((value, index, place)) for place in range(len(event.readers))]

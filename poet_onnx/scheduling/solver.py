@@ -239,29 +239,20 @@ def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[floa
     return (scip.getPrimalbound() * unit if found else float("inf")), scip.getDualbound() * unit, x
 
 
-def is_out_of_reach(model: Formulation, effort: Effort) -> bool:
-    """Return whether not even fractions of decisions satisfy all rows; one LP tells it."""
-    scip, _ = _build(model, [0.0] * len(model.cost), effort, integral=False)
-    scip.setParam("limits/time", effort.time_limit_seconds)
-    if optimize(scip):
-        raise KeyboardInterrupt
-    return bool(scip.getStatus() == "infeasible")
-
-
 def _scale(model: Formulation, base_joules: float) -> float:
     """Return what a joule is in the units that SCIP sees; a measured step may take none that anyone could meter."""
     return OBJECTIVE_SCALE / (base_joules or sum(model.cost) or 1.0)
 
 
 def _build(
-    model: Formulation, objective: Sequence[float], effort: Effort, *, memory: bool = True, integral: bool = True
+    model: Formulation, objective: Sequence[float], effort: Effort, *, memory: bool = True
 ) -> tuple[Model, list[Variable]]:
     scip = Model("schedule")
     scip.hideOutput()
     scip.setParam("timing/clocktype", 2)
     scip.setParam("randomization/randomseedshift", effort.seed)
     variables = [
-        scip.addVar(f"x{number}", vtype="B" if binary and integral else "C", lb=0.0, ub=1.0, obj=objective[number])
+        scip.addVar(f"x{number}", vtype="B" if binary else "C", lb=0.0, ub=1.0, obj=objective[number])
         for number, binary in enumerate(model.binary)
     ]
     for row in model.rows:
