@@ -15,7 +15,6 @@ from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.reporting.inspection import inspect
 from poet_onnx.rewriting import planning
-from poet_onnx.scheduling.refusals import SmallestBudget, smallest_budget
 
 PATIENT: dict[str, Any] = {"device": "a72", "time_limit_seconds": 600.0}
 """A device, and a time limit within which a busy machine finds the best plan too."""
@@ -104,23 +103,6 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
     assert f"{asked + 1:,} bytes" in message
     assert "set aside" in message
     assert ("for the runtime" in message) == (option == "ram_budget")
-
-
-@pytest.mark.parametrize(("limit", "least", "most"), [(0.5, 10.0, 10.0), (20.0, 10.0, 20.0), (600.0, 30.0, 30.0)])
-def test_what_would_do_is_worked_out_in_what_is_left_of_the_time_limit(
-    limit: float, least: float, most: float, model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[float] = []
-
-    def listen(*arguments: Any, seconds: float, **named: Any) -> SmallestBudget:
-        given.append(seconds)
-        return smallest_budget(*arguments, seconds=seconds, **named)
-
-    monkeypatch.setattr("poet_onnx.scheduling.refusals.smallest_budget", listen)
-    with pytest.raises(InfeasibleError):
-        poet_onnx.rewrite(model_path("resnet18"), device="a72", activation_budget=1 << 20, time_limit_seconds=limit)
-    assert len(given) > 1
-    assert least - 1e-6 <= sum(given) <= most + 1e-6
 
 
 def test_the_ordered_step_keeps_to_all_of_itself(model_path: Callable[..., Path]) -> None:

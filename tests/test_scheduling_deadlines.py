@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -113,6 +114,22 @@ def test_no_plan_within_a_deadline_stays_below_the_bound_on_its_budget(seed: int
         steps, all_seen = least_timed(problem, below, order, float("inf"), 200_000, first=True)
         assert all_seen
         assert steps is None
+
+
+def test_a_refusal_names_a_budget_that_works() -> None:
+    problem, order = slow_problem(55)
+    seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
+    peak = simulate(problem, ordered_steps(order)).transient_peak_bytes
+    refused = 0
+    for budget in range(peak // 4, peak, peak // 8):
+        try:
+            schedule(problem, Limits(budget, seconds), order=order, time_limit_seconds=3)
+        except (InfeasibleError, LimitReachedError) as error:
+            works = int(re.findall(r"(?:a budget of|at least) ([\d,]+) bytes", str(error))[-1].replace(",", ""))
+            assert budget < works
+            simulate(problem, schedule(problem, Limits(works, seconds), order=order).steps, Limits(works, seconds))
+            refused += 1
+    assert refused > 0
 
 
 def _without_seconds(plan: Plan) -> tuple[object, ...]:

@@ -65,20 +65,6 @@ def test_patience_with_assignments_that_make_no_plan_in_time_ends() -> None:
         assert outcome.x is not None
 
 
-def test_a_number_of_iterations_ends_the_search_in_the_same_place() -> None:
-    problem, limits, model = tight_model(10, 45, 0.2)
-    ends = []
-    for seconds in (20.0, 200.0):
-        effort = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=seconds, most_iterations=1_000)
-        incumbent = Incumbent(problem, limits, problem.base_joules, None)
-        outcome = solve(model, incumbent, effort)
-        assert outcome.status == "time_limit"
-        assert incumbent.is_over(effort, float("inf"))
-        assert incumbent.iterations < 4_000
-        ends.append((outcome, incumbent.iterations, incumbent.joules, incumbent.bound))
-    assert ends[0] == ends[1]
-
-
 class _Hasty(Watcher):
     def eventinitsol(self) -> None:
         """Stop while SCIP is about to start the search, as a start that it takes only then may."""

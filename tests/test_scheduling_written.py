@@ -114,7 +114,7 @@ def test_a_refusal_says_what_a_plan_writes_and_what_budget_works() -> None:
     paged = _first(recompute=False)
     problem, limits, order = paged.problem, paged.limits, memory_aware_order(paged.problem)
     (written,) = TRANSFER_LIMITS
-    least = least_moved(problem, limits, order, written, seconds=5.0)
+    least = least_moved(problem, limits, order, written)
     assert least is not None
     with pytest.raises(
         InfeasibleError, match=f"writes at most 0 bytes .* writes {least:,} bytes a step is known"

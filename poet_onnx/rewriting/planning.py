@@ -36,7 +36,6 @@ from poet_onnx.scheduling import (
     overhead_gap_of,
     plan_by,
     schedule,
-    seconds_to_explain,
 )
 from poet_onnx.simulate import simulate
 from poet_onnx.training.description import Updates
@@ -193,7 +192,7 @@ def _best_answer(model: ir.Model, request: Request, updates: Updates | None) -> 
             raise
     if best is None:
         assert asked is not None
-        raise refusal(failures, request, asked.budget, seconds_to_explain(end))
+        raise refusal(failures, request, asked.budget)
     return replace(best, plan=replace(best.plan, optimizer=in_words(updates)))
 
 

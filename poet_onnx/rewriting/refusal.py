@@ -33,7 +33,7 @@ class Failure:
     limits: Limits
 
 
-def refusal(failures: Sequence[Failure], request: Request, budget: RequestedBudget, seconds: float) -> PoetError:
+def refusal(failures: Sequence[Failure], request: Request, budget: RequestedBudget) -> PoetError:
     """Return what is said where no variant has a plan: what would do, worked out only now, for it takes a while.
 
     Where a variant was not settled, none is said to be impossible.
@@ -44,22 +44,22 @@ def refusal(failures: Sequence[Failure], request: Request, budget: RequestedBudg
 
     for failure in failures:
         if isinstance(failure.error, NothingFoundError):
-            return failure.error.explained(terms(failure), seconds=seconds)
+            return failure.error.explained(terms(failure))
     for failure in failures:
         # What would do elsewhere, with any room for pages, says less.
         if isinstance(failure.error, (ProcessBudgetError, PageFileError)):
             return failure.error
     doubt = "" if request.budget is None else request.budget.doubt
-    errors = [_infeasible(failure, terms(failure), doubt, seconds / len(failures)) for failure in failures]
+    errors = [_infeasible(failure, terms(failure), doubt) for failure in failures]
     return min(errors, key=lambda error: error.smallest_budget_bytes or math.inf)
 
 
-def _infeasible(failure: Failure, terms: Terms, doubt: str, seconds: float) -> InfeasibleError:
+def _infeasible(failure: Failure, terms: Terms, doubt: str) -> InfeasibleError:
     """Return what is said of a variant in the terms of the request, with what its budget may have meant."""
     if not isinstance(failure.error, NoneExistsError):
         assert isinstance(failure.error, InfeasibleError)
         return failure.error
-    error = failure.error.explained(terms, seconds=seconds)
+    error = failure.error.explained(terms)
     message = str(error)
     if doubt:
         message = f"The {doubt}: {message[0].lower()}{message[1:]}"

@@ -14,7 +14,6 @@ from poet_onnx.scheduling.refusals import (
     NothingFoundError,
     SmallestBudget,
     Terms,
-    seconds_to_explain,
     smallest_budget,
 )
 from poet_onnx.scheduling.steps import ordered_steps
@@ -37,6 +36,5 @@ __all__ = [
     "plan_by",
     "plan_with",
     "schedule",
-    "seconds_to_explain",
     "smallest_budget",
 ]

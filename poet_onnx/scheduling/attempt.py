@@ -28,9 +28,8 @@ START_CHANGES = MOST_CHANGES // 8
 TURN_SHARE = 0.75
 """Of the time, for the relaxation while there is no plan."""
 
-PATIENCE, PATIENCE_SHARE = 6_000, 0.1
-"""Iterations of the simplex, 4 s or so, and share of those that are allowed, for the relaxation that ignores transfers
-where its assignments so far make no plan in time."""
+PATIENCE = 6_000
+"""Iterations of the simplex, 4 s or so, for the relaxation where its assignments so far make no plan in time."""
 
 
 def attempt(
@@ -104,11 +103,10 @@ def solve_in_order(incumbent: Incumbent, instance: Instance, limits: Limits, eff
     end = time.monotonic() + effort.time_limit_seconds
     patient = effort
     if stricter is not None:
-        patience = min(PATIENCE, PATIENCE_SHARE * effort.most_iterations)
         share = TURN_SHARE if incumbent.steps is None else 1.0
-        patient = replace(effort, patience_iterations=patience, time_limit_seconds=share * effort.time_limit_seconds)
+        patient = replace(effort, patience_iterations=PATIENCE, time_limit_seconds=share * effort.time_limit_seconds)
     outcome, relaxation = attempt(incumbent, instance, limits, timing, patient)
-    is_over = incumbent.steps is not None or incumbent.is_over(effort, end)
+    is_over = incumbent.steps is not None or time.monotonic() >= end
     if stricter is None or outcome.status in ("infeasible", "interrupted") or is_over:
         return outcome.status, relaxation
     outcome, _ = attempt(incumbent, instance, limits, stricter, effort.until(end))

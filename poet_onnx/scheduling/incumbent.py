@@ -66,8 +66,7 @@ class Effort:
         time_limit_seconds: wall time of the solve.
         seed: of SCIP's random numbers.
         known_joules: of the step, by a plan in another order or form of the graph: dearer ones are of no use.
-        most_iterations: of the simplex, in all. What they end, they end in the same place on any machine.
-        patience_iterations: after that the solver ends if it has assignments but none of them gave a plan.
+        patience_iterations: of the simplex; after them the solver ends if it has assignments but none gave a plan.
     """
 
     gap: float
@@ -75,7 +74,6 @@ class Effort:
     time_limit_seconds: float
     seed: int = 0
     known_joules: float = math.inf
-    most_iterations: float = math.inf
     patience_iterations: float = math.inf
 
     def until(self, end: float) -> Effort:
@@ -129,7 +127,6 @@ class Incumbent:
         bound: what is proven.
         fastest_seconds: of all plans offered, those included that miss the deadline.
         start: the steps to set out from: those of the plan, or of the fastest one that misses the deadline.
-        iterations: of the simplex, spent on it so far.
         refused: why the simulator refused plans, those aside that miss the deadline.
     """
 
@@ -147,7 +144,6 @@ class Incumbent:
         self.joules = self.fastest_seconds = float("inf")
         self.base_joules = base_joules
         self.bound = Bound.base(base_joules)
-        self.iterations = 0
         self.refused: list[str] = []
         self._problem, self._limits = problem, limits
         self._progress = progress
@@ -205,10 +201,6 @@ class Incumbent:
         found = self.joules < float("inf")
         gap = max(0.0, self.joules - self.bound.joules) / self.joules if found else float("inf")
         self._progress(Progress(self.joules, self.bound.joules, gap, self._reported - self._begin))
-
-    def is_over(self, effort: Effort, end: float) -> bool:
-        """Return whether all iterations are spent, or a moment of `time.monotonic` has come."""
-        return self.iterations >= effort.most_iterations or time.monotonic() >= end
 
     def settles(self, effort: Effort) -> bool:
         """Return whether the plan is as close to the bound as was asked for, or none can be as cheap as a known one."""

@@ -35,7 +35,6 @@ from poet_onnx.scheduling.refusals import (
     NoneExistsError,
     NothingFoundError,
     check_large_nodes,
-    seconds_to_explain,
 )
 from poet_onnx.scheduling.steps import order_of, ordered_steps
 from poet_onnx.simulate import simulate
@@ -76,7 +75,7 @@ def schedule(
         known: steps of plans found before, for other limits; no plan is returned that spends more than one of them
             which keeps these limits. With an order given, plans in other orders are not looked at.
         worth_joules: the search ends where no plan spends less; what it has found by then, if anything, is the answer.
-        explains: where there is no plan, work out what would do, which may take longer than the search; otherwise
+        explains: where there is no plan, work out what would do, which takes a while; otherwise
             `NoneExistsError` or `NothingFoundError` is raised, and can be asked.
 
     Raises:
@@ -94,7 +93,7 @@ def schedule(
         if isinstance(failure, NothingFoundError):
             failure.seconds = time.monotonic() - run.begin
         if explains:
-            raise failure.explained(seconds=seconds_to_explain(run.begin + time_limit_seconds)) from None
+            raise failure.explained() from None
         raise
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,12 +10,12 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import ALL_PLANS, PlanClass
 from poet_onnx.plan.limits import UNLIMITED, Limits, TransferLimit
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.attempt import solve_in_order
 from poet_onnx.scheduling.choices import solver_class
-from poet_onnx.scheduling.incumbent import Effort, Incumbent
-from poet_onnx.scheduling.liveness import Instance, build_instance
+from poet_onnx.scheduling.eviction import Prices
+from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.order import memory_aware_order
+from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
 from poet_onnx.scheduling.starts import paged_start
 from poet_onnx.scheduling.transfer_limits import bytes_as_joules
 
@@ -28,17 +27,8 @@ ALONE_SECONDS = 2.0
 LEAST_GAIN = 0.01
 """Share of the budget that recompute alone must be able to save."""
 
-BISECTION_ITERATIONS = 6_000
-"""Of the simplex, some 4 s, for each budget that is tried where there are other limits."""
-
-BISECTIONS_SECONDS = 30.0
-"""For all of them: what works by then is told, if not to the last percent."""
-
 PRECISION = 0.02
 """Share of the budget to which the smallest one is found where there are other limits."""
-
-LEAST_EXPLANATION_SECONDS = 10.0
-"""To work out what would do, however little is left of the time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +38,7 @@ class SmallestBudget:
     Attributes:
         budget_bytes: the smallest budget for which a plan was found.
         bound_bytes: no plan of those that `covers` names fits in less; others, in other orders above all, may.
-        covers: the plans that were looked at.
+        covers: the plans that the bound is about.
         node: name of the node that needs the most by itself.
         node_bytes: its inputs, outputs and workspace.
     """
@@ -66,28 +56,26 @@ def smallest_budget(
     *,
     others: Limits = UNLIMITED,
     too_small_bytes: int = 0,
-    seconds: float = BISECTIONS_SECONDS,
 ) -> SmallestBudget:
-    """Find the smallest transient budget that a plan can keep to, within other limits.
+    """Find the smallest transient budget that a plan can keep to; within other limits, that a quick plan does.
 
     Args:
         problem: to plan.
         order: of the nodes; made if not given.
         others: limits that the plan must keep besides, without a budget.
-        too_small_bytes: a budget that was proven to be too small.
-        seconds: to look for it where there are other limits.
+        too_small_bytes: a budget that was proven to be too small, or for which nothing was found.
     """
     instance = build_instance(problem, order or memory_aware_order(problem))
     needs = [instance.smallest_node_bytes(position) for position in range(len(instance.nodes))]
     worst = max(range(len(needs)), key=needs.__getitem__)
     peak = max(instance.step_bytes())
-    alone = _Floor(min(needs[worst], peak), ALL_PLANS)
+    floor = _Floor(min(needs[worst], peak), ALL_PLANS)
     low = min(max(needs[worst], too_small_bytes + 1), peak)
     if others == UNLIMITED:
-        found, floor = _search(instance, low, peak, alone)
+        found, floor = _search(instance, low, peak, floor)
         found = _without_paging(instance, low, found)
     else:
-        found, floor = _bisected(instance, others, low, peak, alone, seconds=seconds)
+        found = _quickly(instance, others, low, peak)
     node = instance.nodes[worst].name
     return SmallestBudget(min(found, peak), min(floor.size_bytes, found, peak), floor.covers, node, needs[worst])
 
@@ -148,38 +136,24 @@ def _without_paging(instance: Instance, low_bytes: int, found_bytes: int) -> int
     return _search(alone, low_bytes, found_bytes, floor, seconds=ALONE_SECONDS)[0]
 
 
-def _bisected(
-    instance: Instance, others: Limits, low_bytes: int, peak_bytes: int, floor: _Floor, *, seconds: float
-) -> tuple[int, _Floor]:
-    """Return the smallest budget, as near as time allows, for which a plan is found that keeps the other limits.
-
-    Args:
-        instance: the problem.
-        others: the other limits.
-        low_bytes: no plan fits in less.
-        peak_bytes: a budget that works.
-        floor: that is known.
-        seconds: to look in.
-
-    Returns:
-        That budget, and what plans need: one byte more than the largest budget that was proven to be too small.
-    """
+def _quickly(instance: Instance, others: Limits, low_bytes: int, peak_bytes: int) -> int:
+    """Return the smallest budget, nearly, for which a quick plan keeps other limits; what needs no plan always does."""
+    order = [node.name for node in instance.nodes]
     works = peak_bytes
-    budget = low_bytes
-    effort = Effort(math.inf, math.inf, seconds, most_iterations=BISECTION_ITERATIONS)
-    end = time.monotonic() + seconds
-    while works - low_bytes > PRECISION * works and time.monotonic() < end:
-        limits = others.within(budget)
-        incumbent = Incumbent(instance.problem, limits, instance.base_joules, None)
-        status, model = solve_in_order(incumbent, instance, limits, effort.until(end))
-        if incumbent.steps is None:
-            if status == "infeasible" and model is not None:
-                floor = floor.lifted(budget + 1, model)
-            low_bytes = budget
+    while works - low_bytes > PRECISION * works:
+        limits = others.within((low_bytes + works) // 2)
+        quick = _quick_plan(instance.problem, limits, order)
+        if quick is None or any(limits.broken_by(quick.prediction)):
+            low_bytes = limits.transient_bytes
         else:
-            works = budget
-        budget = (low_bytes + works) // 2
-    return works, floor
+            works = limits.transient_bytes
+    return works
+
+
+def _quick_plan(problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> QuickPlan | None:
+    """Return a quick plan of an order."""
+    liveness = Liveness(problem)
+    return quick_plan(liveness, Prices.of(liveness), liveness.profile(liveness.order_of(order)), limits)
 
 
 def _tightened(instance: Instance, model: Formulation) -> int:
@@ -209,24 +183,17 @@ def _model(instance: Instance, budget_bytes: int) -> Formulation:
     return formulate(instance, Limits(budget_bytes), may_count_all=False)
 
 
-def least_moved(
-    problem: ScheduleProblem, limits: Limits, order: Sequence[str], limit: TransferLimit, *, seconds: float
-) -> int | None:
-    """Return the fewest bytes that a plan was found to move, of those that a limit bounds, within the other limits.
+def least_moved(problem: ScheduleProblem, limits: Limits, order: Sequence[str], limit: TransferLimit) -> int | None:
+    """Return the bytes that a quick plan moves, of those that a limit bounds, within the other limits.
 
-    The solver sees the bytes in the place of energy; None where it finds no plan.
+    It is made with the bytes in the place of energy; None where there is none.
     """
-    free, others = bytes_as_joules(problem, limit), replace(limits, **{limit.field: None})
-    incumbent = Incumbent(free, others, 0.0, None)
-    effort = Effort(PRECISION, PRECISION, seconds, most_iterations=BISECTION_ITERATIONS)
-    solve_in_order(incumbent, build_instance(free, order), others, effort)
-    found: int | None = None if incumbent.prediction is None else getattr(incumbent.prediction, limit.figure)
-    return found
-
-
-def seconds_to_explain(end: float) -> float:
-    """Return the seconds to work out what would do, where the time limit ends at a moment of `time.monotonic`."""
-    return min(BISECTIONS_SECONDS, max(LEAST_EXPLANATION_SECONDS, end - time.monotonic()))
+    others = replace(limits, **{limit.field: None})
+    quick = _quick_plan(bytes_as_joules(problem, limit), others, order)
+    if quick is None or any(others.broken_by(quick.prediction)):
+        return None
+    moved: int = getattr(quick.prediction, limit.figure)
+    return moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,17 +243,17 @@ class NothingFoundError(LimitReachedError):
         self._fastest_seconds = fastest_seconds
         self.seconds = 0.0
 
-    def explained(self, terms: Terms | None = None, *, seconds: float) -> LimitReachedError:
+    def explained(self, terms: Terms | None = None) -> LimitReachedError:
         """Return the error that says what was looked for and what would do, in the terms of who asked."""
         problem, limits, order = self._problem, self._limits, self._order
         terms = terms or Terms.of(limits)
-        known = _known_to_move(problem, limits, order, seconds=seconds / 2)
+        known = _known_to_move(problem, limits, order)
         if self._fastest_seconds == float("inf"):
             return LimitReachedError(
                 f"No plan for {terms}{_moving(limits)} was found in {self.seconds:.0f} s; give a larger "
                 f"--time-limit or budget{_or_allow(problem, limits, terms)}{known}."
             )
-        smallest = smallest_budget(problem, order, others=limits.within(None), seconds=seconds)
+        smallest = smallest_budget(problem, order, others=limits.within(None), too_small_bytes=limits.budget_bytes or 0)
         return LimitReachedError(
             f"No plan for {terms}{_moving(limits)} was found that meets the deadline of "
             f"{limits.deadline_seconds:.6g} s, transfers included: the fastest found takes "
@@ -304,20 +271,18 @@ class NoneExistsError(InfeasibleError):
         self._problem, self._limits, self._covers = instance.problem, limits, covers
         self._order = tuple(node.name for node in instance.nodes)
 
-    def explained(self, terms: Terms | None = None, *, seconds: float) -> InfeasibleError:
+    def explained(self, terms: Terms | None = None) -> InfeasibleError:
         """Return the error that names the smallest budget that works, in the terms of who asked."""
         problem, limits, order = self._problem, self._limits, self._order
         terms = terms or Terms.of(limits)
-        smallest = smallest_budget(
-            problem, order, others=limits.within(None), too_small_bytes=limits.budget_bytes or 0, seconds=seconds
-        )
+        smallest = smallest_budget(problem, order, others=limits.within(None), too_small_bytes=limits.budget_bytes or 0)
         within = "" if limits.deadline_seconds is None else f" within {limits.deadline_seconds:.6g} s"
         works = f"{terms.whole_bytes(smallest.budget_bytes):,}"
         return InfeasibleError(
             f"No plan{within}{_moving(limits)} keeps to {terms} among {self._covers}: the smallest found that works "
             f"is {works} bytes, and node '{smallest.node}' alone needs {smallest.node_bytes:,}; give at least {works} "
             f"bytes{_or_allow(problem, limits, terms, alone_bytes=smallest.node_bytes)}"
-            f"{_known_to_move(problem, limits, order, seconds=seconds / 2)}.",
+            f"{_known_to_move(problem, limits, order)}.",
             smallest.budget_bytes,
         )
 
@@ -328,11 +293,11 @@ def _moving(limits: Limits) -> str:
     return f" that {' and '.join(said)} a step" if said else ""
 
 
-def _known_to_move(problem: ScheduleProblem, limits: Limits, order: Sequence[str], *, seconds: float) -> str:
+def _known_to_move(problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> str:
     """Say what plans move that keep the other limits, where that is limited and such plans are found."""
     known = ""
     for limit, allowed in limits.on_transfers():
-        found = least_moved(problem, limits, order, limit, seconds=seconds)
+        found = least_moved(problem, limits, order, limit)
         if found is not None and found > allowed:
             known += f"; a plan for this budget that {limit.verb}s {found:,} bytes a step is known"
     return known

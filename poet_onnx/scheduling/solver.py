@@ -57,11 +57,6 @@ SEPARATOR_PRIORITY = 100_000
 """Before SCIP's own separators, whose cuts can build on these rows."""
 
 
-def iterations_of(scip: Model) -> int:
-    """Return the iterations of the simplex so far; SCIP counts them only once it has begun to search."""
-    return int(scip.getNLPIterations()) if scip.getStage() in (PY_SCIP_STAGE.SOLVING, PY_SCIP_STAGE.SOLVED) else 0
-
-
 class Watcher(Listener):
     """Hands every better assignment and bound on as SCIP finds them, and stops it a while after the asked gaps.
 
@@ -93,7 +88,6 @@ class Watcher(Listener):
             effort: when to stop.
             interrupts: to heed while something takes its time.
         """
-        self.most_iterations = effort.most_iterations - incumbent.iterations
         self.ending: str | None = None
         self.formulation = formulation
         self.covers = solver_class(formulation.candidates)
@@ -130,7 +124,7 @@ class Watcher(Listener):
             best = self.model.getBestSol()
             x = [self.model.getSolVal(best, variable) for variable in self.variables]
             self.incumbent.offer(self.formulation, self.formulation.exact(x))
-        self.stop_if_spent()
+        self.stop_if_in_vain()
         if self.is_close() and self.ending is None:
             nodes = int(self.model.getNTotalNodes())
             if self.last_node is None:
@@ -138,11 +132,12 @@ class Watcher(Listener):
             if nodes >= self.last_node:
                 self.stop("gaplimit")
 
-    def stop_if_spent(self) -> None:
-        """Stop SCIP after all its iterations, or after those of its patience with assignments that make no plan."""
-        iterations = iterations_of(self.model)
+    def stop_if_in_vain(self) -> None:
+        """Stop SCIP after the iterations of its patience with assignments that make no plan."""
         is_in_vain = self.incumbent.steps is None and self.model.getNSols() > 0
-        if iterations >= self.most_iterations or (is_in_vain and iterations > self.effort.patience_iterations):
+        # SCIP counts them only once it has begun to search.
+        is_searching = self.model.getStage() == PY_SCIP_STAGE.SOLVING
+        if is_in_vain and is_searching and self.model.getNLPIterations() > self.effort.patience_iterations:
             self.stop("timelimit")
 
     def is_close(self) -> bool:
@@ -166,7 +161,7 @@ class Separator(Sepa):
         return {"result": self._separate()}
 
     def _separate(self) -> int:
-        self.watcher.stop_if_spent()  # at the root, no other event may come for long
+        self.watcher.stop_if_in_vain()  # at the root, no other event may come for long
         variables = self.watcher.variables
         violated = self.ancestry.violated([self.model.getSolVal(None, variable) for variable in variables])
         for row in violated:
@@ -211,7 +206,6 @@ def solve(model: Formulation, incumbent: Incumbent, effort: Effort, *, start: Se
     )
     scip.setParam("limits/time", effort.time_limit_seconds)
     is_interrupted = optimize(scip, interrupts)
-    incumbent.iterations += iterations_of(scip)
     status = "userinterrupt" if is_interrupted else watcher.ending or str(scip.getStatus())
     return _outcome(scip, variables, scale, status)
 

@@ -35,7 +35,6 @@ def watched_incumbents() -> Iterator[list[Incumbent]]:
 
     with (
         replaced("poet_onnx.scheduling.planner", "Incumbent", Watched),
-        replaced("poet_onnx.scheduling.refusals", "Incumbent", Watched),
     ):
         yield found
 

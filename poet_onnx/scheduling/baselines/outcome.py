@@ -61,7 +61,7 @@ class NoPlanError(NothingFoundError):
         self.seconds = outcome.solve_seconds
         self._outcome = outcome
 
-    def explained(self, terms: Terms | None = None, *, seconds: float) -> LimitReachedError:
+    def explained(self, terms: Terms | None = None) -> LimitReachedError:
         """Return the error that says why, in the terms of who asked."""
         outcome, closest = self._outcome, self._outcome.closest
         needs = ""
