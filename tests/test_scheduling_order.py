@@ -311,7 +311,7 @@ def test_the_order_for_a_budget_is_proven_better_or_the_rule(seed: int, layers: 
     assert choice == order_for(problem, Limits(budget))
 
 
-@pytest.mark.parametrize("seed", [6, 28])
+@pytest.mark.parametrize("seed", [9, 28, 47])
 def test_another_order_is_taken_where_it_is_proven_better(seed: int) -> None:
     problem = _wide(seed, 14)
     tensors = {name: replace(t, size_bytes=t.size_bytes * 1000) for name, t in problem.graph.tensors.items()}

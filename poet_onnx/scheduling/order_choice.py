@@ -75,7 +75,7 @@ def order_for(
         limits: what the plan must keep to.
         seconds: of the processor, half of them for the search; a guard against large graphs on slow machines only, and
             the answer depends on the rest alone where it is not reached.
-        seed: of the random moves.
+        seed: of the order in which moves are tried.
         baseline: the memory-aware order, if it is known.
         found: called with the steps of each plan that the simulator accepts, in whatever order.
     """

@@ -38,9 +38,6 @@ STARTS = 2
 MORE_STARTS = 4
 """The same where the search sets out again and again, with its moves in another order each time."""
 
-KICKS = 3
-"""Random moves, at most, that lead out of an order which no move makes better."""
-
 TIGHT_SHARE = 0.95
 """Of the budget: where more is in RAM, a move may help."""
 
@@ -127,7 +124,7 @@ class OrderSearch:
         network: what is ordered.
         limits: what quick plans keep to; a deadline is not looked at.
         end: time of the processor, in seconds, at which the search gives up; a guard.
-        seed: of the random moves.
+        seed: of the order in which moves are tried.
     """
 
     def __init__(self, network: Network, limits: Limits, end: float, seed: int) -> None:
@@ -142,11 +139,11 @@ class OrderSearch:
         return Candidate(baseline, profile, self._joules(profile))
 
     def candidates(self) -> list[Candidate]:
-        """Return orders that moves and kicks lead to, and those by baseline, the most promising first."""
+        """Return orders that moves lead to, and those by baseline, the most promising first."""
         starts = self._starts()
         found = list(starts)
         for number, start in enumerate(starts[:STARTS], start=1):
-            found.append(self._improved(start, MOST_WORK * number // STARTS))
+            found.append(self._descended(start, MOST_WORK * number // STARTS))
         return ranked(found)
 
     def restarted(self) -> list[Candidate]:
@@ -177,22 +174,11 @@ class OrderSearch:
         self.work += plan.visits
         return plan.joules
 
-    def _improved(self, start: Candidate, most_work: int) -> Candidate:
-        """Shorten intervals while that makes the quick plan cheaper; then set out again from a few random moves."""
-        best = self._descended(start, most_work)
-        while self._goes_on(most_work) and best.joules > 0:
-            kicked = self._kicked(best.profile)
-            if kicked is None:
-                break
-            found = self._descended(Candidate(start.baseline, kicked, self._joules(kicked)), most_work)
-            if found.joules < best.joules:
-                best = found
-        return best
-
     def _goes_on(self, most_work: int) -> bool:
         return self.work < most_work and time.thread_time() < self.end
 
     def _descended(self, best: Candidate, most_work: int) -> Candidate:
+        """Shorten intervals while that makes the quick plan cheaper."""
         baseline = best.baseline if best.baseline.endswith(MOVED) else best.baseline + MOVED
         better = True
         while better and best.joules > 0:
@@ -239,20 +225,6 @@ class OrderSearch:
             if moved is not None:
                 order, position = moved, self.liveness.position(moved)
         return self.liveness.profile(order) if order is not profile.order else None
-
-    def _kicked(self, profile: Profile) -> Profile | None:
-        """Return the order after a few random moves."""
-        result = None
-        for _ in range(self.random.randint(1, KICKS)):
-            alike = self._tight_intervals(profile)
-            if not alike:
-                break
-            intervals = alike[self.random.choice(sorted(alike))]
-            moved = self._shortened(profile, [self.random.choice(intervals)], self.random.random() < 0.5)
-            if moved is not None:
-                result = profile = moved
-        self.work += WORK_PER_TRIAL
-        return result
 
 
 def _kinds(liveness: Liveness, mover: Mover) -> list[int]:
