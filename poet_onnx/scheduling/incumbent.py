@@ -19,9 +19,6 @@ from poet_onnx.transfers import overlap, spread_out
 OVERHEAD_GAP = 0.1
 """Besides the asked gap, the solver closes the gap over the overhead to this, as long as time lasts."""
 
-WORTHWHILE = 0.03
-"""Share of the energy that more orders or plans of a wider class must be able to save, to be looked for."""
-
 LEAST_SECONDS = 1.0
 """For whatever must be tried, however little is left of the time limit."""
 

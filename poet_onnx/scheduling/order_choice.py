@@ -1,9 +1,7 @@
 """The order for a budget: the one in which least energy goes into recompute and paging.
 
 The baseline order has the lowest peak, but what lies above a budget is more than the peak. A local search looks for
-orders with cheap quick plans. What it finds is a matter of luck and matters most where plans are dear: there it is made
-again, for two smaller budgets. These are the same for all budgets near each other, so that a little more RAM seldom
-leads to an order that is worse. The baseline order stays unless another one has a plan that the simulator accepts, that
+orders with cheap quick plans. The baseline order stays unless another one has a plan that the simulator accepts, that
 meets the deadline, and that is cheaper than a bound on all plans of the baseline order.
 """
 
@@ -18,18 +16,14 @@ from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
-from poet_onnx.scheduling.eviction import Prices, evict
-from poet_onnx.scheduling.incumbent import WORTHWHILE
+from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Profile, build_instance
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.order_search import BASELINE, Candidate, Network, OrderSearch, ranked
+from poet_onnx.scheduling.order_search import BASELINE, Candidate, Network, OrderSearch
 from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
 
 CHOSEN = 3
 """Orders that are judged by the simulator besides the baseline order."""
-
-BUDGET_RATIO = 1.08
-"""Between the budgets for which orders are looked for where plans are dear."""
 
 
 @dataclass(frozen=True)
@@ -124,38 +118,8 @@ class _Judge:
     def candidates(self, seed: int) -> list[Candidate]:
         """Return orders other than the baseline's, the most promising first."""
         search = OrderSearch(self.network, self.limits, self.end, seed)
-        found = self._others(search.candidates())
-        if min((one.joules for one in found), default=0.0) <= WORTHWHILE * self.network.problem.base_joules:
-            return found
-        for smaller in self._smaller_budgets():
-            if time.thread_time() > self.end:
-                break
-            others = OrderSearch(self.network, self.limits.within(smaller), self.end, seed).restarted()
-            found += [search.candidate(other.baseline, other.profile) for other in others[:CHOSEN]]
-        found = ranked(found)
-        found += [search.polished(one) for one in found[:CHOSEN]]
-        return self._others(ranked(found))
-
-    def _others(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates without the baseline order."""
         baseline = self.network.baseline.order.tobytes()
-        return [one for one in candidates if one.profile.order.tobytes() != baseline]
-
-    def _smaller_budgets(self) -> list[int]:
-        """Return the last two of a row of budgets that do not depend on the one that is asked for."""
-        baseline = self.network.baseline
-        low, high = 0, baseline.peak_bytes
-        while high - low > max(1, high // 1000) and time.thread_time() < self.end:
-            middle = (low + high) // 2
-            if evict(self.network.liveness, self.network.prices, baseline, self.limits.within(middle)) is None:
-                low = middle
-            else:
-                high = middle
-        budget_bytes = self.limits.transient_bytes
-        if high > budget_bytes:
-            return []
-        steps = math.floor(math.log(budget_bytes / high, BUDGET_RATIO))
-        return [round(high * BUDGET_RATIO**step) for step in range(max(0, steps - 1), steps + 1)]
+        return [one for one in search.candidates() if one.profile.order.tobytes() != baseline]
 
     def quick_plan(self, profile: Profile) -> QuickPlan | None:
         """Return the best quick plan of an order that the simulator accepts."""

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import cycle
 
 import numpy as np
 
@@ -34,9 +33,6 @@ WORK_PER_TRIAL = 5_000
 
 STARTS = 2
 """Baseline orders from which the search sets out."""
-
-MORE_STARTS = 4
-"""The same where the search sets out again and again, with its moves in another order each time."""
 
 TIGHT_SHARE = 0.95
 """Of the budget: where more is in RAM, a move may help."""
@@ -145,21 +141,6 @@ class OrderSearch:
         for number, start in enumerate(starts[:STARTS], start=1):
             found.append(self._descended(start, MOST_WORK * number // STARTS))
         return ranked(found)
-
-    def restarted(self) -> list[Candidate]:
-        """Return orders that are found from more starts, again and again, each time with the moves in another order."""
-        starts = self._starts()[:MORE_STARTS]
-        found = list(starts)
-        for start in cycle(starts):
-            if not self._goes_on(MOST_WORK):
-                break
-            self.work += WORK_PER_TRIAL
-            found.append(self._descended(start, MOST_WORK))
-        return ranked(found)
-
-    def polished(self, candidate: Candidate) -> Candidate:
-        """Return an order made better as far as moves alone do that."""
-        return self._descended(candidate, self.work + MOST_WORK)
 
     def _starts(self) -> list[Candidate]:
         """Return the baseline orders, the cheapest first."""
