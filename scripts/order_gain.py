@@ -29,7 +29,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import schedule, smallest_budget
 from poet_onnx.scheduling.order import peak_bound
-from poet_onnx.scheduling.order_choice import order_for
+from poet_onnx.scheduling.order_search import order_for
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("vgg16", "resnet18", "unet", "densenet", "mobilenet", "transformer", "bert-2", "resnet50", "bert-base")

@@ -16,7 +16,7 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule
 from poet_onnx.scheduling.incumbent import Effort, Incumbent
 from poet_onnx.scheduling.liveness import file_order
-from poet_onnx.scheduling.order_choice import OrderChoice
+from poet_onnx.scheduling.order_search import OrderChoice
 
 LIMITS = Limits(10_000)
 BETTER = ("q", "s", "p", "r", "t")

@@ -24,7 +24,7 @@ from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.liveness import Liveness, build_instance, file_order
 from poet_onnx.scheduling.order import Dependencies, Mover, memory_aware_order, peak_bound
-from poet_onnx.scheduling.order_choice import order_for
+from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import smallest_budget
 from poet_onnx.scheduling.steps import steps_of_eviction

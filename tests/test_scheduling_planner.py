@@ -101,7 +101,7 @@ def test_the_memory_aware_order_is_not_made_again_where_it_is_known(monkeypatch:
     problem = ScheduleProblem(graph, costs)
     limits = _between(problem, 0.3)
     baseline, alone = memory_aware_order(problem), schedule(problem, limits)
-    for module in ("planner", "order_choice"):
+    for module in ("planner", "order_search"):
         monkeypatch.setattr(f"poet_onnx.scheduling.{module}.memory_aware_order", fail)
     assert schedule(problem, limits, baseline=baseline).steps == alone.steps
     assert schedule(problem, Limits(), baseline=baseline).steps == ordered_steps(baseline)

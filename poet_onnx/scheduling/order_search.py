@@ -1,11 +1,14 @@
-"""Local search over the orders of the nodes: it looks for one in which little energy goes into recompute and paging.
+"""The order for a budget: the one in which least energy goes into recompute and paging.
 
-The search compares baseline orders by what their quick plans cost, and changes the best ones. A move makes a retention
-interval shorter where the memory is tight: the node at its end runs earlier, or the node at its start runs later. In a
-network of repeated blocks, one move shortens all intervals that look alike. The search counts its work, so that its
-answer does not depend on the machine.
+A local search compares baseline orders by what their quick plans cost, and changes the best ones. A move makes a
+retention interval shorter where the memory is tight: the node at its end runs earlier, or the node at its start runs
+later. In a network of repeated blocks, one move shortens all intervals that look alike. The search counts its work, so
+that its answer does not depend on the machine.
 
 Example: a makes k, b makes a large value, c reads k. Where b exceeds the budget, the search tries a c b and b a c.
+
+The memory-aware order stays unless another one has a plan that the simulator accepts, that meets the deadline, and that
+is cheaper than a bound on all plans of the memory-aware order.
 """
 
 from __future__ import annotations
@@ -13,17 +16,20 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
-from poet_onnx.scheduling.liveness import Liveness, Profile, file_order
-from poet_onnx.scheduling.order import Dependencies, Mover
+from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance, file_order
+from poet_onnx.scheduling.order import Dependencies, Mover, memory_aware_order
+from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
 
 MOST_WORK = 5_000_000
 """Intervals and nodes that a search may look at: one or two seconds, and the same on any machine."""
@@ -45,6 +51,9 @@ CLASS_ROUNDS = 3
 
 MOVED = " + moves"
 """Behind the name of the order from which one was made by moves."""
+
+CHOSEN = 3
+"""Orders that are judged by the simulator besides the baseline order."""
 
 BASELINE = "memory-aware"
 """Name of the order that every search starts from, and others are compared with."""
@@ -235,3 +244,93 @@ def _kinds(liveness: Liveness, mover: Mover) -> list[int]:
 def _numbered(looks: Sequence[tuple[object, ...]]) -> list[int]:
     numbers: dict[tuple[object, ...], int] = {}
     return [numbers.setdefault(look, len(numbers)) for look in looks]
+
+
+@dataclass(frozen=True)
+class OrderChoice:
+    """An order, and the plan that made it the choice.
+
+    Attributes:
+        order: names of the nodes.
+        baseline: the baseline by which the order was made, "+ moves" if it was changed.
+        peak_bytes: transient peak with nothing recomputed or paged.
+        energy_joules: of the step by the quick plan, infinite if there is none.
+        baseline_energy_joules: the same of the memory-aware order.
+        baseline_bound_joules: no plan in the memory-aware order costs less, of any class; 0 where it was not needed.
+        steps: of the quick plan; empty if there is none. It keeps to the budget, and to the deadline where a quick plan
+            of any order that was judged does.
+        rival: the order with the cheapest quick plan where it is not proven to be better than the memory-aware one,
+            which is the choice then; empty if there is none. Only solving both can tell.
+    """
+
+    order: tuple[str, ...]
+    baseline: str
+    peak_bytes: int
+    energy_joules: float
+    baseline_energy_joules: float
+    baseline_bound_joules: float
+    steps: tuple[Step, ...]
+    rival: tuple[str, ...] = ()
+
+
+def order_for(
+    problem: ScheduleProblem,
+    limits: Limits,
+    *,
+    seconds: float = 20.0,
+    seed: int = 0,
+    baseline: Sequence[str] | None = None,
+    found: Callable[[tuple[Step, ...]], None] = lambda _: None,
+) -> OrderChoice:
+    """Return the order in which the cheapest plan within limits was found if it beats all of the memory-aware order.
+
+    Args:
+        problem: to plan.
+        limits: what the plan must keep to.
+        seconds: of the processor, half of them for the search; a guard against large graphs on slow machines only, and
+            the answer depends on the rest alone where it is not reached.
+        seed: of the order in which moves are tried.
+        baseline: the memory-aware order, if it is known.
+        found: called with the steps of each plan that the simulator accepts, in whatever order.
+    """
+    begin = time.thread_time()
+    network = Network.of(problem, baseline or memory_aware_order(problem))
+    liveness, prices, rule = network.liveness, network.prices, network.baseline
+    base = quick_plan(liveness, prices, rule, limits)
+    if base is not None:
+        found(base.steps)
+    choice = _choice(network, Candidate(BASELINE, rule, 0.0), base, base)
+    needs = build_instance(problem, liveness.names)
+    largest = max(map(needs.smallest_node_bytes, range(len(needs.nodes))), default=0)
+    if rule.peak_bytes <= limits.transient_bytes or largest > limits.transient_bytes:
+        return choice
+    best, plan = None, base
+    candidates = OrderSearch(network, limits, begin + seconds / 2, seed).candidates()
+    others = [one for one in candidates if one.profile.order.tobytes() != rule.order.tobytes()]
+    for candidate in others[:CHOSEN]:
+        if time.thread_time() > begin + seconds:
+            break
+        quick = quick_plan(liveness, prices, candidate.profile, limits)
+        if quick is not None and (plan is None or quick.rank(limits) < plan.rank(limits)):
+            best, plan = candidate, quick
+    if best is None or plan is None:
+        return choice
+    found(plan.steps)
+    bound = problem.base_joules + least_overhead(liveness, prices, rule, limits)
+    late, joules = plan.rank(limits)
+    if late or joules >= bound:
+        return replace(choice, baseline_bound_joules=bound, rival=liveness.names_of(best.profile.order))
+    return replace(_choice(network, best, plan, base), baseline_bound_joules=bound)
+
+
+def _choice(network: Network, chosen: Candidate, plan: QuickPlan | None, base: QuickPlan | None) -> OrderChoice:
+    """Return an order with its quick plan as the answer."""
+    return OrderChoice(
+        network.liveness.names_of(chosen.profile.order),
+        chosen.baseline,
+        chosen.profile.peak_bytes,
+        math.inf if plan is None else plan.prediction.energy_joules,
+        math.inf if base is None else base.prediction.energy_joules,
+        0.0,
+        () if plan is None else plan.steps,
+    )

@@ -29,7 +29,7 @@ from poet_onnx.scheduling.incumbent import (
 from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
 from poet_onnx.scheduling.model import Formulation
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.order_choice import order_for
+from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import (
     NoneExistsError,
