@@ -13,9 +13,9 @@ from dataclasses import replace
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.choices import solver_class
 from poet_onnx.scheduling.deadline import Timing, relaxed_timing
-from poet_onnx.scheduling.incumbent import Effort, Incumbent, Outcome, seconds_until
+from poet_onnx.scheduling.incumbent import Effort, Incumbent, seconds_until
 from poet_onnx.scheduling.liveness import Instance
-from poet_onnx.scheduling.local_search import MOST_CHANGES, improve
+from poet_onnx.scheduling.local_search import MOST_CHANGES
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.starts import improve_in_time, paged_start, start_from
 
@@ -33,49 +33,38 @@ PATIENCE = 6_000
 
 
 def attempt(
-    incumbent: Incumbent,
-    instance: Instance,
-    limits: Limits,
-    timing: Timing | None,
-    effort: Effort,
-) -> tuple[Outcome, Formulation]:
+    incumbent: Incumbent, instance: Instance, limits: Limits, timing: Timing | None, effort: Effort
+) -> tuple[str, Formulation]:
     """Solve one model, and offer all it finds to the incumbent.
 
     Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
     model is solved again; the bound is the first model's.
 
     Returns:
-        How the solver ended, its assignment made exact and improved (None if it found none), and the model.
+        How the solver ended, and the model.
     """
     # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
     from poet_onnx.scheduling.solver import solve
 
     end = time.monotonic() + effort.time_limit_seconds
-    bound, budget_bytes = 0.0, limits.transient_bytes
+    budget_bytes = limits.transient_bytes
     for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
         model = formulate(instance, limits.within(budget_bytes - tightened), timing)
         model.proves = model.proves and not tightened
         without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
         if model.memory.fixed_bytes > budget_bytes - tightened:
-            return Outcome(without, None, bound, 0), model
+            return without, model
         start = _start(model, incumbent, SEARCH_SHARE * seconds_until(end))
         if incumbent.steps is not None and time.monotonic() > end:
-            outcome = Outcome("time_limit", None, bound, 0)
-        else:
-            outcome = solve(model, incumbent, effort.until(end), start=start)
-        if model.proves and outcome.status != "infeasible":
+            return "time_limit", model
+        outcome = solve(model, incumbent, effort.until(end), start=start)
+        if outcome.status == "infeasible":
+            return without, model
+        if model.proves:
             incumbent.lift(outcome.bound_joules, solver_class(model.candidates))
-        bound = bound or outcome.bound_joules
-        status = without if outcome.status == "infeasible" else outcome.status
-        outcome = replace(outcome, status=status, bound_joules=bound)
-        if outcome.x is None:
-            return outcome, model
-        exact = model.exact(outcome.x)
-        if model.ceilings().excess_bytes(exact) <= tightened:
-            exact = improve(model, exact, time_limit_seconds=seconds_until(end))
-            incumbent.offer(model, exact)
-            return replace(outcome, x=tuple(exact)), model
-    return Outcome("time_limit", None, bound, 0), model
+        if outcome.x is None or model.ceilings().excess_bytes(model.exact(outcome.x)) <= tightened:
+            return outcome.status, model
+    return "time_limit", model
 
 
 def _start(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) -> list[float] | None:
@@ -105,9 +94,9 @@ def solve_in_order(incumbent: Incumbent, instance: Instance, limits: Limits, eff
     if stricter is not None:
         share = TURN_SHARE if incumbent.steps is None else 1.0
         patient = replace(effort, patience_iterations=PATIENCE, time_limit_seconds=share * effort.time_limit_seconds)
-    outcome, relaxation = attempt(incumbent, instance, limits, timing, patient)
+    status, relaxation = attempt(incumbent, instance, limits, timing, patient)
     is_over = incumbent.steps is not None or time.monotonic() >= end
-    if stricter is None or outcome.status in ("infeasible", "interrupted") or is_over:
-        return outcome.status, relaxation
-    outcome, _ = attempt(incumbent, instance, limits, stricter, effort.until(end))
-    return ("interrupted" if outcome.status == "interrupted" else "time_limit"), relaxation
+    if stricter is None or status in ("infeasible", "interrupted") or is_over:
+        return status, relaxation
+    status, _ = attempt(incumbent, instance, limits, stricter, effort.until(end))
+    return ("interrupted" if status == "interrupted" else "time_limit"), relaxation
