@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,20 +76,6 @@ def test_interrupted_it_returns_the_best_plan_told_of_with_a_bound(
     assert certificate.objective_joules <= min(one.objective_joules for one in told[:after]) * (1 + 1e-9)
     assert 0 < certificate.bound_joules <= certificate.objective_joules
     assert plan.prediction.transient_peak_bytes <= (limits.budget_bytes or 0)
-
-
-def test_recompute_alone_is_tried_where_tokens_do_not_fit() -> None:
-    tried = 0
-    for seed in range(60):
-        graph, costs = random_dag(seed, 8 + seed % 13)
-        problem = ScheduleProblem(graph, costs)
-        order = memory_aware_order(problem)
-        alone = smallest_budget(replace(problem, paging=False), order).budget_bytes
-        tried += alone < smallest_budget(replace(problem, recompute=False), order).budget_bytes
-        assert smallest_budget(problem, order).budget_bytes <= alone
-        plan = schedule(problem, Limits(alone), order=order)
-        assert plan.prediction.transient_peak_bytes <= alone
-    assert tried >= 3
 
 
 def test_the_memory_aware_order_is_not_made_again_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

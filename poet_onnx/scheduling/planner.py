@@ -335,20 +335,9 @@ class _Run:
         except KeyboardInterrupt:
             status, model = "interrupted", None
         if status == "infeasible" and model is not None and incumbent.steps is None:
-            self._solve_without_paging(incumbent, instance, model)
-        elif status in ("time_limit", "interrupted"):
+            raise NoneExistsError(instance, self.limits, solver_class(model.candidates))
+        if status in ("time_limit", "interrupted"):
             self.ending = status
-
-    def _solve_without_paging(self, incumbent: Incumbent, instance: Instance, refuted: Formulation) -> None:
-        """Solve with recompute alone, which needs no tokens: where these are what does not fit, there may be a plan."""
-        problem = instance.problem
-        none_exists = NoneExistsError(instance, self.limits, solver_class(refuted.candidates))
-        if not (problem.paging and problem.recompute):
-            raise none_exists
-        try:
-            self._solve(incumbent, replace(instance, problem=replace(problem, paging=False)))
-        except NoneExistsError:
-            raise none_exists from None
 
     def _just_in_time(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
         """Return the steps with their transfers placed thoroughly, or as they are where that is faster."""

@@ -20,12 +20,7 @@ from poet_onnx.scheduling.starts import paged_start
 from poet_onnx.scheduling.transfer_limits import bytes_as_joules
 
 SEARCH_SECONDS = 20.0
-
-ALONE_SECONDS = 2.0
-"""For recompute alone where there is storage to page to."""
-
-LEAST_GAIN = 0.01
-"""Share of the budget that recompute alone must be able to save."""
+"""Of the solver, for each model."""
 
 PRECISION = 0.02
 """Share of the budget to which the smallest one is found where there are other limits."""
@@ -73,7 +68,6 @@ def smallest_budget(
     low = min(max(needs[worst], too_small_bytes + 1), peak)
     if others == UNLIMITED:
         found, floor = _search(instance, low, peak, floor)
-        found = _without_paging(instance, low, found)
     else:
         found = _quickly(instance, others, low, peak)
     node = instance.nodes[worst].name
@@ -92,9 +86,7 @@ class _Floor:
         return _Floor(size_bytes, solver_class(model.candidates)) if size_bytes > self.size_bytes else self
 
 
-def _search(
-    instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor, *, seconds: float = SEARCH_SECONDS
-) -> tuple[int, _Floor]:
+def _search(instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor) -> tuple[int, _Floor]:
     """Return a budget that works, `peak_bytes` if no smaller one is found, and what all plans that are looked at need.
 
     Args:
@@ -102,7 +94,6 @@ def _search(
         low_bytes: the smallest budget to look at.
         peak_bytes: a budget that works.
         floor: that is known.
-        seconds: for each model.
     """
     from poet_onnx.scheduling.solver import least_budget
 
@@ -115,25 +106,12 @@ def _search(
             continue
         if paged_start(model) is not None:
             return _tightened(instance, model), floor
-        found, proven, _ = least_budget(model, time_limit_seconds=seconds)
+        found, proven, _ = least_budget(model, time_limit_seconds=SEARCH_SECONDS)
         floor = floor.lifted(int(min(proven, found)), model)
         if found <= budget:
             return budget, floor
         budget = max(budget + 1, math.ceil(min(found, peak_bytes) - 0.5))
     return peak_bytes, floor
-
-
-def _without_paging(instance: Instance, low_bytes: int, found_bytes: int) -> int:
-    """Return a smaller budget than one that was found, if recompute alone, which needs no tokens, soon has one."""
-    problem = instance.problem
-    if not (problem.paging and problem.recompute) or found_bytes - low_bytes < LEAST_GAIN * found_bytes:
-        return found_bytes
-    alone = replace(instance, problem=replace(problem, paging=False))
-    floor = _Floor(low_bytes, ALL_PLANS)
-    # Mostly one model says that it has none; from the bottom up there would be many.
-    if _search(alone, max(low_bytes, found_bytes - 1), found_bytes, floor, seconds=ALONE_SECONDS)[0] == found_bytes:
-        return found_bytes
-    return _search(alone, low_bytes, found_bytes, floor, seconds=ALONE_SECONDS)[0]
 
 
 def _quickly(instance: Instance, others: Limits, low_bytes: int, peak_bytes: int) -> int:
