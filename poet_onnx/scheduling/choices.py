@@ -85,7 +85,6 @@ def find_candidates(
     prune: bool = True,
     time_matters: bool = False,
     lengthen: bool = True,
-    small_share: float | None = None,
 ) -> Candidates:
     """Collect all choices that the schedule has under a budget.
 
@@ -98,9 +97,8 @@ def find_candidates(
         time_matters: of these only such that take longer, too; nothing is lost where transfers are synchronous.
         lengthen: small values may be kept longer than the graph needs them, for a recompute that might read them.
             Without that there are fewer candidates, and no room is set aside for it.
-        small_share: of the budget, for small values; default TINY_FRACTION.
     """
-    tiny = _tiny_values(instance, budget_bytes, TINY_FRACTION if small_share is None else small_share)
+    tiny = _tiny_values(instance, budget_bytes)
     units = _units(instance, tiny) if instance.problem.recompute else ()
     gone = {} if lengthen else {value: instance.last_use(value) for value in tiny}
     never = {number for number, unit in enumerate(units) if unit.seconds > longest_seconds}
@@ -128,10 +126,10 @@ def find_candidates(
     return Candidates(instance, units, slots, pairs, events, last_alive, large_values, hops)
 
 
-def _tiny_values(instance: Instance, budget_bytes: int, share: float) -> frozenset[int]:
-    """Return the smallest values, as many as live together within a share of the budget."""
+def _tiny_values(instance: Instance, budget_bytes: int) -> frozenset[int]:
+    """Return the smallest values, as many as live together within their share of the budget."""
     levels = [0] * (len(instance.nodes) + 1)
-    limit = share * min(budget_bytes, max(instance.step_bytes(), default=0))
+    limit = TINY_FRACTION * min(budget_bytes, max(instance.step_bytes(), default=0))
     tiny = set()
     for value in sorted(range(len(instance.values)), key=lambda value: (instance.sizes[value], value)):
         life = range(instance.producer[value], min(instance.last_use(value), len(instance.nodes) - 1) + 1)

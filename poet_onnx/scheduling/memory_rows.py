@@ -231,23 +231,18 @@ def _flat(rows: Iterable[dict[int, float]]) -> tuple[NDArray[np.int64], NDArray[
     return np.array(row, dtype=np.int64), np.array(column, dtype=np.int64), np.array(value, dtype=np.float64)
 
 
-def memory_rows(model: Formulation, *, counts_tokens: bool = False) -> MemoryRows:
+def memory_rows(model: Formulation) -> MemoryRows:
     """Return a row for each slot and node of each stage, but for those that can never bind or that another implies.
 
-    Args:
-        model: its variables.
-        counts_tokens: count the tokens of values that are paged; otherwise those of all that could be are set aside.
+    The tokens of all values that could be paged are set aside.
     """
     candidates = model.candidates
     instance = candidates.instance
-    always = _always_bytes(candidates, 0 if counts_tokens or not model.page_out else candidates.large_values)
+    always = _always_bytes(candidates, candidates.large_values if model.page_out else 0)
     builder = MemoryBuilder(model.limits.transient_bytes)
     at: list[list[tuple[int, int]]] = [[] for _ in instance.nodes]
     for value, events in candidates.events.items():
         _wait(model, builder, value)
-        if counts_tokens and value in model.page_out:
-            # They are there while the value leaves, right behind the node that makes it.
-            builder.keep(model.page_out[value], TOKEN_BYTES_EACH, instance.producer[value], events[-1].stage + 1)
         for index, event in enumerate(events):
             at[event.stage].append((value, index))
     for stage, here in enumerate(at):

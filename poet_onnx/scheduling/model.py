@@ -37,11 +37,8 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.choices import Candidates, Event, find_candidates
 from poet_onnx.scheduling.deadline import Timing, add_time_rows
 from poet_onnx.scheduling.liveness import Instance
-from poet_onnx.scheduling.memory_rows import TOKEN_BYTES_EACH, Ceilings, MemoryRows, Row, memory_rows
+from poet_onnx.scheduling.memory_rows import Ceilings, MemoryRows, Row, memory_rows
 from poet_onnx.scheduling.transfer_limits import add_transfer_rows
-
-TOKENS_SHARE = 0.05
-"""Of the budget, for the tokens of all transfers that there could be, before they are counted one by one."""
 
 
 class Restored(Protocol):
@@ -213,42 +210,28 @@ class Formulation:
         )
 
 
-def formulate(
-    instance: Instance,
-    limits: Limits,
-    timing: Timing | None = None,
-    *,
-    may_count_all: bool = True,
-) -> Formulation:
+def formulate(instance: Instance, limits: Limits, timing: Timing | None = None) -> Formulation:
     """Build the model for a budget and a deadline.
 
     Room is set aside for small values, which stay in RAM, and for the tokens of all transfers that there could be.
     Where what must always be in RAM then exceeds the budget, small values are kept no longer than the graph needs them;
-    then nothing is recomputed, for whatever may be recomputed later cannot give its buffer away before. Where that does
-    not do either, or tokens would take TOKENS_SHARE of the budget, each value and each token is counted by itself, with
-    more variables and longer rows, for which the solver takes several times as long.
+    then nothing is recomputed, for whatever may be recomputed later cannot give its buffer away before.
 
     Args:
         instance: the ordered problem.
         limits: what plans must keep to.
         timing: how the model sees the deadline; None where that is to be left out.
-        may_count_all: whether the last of these may be done.
     """
+    model = _formulate(instance, limits, timing)
     paging = replace(instance, problem=replace(instance.problem, recompute=False))
-    tokens_bytes = TOKEN_BYTES_EACH * len(instance.values) if instance.problem.paging else 0
-    is_crowded = may_count_all and tokens_bytes > TOKENS_SHARE * limits.transient_bytes
-    model = _formulate(instance, limits, timing, counts_all=is_crowded)
-    for counts_all in range(is_crowded, may_count_all + 1):
-        for source in (instance, paging) if instance.problem.paging else (instance,):
-            if model.memory.fixed_bytes <= limits.transient_bytes:
-                return model
-            model = _formulate(source, limits, timing, lengthen=False, counts_all=bool(counts_all))
+    for source in (instance, paging) if instance.problem.paging else (instance,):
+        if model.memory.fixed_bytes <= limits.transient_bytes:
+            return model
+        model = _formulate(source, limits, timing, lengthen=False)
     return model
 
 
-def _formulate(
-    instance: Instance, limits: Limits, timing: Timing | None, *, lengthen: bool = True, counts_all: bool
-) -> Formulation:
+def _formulate(instance: Instance, limits: Limits, timing: Timing | None, *, lengthen: bool = True) -> Formulation:
     candidates = find_candidates(
         instance,
         limits.transient_bytes,
@@ -256,7 +239,6 @@ def _formulate(
         prune=not any(limits.on_transfers()),
         time_matters=timing is not None and timing.charges_transfers,
         lengthen=lengthen,
-        small_share=0.0 if counts_all else None,
     )
     model = Formulation(candidates, limits)
     model.proves = timing is None or timing.leaves_none_out
@@ -267,7 +249,7 @@ def _formulate(
         add_time_rows(model, timing)
     add_transfer_rows(model)
     _add_fetch_rows(model)
-    model.memory = memory_rows(model, counts_tokens=counts_all)
+    model.memory = memory_rows(model)
     return model
 
 

@@ -156,9 +156,7 @@ def _model(instance: Instance, budget_bytes: int) -> Formulation:
     problem = instance.problem
     if problem.paging and problem.costs.page_out:
         instance = replace(instance, problem=replace(problem, recompute=False))
-    # A little less may do where each token counts, but then it may take a minute to find a plan; with room set aside it
-    # takes a moment.
-    return formulate(instance, Limits(budget_bytes), may_count_all=False)
+    return formulate(instance, Limits(budget_bytes))
 
 
 def least_moved(problem: ScheduleProblem, limits: Limits, order: Sequence[str], limit: TransferLimit) -> int | None:
