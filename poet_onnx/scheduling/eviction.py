@@ -32,10 +32,6 @@ MOST_IMPROVEMENT_VISITS = 400_000
 MOST_CUTS, CUTS_BESIDES = 2, 536
 """Cuts of intervals, for each interval that there is and besides, after which an eviction gives up."""
 
-MOST_RESTARTS = 12
-"""Times that recomputes which leave no way out are forbidden before paging alone is tried."""
-
-
 RAM, STORAGE, DROPPED = range(3)
 """Where a value is during an interval, and so how it comes back.
 
@@ -83,16 +79,8 @@ class Eviction:
         visits: intervals that were looked at, a measure of work.
     """
 
-    def __init__(
-        self,
-        liveness: Liveness,
-        prices: Prices,
-        profile: Profile,
-        limits: Limits,
-        *,
-        held: frozenset[tuple[int, int]] = frozenset(),
-    ) -> None:
-        """Start with everything in RAM; values of `held` (value, start of the interval) come back by page-in alone."""
+    def __init__(self, liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> None:
+        """Start with everything in RAM."""
         self.liveness, self.prices, self.profile, self.limits = liveness, prices, profile, limits
         budget_bytes = limits.transient_bytes
         self.excess: Integers = profile.levels - budget_bytes
@@ -110,14 +98,12 @@ class Eviction:
         self.placement = np.zeros(self.count, dtype=np.int64)
         self.rerun = np.full(self.count, math.inf)
         self._grow()
-        self.cause: dict[int, int] = {}
         self.of_value: dict[int, list[int]] = {}
         self._known: dict[tuple[int, int], float] = {}
         for interval in range(self.count):
             value = int(self.value[interval])
             self.of_value.setdefault(value, []).append(interval)
-            if (value, int(self.first[interval])) not in held:
-                self.rerun[interval] = self._rerun_price(value, int(self.last[interval]))
+            self.rerun[interval] = self._rerun_price(value, int(self.last[interval]))
         self.paged = np.zeros(len(liveness.values), dtype=np.int64)
         self.visits = len(profile.order)
 
@@ -148,12 +134,12 @@ class Eviction:
         price = self.prices.page_in[stored].sum() + self.prices.page_out[np.unique(stored)].sum()
         return float(price + self.rerun[: self.count][placement == DROPPED].sum())
 
-    def fill(self, *, at_peak: bool, barred: int = -1) -> bool:
+    def fill(self, *, barred: int = -1) -> bool:
         """Send values away until the memory keeps to the budget; return whether it does.
 
+        An interval is judged by what it frees where memory is highest.
+
         Args:
-            at_peak: judge an interval by what it frees where memory is highest, otherwise by all that it frees above
-                the budget.
             barred: an interval that must not be used.
         """
         excess = self.excess
@@ -173,13 +159,6 @@ class Eviction:
             page = self.prices.page_in[value] + self._page_out_price()[value]
             price = np.minimum(self.rerun[chosen], page)
             frees = np.minimum(self.liveness.sizes[value], excess[place])
-            if not at_peak:
-                above = np.concatenate(([0], np.cumsum(np.maximum(excess, 0))))
-                places = np.concatenate(([0], np.cumsum(excess > 0)))
-                begin, end = first[chosen] + 1, last[chosen]
-                frees = np.minimum(
-                    above[end] - above[begin], self.liveness.sizes[value] * (places[end] - places[begin])
-                )
             best = int(np.argmin(price / frees))
             if price[best] == math.inf:
                 return False
@@ -194,9 +173,9 @@ class Eviction:
         if placement == STORAGE:
             self.paged[value] += 1
         else:
-            self._require(value, int(self.last[interval]), interval)
+            self._require(value, int(self.last[interval]))
 
-    def _require(self, value: int, place: int, cause: int) -> None:
+    def _require(self, value: int, place: int) -> None:
         """Have all that a rerun of a value's node reads in RAM before a place."""
         stack, seen = [value], {value}
         while stack:
@@ -209,11 +188,11 @@ class Eviction:
                     continue
                 for interval in self.of_value.get(read, ()):
                     if self.first[interval] < place < self.last[interval]:
-                        if self._cut(interval, place, cause):
+                        if self._cut(interval, place):
                             stack.append(read)
                         break
 
-    def _cut(self, interval: int, place: int, cause: int) -> bool:
+    def _cut(self, interval: int, place: int) -> bool:
         """End an interval earlier and let another begin there; return whether its value is made again at that place."""
         new, value = self.count, int(self.value[interval])
         if new == len(self.value):
@@ -227,7 +206,6 @@ class Eviction:
         if self.rerun[interval] < math.inf:
             self.rerun[interval] = self._rerun_price(value, place)
         self.of_value[value].append(new)
-        self.cause[new] = cause
         return bool(self.placement[interval].item() == DROPPED)
 
     def _grow(self) -> None:
@@ -275,7 +253,7 @@ class Eviction:
         price = self.prices.page_in[value]
         return bool(price < self.rerun[interval] and self._page_out_price()[value] < math.inf)
 
-    def improve(self, *, at_peak: bool) -> None:
+    def improve(self) -> None:
         """Try to keep each value that is away, or to bring it back in the other way, and stay with what is cheaper."""
         best = self.joules
         most_visits = self.visits + MOST_IMPROVEMENT_VISITS
@@ -295,19 +273,13 @@ class Eviction:
                 self.bring_back(interval)
                 if placement != RAM:
                     self.send(interval, placement)
-                fits = self.fill(at_peak=at_peak, barred=interval)
+                fits = self.fill(barred=interval)
                 if fits:
                     self.prune()
                 if fits and self.joules < best * (1 - 1e-9):
                     best = self.joules
                 else:
                     self._restore(saved)
-
-    def guilty(self) -> frozenset[tuple[int, int]]:
-        """Return (value, start) of the intervals whose reruns keep other values in RAM where memory is highest."""
-        place = int(np.argmax(self.excess))
-        causes = {cause for new, cause in self.cause.items() if self.first[new] - 1 <= place < self.last[new]}
-        return frozenset((int(self.value[cause]), int(self.first[cause])) for cause in causes)
 
     def _save(self) -> _Saved:
         arrays = {name: getattr(self, name).copy() for name in _ARRAYS}
@@ -332,34 +304,24 @@ class _Saved:
     of_value: dict[int, list[int]]
 
 
-def evict(
-    liveness: Liveness, prices: Prices, profile: Profile, limits: Limits, *, at_peak: bool = True
-) -> Eviction | None:
+def evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
     """Return a quick plan that keeps to the limits but the deadline, or None if none was found.
 
-    Where the recomputes that were chosen hold too much in RAM they are forbidden and all starts anew; if that does not
-    help, everything is paged, and what is cheaper to make again is made again then.
+    Where the recomputes that were chosen hold too much in RAM, everything is paged. What is cheaper to make again is
+    made again then.
     """
-    held: frozenset[tuple[int, int]] = frozenset()
-    visits = 0
-    for _ in range(MOST_RESTARTS):
-        plan = Eviction(liveness, prices, profile, limits, held=held)
-        plan.visits += visits
-        if plan.fill(at_peak=at_peak):
-            plan.prune()
-            return plan
-        visits = plan.visits
-        guilty = plan.guilty()
-        if guilty <= held:
-            break
-        held |= guilty
+    plan = Eviction(liveness, prices, profile, limits)
+    if plan.fill():
+        plan.prune()
+        return plan
+    visits = plan.visits
     plan = Eviction(liveness, prices, profile, limits)
     plan.visits += visits
     reruns = plan.rerun.copy()
     plan.rerun[:] = math.inf
-    if not plan.fill(at_peak=True):
+    if not plan.fill():
         return None
     plan.rerun[:] = reruns
     plan.prune()
-    plan.improve(at_peak=True)
+    plan.improve()
     return plan

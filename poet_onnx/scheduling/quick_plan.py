@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -37,12 +36,12 @@ def evict_in_segments(liveness: Liveness, prices: Prices, profile: Profile, limi
     for count in SEGMENTS:
         plan = Eviction(liveness, prices, profile, limits)
         _keep_checkpoints(plan, count)
-        if plan.fill(at_peak=True):
+        if plan.fill():
             plan.prune()
             found.append(plan)
     best = min(found, key=lambda plan: plan.joules, default=None)
     if best is not None:
-        best.improve(at_peak=True)
+        best.improve()
     return best
 
 
@@ -77,8 +76,7 @@ class QuickPlan:
 
 def quick_plan(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> QuickPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
-    ways = (partial(_evict, at_peak=True), partial(_evict, at_peak=False), evict_in_segments)
-    plans = [_corrected(liveness, prices, profile, limits, way) for way in ways]
+    plans = [_corrected(liveness, prices, profile, limits, way) for way in (_evict, evict_in_segments)]
     found = [plan for plan in plans if plan is not None]
     return min(found, key=lambda plan: plan.rank(limits), default=None)
 
@@ -86,10 +84,10 @@ def quick_plan(liveness: Liveness, prices: Prices, profile: Profile, limits: Lim
 _Way = Callable[[Liveness, Prices, Profile, Limits], Eviction | None]
 
 
-def _evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits, *, at_peak: bool) -> Eviction | None:
-    eviction = evict(liveness, prices, profile, limits, at_peak=at_peak)
+def _evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
+    eviction = evict(liveness, prices, profile, limits)
     if eviction is not None:
-        eviction.improve(at_peak=at_peak)
+        eviction.improve()
     return eviction
 
 
