@@ -148,8 +148,7 @@ class _ClassSearch:
         reads = _bits(unit.inputs)
         writes = _bits(value for value in unit.outputs if candidates.last_alive.get(value, -1) < stage)
         read_by = [_bits(candidates.units[number].outputs) & reads for number in candidates.slots[stage]]
-        later = (stage, candidates.slots[stage][slot]) in candidates.ahead
-        unread = 0 if later or writes & _bits(self.instance.reads[stage]) else 1 << slot
+        unread = 0 if writes & _bits(self.instance.reads[stage]) else 1 << slot
         stays = self._unmanaged(stage, before=True) + unit.extra_bytes
         for (ram, stored, touched, owed), joules in states.items():
             fetched = reads & ~ram

@@ -47,9 +47,9 @@ class PlanClass:
     of plans for others.
 
     With `hops`, only what the solver's model expresses: what is recomputed before the same node keeps the order, too;
-    it is recomputed right before a reader, or where an input is in RAM anyway, in chains of units whose inner values
-    are not stored; values are stored when they are made first, and fetched right before a reader; buffers are taken
-    over only where that is certain; transfers are hidden as far as time allows.
+    it is recomputed right before a reader, in chains of units whose inner values are not stored; values are stored when
+    they are made first, and fetched right before a reader; buffers are taken over only where that is certain; transfers
+    are hidden as far as time allows.
 
     Attributes:
         recompute: plans that recompute belong to it.

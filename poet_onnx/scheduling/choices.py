@@ -60,7 +60,6 @@ class Candidates:
         instance: the ordered problem.
         units: recompute units, by position of their last node.
         slots: for each stage, the units that may be recomputed just before its node, in topological order.
-        ahead: (stage, unit) pairs of slots in which a unit may be recomputed for later stages only.
         events: for each managed value, its events in order; values without an entry stay in RAM all their life.
         last_alive: for each value that is not managed, the last position at which it may be needed.
         large_values: how many values are neither small nor graph outputs; some of them are managed.
@@ -70,7 +69,6 @@ class Candidates:
     instance: Instance
     units: tuple[Unit, ...]
     slots: tuple[tuple[int, ...], ...]
-    ahead: frozenset[tuple[int, int]]
     events: dict[int, tuple[Event, ...]]
     last_alive: dict[int, int]
     large_values: int
@@ -108,11 +106,6 @@ def find_candidates(
     while hops > 2 and sum(map(len, slots)) > MOST_CANDIDATES:
         hops = min(hops // 2, 24) if hops > 24 else hops - 2
         slots = _slots(instance, units, hops, gone, never)
-    ahead = _ahead(instance, units, gone, never)
-    slots = tuple(
-        tuple(sorted({*here, *ahead[stage]}, key=lambda unit: units[unit].nodes[-1]))
-        for stage, here in enumerate(slots)
-    )
     events = _events(instance, units, slots, tiny)
     last_alive = {k: instance.last_use(k) for k in range(len(instance.values)) if k not in events}
     for stage, stage_slots in enumerate(slots):
@@ -122,8 +115,7 @@ def find_candidates(
                     if value in last_alive and instance.producer[value] not in units[unit].nodes:
                         last_alive[value] = max(last_alive[value], stage)
     large_values = sum(1 for value in range(len(instance.values)) if value not in tiny and value not in instance.kept)
-    pairs = frozenset((stage, unit) for stage, here in enumerate(ahead) for unit in here)
-    return Candidates(instance, units, slots, pairs, events, last_alive, large_values, hops)
+    return Candidates(instance, units, slots, events, last_alive, large_values, hops)
 
 
 def _tiny_values(instance: Instance, budget_bytes: int) -> frozenset[int]:
@@ -249,34 +241,6 @@ def _readable_until(instance: Instance, units: Sequence[Unit], gone: Mapping[int
         min((gone.get(value, end) for position in unit.nodes for value in instance.reads[position]), default=end)
         for unit in units
     ]
-
-
-def _ahead(instance: Instance, units: Sequence[Unit], gone: Mapping[int, int], never: set[int]) -> list[set[int]]:
-    """Return, for each stage, the units worth recomputing for later stages, because an input is in RAM anyway.
-
-    Those are inputs that the stage's node reads, or that the node before reads or makes.
-    """
-    readers: dict[int, list[int]] = {}
-    for number, unit in enumerate(units):
-        for value in unit.inputs if number not in never else ():
-            readers.setdefault(value, []).append(number)
-    until = _readable_until(instance, units, gone)
-    last_use = [max(use for value in unit.outputs for use in (-1, *instance.uses[value])) for unit in units]
-    blocked = _blocking_updates(instance)
-    ahead: list[set[int]] = [set()]
-    for stage in range(1, len(instance.nodes)):
-        near = {*instance.reads[stage], *instance.reads[stage - 1], *instance.writes[stage - 1]}
-        here = {unit for value in near for unit in readers.get(value, ())}
-        ahead.append(
-            {
-                unit
-                for unit in here
-                if units[unit].nodes[-1] < stage < last_use[unit]
-                and until[unit] >= stage
-                and not _blocked(units[unit], stage, blocked)
-            }
-        )
-    return ahead
 
 
 def _idle(instance: Instance, value: int, stage: int) -> bool:

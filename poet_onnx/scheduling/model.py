@@ -12,8 +12,7 @@ a later slot of the same stage):
     (3)   I[k,i] <= F[k]
     (4)   bytes in RAM <= budget                  at each slot and each node, see `memory_rows`
     (5)   rows of time, see `deadline`
-    (6)   R[s,u] <= sum R[s,readers of u] (+ S[k,i+1] of its outputs k where an input of u is in RAM anyway)
-                                                  unless the stage's node reads u
+    (6)   R[s,u] <= sum R[s,readers of u]          unless the stage's node reads u
     (7)   what these rows imply for whole numbers, looked for where relaxations violate it, see `Ancestry`
     (8)   bytes moved <= what a step may move, see `transfer_limits`
 
@@ -356,16 +355,4 @@ def _add_just_in_time_rows(model: Formulation) -> None:
             for other in candidates.slots[stage]
             if any(value in candidates.units[other].inputs for value in outputs)
         }
-        if (stage, number) in candidates.ahead:
-            readers |= _kept_on(model, stage, outputs)
         model.rows.append(Row({variable: -1.0, **dict.fromkeys(readers, 1.0)}, low=0.0))
-
-
-def _kept_on(model: Formulation, stage: int, values: Sequence[int]) -> set[int]:
-    """Return the variables that keep values in RAM from a stage on."""
-    return {
-        model.retain[value, index + 1]
-        for value in values
-        for index, event in enumerate(model.candidates.events.get(value, ()))
-        if event.stage == stage and (value, index + 1) in model.retain
-    }

@@ -86,8 +86,7 @@ class _Reader:
             self.recomputed.add((self.stage, slots[self.slot]))
             self._read(set(unit.inputs))
             self.used.update(unit.outputs)
-            if (self.stage, slots[self.slot]) not in candidates.ahead:
-                self.unread.append(set(unit.outputs))
+            self.unread.append(set(unit.outputs))
             self.copies = []
             self.slot += 1
         return tuple(self.copies) == unit.nodes[: len(self.copies)]
