@@ -48,7 +48,6 @@ def test_a_plan_that_breaks_the_limits_counts_for_nothing(model_path: Callable[.
 def test_the_variant_of_a_known_plan_is_looked_at(
     in_parts: poet_onnx.RewriteResult, model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("poet_onnx.rewriting.planning.may_be_cheaper", lambda *_: False)
     monkeypatch.setattr("poet_onnx.rewriting.planning.could_save", lambda *_: False)
     path, limits = model_path("vgg16"), {"activation_budget": "90%", **ASK}
     alone = poet_onnx.rewrite(path, **limits)

@@ -147,10 +147,10 @@ def test_an_interrupt_after_the_first_plan_keeps_it(
     path, budget = model_path("resnet18"), "70%"
     assert poet_onnx.rewrite(path, **PATIENT, activation_budget=budget).plan.part_bytes is not None
 
-    def interrupt(*_: object) -> bool:
+    def interrupt(*_: object) -> float:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(planning, "may_be_cheaper", interrupt)
+    monkeypatch.setattr(planning, "least_overhead_in_order", interrupt)
     result = poet_onnx.rewrite(path, **PATIENT, activation_budget=budget)
     assert result.plan.part_bytes is None
     assert result.rewritten.transient_peak_bytes <= (result.plan.budget_bytes or 0)

@@ -220,10 +220,16 @@ def _variant_answer(
     """
     baseline = asked.baseline(variant)
     problem, limits = asked.problem(baseline), asked.limits(asked.budget.plan_bytes(baseline))
-    if best is not None and not _is_worth_a_look(problem, limits, baseline, best, known=known, end=end):
-        return None
+    bound_joules = 0.0
+    if best is not None:
+        is_cheaper = least_joules(problem, limits, known) < best.joules
+        if not is_cheaper and not could_save(best, end):
+            return None
+        bound_joules = problem.base_joules + least_overhead_in_order(problem, limits, baseline.order)
+        if not is_cheaper and bound_joules >= _worth_joules(best):
+            return None
     request = asked.request
-    make = _planner(request, baseline, known, best)
+    make = _planner(request, baseline, known, best, bound_joules)
     try:
         found = fitting_plan(problem, limits, make, asked.budget, seconds=max(1.0, end - time.monotonic()))
     except (InfeasibleError, NothingFoundError, ProcessBudgetError) as error:
@@ -237,7 +243,11 @@ def _variant_answer(
 
 
 def _planner(
-    request: Request, baseline: Baseline, known: Sequence[tuple[Step, ...]], best: Answer | None
+    request: Request,
+    baseline: Baseline,
+    known: Sequence[tuple[Step, ...]],
+    best: Answer | None,
+    bound_joules: float,
 ) -> Callable[..., Plan]:
     """Return what plans a problem within limits in `time_limit_seconds`, by the method that was asked for."""
     if request.method in OURS:
@@ -249,28 +259,8 @@ def _planner(
             baseline=baseline.order,
             known=known,
             worth_joules=_worth_joules(best),
+            baseline_bound_joules=bound_joules,  # smaller budgets only raise it
             explains=False,
         )
 
     return partial(plan_by, request.method, gap=request.gap, seed=request.seed, baseline=baseline.order)
-
-
-def _is_worth_a_look(
-    problem: ScheduleProblem,
-    limits: Limits,
-    baseline: Baseline,
-    best: Answer,
-    *,
-    known: Sequence[tuple[Step, ...]],
-    end: float,
-) -> bool:
-    """Return whether another variant has a plan, known or to be found, that spends less than the best one so far."""
-    if least_joules(problem, limits, known) < best.joules:
-        return True
-    return could_save(best, end) and may_be_cheaper(problem, limits, baseline, best)
-
-
-def may_be_cheaper(problem: ScheduleProblem, limits: Limits, baseline: Baseline, best: Answer) -> bool:
-    """Return whether the memory of another variant, in one order, leaves room for a plan worth looking for."""
-    worth_joules = _worth_joules(best) - problem.base_joules
-    return worth_joules > 0 and least_overhead_in_order(problem, limits, baseline.order) < worth_joules

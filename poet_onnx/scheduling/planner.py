@@ -59,6 +59,7 @@ def schedule(
     baseline: Sequence[str] | None = None,
     known: Sequence[tuple[Step, ...]] = (),
     worth_joules: float = math.inf,
+    baseline_bound_joules: float = 0.0,
     explains: bool = True,
 ) -> Plan:
     """Find the plan of least energy within limits.
@@ -75,6 +76,7 @@ def schedule(
         known: steps of plans found before, for other limits; no plan is returned that spends more than one of them
             which keeps these limits. With an order given, plans in other orders are not looked at.
         worth_joules: the search ends where no plan spends less; what it has found by then, if anything, is the answer.
+        baseline_bound_joules: what no plan in the memory-aware order spends less than, if that was worked out before.
         explains: where there is no plan, work out what would do, which takes a while; otherwise
             `NoneExistsError` or `NothingFoundError` is raised, and can be asked.
 
@@ -83,7 +85,7 @@ def schedule(
         LimitReachedError: if the time limit came before any plan was found.
     """
     effort = Effort(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
-    run = _Run(problem, limits, effort, progress, baseline)
+    run = _Run(problem, limits, effort, progress, baseline, least=baseline_bound_joules)
     for steps in known:
         run.take(steps)
     in_order = None if order is None else tuple(order)
@@ -187,7 +189,7 @@ class _Run:
             )
         except KeyboardInterrupt:
             return self._interrupted()
-        self.least = choice.baseline_bound_joules
+        self.least = max(self.least, choice.baseline_bound_joules)
         # The cheaper quick plan first: what comes of it may spare much of the other search.
         orders = [choice.rival, choice.order] if choice.rival else [choice.order]
         plans, failures = self._in_orders(orders)
