@@ -13,11 +13,8 @@ from types import FrameType
 import pytest
 from pyscipopt import Eventhdlr, Model, quicksum
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, Event
-from tight_models import tight_model
 
-from poet_onnx.scheduling.incumbent import Effort, Incumbent
-from poet_onnx.scheduling.interrupts import Interrupts, optimize
-from poet_onnx.scheduling.solver import solve
+from poet_onnx.scheduling.interrupts import optimize
 
 
 @contextmanager
@@ -55,9 +52,8 @@ def long_model(seed: int) -> Model:
 def test_the_solver_stops_soon_wherever_it_is(seconds: float) -> None:
     scip = long_model(1)
     handler = signal.getsignal(signal.SIGINT)
-    heard = Interrupts()
     with interrupted_after(seconds):
-        assert optimize(scip, heard)
+        assert optimize(scip)
     assert scip.getStatus() == "userinterrupt"
     assert signal.getsignal(signal.SIGINT) is handler
 
@@ -81,25 +77,6 @@ def test_one_that_comes_while_the_search_ends_is_told_of() -> None:
     scip.includeEventhdlr(_AtTheLastSolution(), "end", "")
     assert optimize(scip)
     assert scip.getStatus() == "optimal"
-
-
-def test_what_takes_long_at_a_better_assignment_is_left_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SCIP calls Python back for it, and Python would hear of nothing until it ends."""
-    left: list[bool] = []
-
-    def offer(*_: object) -> bool:
-        left.append(True)
-        signal.raise_signal(signal.SIGINT)
-        for _ in range(600):
-            time.sleep(0.1)
-        left.append(False)
-        return True
-
-    monkeypatch.setattr(Incumbent, "offer", offer)
-    problem, limits, model = tight_model(3, 14, 0.2)
-    outcome = solve(model, Incumbent(problem, limits, problem.base_joules, None), Effort(0.0, 0.0, 60.0))
-    assert outcome.status == "interrupted"
-    assert left == [True]
 
 
 def test_a_handler_of_the_program_hears_of_it_too() -> None:

@@ -10,7 +10,6 @@ from pyscipopt.scip import PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
 from poet_onnx.scheduling.incumbent import Effort, Incumbent
-from poet_onnx.scheduling.interrupts import Interrupts
 from poet_onnx.scheduling.solver import Watcher, _build, solve
 from poet_onnx.scheduling.starts import paged_start
 from poet_onnx.scheduling.steps import steps_of_assignment
@@ -78,7 +77,7 @@ def test_scip_can_be_stopped_before_its_search() -> None:
     scip.setPresolve(PY_SCIP_PARAMSETTING.OFF)
     base = problem.base_joules
     incumbent = Incumbent(problem, limits, base, None)
-    watcher = _Hasty(model, variables, 1e4 / base, incumbent, effort, interrupts=Interrupts())
+    watcher = _Hasty(model, variables, 1e4 / base, incumbent, effort)
     scip.includeEventhdlr(watcher, "watcher", "")
     scip.optimize()
     assert (scip.getStatus(), watcher.ending) == ("userinterrupt", "timelimit")

@@ -1,7 +1,7 @@
 """Ctrl-C and other signals while SCIP works: noted at once, acted on where neither SCIP nor its wrapper can lose it.
 
-SCIP's own handler keeps an interrupt from Python, where SCIP calls back for seconds at a time, and forgets it where the
-search ends before SCIP looks; an exception that Python's handler raises in a callback is dropped by the wrapper.
+SCIP's own handler forgets an interrupt where the search ends before SCIP looks; an exception that Python's handler
+raises in a callback is dropped by the wrapper.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 
 from pyscipopt import Eventhdlr, Model
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_STAGE, Event
@@ -38,7 +38,7 @@ class Listener(Eventhdlr):
 
 
 class Interrupts(Listener):
-    """Notes signals, and stops SCIP at its next event; as a context, interrupts what runs in it at once.
+    """Notes signals, and stops SCIP at its next event.
 
     Attributes:
         noted: those that came.
@@ -48,26 +48,10 @@ class Interrupts(Listener):
 
     def __init__(self) -> None:
         self.noted: list[int] = []
-        self._may_raise = False
-
-    def __enter__(self) -> None:
-        """Let an interrupt be raised from here on, as it is outside SCIP: whoever runs this hands it on."""
-        self._may_raise = True
-        if self.noted:
-            raise KeyboardInterrupt
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Only note it again."""
-        self._may_raise = False
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Take the signal."""
         self.noted.append(number)
-        if self._may_raise:
-            self._may_raise = False
-            raise KeyboardInterrupt
 
     def eventexec(self, event: Event) -> None:
         """Stop SCIP, at the next event if it cannot yet."""
@@ -75,13 +59,13 @@ class Interrupts(Listener):
             self.model.interruptSolve()
 
 
-def optimize(scip: Model, interrupts: Interrupts | None = None) -> bool:
+def optimize(scip: Model) -> bool:
     """Let SCIP work until it ends or a signal comes for which Python has a handler; return whether Ctrl-C came.
 
     Handlers of others than Python's own are called when SCIP has stopped. Outside the main thread, signals are left
     alone.
     """
-    heard = interrupts or Interrupts()
+    heard = Interrupts()
     scip.includeEventhdlr(heard, "interrupts", "stops at a signal")
     scip.setParam("misc/catchctrlc", False)
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}

@@ -11,7 +11,7 @@ from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, PY_SCIP_STAGE, Eve
 from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.choices import solver_class
 from poet_onnx.scheduling.incumbent import Effort, Incumbent, Outcome
-from poet_onnx.scheduling.interrupts import Interrupts, Listener, optimize
+from poet_onnx.scheduling.interrupts import Listener, optimize
 from poet_onnx.scheduling.memory_rows import Row
 from poet_onnx.scheduling.model import Formulation
 
@@ -75,8 +75,6 @@ class Watcher(Listener):
         scale: float,
         incumbent: Incumbent,
         effort: Effort,
-        *,
-        interrupts: Interrupts,
     ) -> None:
         """Note what to watch.
 
@@ -86,7 +84,6 @@ class Watcher(Listener):
             scale: what a joule is in SCIP's objective.
             incumbent: takes what is found.
             effort: when to stop.
-            interrupts: to heed while something takes its time.
         """
         self.ending: str | None = None
         self.formulation = formulation
@@ -95,7 +92,6 @@ class Watcher(Listener):
         self.scale = scale
         self.incumbent = incumbent
         self.effort = effort
-        self.interrupts = interrupts
         self.last_node: int | None = None
 
     def eventexec(self, event: Event) -> None:
@@ -103,8 +99,7 @@ class Watcher(Listener):
         if self.ending is not None:
             self.stop(self.ending)
         try:
-            with self.interrupts:
-                self._hand_on(event)
+            self._hand_on(event)
         except KeyboardInterrupt:
             self.stop("userinterrupt")
 
@@ -194,8 +189,7 @@ def solve(model: Formulation, incumbent: Incumbent, effort: Effort, *, start: Se
     if start is not None:
         _add_start(scip, variables, start)
         scip.setParams(PROOF_PARAMETERS)
-    interrupts = Interrupts()
-    watcher = Watcher(model, variables, scale, incumbent, effort, interrupts=interrupts)
+    watcher = Watcher(model, variables, scale, incumbent, effort)
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
     scip.includeSepa(
         Separator(watcher),
@@ -205,7 +199,7 @@ def solve(model: Formulation, incumbent: Incumbent, effort: Effort, *, start: Se
         freq=1,
     )
     scip.setParam("limits/time", effort.time_limit_seconds)
-    is_interrupted = optimize(scip, interrupts)
+    is_interrupted = optimize(scip)
     status = "userinterrupt" if is_interrupted else watcher.ending or str(scip.getStatus())
     return _outcome(scip, variables, scale, status)
 
