@@ -15,11 +15,11 @@ from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule, smallest_budget
+from poet_onnx.scheduling.attempt import paged_start, start_from
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Liveness
 from poet_onnx.scheduling.local_search import improve
 from poet_onnx.scheduling.quick_plan import quick_plan
-from poet_onnx.scheduling.starts import paged_start, start_from
 from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
 

@@ -9,9 +9,9 @@ import pytest
 from pyscipopt.scip import PY_SCIP_PARAMSETTING
 from tight_models import tight_model
 
+from poet_onnx.scheduling.attempt import paged_start
 from poet_onnx.scheduling.incumbent import Effort, Incumbent
 from poet_onnx.scheduling.solver import Watcher, _build, solve
-from poet_onnx.scheduling.starts import paged_start
 from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
 

@@ -10,13 +10,13 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import ALL_PLANS, PlanClass
 from poet_onnx.plan.limits import UNLIMITED, Limits, TransferLimit
 from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.scheduling.attempt import paged_start
 from poet_onnx.scheduling.choices import solver_class
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
-from poet_onnx.scheduling.starts import paged_start
 from poet_onnx.scheduling.transfer_limits import bytes_as_joules
 
 SEARCH_SECONDS = 20.0

@@ -11,9 +11,9 @@ from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
+from poet_onnx.scheduling.attempt import paged_start
 from poet_onnx.scheduling.liveness import build_instance
 from poet_onnx.scheduling.model import Formulation, Restores, formulate
-from poet_onnx.scheduling.starts import paged_start
 from poet_onnx.scheduling.steps import steps_of_assignment
 from poet_onnx.simulate import simulate
 from proofs.finding import FAILED, Finding
