@@ -111,7 +111,6 @@ class Outcome:
     status: str
     x: tuple[float, ...] | None
     bound_joules: float
-    nodes: int
 
 
 class Incumbent:

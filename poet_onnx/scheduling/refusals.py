@@ -106,7 +106,7 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor) 
             continue
         if paged_start(model) is not None:
             return _tightened(instance, model), floor
-        found, proven, _ = least_budget(model, time_limit_seconds=SEARCH_SECONDS)
+        found, proven = least_budget(model, time_limit_seconds=SEARCH_SECONDS)
         floor = floor.lifted(int(min(proven, found)), model)
         if found <= budget:
             return budget, floor

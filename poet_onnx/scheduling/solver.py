@@ -204,11 +204,11 @@ def solve(model: Formulation, incumbent: Incumbent, effort: Effort, *, start: Se
     return _outcome(scip, variables, scale, status)
 
 
-def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[float, float, tuple[float, ...] | None]:
+def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[float, float]:
     """Find the smallest budget with which the formulation is feasible, its memory rows' right-hand sides moving along.
 
     Returns:
-        (smallest budget found or infinity, proven lower bound, the assignment), in bytes.
+        (smallest budget found or infinity, proven lower bound), in bytes.
     """
     effort = Effort(gap=0.001, overhead_gap=0.001, time_limit_seconds=time_limit_seconds)
     scip, variables = _build(model, [0.0] * len(model.cost), effort, memory=False)
@@ -223,8 +223,7 @@ def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[floa
     if optimize(scip):
         raise KeyboardInterrupt
     found = scip.getNSols() > 0
-    x = tuple(float(round(scip.getVal(variable))) for variable in variables) if found else None
-    return (scip.getPrimalbound() * unit if found else float("inf")), scip.getDualbound() * unit, x
+    return (scip.getPrimalbound() * unit if found else float("inf")), scip.getDualbound() * unit
 
 
 def _scale(model: Formulation, base_joules: float) -> float:
@@ -283,4 +282,4 @@ def _outcome(scip: Model, variables: Sequence[Variable], scale: float, status: s
         best = scip.getBestSol()
         x = tuple(scip.getSolVal(best, variable) for variable in variables)
     bound = max(0.0, scip.getDualbound() / scale)
-    return Outcome(names.get(status, "time_limit"), x, bound, scip.getNTotalNodes())
+    return Outcome(names.get(status, "time_limit"), x, bound)
