@@ -75,7 +75,8 @@ def test_every_cell_is_filled_and_keeps_its_limits(compared: poet_onnx.Compariso
             assert (outcome.seconds or 0.0) <= (cell.deadline_seconds or float("inf")) * (1 + 1e-9)
             assert (outcome.energy_joules or 0.0) >= cell.base_joules * (1 - 1e-9)
         else:
-            assert outcome.status == "infeasible"
+            # Near its deadline a budget of 80 % may be neither met nor proved impossible; 1 % is below one node's need.
+            assert outcome.status in (("infeasible",) if cell.budget == "1%" else ("infeasible", "no_plan"))
             assert outcome.message.endswith(".")
 
 
