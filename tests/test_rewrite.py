@@ -184,26 +184,35 @@ def test_without_a_budget_the_device_has_room_and_nothing_is_recomputed(path: Pa
     assert [node.op_type for node in inserted] == ["Arena"]
 
 
-def test_a_ram_budget_bounds_the_process(path: Path, result: RewriteResult) -> None:
-    budget = result.process.peak_bytes
-    by_ram = poet_onnx.rewrite(path, device="a72", ram_budget=budget)
+def test_a_ram_budget_bounds_the_process(path: Path) -> None:
+    budget = poet_onnx.rewrite(path, target="stock", **OPTIONS).process.peak_bytes
+    by_ram = poet_onnx.rewrite(path, target="stock", device="a72", ram_budget=budget)
     assert by_ram.process.peak_bytes <= budget == by_ram.budget_bytes
     assert by_ram.rewritten.recomputed_nodes
+    too_little = by_ram.process.peak_bytes - 1
     with pytest.raises(InputError, match="but the RAM budget is"):
-        poet_onnx.rewrite(path, device="a72", plan=by_ram.plan, ram_budget=by_ram.process.peak_bytes - 1)
+        poet_onnx.rewrite(path, target="stock", device="a72", plan=by_ram.plan, ram_budget=too_little)
+
+
+def test_a_ram_budget_below_what_importing_takes_is_refused_with_that(path: Path, result: RewriteResult) -> None:
+    importing = result.process.import_bytes
+    assert result.process.training_bytes < importing == result.process.peak_bytes
+    with pytest.raises(InfeasibleError, match=f"{importing:,} while the runtime is imported") as caught:
+        poet_onnx.rewrite(path, device="a72", ram_budget=importing - 1)
+    assert caught.value.smallest_budget_bytes == importing
+    assert poet_onnx.rewrite(path, device="a72", ram_budget=importing).process.peak_bytes == importing
 
 
 @pytest.mark.parametrize("budget", ["100kB", None])
-def test_a_budget_that_nothing_keeps_names_the_smallest_that_works(
-    path: Path, result: RewriteResult, budget: str | None
-) -> None:
-    besides = result.process.peak_bytes - result.rewritten.transient_peak_bytes
+def test_a_budget_that_nothing_keeps_names_the_smallest_that_works(path: Path, budget: str | None) -> None:
+    planned = poet_onnx.rewrite(path, target="stock", **OPTIONS)
+    besides = planned.process.peak_bytes - planned.rewritten.transient_peak_bytes
     with pytest.raises(InfeasibleError, match="the smallest found that works is") as caught:
-        poet_onnx.rewrite(path, device="a72", ram_budget=budget or besides + 1000)
+        poet_onnx.rewrite(path, target="stock", device="a72", ram_budget=budget or besides + 1000)
     smallest = caught.value.smallest_budget_bytes
     assert smallest is not None
     assert f"{smallest:,} bytes" in str(caught.value)
-    found = poet_onnx.rewrite(path, device="a72", ram_budget=smallest)
+    found = poet_onnx.rewrite(path, target="stock", device="a72", ram_budget=smallest)
     assert found.process.peak_bytes <= smallest
 
 

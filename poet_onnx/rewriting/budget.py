@@ -71,8 +71,17 @@ class RequestedBudget:
     def plan_bytes(self, baseline: Baseline) -> int | None:
         """Return the transient bytes that it leaves the scheduler of a graph variant; None for no bound."""
         step_bytes = self.step_bytes(baseline.graph)
-        # A RAM budget below the resident bytes leaves nothing: ask for one byte, to learn what would do.
-        return None if step_bytes is None else max(1, step_bytes - baseline.aside_bytes)
+        if step_bytes is None:
+            return None
+        # A RAM budget below what is taken anyway leaves nothing: ask for one byte, to learn what would do.
+        return 1 if self._missing_import_bytes else max(1, step_bytes - baseline.aside_bytes)
+
+    @property
+    def _missing_import_bytes(self) -> int:
+        """Return how much more than a RAM budget importing the runtime takes."""
+        if self.bound_bytes is None or self.kind == "activation":
+            return 0
+        return max(0, self.process.costs.import_bytes - self.bound_bytes)
 
     def excess_bytes(self, memory: ProcessMemory) -> int:
         """Return by how much a process exceeds it; at most 0 where it keeps to it."""
@@ -93,6 +102,8 @@ class RequestedBudget:
         if self.kind == "ram":
             fixed = self.process.fixed_bytes(baseline.graph)
             parts.append(f"{fixed:,} for the runtime, the session, parameters, what the optimizer keeps and the batch")
+            if self._missing_import_bytes:
+                parts.append(f"{self.process.costs.import_bytes:,} while the runtime is imported")
         if baseline.aside_bytes:
             parts.append(f"{baseline.aside_bytes:,} set aside for what onnxruntime adds to its blocks on aarch64")
         estimated = estimated_workspace_nodes(baseline.graph, baseline.costs)
