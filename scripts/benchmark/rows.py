@@ -19,7 +19,7 @@ from benchmark.result import Solved, seconds_to_gap
 from poet_onnx.errors import PoetError
 from poet_onnx.passes.layout import nodes_of_plan
 from poet_onnx.passes.materialize import MaterializePlan
-from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction
+from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction, Step
 
 Cell = str | int | float | None
 
@@ -84,7 +84,7 @@ def make_row(case: Case, method: str, prepared: Prepared, solved: Solved) -> Row
         overhead = 0.0  # nothing is recomputed or moved: what is left is rounding
     missing = max(0.0, energy - bound) if energy is not None and bound is not None else None
     budget = limits.transient_bytes
-    rewrite_seconds, trouble = _carry_out(prepared, verdict) if verdict is not None else (None, "")
+    rewrite_seconds, trouble = _carry_out(prepared, solved.steps, verdict)
     return Row(
         case=case.name,
         method=method,
@@ -115,11 +115,11 @@ def make_row(case: Case, method: str, prepared: Prepared, solved: Solved) -> Row
     )
 
 
-def _carry_out(prepared: Prepared, verdict: Verdict) -> tuple[float | None, str]:
+def _carry_out(prepared: Prepared, steps: tuple[Step, ...] | None, verdict: Verdict | None) -> tuple[float | None, str]:
     """Carry a plan that holds out on a copy of the model; return how long that took and what went wrong."""
-    if verdict.verdict != "holds" or verdict.prediction is None:
+    if steps is None or verdict is None or verdict.verdict != "holds" or verdict.prediction is None:
         return None, ""
-    plan = _plan(prepared, verdict, verdict.prediction)
+    plan = _plan(prepared, steps, verdict.prediction)
     model = prepared.variant.model.clone()
     begin = time.monotonic()
     try:
@@ -130,7 +130,7 @@ def _carry_out(prepared: Prepared, verdict: Verdict) -> tuple[float | None, str]
     return time.monotonic() - begin, ""
 
 
-def _plan(prepared: Prepared, verdict: Verdict, prediction: Prediction) -> Plan:
+def _plan(prepared: Prepared, steps: tuple[Step, ...], prediction: Prediction) -> Plan:
     problem = prepared.problem
     energy = prediction.energy_joules
     certificate = Certificate("time_limit", energy, 0.0, 1.0, 1.0, ALL_PLANS, 0.0, "benchmark", 0, 1, 0.0)
@@ -139,7 +139,7 @@ def _plan(prepared: Prepared, verdict: Verdict, prediction: Prediction) -> Plan:
         device=problem.costs.device,
         budget_bytes=prepared.limits.budget_bytes,
         deadline_seconds=prepared.limits.deadline_seconds,
-        steps=verdict.steps,
+        steps=steps,
         prediction=prediction,
         certificate=certificate,
         part_bytes=prepared.variant.part_bytes,
