@@ -17,7 +17,7 @@ from real_problems import real_problem
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
-from poet_onnx.plan import Action
+from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
@@ -26,6 +26,7 @@ from poet_onnx.scheduling.liveness import Liveness, build_instance, file_order
 from poet_onnx.scheduling.order import Dependencies, Mover, memory_aware_order, peak_bound
 from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
+from poet_onnx.scheduling.refusals import smallest_budget
 from poet_onnx.scheduling.steps import steps_of_eviction
 from poet_onnx.simulate import simulate
 
@@ -338,3 +339,16 @@ def test_the_order_for_a_budget_of_real_models(name: str, share: float, model_pa
     assert choice.steps
     prediction = simulate(problem, choice.steps, Limits(budget))
     assert prediction.energy_joules == choice.energy_joules <= choice.baseline_energy_joules
+
+
+def test_a_little_more_memory_does_not_lead_to_a_worse_order(model_path: Callable[..., Path]) -> None:
+    problem = real_problem(model_path("mobilenet"), "a72")
+    baseline = memory_aware_order(problem)
+    smallest, peak = smallest_budget(problem, baseline).budget_bytes, _peak(problem, baseline)
+    energies: list[float] = []
+    for share in (0.0, 0.004, 0.01):
+        plans: list[tuple[Step, ...]] = []
+        budget = smallest + int(share * (peak - smallest))
+        order_for(problem, Limits(budget), found=plans.append)
+        energies.append(min(simulate(problem, steps).energy_joules for steps in plans))
+        assert energies[-1] <= 1.02 * min(energies)

@@ -32,6 +32,12 @@ MOST_IMPROVEMENT_VISITS = 400_000
 MOST_CUTS, CUTS_BESIDES = 2, 536
 """Cuts of intervals, for each interval that there is and besides, after which an eviction gives up."""
 
+MOST_RESTARTS = 12
+"""Times that recomputes which leave no way out are forbidden before paging alone is tried.
+
+With one, orders for ResNet-18 at 75 % on a72, recompute only, cost 25 % more energy.
+"""
+
 RAM, STORAGE, DROPPED = range(3)
 """Where a value is during an interval, and so how it comes back.
 
@@ -79,8 +85,16 @@ class Eviction:
         visits: intervals that were looked at, a measure of work.
     """
 
-    def __init__(self, liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> None:
-        """Start with everything in RAM."""
+    def __init__(
+        self,
+        liveness: Liveness,
+        prices: Prices,
+        profile: Profile,
+        limits: Limits,
+        *,
+        held: frozenset[tuple[int, int]] = frozenset(),
+    ) -> None:
+        """Start with everything in RAM; values of `held` (value, start of the interval) come back by page-in alone."""
         self.liveness, self.prices, self.profile, self.limits = liveness, prices, profile, limits
         budget_bytes = limits.transient_bytes
         self.excess: Integers = profile.levels - budget_bytes
@@ -98,12 +112,14 @@ class Eviction:
         self.placement = np.zeros(self.count, dtype=np.int64)
         self.rerun = np.full(self.count, math.inf)
         self._grow()
+        self.cause: dict[int, int] = {}
         self.of_value: dict[int, list[int]] = {}
         self._known: dict[tuple[int, int], float] = {}
         for interval in range(self.count):
             value = int(self.value[interval])
             self.of_value.setdefault(value, []).append(interval)
-            self.rerun[interval] = self._rerun_price(value, int(self.last[interval]))
+            if (value, int(self.first[interval])) not in held:
+                self.rerun[interval] = self._rerun_price(value, int(self.last[interval]))
         self.paged = np.zeros(len(liveness.values), dtype=np.int64)
         self.visits = len(profile.order)
 
@@ -173,9 +189,9 @@ class Eviction:
         if placement == STORAGE:
             self.paged[value] += 1
         else:
-            self._require(value, int(self.last[interval]))
+            self._require(value, int(self.last[interval]), interval)
 
-    def _require(self, value: int, place: int) -> None:
+    def _require(self, value: int, place: int, cause: int) -> None:
         """Have all that a rerun of a value's node reads in RAM before a place."""
         stack, seen = [value], {value}
         while stack:
@@ -188,11 +204,11 @@ class Eviction:
                     continue
                 for interval in self.of_value.get(read, ()):
                     if self.first[interval] < place < self.last[interval]:
-                        if self._cut(interval, place):
+                        if self._cut(interval, place, cause):
                             stack.append(read)
                         break
 
-    def _cut(self, interval: int, place: int) -> bool:
+    def _cut(self, interval: int, place: int, cause: int) -> bool:
         """End an interval earlier and let another begin there; return whether its value is made again at that place."""
         new, value = self.count, int(self.value[interval])
         if new == len(self.value):
@@ -206,6 +222,7 @@ class Eviction:
         if self.rerun[interval] < math.inf:
             self.rerun[interval] = self._rerun_price(value, place)
         self.of_value[value].append(new)
+        self.cause[new] = cause
         return bool(self.placement[interval].item() == DROPPED)
 
     def _grow(self) -> None:
@@ -281,6 +298,12 @@ class Eviction:
                 else:
                     self._restore(saved)
 
+    def guilty(self) -> frozenset[tuple[int, int]]:
+        """Return (value, start) of the intervals whose reruns keep other values in RAM where memory is highest."""
+        place = int(np.argmax(self.excess))
+        causes = {cause for new, cause in self.cause.items() if self.first[new] - 1 <= place < self.last[new]}
+        return frozenset((int(self.value[cause]), int(self.first[cause])) for cause in causes)
+
     def _save(self) -> _Saved:
         arrays = {name: getattr(self, name).copy() for name in _ARRAYS}
         return _Saved(arrays, self.count, {value: [*intervals] for value, intervals in self.of_value.items()})
@@ -307,14 +330,22 @@ class _Saved:
 def evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
     """Return a quick plan that keeps to the limits but the deadline, or None if none was found.
 
-    Where the recomputes that were chosen hold too much in RAM, everything is paged. What is cheaper to make again is
-    made again then.
+    Where the recomputes that were chosen hold too much in RAM they are forbidden and all starts anew; if that does not
+    help, everything is paged, and what is cheaper to make again is made again then.
     """
-    plan = Eviction(liveness, prices, profile, limits)
-    if plan.fill():
-        plan.prune()
-        return plan
-    visits = plan.visits
+    held: frozenset[tuple[int, int]] = frozenset()
+    visits = 0
+    for _ in range(MOST_RESTARTS):
+        plan = Eviction(liveness, prices, profile, limits, held=held)
+        plan.visits += visits
+        if plan.fill():
+            plan.prune()
+            return plan
+        visits = plan.visits
+        guilty = plan.guilty()
+        if guilty <= held:
+            break
+        held |= guilty
     plan = Eviction(liveness, prices, profile, limits)
     plan.visits += visits
     reruns = plan.rerun.copy()
