@@ -215,7 +215,6 @@ def _slots(
     """
     until = _readable_until(instance, units, gone)
     made_by = {value: number for number, unit in enumerate(units) for value in unit.outputs}
-    blocked = _blocking_updates(instance)
     slots: list[tuple[int, ...]] = []
     for stage in range(len(instance.nodes)):
         distance: dict[int, int] = {}
@@ -224,8 +223,7 @@ def _slots(
             wave = []
         for hop in range(hops + 1):
             fresh = {unit for unit in wave if unit not in distance and units[unit].nodes[-1] < stage} - never
-            fresh = {unit for unit in fresh if not _blocked(units[unit], stage, blocked)}
-            fresh = {unit for unit in fresh if until[unit] >= stage}
+            fresh = {unit for unit in fresh if until[unit] >= stage and not _is_blocked(instance, units[unit], stage)}
             if not fresh:
                 break
             distance.update((unit, hop) for unit in fresh)
@@ -249,24 +247,9 @@ def _idle(instance: Instance, value: int, stage: int) -> bool:
     return max(earlier, default=instance.producer[value]) < stage - 1
 
 
-def _blocking_updates(instance: Instance) -> dict[int, tuple[int, ...]]:
-    """Return, for each node, the positions of other nodes that change a resident tensor it reads."""
-    tensors = instance.problem.graph.tensors
-    changed: dict[str, list[int]] = {}
-    for position, node in enumerate(instance.nodes):
-        for resident in node.updates:
-            changed.setdefault(resident, []).append(position)
-    blocking = {}
-    for position, node in enumerate(instance.nodes):
-        residents = {tensors[name].storage for name in node.inputs if name} & changed.keys()
-        others = {other for resident in residents for other in changed[resident] if other != position}
-        if others:
-            blocking[position] = tuple(sorted(others))
-    return blocking
-
-
-def _blocked(unit: Unit, stage: int, blocking: dict[int, tuple[int, ...]]) -> bool:
-    return any(position < other < stage for position in unit.nodes for other in blocking.get(position, ()))
+def _is_blocked(instance: Instance, unit: Unit, stage: int) -> bool:
+    """Return whether a resident tensor that a unit reads is changed between its first run and a stage."""
+    return any(position < other < stage for position in unit.nodes for other in instance.changers[position])
 
 
 def _events(

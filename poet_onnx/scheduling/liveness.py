@@ -36,6 +36,7 @@ class Instance:
         reads, writes: value numbers of each node.
         workspace, seconds, joules: costs of each node.
         inplace: for each node, (value read, value written) pairs that may share a buffer when the first one dies.
+        changers: for each node, the others that change a resident tensor which it reads.
     """
 
     problem: ScheduleProblem
@@ -51,11 +52,7 @@ class Instance:
     seconds: tuple[float, ...]
     joules: tuple[float, ...]
     inplace: tuple[tuple[tuple[int, int], ...], ...]
-
-    @property
-    def base_joules(self) -> float:
-        """Return the energy of running every node once, transfers and idle power aside."""
-        return sum(self.joules) + sum(self.problem.costs.nodes[n.name].joules for n in self.views)
+    changers: tuple[tuple[int, ...], ...]
 
     @property
     def base_seconds(self) -> float:
@@ -107,6 +104,11 @@ class Instance:
         saved = self.shared_bytes(position, last_use)
         return sum(self.sizes[value] for value in own) + self.workspace[position] - saved
 
+    @property
+    def largest_node_bytes(self) -> int:
+        """Return what the node needs by itself that needs most."""
+        return max(map(self.smallest_node_bytes, range(len(self.nodes))), default=0)
+
 
 def most_values_alive(problem: ScheduleProblem, order: Sequence[str]) -> int:
     """Return how many values are alive at once in an order, at most, with nothing recomputed or paged."""
@@ -152,6 +154,7 @@ def build_instance(problem: ScheduleProblem, order: Sequence[str]) -> Instance:
             producer.append(position)
             uses.append([])
     values = tuple(number)
+    outputs = [graph.tensors[name].storage for name in graph.outputs]
     return Instance(
         problem=problem,
         nodes=nodes,
@@ -159,18 +162,15 @@ def build_instance(problem: ScheduleProblem, order: Sequence[str]) -> Instance:
         sizes=tuple(graph.tensors[name].size_bytes for name in values),
         producer=tuple(producer),
         uses=tuple(tuple(positions) for positions in uses),
-        kept=frozenset(number[graph.tensors[name].storage] for name in graph.outputs if _is_value(graph, name)),
+        kept=frozenset(number[name] for name in outputs if not graph.tensors[name].resident),
         reads=tuple(reads),
         writes=tuple(writes),
         workspace=tuple(costs.nodes[node.name].workspace_bytes for node in nodes),
         seconds=tuple(costs.nodes[node.name].seconds for node in nodes),
         joules=tuple(costs.nodes[node.name].joules for node in nodes),
         inplace=tuple(_inplace(graph, node, number) for node in nodes),
+        changers=_changers(graph, {name: position for position, name in enumerate(order)}),
     )
-
-
-def _is_value(graph: TrainingGraph, name: str) -> bool:
-    return not graph.tensors[graph.tensors[name].storage].resident
 
 
 def _inplace(graph: TrainingGraph, node: Node, number: dict[str, int]) -> tuple[tuple[int, int], ...]:
@@ -188,6 +188,21 @@ def _inplace(graph: TrainingGraph, node: Node, number: dict[str, int]) -> tuple[
         if storages[source] in number and written in number:
             pairs.append((number[storages[source]], number[written]))
     return tuple(pairs)
+
+
+def _changers(graph: TrainingGraph, position: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+    """Return, by position, the other nodes that change a resident tensor which a node reads."""
+    changed: dict[str, set[int]] = {}
+    for node in graph.nodes:
+        for resident in node.updates:
+            changed.setdefault(resident, set()).add(position[node.name])
+    found: list[tuple[int, ...]] = [()] * len(position)
+    for node in graph.nodes:
+        if node.name in position:
+            own = position[node.name]
+            read = {graph.tensors[name].storage for name in node.inputs if name} & changed.keys()
+            found[own] = tuple(sorted({other for name in read for other in changed[name]} - {own}))
+    return tuple(found)
 
 
 Integers: TypeAlias = "NDArray[np.int64]"
@@ -243,16 +258,15 @@ class Liveness:
         kept: whether each value lives to the end of the step.
         reads: values that each node reads.
         workspace: bytes that each node needs beside what it reads and makes.
-        changers: the other nodes that change a resident tensor which each node reads.
+        changers: for each node, the others that change a resident tensor which it reads.
     """
 
     def __init__(self, problem: ScheduleProblem) -> None:
         self.problem = problem
         self.names = file_order(problem.graph)
         self.number = {name: number for number, name in enumerate(self.names)}
-        nodes = {node.name: node for node in problem.graph.nodes}
         instance = build_instance(problem, self.names)
-        self.nodes = tuple(nodes[name] for name in self.names)
+        self.nodes = instance.nodes
         self.values = instance.values
         self.sizes: Integers = np.array(instance.sizes, dtype=np.int64)
         self.maker: Integers = np.array(instance.producer, dtype=np.int64)
@@ -261,7 +275,7 @@ class Liveness:
         self.reads = instance.reads
         self.writes = instance.writes
         self.workspace: Integers = np.array(instance.workspace, dtype=np.int64)
-        self.changers = _changers(problem, self.number)
+        self.changers = instance.changers
         uses = [
             (value, node)
             for value, (maker, readers) in enumerate(zip(instance.producer, instance.uses, strict=True))
@@ -320,19 +334,3 @@ class Liveness:
             if (node, read) not in taken and (node, -1 - written) not in taken:
                 taken.update(((node, read), (node, -1 - written)))
                 levels[position[node]] -= self.sizes[written]
-
-
-def _changers(problem: ScheduleProblem, number: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Return, for each node, the others that change a resident tensor which it reads."""
-    tensors = problem.graph.tensors
-    changed: dict[str, list[int]] = {}
-    for node in problem.graph.nodes:
-        for resident in node.updates:
-            changed.setdefault(resident, []).append(number[node.name])
-    found: list[tuple[int, ...]] = [()] * len(number)
-    for node in problem.graph.nodes:
-        if node.name in number:
-            own = number[node.name]
-            read = {tensors[name].storage for name in node.inputs if name} & changed.keys()
-            found[own] = tuple(sorted({other for name in read for other in changed[name]} - {own}))
-    return found

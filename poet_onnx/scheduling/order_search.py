@@ -300,8 +300,7 @@ def order_for(
     if base is not None:
         found(base.steps)
     choice = _choice(network, Candidate(BASELINE, rule, 0.0), base, base)
-    needs = build_instance(problem, liveness.names)
-    largest = max(map(needs.smallest_node_bytes, range(len(needs.nodes))), default=0)
+    largest = build_instance(problem, liveness.names).largest_node_bytes
     if rule.peak_bytes <= limits.transient_bytes or largest > limits.transient_bytes:
         return choice
     best, plan = None, base

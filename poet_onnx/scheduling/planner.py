@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
-from poet_onnx.plan import Plan, Prediction, Step
+from poet_onnx.plan import ALL_PLANS, Plan, Prediction, Step
 from poet_onnx.plan.limits import UNLIMITED, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import solve_in_order
@@ -31,11 +31,7 @@ from poet_onnx.scheduling.model import Formulation
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
-from poet_onnx.scheduling.refusals import (
-    NoneExistsError,
-    NothingFoundError,
-    check_large_nodes,
-)
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
 from poet_onnx.scheduling.steps import order_of, ordered_steps
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap
@@ -330,7 +326,8 @@ class _Run:
 
     def _solve(self, incumbent: Incumbent, instance: Instance) -> None:
         """Offer plans to the incumbent until one settles it."""
-        check_large_nodes(instance, self.limits)
+        if instance.largest_node_bytes > self.limits.transient_bytes:
+            raise NoneExistsError(instance, self.limits, ALL_PLANS)
         model: Formulation | None
         try:
             status, model = solve_in_order(incumbent, instance, self.limits, self.effort.until(self.end))

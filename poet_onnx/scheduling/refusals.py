@@ -61,17 +61,17 @@ def smallest_budget(
         too_small_bytes: a budget that was proven to be too small, or for which nothing was found.
     """
     instance = build_instance(problem, order or memory_aware_order(problem))
-    needs = [instance.smallest_node_bytes(position) for position in range(len(instance.nodes))]
-    worst = max(range(len(needs)), key=needs.__getitem__)
+    worst = max(range(len(instance.nodes)), key=instance.smallest_node_bytes)
+    needed = instance.largest_node_bytes
     peak = max(instance.step_bytes())
-    floor = _Floor(min(needs[worst], peak), ALL_PLANS)
-    low = min(max(needs[worst], too_small_bytes + 1), peak)
+    floor = _Floor(min(needed, peak), ALL_PLANS)
+    low = min(max(needed, too_small_bytes + 1), peak)
     if others == UNLIMITED:
         found, floor = _search(instance, low, peak, floor)
     else:
         found = _quickly(instance, others, low, peak)
     node = instance.nodes[worst].name
-    return SmallestBudget(min(found, peak), min(floor.size_bytes, found, peak), floor.covers, node, needs[worst])
+    return SmallestBudget(min(found, peak), min(floor.size_bytes, found, peak), floor.covers, node, needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,14 +296,3 @@ def _or_allow(problem: ScheduleProblem, limits: Limits, terms: Terms, *, alone_b
     *others, last = means or [""]
     listed = f"{', '.join(others)} or {last}" if others else last
     return f", or allow {listed}, which may help" if listed else ""
-
-
-def check_large_nodes(instance: Instance, limits: Limits) -> None:
-    """Look whether every node alone keeps to the budget.
-
-    Raises:
-        NoneExistsError: if one does not.
-    """
-    needs = map(instance.smallest_node_bytes, range(len(instance.nodes)))
-    if max(needs, default=0) > limits.transient_bytes:
-        raise NoneExistsError(instance, limits, ALL_PLANS)
