@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import shlex
 import statistics
 import sys
@@ -27,9 +28,11 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling import schedule, smallest_budget
+from poet_onnx.scheduling import ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.order import peak_bound
 from poet_onnx.scheduling.order_search import order_for
+from poet_onnx.scheduling.quick_plan import QuickPlan
+from poet_onnx.simulate import simulate
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("vgg16", "resnet18", "unet", "densenet", "mobilenet", "transformer", "bert-2", "resnet50", "bert-base")
@@ -53,7 +56,7 @@ class Row:
         peak_bound_bytes: no order has a lower peak.
         rule_peak_bytes, chosen_peak_bytes: with nothing recomputed or paged.
         rule_smallest_bytes, chosen_smallest_bytes: smallest budgets in both orders; only where the budget is that.
-        chosen: how the chosen order was made.
+        chosen: which order that is.
         relaxed_joules: no plan in the rule's order has less overhead; 0 where it was not needed.
         rival_joules: overhead of the best plan in the rival order, empty where there is no rival.
         gain: share of the rule's overhead that the chosen order saves.
@@ -132,12 +135,12 @@ def _row(case: Case, prepared: Prepared, seconds: float) -> Row:
     order_seconds = time.monotonic() - begin
     base = Prices(problem).base
     smallest = case.budget == Budget("ladder", 0.0)
-    rule_steps = choice.steps if choice.order == rule else ()
+    rule_steps = _steps(choice.plan) if choice.order == rule else ()
     rule_joules, rule_bound, rule_seconds = _solve(problem, limits, rule, seconds=seconds, base=base, steps=rule_steps)
     chosen_joules, chosen_bound, chosen_seconds = rule_joules, rule_bound, rule_seconds
     if choice.order != rule:
         chosen_joules, chosen_bound, chosen_seconds = _solve(
-            problem, limits, choice.order, seconds=seconds, base=base, steps=choice.steps
+            problem, limits, choice.order, seconds=seconds, base=base, steps=_steps(choice.plan)
         )
     rival_joules = _solve(problem, limits, choice.rival, seconds=seconds, base=base)[0] if choice.rival else None
     solved = [joules for joules in (rule_joules, chosen_joules, rival_joules) if joules is not None]
@@ -149,13 +152,13 @@ def _row(case: Case, prepared: Prepared, seconds: float) -> Row:
         budget_bytes=budget,
         peak_bound_bytes=peak_bound(problem),
         rule_peak_bytes=prepared.variant.peak_bytes,
-        chosen_peak_bytes=choice.peak_bytes,
+        chosen_peak_bytes=simulate(problem, ordered_steps(choice.order)).transient_peak_bytes,
         rule_smallest_bytes=budget if smallest else None,
         chosen_smallest_bytes=smallest_budget(problem, choice.order).budget_bytes if smallest else None,
-        chosen=choice.baseline,
+        chosen="memory-aware" if choice.order == rule else "another",
         base_joules=base,
-        rule_quick_joules=choice.baseline_energy_joules - base,
-        chosen_quick_joules=choice.energy_joules - base,
+        rule_quick_joules=_joules(choice.baseline_plan) - base,
+        chosen_quick_joules=_joules(choice.plan) - base,
         relaxed_joules=max(0.0, choice.baseline_bound_joules - base),
         rule_joules=rule_joules,
         rule_bound_joules=rule_bound,
@@ -168,6 +171,14 @@ def _row(case: Case, prepared: Prepared, seconds: float) -> Row:
         rule_seconds=rule_seconds,
         chosen_seconds=chosen_seconds,
     )
+
+
+def _steps(plan: QuickPlan | None) -> tuple[Step, ...]:
+    return () if plan is None else plan.steps
+
+
+def _joules(plan: QuickPlan | None) -> float:
+    return math.inf if plan is None else plan.prediction.energy_joules
 
 
 def _gain(rule_joules: float | None, joules: float | None) -> float | None:

@@ -67,9 +67,7 @@ def test_a_known_plan_is_improved_on_in_another_order() -> None:
 def test_a_known_plan_in_another_order_is_returned_with_a_bound_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, order = _problem()
     known = schedule(problem, LIMITS, order=BETTER)
-    monkeypatch.setattr(
-        "poet_onnx.scheduling.planner.order_for", lambda *_, **__: OrderChoice(order, "file", 0, 0.0, 0.0, 0.0, ())
-    )
+    monkeypatch.setattr("poet_onnx.scheduling.planner.order_for", lambda *_, **__: OrderChoice(order, None, None))
     dearer = schedule(problem, LIMITS, gap=0.0)
     assert _order_of(dearer) == order
     found = schedule(problem, LIMITS, gap=0.0, known=[known.steps])
@@ -104,7 +102,7 @@ def test_a_known_plan_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_two_orders_the_second_is_searched_for_cheaper_plans_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, order = _problem()
     better = schedule(problem, LIMITS, gap=0.0, order=BETTER)
-    choice = OrderChoice(order, "file", 0, 0.0, 0.0, 0.0, (), rival=BETTER)
+    choice = OrderChoice(order, None, None, rival=BETTER)
     monkeypatch.setattr("poet_onnx.scheduling.planner.order_for", lambda *_, **__: choice)
     known: list[float] = []
     settles = Incumbent.settles

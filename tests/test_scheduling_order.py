@@ -302,12 +302,11 @@ def test_the_order_for_a_budget_is_proven_better_or_the_rule(seed: int, layers: 
     problem, baseline, budget = _training(seed, layers, share, scale=1000)
     choice = order_for(problem, Limits(budget))
     assert _is_allowed(problem, choice.order)
-    assert choice.peak_bytes == _peak(problem, choice.order)
-    if choice.steps:
-        prediction = simulate(problem, choice.steps, Limits(budget))
-        assert prediction.energy_joules == choice.energy_joules
+    if choice.plan is not None:
+        assert simulate(problem, choice.plan.steps, Limits(budget)) == choice.plan.prediction
     if choice.order != baseline:
-        assert choice.energy_joules < choice.baseline_bound_joules
+        assert choice.plan is not None
+        assert choice.plan.prediction.energy_joules < choice.baseline_bound_joules
     assert choice == order_for(problem, Limits(budget))
 
 
@@ -326,8 +325,12 @@ def test_another_order_is_taken_where_it_is_proven_better(seed: int) -> None:
     choice = order_for(problem, Limits(budget))
     assert choice.order != baseline
     assert _is_allowed(problem, choice.order)
-    assert choice.energy_joules < choice.baseline_bound_joules <= choice.baseline_energy_joules
-    assert simulate(problem, choice.steps, Limits(budget)).energy_joules == choice.energy_joules
+    assert choice.plan is not None
+    prediction = choice.plan.prediction
+    assert prediction.energy_joules < choice.baseline_bound_joules
+    if choice.baseline_plan is not None:
+        assert choice.baseline_bound_joules <= choice.baseline_plan.prediction.energy_joules
+    assert simulate(problem, choice.plan.steps, Limits(budget)) == prediction
 
 
 @pytest.mark.parametrize(("name", "share"), [("transformer", 0.6)])
@@ -336,9 +339,10 @@ def test_the_order_for_a_budget_of_real_models(name: str, share: float, model_pa
     budget = int(share * _peak(problem, memory_aware_order(problem)))
     choice = order_for(problem, Limits(budget))
     assert _is_allowed(problem, choice.order)
-    assert choice.steps
-    prediction = simulate(problem, choice.steps, Limits(budget))
-    assert prediction.energy_joules == choice.energy_joules <= choice.baseline_energy_joules
+    assert choice.plan is not None
+    assert choice.baseline_plan is not None
+    assert simulate(problem, choice.plan.steps, Limits(budget)) == choice.plan.prediction
+    assert choice.plan.prediction.energy_joules <= choice.baseline_plan.prediction.energy_joules
 
 
 def test_a_little_more_memory_does_not_lead_to_a_worse_order(model_path: Callable[..., Path]) -> None:

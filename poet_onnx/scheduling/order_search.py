@@ -17,8 +17,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,127 +48,79 @@ SMALLEST_SHARE = 0.002
 CLASS_ROUNDS = 3
 """How far around a node its like must look the same."""
 
-MOVED = " + moves"
-"""Behind the name of the order from which one was made by moves."""
-
 CHOSEN = 3
 """Orders that are judged by the simulator besides the baseline order."""
-
-BASELINE = "memory-aware"
-"""Name of the order that every search starts from, and others are compared with."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """An order and what its quick plan costs above the computations, in joules; infinite if there is none."""
 
-    baseline: str
     profile: Profile
     joules: float
 
 
-def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
+def _ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return each order once, the most promising first."""
     unique = {candidate.profile.order.tobytes(): candidate for candidate in candidates}
     return sorted(unique.values(), key=lambda candidate: (candidate.joules, candidate.profile.peak_bytes))
-
-
-@dataclass(frozen=True)
-class Network:
-    """What searches for any limits share.
-
-    Attributes:
-        problem: that is planned.
-        dependencies: which nodes must run before which.
-        liveness: of the graph's values.
-        prices: of the device.
-        mover: of nodes in an order.
-        kinds: a number for each node, the same for nodes that look alike and have neighbours that look alike.
-        baseline: the memory-aware order.
-    """
-
-    problem: ScheduleProblem
-    dependencies: Dependencies
-    liveness: Liveness
-    prices: Prices
-    mover: Mover
-    kinds: list[int]
-    baseline: Profile
-
-    @classmethod
-    def of(cls, problem: ScheduleProblem, baseline: Sequence[str]) -> Network:
-        """Return the network of a problem, with its memory-aware order."""
-        liveness, dependencies = Liveness(problem), Dependencies(problem.graph)
-        mover = Mover(liveness, dependencies.before)
-        prices, profile = Prices.of(liveness), liveness.profile(liveness.order_of(baseline))
-        return cls(problem, dependencies, liveness, prices, mover, _kinds(liveness, mover), profile)
-
-    @cached_property
-    def baselines(self) -> tuple[tuple[str, Profile], ...]:
-        """Return the baseline orders and their names, each as it is and with constants as late as possible."""
-        deps = self.dependencies
-        orders = {
-            BASELINE: self.liveness.names_of(self.baseline.order),
-            "drain": deps.drain_order(),
-            "greedy": deps.greedy_order(),
-            "file": file_order(self.problem.graph),
-        }
-        orders |= {f"{name}, constants late": deps.late_order(order) for name, order in orders.items()}
-        known: dict[bytes, tuple[str, Profile]] = {}
-        for name, order in orders.items():
-            profile = self.liveness.profile(self.liveness.order_of(order))
-            known.setdefault(profile.order.tobytes(), (name, profile))
-        return tuple(known.values())
 
 
 class OrderSearch:
     """One search, for one budget.
 
     Args:
-        network: what is ordered.
+        liveness: of what is ordered.
+        prices: of the device.
+        baseline: the memory-aware order.
         limits: what quick plans keep to; a deadline is not looked at.
         end: time of the processor, in seconds, at which the search gives up; a guard.
         seed: of the order in which moves are tried.
     """
 
-    def __init__(self, network: Network, limits: Limits, end: float, seed: int) -> None:
-        self.network, self.limits, self.end = network, limits, end
+    def __init__(
+        self, liveness: Liveness, prices: Prices, baseline: Profile, limits: Limits, *, end: float, seed: int
+    ) -> None:
+        self.liveness, self.prices, self.baseline, self.limits, self.end = liveness, prices, baseline, limits, end
         self.budget_bytes = limits.transient_bytes
-        self.liveness, self.mover, self.kinds = network.liveness, network.mover, network.kinds
+        self.dependencies = Dependencies(liveness.problem.graph)
+        self.mover = Mover(liveness, self.dependencies.before)
+        self.kinds = _kinds(liveness, self.mover)
         self.random = random.Random(seed)
         self.work = 0
 
-    def candidate(self, baseline: str, profile: Profile) -> Candidate:
-        """Return an order with what its quick plan costs."""
-        return Candidate(baseline, profile, self._joules(profile))
-
     def candidates(self) -> list[Candidate]:
-        """Return orders that moves lead to, and those by baseline, the most promising first."""
+        """Return orders that moves lead to, and baseline orders, the most promising first."""
         starts = self._starts()
-        found = list(starts)
-        for number, start in enumerate(starts[:STARTS], start=1):
-            found.append(self._descended(start, MOST_WORK * number // STARTS))
-        return ranked(found)
+        found = [
+            self._descended(start, MOST_WORK * number // STARTS) for number, start in enumerate(starts[:STARTS], 1)
+        ]
+        return _ranked([*starts, *found])
 
     def _starts(self) -> list[Candidate]:
-        """Return the baseline orders, the cheapest first."""
-        return ranked(self.candidate(name, profile) for name, profile in self.network.baselines)
+        """Return the baseline orders, each as it is and with constants as late as possible, the cheapest first."""
+        deps, liveness = self.dependencies, self.liveness
+        orders = [
+            liveness.names_of(self.baseline.order),
+            deps.drain_order(),
+            deps.greedy_order(),
+            file_order(liveness.problem.graph),
+        ]
+        orders += [deps.late_order(order) for order in orders]
+        profiles = [liveness.profile(liveness.order_of(order)) for order in dict.fromkeys(orders)]
+        return _ranked(Candidate(profile, self._joules(profile)) for profile in profiles)
 
     def _joules(self, profile: Profile) -> float:
         """Return what the quick plan of an order costs above the computations, infinite if there is none."""
         self.work += WORK_PER_TRIAL + len(profile.order)
-        plan = evict(self.liveness, self.network.prices, profile, self.limits)
+        plan = evict(self.liveness, self.prices, profile, self.limits)
         if plan is None:
             return math.inf
         self.work += plan.visits
         return plan.joules
 
-    def _goes_on(self, most_work: int) -> bool:
-        return self.work < most_work and time.thread_time() < self.end
-
     def _descended(self, best: Candidate, most_work: int) -> Candidate:
         """Shorten intervals while that makes the quick plan cheaper."""
-        baseline = best.baseline if best.baseline.endswith(MOVED) else best.baseline + MOVED
         better = True
         while better and best.joules > 0:
             better = False
@@ -178,14 +129,14 @@ class OrderSearch:
             self.random.shuffle(keys)
             for key in keys:
                 for moves_up in (True, False):
-                    if not self._goes_on(most_work):
+                    if self.work >= most_work or time.thread_time() >= self.end:
                         return best
                     profile = self._shortened(best.profile, alike[key], moves_up)
                     if profile is None:
                         continue
                     joules = self._joules(profile)
                     if joules < best.joules * (1 - 1e-9):
-                        best, better = Candidate(baseline, profile, joules), True
+                        best, better = Candidate(profile, joules), True
         return best
 
     def _tight_intervals(self, profile: Profile) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
@@ -252,24 +203,18 @@ class OrderChoice:
 
     Attributes:
         order: names of the nodes.
-        baseline: the baseline by which the order was made, "+ moves" if it was changed.
-        peak_bytes: transient peak with nothing recomputed or paged.
-        energy_joules: of the step by the quick plan, infinite if there is none.
-        baseline_energy_joules: the same of the memory-aware order.
+        plan: the quick plan, or None. It keeps to the budget, and to the deadline where a quick plan of any order that
+            was judged does.
+        baseline_plan: the same of the memory-aware order.
         baseline_bound_joules: no plan in the memory-aware order costs less, of any class; 0 where it was not needed.
-        steps: of the quick plan; empty if there is none. It keeps to the budget, and to the deadline where a quick plan
-            of any order that was judged does.
         rival: the order with the cheapest quick plan where it is not proven to be better than the memory-aware one,
             which is the choice then; empty if there is none. Only solving both can tell.
     """
 
     order: tuple[str, ...]
-    baseline: str
-    peak_bytes: int
-    energy_joules: float
-    baseline_energy_joules: float
-    baseline_bound_joules: float
-    steps: tuple[Step, ...]
+    plan: QuickPlan | None
+    baseline_plan: QuickPlan | None
+    baseline_bound_joules: float = 0.0
     rival: tuple[str, ...] = ()
 
 
@@ -294,42 +239,29 @@ def order_for(
         found: called with the steps of each plan that the simulator accepts, in whatever order.
     """
     begin = time.thread_time()
-    network = Network.of(problem, baseline or memory_aware_order(problem))
-    liveness, prices, rule = network.liveness, network.prices, network.baseline
-    base = quick_plan(liveness, prices, rule, limits)
+    order = tuple(baseline or memory_aware_order(problem))
+    liveness = Liveness(problem)
+    prices, ordered = Prices.of(liveness), liveness.profile(liveness.order_of(order))
+    plan = base = quick_plan(liveness, prices, ordered, limits)
     if base is not None:
         found(base.steps)
-    choice = _choice(network, Candidate(BASELINE, rule, 0.0), base, base)
     largest = build_instance(problem, liveness.names).largest_node_bytes
-    if rule.peak_bytes <= limits.transient_bytes or largest > limits.transient_bytes:
-        return choice
-    best, plan = None, base
-    candidates = OrderSearch(network, limits, begin + seconds / 2, seed).candidates()
-    others = [one for one in candidates if one.profile.order.tobytes() != rule.order.tobytes()]
-    for candidate in others[:CHOSEN]:
+    if ordered.peak_bytes <= limits.transient_bytes or largest > limits.transient_bytes:
+        return OrderChoice(order, base, base)
+    candidates = OrderSearch(liveness, prices, ordered, limits, end=begin + seconds / 2, seed=seed).candidates()
+    others = [one.profile for one in candidates if one.profile.order.tobytes() != ordered.order.tobytes()]
+    best = ordered
+    for profile in others[:CHOSEN]:
         if time.thread_time() > begin + seconds:
             break
-        quick = quick_plan(liveness, prices, candidate.profile, limits)
+        quick = quick_plan(liveness, prices, profile, limits)
         if quick is not None and (plan is None or quick.rank(limits) < plan.rank(limits)):
-            best, plan = candidate, quick
-    if best is None or plan is None:
-        return choice
+            best, plan = profile, quick
+    if best is ordered or plan is None:
+        return OrderChoice(order, base, base)
     found(plan.steps)
-    bound = problem.base_joules + least_overhead(liveness, prices, rule, limits)
+    bound = problem.base_joules + least_overhead(liveness, prices, ordered, limits)
     late, joules = plan.rank(limits)
     if late or joules >= bound:
-        return replace(choice, baseline_bound_joules=bound, rival=liveness.names_of(best.profile.order))
-    return replace(_choice(network, best, plan, base), baseline_bound_joules=bound)
-
-
-def _choice(network: Network, chosen: Candidate, plan: QuickPlan | None, base: QuickPlan | None) -> OrderChoice:
-    """Return an order with its quick plan as the answer."""
-    return OrderChoice(
-        network.liveness.names_of(chosen.profile.order),
-        chosen.baseline,
-        chosen.profile.peak_bytes,
-        math.inf if plan is None else plan.prediction.energy_joules,
-        math.inf if base is None else base.prediction.energy_joules,
-        0.0,
-        () if plan is None else plan.steps,
-    )
+        return OrderChoice(order, base, base, bound, rival=liveness.names_of(best.order))
+    return OrderChoice(liveness.names_of(best.order), plan, base, bound)
