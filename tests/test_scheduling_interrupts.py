@@ -14,7 +14,7 @@ import pytest
 from pyscipopt import Eventhdlr, Model, quicksum
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, Event
 
-from poet_onnx.scheduling.interrupts import optimize
+from poet_onnx.scheduling.solver import optimize
 
 
 @contextmanager

@@ -133,7 +133,7 @@ class _Relaxation:
 
     def solve(self) -> float:
         """Return a lower bound in joules; infinite where nothing does."""
-        from poet_onnx.scheduling.interrupts import optimize
+        from poet_onnx.scheduling.solver import optimize
 
         self.scip.setParam("limits/nodes", MOST_NODES)
         self.scip.setParam("limits/time", RELAXATION_SECONDS)

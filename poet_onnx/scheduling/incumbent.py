@@ -104,15 +104,6 @@ class Bound:
         return Bound(joules, covers, self.wide_joules if covers.hops is not None else joules)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What SCIP found: values of all variables or None, the proven bound on the overhead, and how it ended."""
-
-    status: str
-    x: tuple[float, ...] | None
-    bound_joules: float
-
-
 class Incumbent:
     """Keeps the cheapest plan offered that the simulator accepts, and the best bound.
 

@@ -1,17 +1,25 @@
-"""SCIP: solves the model, hands on what it finds and proves, and stops at a gap, a time limit or Ctrl-C."""
+"""SCIP: solves the model, hands on what it finds and proves, and stops at a gap, a time limit or Ctrl-C.
+
+Signals are noted at once while SCIP works, and acted on where neither SCIP nor its wrapper can lose them. SCIP's own
+handler forgets an interrupt where the search ends before SCIP looks; an exception that Python's handler raises in a
+callback is dropped by the wrapper.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import metadata
+from types import FrameType
 
-from pyscipopt import Model, Sepa, Variable, quicksum
+from pyscipopt import Eventhdlr, Model, Sepa, Variable, quicksum
 from pyscipopt.scip import PY_SCIP_EVENTTYPE, PY_SCIP_RESULT, PY_SCIP_STAGE, Event
 
 from poet_onnx.scheduling.ancestry import Ancestry
 from poet_onnx.scheduling.choices import solver_class
-from poet_onnx.scheduling.incumbent import Effort, Incumbent, Outcome
-from poet_onnx.scheduling.interrupts import Listener, optimize
+from poet_onnx.scheduling.incumbent import Effort, Incumbent
 from poet_onnx.scheduling.memory_rows import Row
 from poet_onnx.scheduling.model import Formulation
 
@@ -57,12 +65,89 @@ SEPARATOR_PRIORITY = 100_000
 """Before SCIP's own separators, whose cuts can build on these rows."""
 
 
+_SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Listener(Eventhdlr):
+    """Asks SCIP for events while it works.
+
+    Attributes:
+        events: which.
+    """
+
+    events: tuple[int, ...] = ()
+
+    def eventinit(self) -> None:
+        """Ask for the events."""
+        for event in self.events:
+            self.model.catchEvent(event, self)
+
+    def eventexit(self) -> None:
+        """Ask for them no more."""
+        for event in self.events:
+            self.model.dropEvent(event, self)
+
+
+class Interrupts(Listener):
+    """Notes signals, and stops SCIP at its next event.
+
+    Attributes:
+        noted: those that came.
+    """
+
+    events = (PY_SCIP_EVENTTYPE.PRESOLVEROUND, PY_SCIP_EVENTTYPE.LPSOLVED, PY_SCIP_EVENTTYPE.NODESOLVED)
+
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Take the signal."""
+        self.noted.append(number)
+
+    def eventexec(self, event: Event) -> None:
+        """Stop SCIP, at the next event if it cannot yet."""
+        if self.noted and self.model.getStage() != PY_SCIP_STAGE.INITSOLVE:
+            self.model.interruptSolve()
+
+
+def optimize(scip: Model) -> bool:
+    """Let SCIP work until it ends or a signal comes for which Python has a handler; return whether Ctrl-C came.
+
+    Handlers of others than Python's own are called when SCIP has stopped. Outside the main thread, signals are left
+    alone.
+    """
+    heard = Interrupts()
+    scip.includeEventhdlr(heard, "interrupts", "stops at a signal")
+    scip.setParam("misc/catchctrlc", False)
+    handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    handlers[number] = handler
+                    signal.signal(number, heard.note)
+        scip.optimize()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for number in heard.noted:
+        if handlers[number] is not signal.default_int_handler:
+            handlers[number](number, None)
+    return signal.SIGINT in heard.noted
+
+
 class Watcher(Listener):
     """Hands every better assignment and bound on as SCIP finds them, and stops it a while after the asked gaps.
 
     SCIP is never stopped at a gap and resumed: doing that lost the optimum of a model, and with it the bound.
 
     Attributes:
+        formulation: the model.
+        variables: SCIP's, by the numbers of the model's.
+        scale: what a joule is in SCIP's objective.
+        incumbent: takes what is found.
+        effort: when to stop.
         ending: why SCIP was stopped, None if it was not.
     """
 
@@ -76,22 +161,10 @@ class Watcher(Listener):
         incumbent: Incumbent,
         effort: Effort,
     ) -> None:
-        """Note what to watch.
-
-        Args:
-            formulation: the model.
-            variables: SCIP's, by the numbers of the model's.
-            scale: what a joule is in SCIP's objective.
-            incumbent: takes what is found.
-            effort: when to stop.
-        """
         self.ending: str | None = None
-        self.formulation = formulation
+        self.formulation, self.variables, self.scale = formulation, variables, scale
+        self.incumbent, self.effort = incumbent, effort
         self.covers = solver_class(formulation.candidates)
-        self.variables = variables
-        self.scale = scale
-        self.incumbent = incumbent
-        self.effort = effort
         self.last_node: int | None = None
 
     def eventexec(self, event: Event) -> None:
@@ -153,9 +226,6 @@ class Separator(Sepa):
 
     def sepaexeclp(self) -> dict[str, int]:
         """Look for rows."""
-        return {"result": self._separate()}
-
-    def _separate(self) -> int:
         self.watcher.stop_if_in_vain()  # at the root, no other event may come for long
         variables = self.watcher.variables
         violated = self.ancestry.violated([self.model.getSolVal(None, variable) for variable in variables])
@@ -169,13 +239,22 @@ class Separator(Sepa):
             self.model.addPoolCut(cut)
             self.model.releaseRow(cut)
             if is_cutoff:
-                return int(PY_SCIP_RESULT.CUTOFF)
-        return int(PY_SCIP_RESULT.SEPARATED if violated else PY_SCIP_RESULT.DIDNOTFIND)
+                return {"result": PY_SCIP_RESULT.CUTOFF}
+        return {"result": PY_SCIP_RESULT.SEPARATED if violated else PY_SCIP_RESULT.DIDNOTFIND}
 
 
 def solver_name() -> str:
     """Return the solver's name and version."""
     return f"SCIP {Model().version()} (PySCIPOpt {metadata.version('pyscipopt')})"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What SCIP found: values of all variables or None, the proven bound on the overhead, and how it ended."""
+
+    status: str
+    x: tuple[float, ...] | None
+    bound_joules: float
 
 
 def solve(model: Formulation, incumbent: Incumbent, effort: Effort, *, start: Sequence[float] | None = None) -> Outcome:
@@ -184,10 +263,14 @@ def solve(model: Formulation, incumbent: Incumbent, effort: Effort, *, start: Se
     Returns:
         The outcome; its status is "optimal", "time_limit", "interrupted" or "infeasible".
     """
-    scale = _scale(model, incumbent.base_joules)
+    # A measured step may take no energy that anyone could meter.
+    scale = OBJECTIVE_SCALE / (incumbent.base_joules or sum(model.cost) or 1.0)
     scip, variables = _build(model, [cost * scale for cost in model.cost], effort)
     if start is not None:
-        _add_start(scip, variables, start)
+        solution = scip.createSol()
+        for variable, level in zip(variables, start, strict=True):
+            scip.setSolVal(solution, variable, level)
+        scip.addSol(solution)
         scip.setParams(PROOF_PARAMETERS)
     watcher = Watcher(model, variables, scale, incumbent, effort)
     scip.includeEventhdlr(watcher, "watcher", "hands on what is found, and says when it is enough")
@@ -226,11 +309,6 @@ def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[floa
     return (scip.getPrimalbound() * unit if found else float("inf")), scip.getDualbound() * unit
 
 
-def _scale(model: Formulation, base_joules: float) -> float:
-    """Return what a joule is in the units that SCIP sees; a measured step may take none that anyone could meter."""
-    return OBJECTIVE_SCALE / (base_joules or sum(model.cost) or 1.0)
-
-
 def _build(
     model: Formulation, objective: Sequence[float], effort: Effort, *, memory: bool = True
 ) -> tuple[Model, list[Variable]]:
@@ -242,14 +320,14 @@ def _build(
         scip.addVar(f"x{number}", vtype="B" if binary else "C", lb=0.0, ub=1.0, obj=objective[number])
         for number, binary in enumerate(model.binary)
     ]
-    for row in model.rows:
-        _add_row(scip, variables, row, 1.0)
-    for row in model.time:
-        _add_row(scip, variables, row, TIME_SCALE / (model.limits.deadline_seconds or 1.0))
-    for row in model.moved:
-        _add_row(scip, variables, row, 1.0)
-    for row in model.memory.rows() if memory else ():
-        _add_row(scip, variables, row, 1000.0 / max(model.limits.transient_bytes, 1))
+    for rows, factor in (
+        (model.rows, 1.0),
+        (model.time, TIME_SCALE / (model.limits.deadline_seconds or 1.0)),
+        (model.moved, 1.0),
+        (model.memory.rows() if memory else (), 1000.0 / max(model.limits.transient_bytes, 1)),
+    ):
+        for row in rows:
+            _add_row(scip, variables, row, factor)
     return scip, variables
 
 
@@ -266,13 +344,6 @@ def _add_row(scip: Model, variables: Sequence[Variable], row: Row, factor: float
         row_in_scip = scip.addCons(side)
         for number, coefficient in others:
             scip.addCoefLinear(row_in_scip, variables[number], coefficient * factor)
-
-
-def _add_start(scip: Model, variables: Sequence[Variable], start: Sequence[float]) -> None:
-    solution = scip.createSol()
-    for variable, level in zip(variables, start, strict=True):
-        scip.setSolVal(solution, variable, level)
-    scip.addSol(solution)
 
 
 def _outcome(scip: Model, variables: Sequence[Variable], scale: float, status: str) -> Outcome:

@@ -71,7 +71,7 @@ def solve(model: LinearModel, *, gap: float, end: float, seed: int) -> Solution:
     """
     from pyscipopt import Model
 
-    from poet_onnx.scheduling.interrupts import optimize
+    from poet_onnx.scheduling.solver import optimize
 
     scip = Model("program")
     scip.hideOutput()
