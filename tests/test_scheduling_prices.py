@@ -16,7 +16,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.attempt import improve_in_time, paged_start
-from poet_onnx.scheduling.deadline import relaxed_timing
+from poet_onnx.scheduling.limit_rows import relaxed_timing
 from poet_onnx.scheduling.liveness import build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.steps import steps_of_assignment

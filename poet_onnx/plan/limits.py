@@ -1,7 +1,7 @@
 """What a plan must keep to. Each limit has its words here: the simulator and refusals say them.
 
-A limit on what a step moves is one entry of TRANSFER_LIMITS; `scheduling.transfer_limits` has its rows and its price.
-The budget's rows are in `scheduling.memory_rows`, those of the deadline in `scheduling.deadline`.
+A limit on what a step moves is one entry of TRANSFER_LIMITS; `scheduling.limit_rows` has its rows and those of the
+deadline. The budget's rows are in `scheduling.memory_rows`.
 """
 
 from __future__ import annotations

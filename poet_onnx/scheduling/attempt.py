@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.choices import solver_class
-from poet_onnx.scheduling.deadline import Timing, relaxed_timing
 from poet_onnx.scheduling.incumbent import Effort, Incumbent, seconds_until
+from poet_onnx.scheduling.limit_rows import Timing, relaxed_timing
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.local_search import MOST_CHANGES, fitted, improve
 from poet_onnx.scheduling.memory_rows import Ceilings, Row

@@ -20,8 +20,8 @@ import numpy as np
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Prices
+from poet_onnx.scheduling.limit_rows import transfer_rows
 from poet_onnx.scheduling.liveness import Liveness, Profile
-from poet_onnx.scheduling.transfer_limits import transfer_rows
 
 if TYPE_CHECKING:
     from pyscipopt import Variable

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poet_onnx.plan.limits import Limits
+from poet_onnx.scheduling.limit_rows import forbidden
 from poet_onnx.scheduling.liveness import Integers, Liveness, Profile
-from poet_onnx.scheduling.transfer_limits import forbidden
 
 Numbers = NDArray[np.float64]
 

@@ -11,10 +11,10 @@ a later slot of the same stage):
     (2)   S[k,i+1] <= S + I + R_own               at an event where the stage's node does not read k
     (3)   I[k,i] <= F[k]
     (4)   bytes in RAM <= budget                  at each slot and each node, see `memory_rows`
-    (5)   rows of time, see `deadline`
+    (5)   seconds <= what the deadline leaves, see `limit_rows`
     (6)   R[s,u] <= sum R[s,readers of u]          unless the stage's node reads u
     (7)   what these rows imply for whole numbers, looked for where relaxations violate it, see `Ancestry`
-    (8)   bytes moved <= what a step may move, see `transfer_limits`
+    (8)   bytes moved <= what a step may move, see `limit_rows`
 
 (4) counts a value while it is retained, from its slot or page-in to the last slot that needs it, and to the node that
 reads it; Y >= R of every reader at or behind the slot, Y >= next Y, last Y >= S[k,i+1], first Y >= R_own. Where other
@@ -34,10 +34,9 @@ from typing import Protocol
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.choices import Candidates, Event, find_candidates
-from poet_onnx.scheduling.deadline import Timing, add_time_rows
+from poet_onnx.scheduling.limit_rows import Timing, add_limit_rows
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.memory_rows import Ceilings, MemoryRows, Row, memory_rows
-from poet_onnx.scheduling.transfer_limits import add_transfer_rows
 
 
 class Restored(Protocol):
@@ -244,9 +243,7 @@ def _formulate(instance: Instance, limits: Limits, timing: Timing | None, *, len
     _add_variables(model)
     _add_restore_rows(model)
     _add_just_in_time_rows(model)
-    if timing is not None:
-        add_time_rows(model, timing)
-    add_transfer_rows(model)
+    add_limit_rows(model, timing)
     _add_fetch_rows(model)
     model.memory = memory_rows(model)
     return model

@@ -17,7 +17,6 @@ from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
-from poet_onnx.scheduling.transfer_limits import bytes_as_joules
 
 SEARCH_SECONDS = 20.0
 """Of the solver, for each model."""
@@ -165,11 +164,23 @@ def least_moved(problem: ScheduleProblem, limits: Limits, order: Sequence[str], 
     It is made with the bytes in the place of energy; None where there is none.
     """
     others = replace(limits, **{limit.field: None})
-    quick = _quick_plan(bytes_as_joules(problem, limit), others, order)
+    quick = _quick_plan(_bytes_as_joules(problem, limit), others, order)
     if quick is None or any(others.broken_by(quick.prediction)):
         return None
     moved: int = getattr(quick.prediction, limit.figure)
     return moved
+
+
+def _bytes_as_joules(problem: ScheduleProblem, limit: TransferLimit) -> ScheduleProblem:
+    """Return a problem in which energy is what a limit bounds: its cheapest plan moves least."""
+    costs, tensors = problem.costs, problem.graph.tensors
+    nodes = {name: replace(cost, joules=0.0) for name, cost in costs.nodes.items()}
+    page_out, page_in = (
+        {name: replace(cost, joules=float(counts * tensors[name].size_bytes)) for name, cost in table.items()}
+        for counts, table in ((limit.is_out, costs.page_out), (limit.is_in, costs.page_in))
+    )
+    free = replace(costs, nodes=nodes, page_out=page_out, page_in=page_in, idle_watts=0.0)
+    return replace(problem, costs=free)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import Progress, schedule
-from poet_onnx.scheduling.deadline import relaxed_timing
+from poet_onnx.scheduling.limit_rows import relaxed_timing
 from poet_onnx.scheduling.liveness import build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 

@@ -12,7 +12,7 @@ from poet_onnx.plan import Action, Plan, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.ancestry import Ancestry
-from poet_onnx.scheduling.deadline import relaxed_timing
+from poet_onnx.scheduling.limit_rows import relaxed_timing
 from poet_onnx.scheduling.liveness import Instance, build_instance
 from poet_onnx.scheduling.model import formulate
 from poet_onnx.transfers import overlap, spread_out

@@ -15,7 +15,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.baselines.horizon import find_horizon
-from poet_onnx.scheduling.deadline import relaxed_timing
+from poet_onnx.scheduling.limit_rows import relaxed_timing
 from poet_onnx.scheduling.liveness import build_instance
 from poet_onnx.scheduling.model import formulate
 from poet_onnx.simulate import simulate
