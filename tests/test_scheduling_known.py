@@ -90,9 +90,9 @@ def test_a_known_plan_is_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     placed: list[tuple[Step, ...]] = []
     place = Incumbent.offer_steps
 
-    def counted(incumbent: Incumbent, steps: tuple[Step, ...]) -> bool:
+    def counted(incumbent: Incumbent, steps: tuple[Step, ...]) -> None:
         placed.append(steps)
-        return place(incumbent, steps)
+        place(incumbent, steps)
 
     monkeypatch.setattr(Incumbent, "offer_steps", counted)
     schedule(problem, LIMITS, gap=0.0, known=[known.steps])
@@ -119,7 +119,7 @@ def test_of_two_orders_the_second_is_searched_for_cheaper_plans_alone(monkeypatc
 
 def test_a_bound_that_reaches_a_known_plan_settles_an_order() -> None:
     problem, _ = _problem()
-    incumbent = Incumbent(problem, LIMITS, problem.base_joules, None, 0.0)
+    incumbent = Incumbent(problem, LIMITS)
     effort = Effort(0.0, 0.0, 1.0, known_joules=problem.base_joules + 1.0)
     incumbent.lift(0.9, PlanClass())
     assert not incumbent.settles(effort)

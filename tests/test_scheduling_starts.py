@@ -42,7 +42,7 @@ def test_an_interrupt_while_looking_for_rows_ends_the_search(monkeypatch: pytest
     problem, limits, model = tight_model(3, 14, 0.2)
     monkeypatch.setattr("poet_onnx.scheduling.ancestry.Ancestry.violated", interrupted)
     effort = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
-    outcome = solve(model, Incumbent(problem, limits, problem.base_joules, None), effort)
+    outcome = solve(model, Incumbent(problem, limits), effort)
     assert outcome.status == "interrupted"
 
 
@@ -57,7 +57,7 @@ def test_patience_with_assignments_that_make_no_plan_in_time_ends() -> None:
         (late, replace(hasty, patience_iterations=float("inf")), "optimal"),
         (limits, hasty, "optimal"),
     ):
-        incumbent = Incumbent(problem, limited, problem.base_joules, None)
+        incumbent = Incumbent(problem, limited)
         incumbent.offer(model, start)
         outcome = solve(model, incumbent, effort, start=start)
         assert outcome.status == status
@@ -76,7 +76,7 @@ def test_scip_can_be_stopped_before_its_search() -> None:
     scip, variables = _build(model, [cost * 1e4 / problem.base_joules for cost in model.cost], effort)
     scip.setPresolve(PY_SCIP_PARAMSETTING.OFF)
     base = problem.base_joules
-    incumbent = Incumbent(problem, limits, base, None)
+    incumbent = Incumbent(problem, limits)
     watcher = _Hasty(model, variables, 1e4 / base, incumbent, effort)
     scip.includeEventhdlr(watcher, "watcher", "")
     scip.optimize()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from poet_onnx.plan import Step
+from poet_onnx.plan import PlanClass, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.choices import solver_class
 from poet_onnx.scheduling.incumbent import Effort, Incumbent, seconds_until
@@ -55,14 +55,14 @@ SHARE_PER_RISE, SHARE_BETWEEN = 1 / 40, 1 / 8
 
 def attempt(
     incumbent: Incumbent, instance: Instance, limits: Limits, timing: Timing | None, effort: Effort
-) -> tuple[str, Formulation]:
+) -> tuple[str, PlanClass]:
     """Solve one model, and offer all it finds to the incumbent.
 
     Where rounding made the solver's answer exceed the budget, the memory rows are tightened by that little and the
     model is solved again; the bound is the first model's.
 
     Returns:
-        How the solver ended, and the model.
+        How the solver ended, and the class of the model's plans.
     """
     # Imported here, so that a plan can be carried out and a model inspected where no solver is installed.
     from poet_onnx.scheduling.solver import solve
@@ -72,20 +72,21 @@ def attempt(
     for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
         model = formulate(instance, limits.within(budget_bytes - tightened), timing)
         model.proves = model.proves and not tightened
+        covers = solver_class(model.candidates)
         without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
         if model.memory.fixed_bytes > budget_bytes - tightened:
-            return without, model
+            return without, covers
         start = _start(model, incumbent, SEARCH_SHARE * seconds_until(end))
-        if incumbent.steps is not None and time.monotonic() > end:
-            return "time_limit", model
+        if incumbent.plan is not None and time.monotonic() > end:
+            return "time_limit", covers
         outcome = solve(model, incumbent, effort.until(end), start=start)
         if outcome.status == "infeasible":
-            return without, model
+            return without, covers
         if model.proves:
-            incumbent.lift(outcome.bound_joules, solver_class(model.candidates))
+            incumbent.lift(outcome.bound_joules, covers)
         if outcome.x is None or model.ceilings().excess_bytes(model.exact(outcome.x)) <= tightened:
-            return outcome.status, model
-    return "time_limit", model
+            return outcome.status, covers
+    return "time_limit", covers
 
 
 def _start(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) -> list[float] | None:
@@ -102,25 +103,25 @@ def _start(model: Formulation, incumbent: Incumbent, time_limit_seconds: float) 
     return improved
 
 
-def solve_in_order(incumbent: Incumbent, instance: Instance, limits: Limits, effort: Effort) -> tuple[str, Formulation]:
+def solve_in_order(incumbent: Incumbent, instance: Instance, limits: Limits, effort: Effort) -> tuple[str, PlanClass]:
     """Offer plans within limits to the incumbent until one settles it, or time or ideas run out.
 
     Returns:
-        How it ended, "infeasible" if a relaxation has no solution; and the relaxation.
+        How it ended, "infeasible" if a relaxation has no solution; and the class of the relaxation's plans.
     """
     timing = relaxed_timing(instance, limits)
     stricter = None if timing is None else timing.stricter
     end = time.monotonic() + effort.time_limit_seconds
     patient = effort
     if stricter is not None:
-        share = TURN_SHARE if incumbent.steps is None else 1.0
+        share = TURN_SHARE if incumbent.plan is None else 1.0
         patient = replace(effort, patience_iterations=PATIENCE, time_limit_seconds=share * effort.time_limit_seconds)
-    status, relaxation = attempt(incumbent, instance, limits, timing, patient)
-    is_over = incumbent.steps is not None or time.monotonic() >= end
+    status, covers = attempt(incumbent, instance, limits, timing, patient)
+    is_over = incumbent.plan is not None or time.monotonic() >= end
     if stricter is None or status in ("infeasible", "interrupted") or is_over:
-        return status, relaxation
+        return status, covers
     status, _ = attempt(incumbent, instance, limits, stricter, effort.until(end))
-    return ("interrupted" if status == "interrupted" else "time_limit"), relaxation
+    return ("interrupted" if status == "interrupted" else "time_limit"), covers
 
 
 def start_from(model: Formulation, steps: Sequence[Step]) -> list[float] | None:

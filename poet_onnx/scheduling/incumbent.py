@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.plan import ALL_PLANS, Certificate, Plan, PlanClass, Prediction, Step, gaps
+from poet_onnx.plan import ALL_PLANS, Certificate, Plan, PlanClass, Step, gaps
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.model import Formulation
-from poet_onnx.scheduling.steps import steps_of_assignment
+from poet_onnx.scheduling.steps import PlacedPlan, steps_of_assignment
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap, spread_out
 
@@ -108,9 +108,7 @@ class Incumbent:
     """Keeps the cheapest plan offered that the simulator accepts, and the best bound.
 
     Attributes:
-        steps: of that plan, or None.
-        prediction: of that plan, or None.
-        joules: its energy as simulated, infinite without a plan.
+        plan: that plan, or None.
         bound: what is proven.
         fastest_seconds: of all plans offered, those included that miss the deadline.
         start: the steps to set out from: those of the plan, or of the fastest one that misses the deadline.
@@ -121,49 +119,47 @@ class Incumbent:
         self,
         problem: ScheduleProblem,
         limits: Limits,
-        base_joules: float,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[Progress], None] | None = None,
         begin: float | None = None,
     ) -> None:
-        self.steps: tuple[Step, ...] | None = None
-        self.prediction: Prediction | None = None
+        self.plan: PlacedPlan | None = None
         self.start: tuple[Step, ...] | None = None
-        self.joules = self.fastest_seconds = float("inf")
-        self.base_joules = base_joules
-        self.bound = Bound.base(base_joules)
+        self.fastest_seconds = math.inf
+        self.base_joules = problem.base_joules
+        self.bound = Bound.base(self.base_joules)
         self.refused: list[str] = []
         self._problem, self._limits = problem, limits
         self._progress = progress
         self._reported = time.monotonic()
         self._begin = self._reported if begin is None else begin
 
-    def offer(self, model: Formulation, x: Sequence[float]) -> bool:
-        """Take an assignment's plan if it is the cheapest so far; return whether it keeps budget and deadline."""
-        return self.offer_steps(steps_of_assignment(model, x))
+    @property
+    def joules(self) -> float:
+        """Return the energy of the plan as simulated, infinite without one."""
+        return math.inf if self.plan is None else self.plan.joules
 
-    def offer_steps(self, steps: tuple[Step, ...]) -> bool:
+    def offer(self, model: Formulation, x: Sequence[float]) -> None:
+        """Take an assignment's plan if it keeps the limits and is the cheapest so far."""
+        self.offer_steps(steps_of_assignment(model, x))
+
+    def offer_steps(self, steps: tuple[Step, ...]) -> None:
         """Take a plan, wherever its transfers stand, as `offer` does."""
         try:
-            steps, prediction = self._placed(steps)
+            self.take(self._placed(steps))
         except CheckFailedError as error:
             self.refused.append(str(error))
-            return False
-        return self.take(steps, prediction)
 
-    def take(self, steps: tuple[Step, ...], prediction: Prediction) -> bool:
-        """Take a plan whose transfers are placed and which the simulator has accepted, as `offer` does."""
-        if self.steps is None and prediction.seconds < self.fastest_seconds:
-            self.start = steps
-        self.fastest_seconds = min(self.fastest_seconds, prediction.seconds)
-        if prediction.seconds > self._limits.latest_seconds:
-            return False
-        if self.prediction is None or prediction.energy_joules < self.prediction.energy_joules:
-            self.start = self.steps = steps
-            self.prediction, self.joules = prediction, prediction.energy_joules
+    def take(self, plan: PlacedPlan) -> None:
+        """Take a plan that the simulator has accepted, as `offer` does."""
+        seconds = plan.prediction.seconds
+        if self.plan is None and seconds < self.fastest_seconds:
+            self.start = plan.steps
+        self.fastest_seconds = min(self.fastest_seconds, seconds)
+        if seconds <= self._limits.latest_seconds and plan.joules < self.joules:
+            self.plan, self.start = plan, plan.steps
             self.report()
-        return True
 
-    def _placed(self, steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], Prediction]:
+    def _placed(self, steps: tuple[Step, ...]) -> PlacedPlan:
         """Spread the transfers of a plan, thoroughly if the deadline is near."""
         timeless = self._limits.without_deadline()
         if self._problem.costs.asynchronous:
@@ -172,7 +168,7 @@ class Incumbent:
         if self._limits.latest_seconds < prediction.seconds < HOPELESS * self._limits.latest_seconds:
             steps = overlap(self._problem, self._limits, steps)
             prediction = simulate(self._problem, steps, timeless)
-        return steps, prediction
+        return PlacedPlan(steps, prediction)
 
     def lift(self, overhead_joules: float, covers: PlanClass) -> None:
         """Take note of a bound on the energy above the base of all plans of a class."""
@@ -185,15 +181,14 @@ class Incumbent:
         if self._progress is None:
             return
         self._reported = time.monotonic()
-        found = self.joules < float("inf")
-        gap = max(0.0, self.joules - self.bound.joules) / self.joules if found else float("inf")
+        gap = math.inf if self.plan is None else max(0.0, self.joules - self.bound.joules) / self.joules
         self._progress(Progress(self.joules, self.bound.joules, gap, self._reported - self._begin))
 
     def settles(self, effort: Effort) -> bool:
         """Return whether the plan is as close to the bound as was asked for, or none can be as cheap as a known one."""
         if self.bound.joules >= effort.known_joules:
             return True
-        if self.steps is None:
+        if self.plan is None:
             return False
         gap, overhead = self.joules - self.bound.joules, self.joules - self.base_joules
         return gap <= effort.gap * self.joules * (1 + 1e-9) and gap <= effort.overhead_gap * overhead * (1 + 1e-6)

@@ -28,7 +28,8 @@ from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance, file_order
 from poet_onnx.scheduling.order import Dependencies, Mover, memory_aware_order
-from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
+from poet_onnx.scheduling.quick_plan import quick_plan
+from poet_onnx.scheduling.steps import PlacedPlan
 
 MOST_WORK = 5_000_000
 """Intervals and nodes that a search may look at: one or two seconds, and the same on any machine."""
@@ -212,8 +213,8 @@ class OrderChoice:
     """
 
     order: tuple[str, ...]
-    plan: QuickPlan | None
-    baseline_plan: QuickPlan | None
+    plan: PlacedPlan | None
+    baseline_plan: PlacedPlan | None
     baseline_bound_joules: float = 0.0
     rival: tuple[str, ...] = ()
 

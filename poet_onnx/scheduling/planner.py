@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
-from poet_onnx.plan import ALL_PLANS, Plan, Prediction, Step
+from poet_onnx.plan import ALL_PLANS, Plan, Step
 from poet_onnx.plan.limits import UNLIMITED, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import solve_in_order
 from poet_onnx.scheduling.bound import least_overhead
-from poet_onnx.scheduling.choices import class_in_order, solver_class
+from poet_onnx.scheduling.choices import class_in_order
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.incumbent import (
     LEAST_SECONDS,
@@ -27,12 +27,11 @@ from poet_onnx.scheduling.incumbent import (
     overhead_gap_of,
 )
 from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
-from poet_onnx.scheduling.model import Formulation
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
-from poet_onnx.scheduling.steps import order_of, ordered_steps
+from poet_onnx.scheduling.steps import PlacedPlan, order_of, ordered_steps
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap
 
@@ -95,15 +94,6 @@ def schedule(
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A plan that keeps the limits: the order of its nodes, its steps with the transfers placed, its figures."""
-
-    order: tuple[str, ...]
-    steps: tuple[Step, ...]
-    prediction: Prediction
-
-
 @dataclass
 class _Run:
     """One search for a plan.
@@ -129,7 +119,7 @@ class _Run:
     known_baseline: Sequence[str] | None
     begin: float = field(default_factory=time.monotonic)
     end: float = field(init=False)
-    known: list[_Known] = field(default_factory=list)
+    known: list[PlacedPlan] = field(default_factory=list)
     least: float = 0.0
     relaxed: Plan | None = None
     ending: str = "feasible"
@@ -229,7 +219,7 @@ class _Run:
         known = self._cheapest_known()
         # What is cheaper by rounding alone would come with a worse bound.
         most = float("inf") if best is None else best.certificate.objective_joules * (1 - ROUNDING)
-        return self._plan_of(known) if known is not None and known.prediction.energy_joules < most else best
+        return self._plan_of(known) if known is not None and known.joules < most else best
 
     def _interrupted(self) -> Plan:
         """Return the best plan found on the way; go on with the interrupt if there is none."""
@@ -239,29 +229,29 @@ class _Run:
             raise KeyboardInterrupt
         return self._plan_of(best)
 
-    def _cheapest_known(self) -> _Known | None:
+    def _cheapest_known(self) -> PlacedPlan | None:
         """Return the plan found before, in whatever order, that spends least."""
-        return min(self.known, key=lambda known: known.prediction.energy_joules, default=None)
+        return min(self.known, key=lambda known: known.joules, default=None)
 
-    def _plan_of(self, known: _Known) -> Plan:
+    def _plan_of(self, known: PlacedPlan) -> Plan:
         """Return a plan, bounded by what no plan of any kind and any order stays below."""
         return self._plan(self._just_in_time(known.steps), Bound.base(self.problem.base_joules))
 
     def take(self, steps: tuple[Step, ...]) -> None:
         """Take a plan that was found before or on the way to an order, if it keeps the limits."""
-        incumbent = Incumbent(self.problem, self.limits, self.problem.base_joules, self.progress, self.begin)
+        incumbent = Incumbent(self.problem, self.limits, self.progress, self.begin)
         try:
             incumbent.offer_steps(steps)
         finally:  # an interrupt may come as it is told of
-            if incumbent.steps is not None and incumbent.prediction is not None:
-                self.known.append(_Known(order_of(steps), incumbent.steps, incumbent.prediction))
+            if incumbent.plan is not None:
+                self.known.append(incumbent.plan)
 
     def _incumbent(self, order: tuple[str, ...]) -> Incumbent:
         """Return what is known so far of an order; plans in others may be cheaper than its bound."""
-        incumbent = Incumbent(self.problem, self.limits, self.problem.base_joules, self.progress, self.begin)
+        incumbent = Incumbent(self.problem, self.limits, self.progress, self.begin)
         for known in self.known:
             if known.order == order:
-                incumbent.take(known.steps, known.prediction)
+                incumbent.take(known)
         if self.relaxed is not None and order_of(self.relaxed.steps) == order:
             certificate = self.relaxed.certificate
             incumbent.start = incumbent.start or self.relaxed.steps
@@ -283,21 +273,20 @@ class _Run:
         if limits.budget_bytes is None or unlimited.transient_peak_bytes <= limits.budget_bytes:
             return self._plan(steps, Bound.base(unlimited.energy_joules), is_needed=False)
         incumbent = self._incumbent(order)
-        self._bounded(incumbent, instance)
-        if incumbent.steps is None and self.ending == "interrupted":
+        try:
+            self._bounded(incumbent, instance)
+        except KeyboardInterrupt:
+            self.ending = "interrupted"
+        if incumbent.plan is None and self.ending == "interrupted":
             raise KeyboardInterrupt
-        if incumbent.steps is None:
+        if incumbent.plan is None:
             raise NothingFoundError(problem, limits, order, incumbent.fastest_seconds)
-        return self._plan(self._just_in_time(incumbent.steps), incumbent.bound)
+        return self._plan(self._just_in_time(incumbent.plan.steps), incumbent.bound)
 
     def _bounded(self, incumbent: Incumbent, instance: Instance) -> None:
         """Bound all that is allowed in an order, and solve where that does not settle it."""
         order = tuple(node.name for node in instance.nodes)
-        try:
-            least = self._offer_quickly(incumbent, order)
-        except KeyboardInterrupt:
-            self.ending = "interrupted"
-            return
+        least = self._offer_quickly(incumbent, order)
         wide = class_in_order(self.problem)
         if math.isinf(least):
             raise NoneExistsError(instance, self.limits, wide)
@@ -306,7 +295,7 @@ class _Run:
         effort = self.effort
         near = replace(effort, gap=NEAR * effort.gap, overhead_gap=NEAR * effort.overhead_gap)
         is_settled = incumbent.settles(near)
-        if not is_settled and incumbent.steps is not None and time.monotonic() > self.end:
+        if not is_settled and incumbent.plan is not None and time.monotonic() > self.end:
             self.ending = "time_limit"
         elif not is_settled:
             self._solve(incumbent, instance)
@@ -316,7 +305,7 @@ class _Run:
         liveness = Liveness(self.problem)
         profile, prices = liveness.profile(liveness.order_of(order)), Prices.of(liveness)
         # What keeps limits on transfers may be far from the best plan within them: it may come from tighter ones.
-        is_known = incumbent.steps is not None and self.relaxed is None
+        is_known = incumbent.plan is not None and self.relaxed is None
         quick = None if is_known else quick_plan(liveness, prices, profile, self.limits)
         if quick is not None:
             incumbent.offer_steps(quick.steps)
@@ -328,13 +317,9 @@ class _Run:
         """Offer plans to the incumbent until one settles it."""
         if instance.largest_node_bytes > self.limits.transient_bytes:
             raise NoneExistsError(instance, self.limits, ALL_PLANS)
-        model: Formulation | None
-        try:
-            status, model = solve_in_order(incumbent, instance, self.limits, self.effort.until(self.end))
-        except KeyboardInterrupt:
-            status, model = "interrupted", None
-        if status == "infeasible" and model is not None and incumbent.steps is None:
-            raise NoneExistsError(instance, self.limits, solver_class(model.candidates))
+        status, covers = solve_in_order(incumbent, instance, self.limits, self.effort.until(self.end))
+        if status == "infeasible" and incumbent.plan is None:
+            raise NoneExistsError(instance, self.limits, covers)
         if status in ("time_limit", "interrupted"):
             self.ending = status
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from poet_onnx.plan import Prediction, Step
+from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.eviction import Eviction, Prices, evict
 from poet_onnx.scheduling.liveness import Liveness, Profile
-from poet_onnx.scheduling.steps import steps_of_eviction
+from poet_onnx.scheduling.steps import PlacedPlan, steps_of_eviction
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap, spread_out
 
@@ -62,19 +61,7 @@ def _keep_checkpoints(plan: Eviction, segments: int) -> None:
         plan.rerun[: plan.count][(made <= end) & (end < first)] = math.inf
 
 
-@dataclass(frozen=True)
-class QuickPlan:
-    """Steps that keep to the budget, and the simulator's figures for them; they may miss the deadline."""
-
-    steps: tuple[Step, ...]
-    prediction: Prediction
-
-    def rank(self, limits: Limits) -> tuple[bool, float]:
-        """Return what is better when it is less: whether the plan is late, then its energy."""
-        return self.prediction.seconds > limits.latest_seconds, self.prediction.energy_joules
-
-
-def quick_plan(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> QuickPlan | None:
+def quick_plan(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> PlacedPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
     plans = [_corrected(liveness, prices, profile, limits, way) for way in (_evict, evict_in_segments)]
     found = [plan for plan in plans if plan is not None]
@@ -91,7 +78,7 @@ def _evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits)
     return eviction
 
 
-def _corrected(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits, way: _Way) -> QuickPlan | None:
+def _corrected(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits, way: _Way) -> PlacedPlan | None:
     budget = target = limits.transient_bytes
     for _ in range(MOST_CORRECTIONS):
         eviction = way(liveness, prices, profile, limits.within(target))
@@ -106,13 +93,13 @@ def _corrected(liveness: Liveness, prices: Prices, profile: Profile, limits: Lim
     return None
 
 
-def _placed(problem: ScheduleProblem, limits: Limits, steps: tuple[Step, ...]) -> QuickPlan:
+def _placed(problem: ScheduleProblem, limits: Limits, steps: tuple[Step, ...]) -> PlacedPlan:
     """Place transfers; thoroughly, which takes long, only where that could save energy or make the plan be in time."""
     timeless = limits.without_deadline()
     steps = spread_out(problem, limits, steps) if problem.costs.asynchronous else steps
-    plan = QuickPlan(steps, simulate(problem, steps, timeless))
+    plan = PlacedPlan(steps, simulate(problem, steps, timeless))
     late, _ = plan.rank(limits)
     if not plan.prediction.stall_seconds or not (late or problem.costs.idle_watts):
         return plan
     steps = overlap(problem, limits, steps)
-    return QuickPlan(steps, simulate(problem, steps, timeless))
+    return PlacedPlan(steps, simulate(problem, steps, timeless))

@@ -16,7 +16,8 @@ from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.quick_plan import QuickPlan, quick_plan
+from poet_onnx.scheduling.quick_plan import quick_plan
+from poet_onnx.scheduling.steps import PlacedPlan
 
 SEARCH_SECONDS = 20.0
 """Of the solver, for each model."""
@@ -127,7 +128,7 @@ def _quickly(instance: Instance, others: Limits, low_bytes: int, peak_bytes: int
     return works
 
 
-def _quick_plan(problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> QuickPlan | None:
+def _quick_plan(problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> PlacedPlan | None:
     """Return a quick plan of an order."""
     liveness = Liveness(problem)
     return quick_plan(liveness, Prices.of(liveness), liveness.profile(liveness.order_of(order)), limits)

@@ -202,7 +202,7 @@ class Watcher(Listener):
 
     def stop_if_in_vain(self) -> None:
         """Stop SCIP after the iterations of its patience with assignments that make no plan."""
-        is_in_vain = self.incumbent.steps is None and self.model.getNSols() > 0
+        is_in_vain = self.incumbent.plan is None and self.model.getNSols() > 0
         # SCIP counts them only once it has begun to search.
         is_searching = self.model.getStage() == PY_SCIP_STAGE.SOLVING
         if is_in_vain and is_searching and self.model.getNLPIterations() > self.effort.patience_iterations:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from poet_onnx.plan import Action, Step
+from poet_onnx.plan import Action, Prediction, Step
+from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction
 from poet_onnx.scheduling.model import Formulation, Restores
 
@@ -19,6 +20,28 @@ def ordered_steps(order: Sequence[str]) -> tuple[Step, ...]:
 def order_of(steps: Sequence[Step]) -> tuple[str, ...]:
     """Return the order in which the nodes run first."""
     return tuple(step.subject for step in steps if step.action is Action.COMPUTE and not step.copy)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPlan:
+    """Steps that keep to a budget, their transfers placed, and the simulator's figures; they may miss the deadline."""
+
+    steps: tuple[Step, ...]
+    prediction: Prediction
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return the order in which the nodes run first."""
+        return order_of(self.steps)
+
+    @property
+    def joules(self) -> float:
+        """Return the energy of the step."""
+        return self.prediction.energy_joules
+
+    def rank(self, limits: Limits) -> tuple[bool, float]:
+        """Return what is better when it is less: whether the plan is late, then its energy."""
+        return self.prediction.seconds > limits.latest_seconds, self.joules
 
 
 @dataclass
