@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from tight_models import tight_model
 
-from poet_onnx.scheduling.assignment import Assignment, Before
+from poet_onnx.scheduling.assignment import Assignment
 from poet_onnx.scheduling.memory_rows import Row
 from poet_onnx.scheduling.model import Restores
 
-NOTHING = Restores(frozenset(), frozenset())
+NOTHING = Restores()
 
 
 def _is_as_made_anew(assignment: Assignment) -> bool:
-    restores = Restores(frozenset(assignment.recomputed), frozenset(assignment.paged_in))
+    restores = Restores(assignment.recomputed, assignment.paged_in)
     anew = assignment.model.complete(restores)
     return assignment.x == anew and np.allclose(assignment.activity, assignment.ceilings.activity(anew), rtol=1e-12)
 
@@ -27,10 +27,11 @@ def test_a_changed_assignment_is_as_one_made_anew(seed: int) -> None:
     model.time.append(Row(dict.fromkeys(model.recompute.values(), 1.0), high=1.0))
     rng = random.Random(seed)
     assignment = Assignment(model, model.complete(NOTHING))
-    choices = [Restores(frozenset({key}), frozenset()) for key in model.recompute]
-    choices += [Restores(frozenset(), frozenset({key})) for key in model.page_in]
+    choices = [Restores(recomputed={key}) for key in model.recompute]
+    choices += [Restores(paged_in={key}) for key in model.page_in]
     for _ in range(40):
-        before = Before(set(assignment.recomputed), set(assignment.paged_in), {})
+        recomputed, paged_in = assignment.recomputed, assignment.paged_in
+        before: dict[int, float] = {}
         levels, activity = list(assignment.x), assignment.activity.copy()
         change = rng.choice(choices)
         is_there = change.recomputed <= assignment.recomputed and change.paged_in <= assignment.paged_in
@@ -38,7 +39,7 @@ def test_a_changed_assignment_is_as_one_made_anew(seed: int) -> None:
         assert _is_as_made_anew(assignment)
         assert assignment.saved(before) == pytest.approx(model.joules(levels) - model.joules(assignment.x), abs=1e-9)
         if rng.random() < 0.5:
-            assignment.take_back(before)
+            assignment.take_back(recomputed, paged_in, before)
             assert assignment.x == levels
             assert np.allclose(assignment.activity, activity, rtol=1e-12)
             assert _is_as_made_anew(assignment)

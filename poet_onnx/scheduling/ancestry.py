@@ -189,7 +189,7 @@ def _history(model: Formulation, value: int) -> _History:
         for index, event in enumerate(events)
         if (value, index) in model.page_in
     )
-    units = [(event.stage, candidates.slots[event.stage][event.own]) for event in events if event.own is not None]
+    units = [event.rerun for event in events if event.rerun is not None]
     recomputes = tuple((stage, model.recompute[stage, unit]) for stage, unit in units)
     inputs = [set(candidates.units[unit].inputs) for _, unit in units]
     common = tuple(sorted(set.intersection(*inputs))) if inputs else ()

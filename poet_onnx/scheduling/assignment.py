@@ -6,24 +6,21 @@ restores; only those of the few values concerned are set anew.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
 from poet_onnx.scheduling.model import Formulation, Restores
 
 
-@dataclass
-class Before:
-    """What a move has changed: restores as they were, and the former levels of variables."""
-
-    recomputed: set[tuple[int, int]]
-    paged_in: set[tuple[int, int]]
-    levels: dict[int, float]
-
-
 class Assignment:
-    """A schedule as the model sees it: restores, all variables, and how full every row is."""
+    """A schedule as the model sees it: restores, all variables, and how full every row is.
+
+    Attributes:
+        recomputed, paged_in: as in `Restores`; a change makes new sets.
+        x: levels of all variables.
+        activity: left-hand sides of `ceilings`.
+    """
 
     def __init__(self, model: Formulation, x: list[float]) -> None:
         self.model = model
@@ -31,11 +28,7 @@ class Assignment:
         restores = model.restores(x)
         self.recomputed = set(restores.recomputed)
         self.paged_in = set(restores.paged_in)
-        self.at = {
-            (value, event.stage): index
-            for value, events in model.candidates.events.items()
-            for index, event in enumerate(events)
-        }
+        self.at = model.candidates.at
         self.ceilings = model.ceilings()
         self.activity = self.ceilings.activity(self.x)
         self.costs = np.asarray(model.cost)
@@ -56,10 +49,7 @@ class Assignment:
 
     def own(self, value: int, index: int) -> tuple[int, int] | None:
         """Return stage and unit that recompute a value at one of its events, if any."""
-        event = self.model.candidates.events[value][index]
-        if event.own is None:
-            return None
-        return event.stage, self.model.candidates.slots[event.stage][event.own]
+        return self.model.candidates.events[value][index].rerun
 
     def next_use(self, value: int, index: int) -> int:
         """Return the first event, at or behind one that a value is retained into, that needs the value itself."""
@@ -76,8 +66,7 @@ class Assignment:
     def read_at(self, value: int, index: int) -> bool:
         """Return whether one of its events itself reads a value."""
         event = self.model.candidates.events[value][index]
-        slots = self.model.candidates.slots[event.stage]
-        return event.main or any((event.stage, slots[slot]) in self.recomputed for slot in event.readers)
+        return event.main or any(rerun in self.recomputed for rerun in event.reruns)
 
     def touched(self, restores: Restores) -> set[int]:
         """Return the values that restores read or make."""
@@ -91,12 +80,12 @@ class Assignment:
         """Return joules of all restores."""
         return float(self.costs @ np.asarray(self.x))
 
-    def saved(self, before: Before) -> float:
-        """Return joules saved by a move."""
-        return sum(self.model.cost[variable] * (level - self.x[variable]) for variable, level in before.levels.items())
+    def saved(self, before: Mapping[int, float]) -> float:
+        """Return joules saved by a move, given the former levels of what it has changed."""
+        return sum(self.model.cost[variable] * (level - self.x[variable]) for variable, level in before.items())
 
-    def put(self, added: Restores, dropped: Restores, before: Before) -> None:
-        """Change restores and all variables that follow from them, whatever the rows say."""
+    def put(self, added: Restores, dropped: Restores, before: dict[int, float]) -> None:
+        """Change restores and all variables that follow from them, whatever the rows say; note the former levels."""
         self.recomputed = (self.recomputed - dropped.recomputed) | added.recomputed
         self.paged_in = (self.paged_in - dropped.paged_in) | added.paged_in
         stage = self.stage(added if added.recomputed or added.paged_in else dropped)
@@ -104,13 +93,15 @@ class Assignment:
         touched |= self._prune(stage)
         levels = self._changes(touched, stage)
         for variable in levels:
-            before.levels.setdefault(variable, self.x[variable])
+            before.setdefault(variable, self.x[variable])
         self._set(levels)
 
-    def take_back(self, before: Before) -> None:
-        """Undo a move."""
-        self._set({variable: level for variable, level in before.levels.items() if level != self.x[variable]})
-        self.recomputed, self.paged_in = before.recomputed, before.paged_in
+    def take_back(
+        self, recomputed: set[tuple[int, int]], paged_in: set[tuple[int, int]], before: Mapping[int, float]
+    ) -> None:
+        """Undo a move, given what was before."""
+        self._set({variable: level for variable, level in before.items() if level != self.x[variable]})
+        self.recomputed, self.paged_in = recomputed, paged_in
 
     def _set(self, levels: dict[int, float]) -> None:
         """Give variables other levels."""
@@ -163,13 +154,10 @@ class Assignment:
         model = self.model
         following = model.retain.get((value, since + 1))
         wanted = following is not None and self.x[following] > 0.5
-        for index, retained, needed, _ in model.walk_back(value, self, since=since, wanted=wanted):
+        restores = Restores(self.recomputed, self.paged_in)
+        for index, here in model.levels(value, restores, since=since, wanted=wanted):
+            levels.update(here)
             kept = model.retain[value, index]
-            levels[kept] = float(retained)
-            for place, flag in enumerate(needed):
-                if (value, index, place) in model.needed:
-                    levels[model.needed[value, index, place]] = float(flag)
-            levels.update(model.fetches(value, index, self))
             if index < since and levels[kept] == self.x[kept]:
                 break  # as before, and so is all that comes before
         if (value, since) in model.page_in:

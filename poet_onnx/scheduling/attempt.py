@@ -141,8 +141,8 @@ def paged_start(model: Formulation) -> list[float] | None:
 
     What does not stay is paged in for each of its readers; without paging, it is made again.
     """
-    recomputed = frozenset() if model.page_in else frozenset(model.recompute)
-    for restores in (Restores(recomputed, frozenset(model.page_in)), Restores(frozenset(), frozenset())):
+    everything = Restores(paged_in=model.page_in.keys()) if model.page_in else Restores(model.recompute.keys())
+    for restores in (everything, Restores()):
         x = fitted(model, model.complete(model.useful(restores)))
         if x is not None:
             return x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from poet_onnx.plan import PlanClass
 from poet_onnx.plan.problem import ScheduleProblem
@@ -44,12 +45,16 @@ class Event:
         main: that node reads the value.
         readers: slots of the stage's recompute candidates that read it, ascending.
         own: slot of the candidate that makes it, or None.
+        reruns: (stage, unit) of each of the readers.
+        rerun: (stage, unit) of the candidate that makes it, or None.
     """
 
     stage: int
     main: bool
     readers: tuple[int, ...]
     own: int | None
+    reruns: tuple[tuple[int, int], ...]
+    rerun: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,13 @@ class Candidates:
     last_alive: dict[int, int]
     large_values: int
     hops: int
+
+    @cached_property
+    def at(self) -> dict[tuple[int, int], int]:
+        """Return the index of each value's event at each stage that has one."""
+        return {
+            (value, event.stage): index for value, events in self.events.items() for index, event in enumerate(events)
+        }
 
 
 def find_candidates(
@@ -274,10 +286,15 @@ def _events(
         last = max(uses | read_at.keys())
         stages = sorted(stage for stage in uses | read_at.keys() | own.get(value, {}).keys() if stage <= last)
         events[value] = tuple(
-            Event(stage, stage in uses, tuple(read_at.get(stage, ())), own.get(value, {}).get(stage))
+            _event(stage, slots[stage], stage in uses, read_at.get(stage, ()), own.get(value, {}).get(stage))
             for stage in stages
         )
     return events
+
+
+def _event(stage: int, slots: Sequence[int], main: bool, readers: Sequence[int], own: int | None) -> Event:
+    reruns = tuple((stage, slots[slot]) for slot in readers)
+    return Event(stage, main, tuple(readers), own, reruns, None if own is None else (stage, slots[own]))
 
 
 def class_in_order(problem: ScheduleProblem) -> PlanClass:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from poet_onnx.scheduling.assignment import Assignment, Before
+from poet_onnx.scheduling.assignment import Assignment
 from poet_onnx.scheduling.model import Formulation, Restores
 
 MOST_EJECTIONS = 6
@@ -78,7 +78,7 @@ class _Search(Assignment):
         self.cheapest = _cheapest_restores(model)
         self.changes, self.most_changes = 0, most_changes
 
-    def put(self, added: Restores, dropped: Restores, before: Before) -> None:
+    def put(self, added: Restores, dropped: Restores, before: dict[int, float]) -> None:
         """Change restores, and count that."""
         self.changes += 1
         super().put(added, dropped, before)
@@ -89,7 +89,6 @@ class _Search(Assignment):
 
     def fit(self) -> bool:
         """Send values out of RAM until every row of memory holds; return whether it does."""
-        before = Before(set(), set(), {})
         for _ in range(MOST_EVICTIONS):
             excess = self.activity - self.ceilings.limit
             row = int(np.argmax(excess)) if len(excess) else 0
@@ -98,7 +97,7 @@ class _Search(Assignment):
             ejection = self._ejection(row, float(excess[row]), set())
             if ejection is None:
                 return False
-            self.put(ejection, Restores(frozenset(), frozenset()), before)
+            self.put(ejection, Restores(), {})
         return False
 
     def descend(self, deadline: float) -> bool:
@@ -123,15 +122,14 @@ class _Search(Assignment):
 
     def _shake_at(self, row: int, rng: random.Random) -> bool:
         """Send values out of RAM at a memory row, try the moves of all that is away there; return whether it helped."""
-        before = (self.x[:], self.activity.copy(), set(self.recomputed), set(self.paged_in))
+        before = self.x[:], self.activity.copy(), self.recomputed, self.paged_in
         cost = self.cost()
         there = [variable for variable in self.ceilings.spanning(row) if self.x[variable] > 0.5]
         waiting = [self.retained[variable] for variable in there if variable in self.retained]
-        journal = Before(set(), set(), {})
         for value, index in rng.sample(waiting, min(len(waiting), rng.randint(1, 4))):
             restore = self._restore(value, self.next_use(value, index))
             if restore is not None:
-                self.put(restore, Restores(frozenset(), frozenset()), journal)
+                self.put(restore, Restores(), {})
         if not (self.activity > self.ceilings.limit).any():
             away = self._away(row)
             away.sort(key=lambda key: (-self._price(*key) * rng.uniform(0.5, 1.0), key))
@@ -168,20 +166,19 @@ class _Search(Assignment):
     def _moves(self, value: int, index: int) -> Iterator[tuple[Restores, Restores]]:
         """Yield (restores to add, restores to drop) that end the value's absence in another way."""
         own = self.own(value, index)
-        nothing = Restores(frozenset(), frozenset())
         if (value, index) in self.paged_in:
-            paged = Restores(frozenset(), frozenset({(value, index)}))
-            yield nothing, paged
+            paged = Restores(paged_in={(value, index)})
+            yield Restores(), paged
             if own is not None:
                 for thrifty in (True, False):
                     chain = self._chain(own, thrifty)
                     if chain is not None:
                         yield chain, paged
         elif own is not None:
-            remade = Restores(frozenset({own}), frozenset())
-            yield nothing, remade
+            remade = Restores(recomputed={own})
+            yield Restores(), remade
             if (value, index) in self.model.page_in:
-                yield Restores(frozenset(), frozenset({(value, index)})), remade
+                yield Restores(paged_in={(value, index)}), remade
 
     def _chain(self, own: tuple[int, int], thrifty: bool) -> Restores | None:
         """Return what recomputes a unit: its inputs are kept in RAM until then, or restored in the cheaper way.
@@ -211,11 +208,12 @@ class _Search(Assignment):
                     paged_in.add((value, index))
             if len(recomputed) > LONGEST_CHAIN:
                 return None
-        return Restores(frozenset(recomputed), frozenset(paged_in))
+        return Restores(recomputed, paged_in)
 
     def _try(self, added: Restores, dropped: Restores) -> bool:
         """Make a move if the result is cheaper and feasible, values in its way being ejected from RAM."""
-        before = Before(set(self.recomputed), set(self.paged_in), {})
+        recomputed, paged_in = self.recomputed, self.paged_in
+        before: dict[int, float] = {}
         busy = self.touched(added) | self.touched(dropped)
         self.put(added, dropped, before)
         for _ in range(MOST_EJECTIONS + 1):
@@ -229,8 +227,8 @@ class _Search(Assignment):
             if ejection is None:
                 break
             busy |= self.touched(ejection)
-            self.put(ejection, Restores(frozenset(), frozenset()), before)
-        self.take_back(before)
+            self.put(ejection, Restores(), before)
+        self.take_back(recomputed, paged_in, before)
         return False
 
     def _ejection(self, row: int, excess_bytes: float, busy: set[int]) -> Restores | None:
@@ -253,7 +251,7 @@ class _Search(Assignment):
 
     def _restore(self, value: int, index: int) -> Restores | None:
         """Return the cheapest way to restore a value at one of its events, if there is one."""
-        page = Restores(frozenset(), frozenset({(value, index)})) if (value, index) in self.model.page_in else None
+        page = Restores(paged_in={(value, index)}) if (value, index) in self.model.page_in else None
         own = self.own(value, index)
         if own is None:
             return page

@@ -241,10 +241,10 @@ def memory_rows(model: Formulation) -> MemoryRows:
     always = _always_bytes(candidates, candidates.large_values if model.page_out else 0)
     builder = MemoryBuilder(model.limits.transient_bytes)
     at: list[list[tuple[int, int]]] = [[] for _ in instance.nodes]
-    for value, events in candidates.events.items():
+    for value in candidates.events:
         _wait(model, builder, value)
-        for index, event in enumerate(events):
-            at[event.stage].append((value, index))
+    for (value, stage), index in candidates.at.items():
+        at[stage].append((value, index))
     for stage, here in enumerate(at):
         builder.begin_stage()
         before, during = always[stage]
@@ -308,7 +308,7 @@ def _present(model: Formulation, value: int, index: int, slot: int) -> list[tupl
     """Return variables, each with its sign, whose sum is 1 while a value is in RAM at a slot of one of its events."""
     event = model.candidates.events[value][index]
     arrived = [(model.retain[value, index], 1)]
-    own = model.own(event.stage, event)
+    own = model.own(event)
     following = model.retain.get((value, index + 1))
     fetchable = (value, index, 0) in model.fetched
     fetched = [model.fetched[value, index, place] for place in _places_by(model, value, index, slot)]

@@ -30,25 +30,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.choices import Candidates, Event, find_candidates
 from poet_onnx.scheduling.limit_rows import Timing, add_limit_rows
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.memory_rows import Ceilings, MemoryRows, Row, memory_rows
-
-
-class Restored(Protocol):
-    """What tells which restores there are: `Restores`, or what changes them."""
-
-    @property
-    def recomputed(self) -> AbstractSet[tuple[int, int]]:
-        """Return (stage, unit) pairs."""
-
-    @property
-    def paged_in(self) -> AbstractSet[tuple[int, int]]:
-        """Return (value, index of its event) pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +47,8 @@ class Restores:
         paged_in: (value, index of its event) pairs.
     """
 
-    recomputed: frozenset[tuple[int, int]]
-    paged_in: frozenset[tuple[int, int]]
+    recomputed: AbstractSet[tuple[int, int]] = frozenset()
+    paged_in: AbstractSet[tuple[int, int]] = frozenset()
 
 
 @dataclass
@@ -106,9 +93,9 @@ class Formulation:
         """Add the row that one variable is at least another, less its excuses."""
         self.rows.append(Row({required: 1.0, by: -1.0, **dict.fromkeys(unless, 1.0)}, low=0.0))
 
-    def own(self, stage: int, event: Event) -> int | None:
+    def own(self, event: Event) -> int | None:
         """Return the variable that recomputes a value at one of its events, if any."""
-        return None if event.own is None else self.recompute[stage, self.candidates.slots[stage][event.own]]
+        return None if event.rerun is None else self.recompute[event.rerun]
 
     def complete(self, restores: Restores) -> list[float]:
         """Return values for all variables, given which units are recomputed where and which page-ins happen.
@@ -122,14 +109,22 @@ class Formulation:
             x[self.page_in[key]] = 1.0
             x[self.page_out[key[0]]] = 1.0
         for value in self.candidates.events:
-            for index, retained, needed, _ in self.walk_back(value, restores):
-                x[self.retain[value, index]] = float(retained)
-                for place, flag in enumerate(needed):
-                    if (value, index, place) in self.needed:
-                        x[self.needed[value, index, place]] = float(flag)
-                for variable, level in self.fetches(value, index, restores):
+            for _, levels in self.levels(value, restores):
+                for variable, level in levels.items():
                     x[variable] = level
         return x
+
+    def levels(
+        self, value: int, restores: Restores, *, since: int | None = None, wanted: bool = False
+    ) -> Iterator[tuple[int, dict[int, float]]]:
+        """Yield the levels of what follows from restores at a value's events; see `walk_back`."""
+        for index, retained, needed, _ in self.walk_back(value, restores, since=since, wanted=wanted):
+            levels = {self.retain[value, index]: float(retained)}
+            for place, flag in enumerate(needed):
+                if (value, index, place) in self.needed:
+                    levels[self.needed[value, index, place]] = float(flag)
+            levels.update(self._fetches(value, index, restores))
+            yield index, levels
 
     def exact(self, x: Sequence[float]) -> list[float]:
         """Return a solver's assignment with whole numbers: what it decides, and all that follows."""
@@ -151,8 +146,8 @@ class Formulation:
             for value, events in self.candidates.events.items():
                 for index, _, _, used in self.walk_back(value, restores):
                     event = events[index]
-                    if used and event.own is not None:
-                        recomputed.add((event.stage, self.candidates.slots[event.stage][event.own]))
+                    if used and event.rerun is not None:
+                        recomputed.add(event.rerun)
                     if used:
                         paged_in.add((value, index))
             kept = Restores(restores.recomputed & recomputed, restores.paged_in & paged_in)
@@ -161,7 +156,7 @@ class Formulation:
             restores = kept
 
     def walk_back(
-        self, value: int, restores: Restored, *, since: int | None = None, wanted: bool = False
+        self, value: int, restores: Restores, *, since: int | None = None, wanted: bool = False
     ) -> Iterator[tuple[int, bool, list[bool], bool]]:
         """Yield, from a value's last event to its first: index, retained into it, needed from each reader on, used.
 
@@ -174,28 +169,25 @@ class Formulation:
         events = self.candidates.events[value]
         for index in range(len(events) - 1 if since is None else since, -1, -1):
             event = events[index]
-            slots = self.candidates.slots[event.stage]
             needed: list[bool] = []
             later = wanted
-            for slot in reversed(event.readers):
-                later = later or (event.stage, slots[slot]) in restores.recomputed
+            for rerun in reversed(event.reruns):
+                later = later or rerun in restores.recomputed
                 needed.insert(0, later)
-            remade = event.own is not None and (event.stage, slots[event.own]) in restores.recomputed
+            remade = event.rerun in restores.recomputed
             used = event.main or wanted or later
             if remade and needed:
                 needed[0] = True
             wanted = used and not remade and (value, index) not in restores.paged_in
             yield index, wanted, needed, used
 
-    def fetches(self, value: int, index: int, restores: Restored) -> Iterator[tuple[int, float]]:
+    def _fetches(self, value: int, index: int, restores: Restores) -> Iterator[tuple[int, float]]:
         """Yield the variables that say by which reader a value is paged in at one of its events, and their levels."""
         if (value, index, 0) not in self.fetched:
             return
-        event = self.candidates.events[value][index]
-        slots = self.candidates.slots[event.stage]
         there = False
-        for place, slot in enumerate(event.readers):
-            there = there or (event.stage, slots[slot]) in restores.recomputed
+        for place, rerun in enumerate(self.candidates.events[value][index].reruns):
+            there = there or rerun in restores.recomputed
             yield self.fetched[value, index, place], float(there and (value, index) in restores.paged_in)
 
     def restores(self, x: Sequence[float]) -> Restores:
@@ -286,14 +278,13 @@ def _add_restore_rows(model: Formulation) -> None:
             if (value, index) in model.page_in:
                 restore[model.page_in[value, index]] = 1.0
                 model.rows.append(Row({model.page_in[value, index]: 1.0, model.page_out[value]: -1.0}, high=0.0))
-            own = model.own(event.stage, event)
+            own = model.own(event)
             if own is not None:
                 restore[own] = 1.0
             if event.main:
                 model.rows.append(Row(restore, low=1.0, high=1.0))
                 continue
-            slots = candidates.slots[event.stage]
-            readers = [model.recompute[event.stage, slots[slot]] for slot in event.readers]
+            readers = [model.recompute[rerun] for rerun in event.reruns]
             for reader in readers:
                 model.rows.append(Row({**restore, reader: -1.0}, low=0.0))
             following = model.retain.get((value, index + 1))
@@ -316,14 +307,12 @@ def _add_fetch_rows(model: Formulation) -> None:
         event = candidates.events[value][index]
         if not _comes_late(event):
             continue
-        slots = candidates.slots[event.stage]
         needed = [model.needed.get((value, index, place)) for place in range(len(event.readers))]
         behind = [*needed[1:], model.retain.get((value, index + 1))]
         before: int | None = None
-        for place, (slot, later) in enumerate(zip(event.readers, behind, strict=True)):
+        for place, (rerun, later) in enumerate(zip(event.reruns, behind, strict=True)):
             here = model.fetched[value, index, place] = model.variable(binary=False)
-            reader = model.recompute[event.stage, slots[slot]]
-            model.rows.append(Row({here: 1.0, page_in: -1.0, reader: -1.0}, low=-1.0))
+            model.rows.append(Row({here: 1.0, page_in: -1.0, model.recompute[rerun]: -1.0}, low=-1.0))
             if before is not None:
                 model.require(here, before)
             if not event.main:

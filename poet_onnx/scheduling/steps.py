@@ -163,9 +163,6 @@ def restores_of(model: Formulation, steps: Sequence[Step]) -> Restores:
     candidates = model.candidates
     position = {node.name: number for number, node in enumerate(candidates.instance.nodes)}
     number = {name: value for value, name in enumerate(candidates.instance.values)}
-    at = {
-        (value, event.stage): index for value, events in candidates.events.items() for index, event in enumerate(events)
-    }
     recomputed: set[tuple[int, int]] = set()
     paged_in: set[tuple[int, int]] = set()
     stage = 0
@@ -178,11 +175,15 @@ def restores_of(model: Formulation, steps: Sequence[Step]) -> Restores:
         elif step.action is Action.COMPUTE:
             stage += 1
         for value in values:
-            index = at.get((value, stage))
-            slot = None if index is None else candidates.events[value][index].own
-            if step.copy and slot is not None:
-                recomputed.add((stage, candidates.slots[stage][slot]))
+            index = candidates.at.get((value, stage))
+            rerun = None if index is None else candidates.events[value][index].rerun
+            if step.copy and rerun is not None:
+                recomputed.add(rerun)
             elif index is not None and (value, index) in model.page_in:
                 paged_in.add((value, index))
-    made = {(value, at.get((value, stage))) for stage, unit in recomputed for value in candidates.units[unit].outputs}
-    return model.useful(Restores(frozenset(recomputed), frozenset(paged_in - made)))
+    made = {
+        (value, candidates.at.get((value, stage)))
+        for stage, unit in recomputed
+        for value in candidates.units[unit].outputs
+    }
+    return model.useful(Restores(recomputed, paged_in - made))
