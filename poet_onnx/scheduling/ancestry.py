@@ -54,73 +54,51 @@ class _History:
     inputs: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class _Read:
-    """A read that rows may bind: by the node of a stage, of a value that may be recomputed since its last read."""
-
-    value: int
-    stage: int
-    last: int
-    retained: int
-
-
-@dataclass(frozen=True)
-class _Sources:
-    """What there is of a value within windows that end with some stage: the left side of (7), by their first stage.
-
-    Attributes:
-        level: the sum; of no meaning for windows that begin before the value is made, which no row is about.
-        input: the value that is looked at instead of recomputes, -1 for none.
-    """
-
-    level: _Levels
-    input: npt.NDArray[np.int64]
-
-
 class Ancestry:
     """The rows (7) of a model."""
 
     def __init__(self, model: Formulation) -> None:
         """Note what may restore each value that is not in RAM all its life."""
         self._histories = {value: _history(model, value) for value in model.candidates.events}
-        reads = sorted(_reads(model), key=lambda read: read.stage)
-        self._reads = [read for read in reads if self._histories[read.value].recomputes]
+        reads = (read for read in _reads(model) if self._histories[read[1]].recomputes)
+        self._reads = sorted(reads, key=lambda read: read[0])
 
-    def violated(self, x: Sequence[float], *, most: int = MOST_ROWS) -> list[Row]:
-        """Return the rows that a solution of the relaxation violates most, at most one for each read of a value.
-
-        Args:
-            x: levels of all variables of the model.
-            most: rows to return.
-        """
+    def violated(self, x: Sequence[float]) -> list[Row]:
+        """Return the rows that a solution of the relaxation violates most, at most one for each read of a value."""
         relaxed = _Relaxed(self._histories, x)
         found: list[tuple[float, Row]] = []
-        for read in self._reads:
-            if x[read.retained] < 1.0 - LEAST_VIOLATION:
-                found.extend(relaxed.violated(read))
-        found.sort(key=lambda pair: -pair[0])
-        return [row for _, row in found[:most]]
+        for stage, value, last, retained in self._reads:
+            if x[retained] < 1.0 - LEAST_VIOLATION:
+                level, begin = relaxed.least(value, last + 1, stage)
+                if level < 1.0 - LEAST_VIOLATION:
+                    found.append((level, Row(relaxed.terms(value, begin), low=1.0)))
+        found.sort(key=lambda pair: pair[0])
+        return [row for _, row in found[:MOST_ROWS]]
 
 
 class _Relaxed:
-    """A solution of the relaxation, and what it makes of each value's history."""
+    """A solution of the relaxation, and what it makes of each value's history.
+
+    Of a value, sources are the left side of (7) in windows that end with the present stage, by their first stage, and
+    the input that is looked at instead of recomputes, -1 for none. No row is about windows that begin before the value
+    is made.
+    """
 
     def __init__(self, histories: dict[int, _History], x: Sequence[float]) -> None:
         self._histories = histories
         self._x = np.append(np.asarray(x, dtype=np.float64), 0.0)  # what -1 stands for
         self._stage = -1
-        self._sources: dict[int, _Sources] = {}
+        self._sources: dict[int, tuple[_Levels, npt.NDArray[np.int64]]] = {}
 
-    def violated(self, read: _Read) -> Iterator[tuple[float, Row]]:
-        """Yield the row of a read that is violated most, and by how much, if any is violated enough."""
-        if read.stage != self._stage:
-            self._stage, self._sources = read.stage, {}
-        for value in sorted(self._ancestors(read.value), key=lambda value: self._histories[value].producer):
-            self._sources[value] = self._summed(value)
-        levels = self._sources[read.value].level[read.last + 1 :]
-        begin = int(np.argmin(levels))
-        if levels[begin] < 1.0 - LEAST_VIOLATION:
-            yield 1.0 - float(levels[begin]), Row(self._terms(read.value, read.last + 1 + begin), low=1.0)
+    def least(self, value: int, first: int, stage: int) -> tuple[float, int]:
+        """Return the least left side for a value in windows up to a stage from another one on, and where it begins."""
+        if stage != self._stage:
+            self._stage, self._sources = stage, {}
+        for ancestor in sorted(self._ancestors(value), key=lambda value: self._histories[value].producer):
+            self._sources[ancestor] = self._summed(ancestor)
+        levels, _ = self._sources[value]
+        begin = first + int(np.argmin(levels[first:]))
+        return float(levels[begin]), begin
 
     def _ancestors(self, value: int) -> set[int]:
         """Return the values, among them one that is read, of whose sources nothing is known up to the present stage."""
@@ -136,18 +114,17 @@ class _Relaxed:
                 stack.extend(history.inputs)
         return found
 
-    def _summed(self, value: int) -> _Sources:
-        """Return what there is of a value within windows that end with the present stage, its inputs being known."""
+    def _summed(self, value: int) -> tuple[_Levels, npt.NDArray[np.int64]]:
+        """Return the sources of a value, those of its inputs being known."""
         count = self._stage + 1
         history, chosen = self._histories[value], np.full(count, -1)
         made = self._since(history.recomputes)
         for source in history.inputs:
             if source in self._sources:  # the others are in RAM all their life, or make no difference
-                level = self._sources[source].level
+                level, _ = self._sources[source]
                 is_less = level < made - 1e-9
                 made, chosen = np.where(is_less, level, made), np.where(is_less, source, chosen)
-        level = self._x[history.retained[:count]] + self._since(history.page_ins) + made
-        return _Sources(level, chosen)
+        return self._x[history.retained[:count]] + self._since(history.page_ins) + made, chosen
 
     def _since(self, restores: tuple[tuple[int, int], ...]) -> _Levels:
         """Return the sum of restores from each stage on, up to the present one."""
@@ -157,21 +134,18 @@ class _Relaxed:
                 levels[stage] += self._x[variable]
         return np.cumsum(levels[::-1])[::-1]
 
-    def _terms(self, value: int, begin: int) -> dict[int, float]:
+    def terms(self, value: int, begin: int) -> dict[int, float]:
         """Return the terms of the row for a value and the window from a stage to the present one."""
-        variables: list[int] = []
-        while True:
-            history, source = self._histories[value], int(self._sources[value].input[begin])
-            if history.retained[begin] >= 0:
-                variables.append(int(history.retained[begin]))
-            restores = history.page_ins if source >= 0 else (*history.page_ins, *history.recomputes)
-            variables.extend(variable for stage, variable in restores if begin <= stage <= self._stage)
-            if source < 0:
-                break
-            value = source
         terms: dict[int, float] = {}
-        for variable in variables:
-            terms[variable] = terms.get(variable, 0.0) + 1.0
+        while value >= 0:
+            history, source = self._histories[value], int(self._sources[value][1][begin])
+            restores = history.page_ins if source >= 0 else (*history.page_ins, *history.recomputes)
+            variables = [variable for stage, variable in restores if begin <= stage <= self._stage]
+            if history.retained[begin] >= 0:
+                variables.insert(0, int(history.retained[begin]))
+            for variable in variables:
+                terms[variable] = terms.get(variable, 0.0) + 1.0
+            value = source
         return terms
 
 
@@ -180,27 +154,25 @@ def _history(model: Formulation, value: int) -> _History:
     candidates = model.candidates
     events = candidates.events[value]
     retained = np.full(len(candidates.instance.nodes), -1)
+    page_ins = []
     begin = 0
     for index, event in enumerate(events):
         retained[begin : event.stage + 1] = model.retain[value, index]
         begin = event.stage + 1
-    page_ins = tuple(
-        (event.stage, model.page_in[value, index])
-        for index, event in enumerate(events)
-        if (value, index) in model.page_in
-    )
+        if (value, index) in model.page_in:
+            page_ins.append((event.stage, model.page_in[value, index]))
     units = [event.rerun for event in events if event.rerun is not None]
     recomputes = tuple((stage, model.recompute[stage, unit]) for stage, unit in units)
     inputs = [set(candidates.units[unit].inputs) for _, unit in units]
     common = tuple(sorted(set.intersection(*inputs))) if inputs else ()
-    return _History(candidates.instance.producer[value], retained, page_ins, recomputes, common)
+    return _History(candidates.instance.producer[value], retained, tuple(page_ins), recomputes, common)
 
 
-def _reads(model: Formulation) -> Iterator[_Read]:
-    """Yield the reads of managed values by the nodes of stages."""
+def _reads(model: Formulation) -> Iterator[tuple[int, int, int, int]]:
+    """Yield stage, value, stage of the last read and variable that retains it, of what nodes of stages read."""
     for value, events in model.candidates.events.items():
         last = model.candidates.instance.producer[value]
         for index, event in enumerate(events):
             if event.main:
-                yield _Read(value, event.stage, last, model.retain[value, index])
+                yield event.stage, value, last, model.retain[value, index]
                 last = event.stage
