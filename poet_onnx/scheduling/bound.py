@@ -61,87 +61,68 @@ def least_overhead(liveness: Liveness, prices: Prices, profile: Profile, limits:
     rows = _Rows(liveness, prices, profile, limits.transient_bytes)
     needs = rows.needs()
     prices_of = {interval: rows.prices_of(interval) for _, terms in needs for interval in terms}
-    largest = max((price for pair in prices_of.values() for price in pair if price < math.inf), default=0.0)
-    if any(
-        sum(size for interval, size in terms.items() if min(prices_of[interval]) < math.inf) < need
-        for need, terms in needs
-    ):
-        return math.inf
-    if largest <= 0:
-        return 0.0
-    relaxation = _Relaxation(rows, largest)
-    for interval, (page, rerun) in prices_of.items():
-        relaxation.add_interval(interval, page, rerun)
-    relaxation.limit_transfers(limits)
     for need, terms in needs:
-        relaxation.add_need(need, terms)
-    return relaxation.solve()
-
-
-class _Relaxation:
-    """The integer program: variables by number, those of each interval that say where its value is elsewhere."""
-
-    def __init__(self, rows: _Rows, largest: float) -> None:
-        # Imported here, so that an order can be inspected where no solver is installed.
-        from pyscipopt import Model
-
-        self.rows, self.largest = rows, largest
-        self.scip = Model("relaxation")
-        self.scip.hideOutput()
-        self.variables: list[Variable] = []
-        self.away: dict[int, list[int]] = {}
-        self.stored: dict[int, int] = {}
-        self.page_ins: dict[int, int] = {}
-
-    def _variable(self, joules: float) -> int:
-        self.variables.append(self.scip.addVar(vtype="B", obj=joules * SCALE / self.largest))
-        return len(self.variables) - 1
-
-    def add_interval(self, interval: int, page: float, rerun: float) -> None:
-        """Let an interval's value be elsewhere at prices in joules, infinite where it may not."""
-        value = int(self.rows.profile.intervals.value[interval])
-        away = self.away[interval] = []
-        if rerun < math.inf:
-            away.append(self._variable(rerun))
-        if page < math.inf:
-            if value not in self.stored:
-                self.stored[value] = self._variable(float(self.rows.prices.page_out[value]))
-            away.append(self._variable(page))
-            self.page_ins[away[-1]] = int(self.rows.liveness.sizes[value])
-            self.scip.addCons(self.variables[away[-1]] <= self.variables[self.stored[value]])
-        if len(away) == 2:
-            self.scip.addCons(self.variables[away[0]] + self.variables[away[1]] <= 1)
-
-    def limit_transfers(self, limits: Limits) -> None:
-        """Add the rows of what a step may move."""
-        from pyscipopt import quicksum
-
-        page_outs = {number: int(self.rows.liveness.sizes[value]) for value, number in self.stored.items()}
-        for row in transfer_rows(limits, page_outs, self.page_ins):
-            moved = quicksum(size * self.variables[number] for number, size in row.terms.items())
-            self.scip.addCons(moved <= row.high)
-
-    def add_need(self, need: int, terms: dict[int, int]) -> None:
-        """Ask that so many bytes are elsewhere, of what intervals can free."""
-        factors = [
-            (self.variables[number], size / need) for interval, size in terms.items() for number in self.away[interval]
-        ]
-        # A sum of all terms would take PySCIPOpt several times as long to make.
-        row = self.scip.addCons(factors[0][1] * factors[0][0] >= 1.0)
-        for variable, factor in factors[1:]:
-            self.scip.addCoefLinear(row, variable, factor)
-
-    def solve(self) -> float:
-        """Return a lower bound in joules; infinite where nothing does."""
-        from poet_onnx.scheduling.solver import optimize
-
-        self.scip.setParam("limits/nodes", MOST_NODES)
-        self.scip.setParam("limits/time", RELAXATION_SECONDS)
-        if optimize(self.scip):
-            raise KeyboardInterrupt
-        if self.scip.getStatus() == "infeasible":
+        if sum(size for interval, size in terms.items() if min(prices_of[interval]) < math.inf) < need:
             return math.inf
-        return max(0.0, float(self.scip.getDualbound())) * self.largest / SCALE
+    largest = max((price for pair in prices_of.values() for price in pair if price < math.inf), default=0.0)
+    return _solved(rows, needs, prices_of, limits, SCALE / largest) if largest > 0 else 0.0
+
+
+def _solved(
+    rows: _Rows, needs: list[_Need], prices_of: dict[int, tuple[float, float]], limits: Limits, scale: float
+) -> float:
+    """Return a lower bound in joules of the integer program, infinite where it has no solution.
+
+    Args:
+        rows: of an order.
+        needs: what must be elsewhere.
+        prices_of: of each interval, in joules, infinite where it may not be elsewhere.
+        limits: on what a step may move.
+        scale: what a joule is in the units that SCIP sees.
+    """
+    # Imported here, so that an order can be inspected where no solver is installed.
+    from pyscipopt import Model, quicksum
+
+    from poet_onnx.scheduling.solver import optimize
+
+    scip = Model("relaxation")
+    scip.hideOutput()
+    variables: list[Variable] = []
+
+    def variable(joules: float) -> int:
+        variables.append(scip.addVar(vtype="B", obj=joules * scale))
+        return len(variables) - 1
+
+    away: dict[int, list[int]] = {}
+    stored: dict[int, int] = {}
+    page_ins: dict[int, int] = {}
+    sizes = rows.liveness.sizes
+    for interval, (page, rerun) in prices_of.items():
+        value = int(rows.profile.intervals.value[interval])
+        away[interval] = [variable(rerun)] if rerun < math.inf else []
+        if page < math.inf:
+            if value not in stored:
+                stored[value] = variable(float(rows.prices.page_out[value]))
+            paged = variable(page)
+            page_ins[paged] = int(sizes[value])
+            away[interval].append(paged)
+            scip.addCons(variables[paged] <= variables[stored[value]])
+        if len(away[interval]) == 2:
+            scip.addCons(quicksum(variables[number] for number in away[interval]) <= 1)
+    page_outs = {number: int(sizes[value]) for value, number in stored.items()}
+    for row in transfer_rows(limits, page_outs, page_ins):
+        scip.addCons(quicksum(size * variables[number] for number, size in row.terms.items()) <= row.high)
+    for need, terms in needs:
+        factors = [(variables[number], size / need) for interval, size in terms.items() for number in away[interval]]
+        # A sum of all terms would take PySCIPOpt several times as long to make.
+        bytes_elsewhere = scip.addCons(factors[0][1] * factors[0][0] >= 1.0)
+        for term, factor in factors[1:]:
+            scip.addCoefLinear(bytes_elsewhere, term, factor)
+    scip.setParam("limits/nodes", MOST_NODES)
+    scip.setParam("limits/time", RELAXATION_SECONDS)
+    if optimize(scip):
+        raise KeyboardInterrupt
+    return math.inf if scip.getStatus() == "infeasible" else max(0.0, float(scip.getDualbound())) / scale
 
 
 class _Rows:
