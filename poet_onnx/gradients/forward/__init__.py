@@ -13,6 +13,7 @@ from poet_onnx.gradients.forward.recurrent import expand_recurrent
 from poet_onnx.gradients.forward.saved import save_for_gradients, save_lengths
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.gradients.registry import gradient
+from poet_onnx.passes.casts import MergeCasts
 from poet_onnx.passes.expand import ExpandFunctions
 from poet_onnx.passes.normalize import FoldConstants, FoldShapes, InlineFunctions, NameNodes, Normalization, WriteShapes
 
@@ -38,7 +39,7 @@ def prepare_forward(model: ir.Model, trained: Sequence[ir.Value]) -> Numbers:
     while ExpandFunctions(_has_only_a_body)(model).modified:
         Normalization(FoldConstants(), NameNodes())(model)
     numbers = Numbers(graph)
-    Normalization(FoldShapes())(model)
+    Normalization(FoldShapes(), MergeCasts())(model)
     fuse_layer_norm(model, numbers)
     fuse_gelu(model, numbers)
     drop_idle_nodes(model)
