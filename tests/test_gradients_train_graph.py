@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,37 @@ def step(made: poet_onnx.TrainGraph, **feeds: np.ndarray[Any, Any]) -> tuple[flo
     after = run_step(ir.to_proto(made.training).SerializeToString(), {**feeds, "lazy_reset_grad": np.ones(1, np.bool_)})
     gradients = {name: after[f"after:{name}_grad.accumulation.buffer"] for name in made.values}
     return float(after[made.loss]), gradients
+
+
+def exported_in_eval_mode(module: torch.nn.Module, path: Path) -> Path:
+    """Export as torch's legacy exporter does it by itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module.eval(), (torch.ones(2, 4),), str(path), dynamo=False, opset_version=17)
+    return path
+
+
+def test_parameters_that_an_exporter_merged_because_they_were_equal_are_trained_apart(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 4), torch.nn.Tanh())
+    torch.nn.init.zeros_(module[0].bias)
+    torch.nn.init.zeros_(module[2].bias)
+    path = exported_in_eval_mode(module, tmp_path / "forward.onnx")
+    assert len(onnx.load(path).graph.initializer) == 4
+    with pytest.warns(PoetWarning, match="of equal numbers into '0.bias': each"):
+        made = poet_onnx.train_graph(path, loss="mse")
+    assert dict(made.values).keys() == dict(module.named_parameters()).keys()
+    x, target = random(2, 4), random(2, 4)
+    _, gradients = step(made, **{made.training.graph.inputs[0].name or "": x, "target": target})
+    functional.mse_loss(module(torch.from_numpy(x)), torch.from_numpy(target)).backward()
+    for name, parameter in module.named_parameters():
+        np.testing.assert_allclose(gradients[name], parameter.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_tied_parameters_stay_one_in_a_module_exported_in_eval_mode(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
+    module[2].weight = module[0].weight
+    made = poet_onnx.train_graph(exported_in_eval_mode(module, tmp_path / "forward.onnx"), loss="mse")
+    assert made.values.keys() == {"0.weight", "0.bias", "2.bias"}
 
 
 @pytest.mark.parametrize(

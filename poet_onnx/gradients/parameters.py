@@ -82,6 +82,7 @@ def find_parameters(
         InputError: a pattern has no match.
     """
     graph = model.graph
+    _part_merged(graph, warn)
     tied = show_weights(graph)
     _warn_of_merged(graph, warn)
     statistics = {value for node in graph for value in _inputs(node, STATISTICS)}
@@ -103,6 +104,31 @@ def find_parameters(
         if (_may_be_trained(value) if train is None else matches(name, train)) and not matches(name, freeze)
     ]
     return Parameters(tuple(trained), tuple(name for name in names if name not in set(trained)), tied)
+
+
+def _part_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
+    """Make parameters of their own again of those that torch's legacy exporter merged, because they were equal.
+
+    Of a module in eval mode it keeps the first of equal parameters, and writes an Identity with the name of each other.
+    Tied weights have no Identity: the module itself has them once.
+    """
+    copies = [
+        (node, source)
+        for node in graph
+        if node.op_type == "Identity" and node.domain in ONNX_DOMAINS and (source := node.inputs[0]) is not None
+        if source.is_initializer() and source.dtype in REAL and len(source.uses()) > 1
+        if source.const_value is not None and not node.outputs[0].is_graph_output()
+    ]
+    for node, source in copies:
+        output = node.outputs[0]
+        name, output.name = output.name or "", None
+        own = ir.Value(name=name, type=source.type, shape=source.shape, const_value=source.const_value)
+        output.replace_all_uses_with(own)
+        graph.remove(node, safe=True)
+        graph.register_initializer(own)
+    if copies:
+        shown = ", ".join(sorted({f"'{source.name}'" for _, source in copies})[:3])
+        warn(f"The exporter merged parameters of equal numbers into {shown}: each is trained by itself again.")
 
 
 def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
