@@ -1,244 +1,152 @@
-#!/usr/bin/env python3
-"""Hold the paper's claims against the CSV files of evidence.py; docs/evidence.md has what this prints.
-
-python scripts/benchmarks/evidence/claims.py scripts/results/evidence
-"""
+"""Tables for the claims of the paper, from the CSV files of evidence.py."""
 
 from __future__ import annotations
 
-import csv
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
-from poet_onnx.choices import OURS
+from rows import (
+    Row,
+    baselines,
+    by_budget,
+    cases,
+    change,
+    deadline,
+    have,
+    joules,
+    least,
+    overhead,
+    percents,
+    read,
+    read_fig3,
+    savings,
+    table,
+    words,
+)
 
-Row: TypeAlias = dict[str, str]
+from poet_onnx.choices import POET, POET_PAGING, POET_RECOMPUTE
 
 DTR = ("dtr", "dtr-eq", "dtr-local")
-_GAP = 0.01
-"""To which the energy of POET is proven, as it was asked."""
+RIVALS = {"DTR": DTR, "Checkmate": ("checkmate",), "Capuchin": ("capuchin",), "POFO": ("pofo",)}
+ABLATIONS = {"paging alone": (POET_PAGING,), "recompute alone": (POET_RECOMPUTE,)}
 
+CHANGES = {"compute costs": "a72-slow-elementwise", "storage power": "a72-frugal-storage"}
+"""What differs from an A72 in the profiles of Table 1."""
 
-def read(path: Path) -> list[Row]:
-    """Return the rows of a comparison; none where the file is missing."""
-    if not path.exists():
-        return []
-    return list(csv.DictReader(line for line in path.read_text(encoding="utf-8").splitlines() if line[:1] != "#"))
-
-
-def read_fig3(folder: Path) -> list[Row]:
-    """Return the rows of all models."""
-    return [row for path in sorted(folder.glob("fig3-*.csv")) for row in read(path)]
-
-
-def joules(row: Row) -> float:
-    """Return the energy of a step, infinite where there is no plan."""
-    return float(row["energy_joules"] or "inf")
-
-
-def overhead(row: Row) -> float:
-    """Return the energy above that of computing once, in percent."""
-    return max(0.0, 100 * (joules(row) / float(row["base_joules"]) - 1))
-
-
-def cases(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], dict[str, Row]]:
-    """Return the rows of each model, device, budget and deadline by method."""
-    found: dict[tuple[str, str, str, str], dict[str, Row]] = {}
-    for row in rows:
-        case = (row["model"], row["device"], row["budget"], row["deadline_seconds"])
-        found.setdefault(case, {})[row["method"]] = row
-    return found
-
-
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Yield a Markdown table."""
-    yield "| " + " | ".join(headings) + " |"
-    yield "|---" * len(headings) + "|"
-    for row in rows:
-        yield "| " + " | ".join(map(str, row)) + " |"
-
-
-def change(one: float, other: float) -> str:
-    """Return by how many percent one figure differs from another."""
-    return f"{100 * one / other - 100:+.1f} %"
-
-
-def percents(values: Sequence[float]) -> str:
-    """Return the range of some percentages."""
-    if not values:
-        return "no plan"
-    low, high = min(values), max(values)
-    return f"{low:.1f} %" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f} %"
-
-
-def _least(case: dict[str, Row], methods: Iterable[str]) -> float:
-    return min((joules(case[method]) for method in methods if method in case), default=float("inf"))
+PROVEN = ("optimal", "not_needed")
 
 
 def least_energy(folder: Path) -> Iterator[str]:
-    """Is POET's energy the least of all, everywhere? (Fig. 3)."""
-    yield from table(
-        ("model", "device", "cases", "with a plan of POET", "of these, no baseline has one", "a baseline spends less"),
-        _least_rows(cases(read_fig3(folder))),
-    )
+    """Is POET's energy the least of all, everywhere, and how far is it from its bound? (Fig. 3)."""
+    lines = []
+    for (model, device, budget, _), case in cases(read_fig3(folder)).items():
+        energy, method = least(case, baselines(case))
+        best = (words(case[method]), method) if energy < math.inf else ("**only POET has a plan**", "")
+        bound = f"{overhead(case[POET], 'bound_joules'):.2f} %" if case[POET]["bound_joules"] else ""
+        lines.append((model, device, budget, words(case[POET]), bound, *best))
+    yield from table(("model", "device", "budget", "POET", "its bound", "best baseline", "which"), lines)
 
 
-def _least_rows(every: dict[tuple[str, str, str, str], dict[str, Row]]) -> Iterator[Sequence[object]]:
-    for model, device in dict.fromkeys(key[:2] for key in every):
-        own = [case for key, case in every.items() if key[:2] == (model, device) and "poet" in case]
-        planned = [case for case in own if joules(case["poet"]) < float("inf")]
-        baselines = [_least(case, set(case) - set(OURS)) for case in planned]
-        alone = sum(least == float("inf") for least in baselines)
-        less = sum(joules(case["poet"]) > least * (1 + 1e-9) for case, least in zip(planned, baselines, strict=True))
-        yield model, device, len(own), len(planned), alone, less
+def rivals(folder: Path) -> Iterator[str]:
+    """How much less energy than others does POET take? (Fig. 3: up to 35 % less than DTR on ResNet-18, TX2)."""
+    yield from _saved(read_fig3(folder), RIVALS)
 
 
-def against_dtr(folder: Path) -> Iterator[str]:
-    """How much less energy than DTR does POET take? (Fig. 3: up to 35 % on ResNet-18, TX2)."""
-    every = cases(read_fig3(folder))
-    rows = []
-    for model, device in dict.fromkeys(key[:2] for key in every):
-        own = [case for key, case in every.items() if key[:2] == (model, device)]
-        both = [(joules(case["poet"]), _least(case, DTR)) for case in own if "poet" in case]
-        saved = [100 * (1 - ours / theirs) for ours, theirs in both if ours < float("inf") and theirs < float("inf")]
-        alone = sum(ours < float("inf") and theirs == float("inf") for ours, theirs in both)
-        rows.append((model, device, percents(saved), alone))
-    yield from table(("model", "device", "POET takes less by", "budgets that DTR has no plan for"), rows)
+def ablations(folder: Path) -> Iterator[str]:
+    """How much less energy do both means take than one? (Fig. 4: up to 40 % on VGG-16)."""
+    yield from _saved(read_fig3(folder), ABLATIONS)
+
+
+def _saved(rows: Sequence[Row], others: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    """Yield by model and device how much less than others POET takes, and for how many budgets they have no plan."""
+    lines = []
+    for model, device in dict.fromkeys((row["model"], row["device"]) for row in rows):
+        own = cases(row for row in rows if (row["model"], row["device"]) == (model, device)).values()
+        found = [savings(own, methods) for methods in others.values()]
+        lines.append((model, device, *(part for saved, alone in found for part in (percents(saved), alone))))
+    headings = [heading for name in others for heading in (f"less than {name} by", "it has none")]
+    yield from table(("model", "device", *headings), lines)
 
 
 def overheads(folder: Path) -> Iterator[str]:
     """What do Capuchin and POET spend above computing once? (Fig. 5: 73 to 141 % and under 1 %)."""
-    yield from _by_budget(read(folder / "fig5.csv"))
+    yield from by_budget(read(folder / "fig5.csv"))
 
 
 def deadlines(folder: Path) -> Iterator[str]:
     """What do recompute alone and paging alone spend above computing once? (Fig. 4: POET up to 40 % less energy)."""
-    rows = read(folder / "fig4.csv")
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    lines = []
-    for (model, device, budget, _), case in cases(rows).items():
-        first = next(iter(case.values()))
-        limit = first["deadline_seconds"]
-        factor = f"{float(limit) / float(first['base_seconds']):.3g}x" if limit else "none"
-        others = [joules(case[method]) for method in methods[1:] if case[method]["energy_joules"]]
-        saved = [100 * (1 - joules(case["poet"]) / other) for other in others if case["poet"]["energy_joules"]]
-        most = f"{max(saved):.1f} %" if saved else ""
-        lines.append((model, device, budget, factor, *(_words(case[method]) for method in methods), most))
+    methods, lines = (POET, POET_RECOMPUTE, POET_PAGING), []
+    for (model, device, budget, _), case in cases(read(folder / "fig4.csv")).items():
+        saved = [each for method in methods[1:] for each in savings([case], [method])[0]]
+        most = percents([max(saved)]) if saved else ""
+        lines.append((model, device, budget, deadline(case[POET]), *(words(case[method]) for method in methods), most))
     yield from table(("model", "device", "budget", "deadline", *methods, "POET takes less by up to"), lines)
-
-
-def _words(row: Row | None) -> str:
-    if row is None:
-        return ""
-    return f"{overhead(row):.2f} %" if row["energy_joules"] else "none"
-
-
-def _by_budget(rows: Sequence[Row]) -> Iterator[str]:
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    lines = [
-        (model, device, budget, *(_words(case.get(method)) for method in methods))
-        for (model, device, budget, _), case in cases(rows).items()
-    ]
-    yield from table(("model", "device", "budget", *methods), lines)
 
 
 def against_pofo(folder: Path) -> Iterator[str]:
     """Has POET a plan with less memory and less time than one of POFO? (Table 3: -8.3 % and -13 %)."""
-    rows = [row for row in read(folder / "table3.csv") if row["energy_joules"]]
-    ours = [row for row in rows if row["method"] == "poet"]
     lines = []
-    for row in (row for row in rows if row["method"] == "pofo" and not row["deadline_seconds"]):
-        peak, seconds = float(row["transient_peak_bytes"]), float(row["seconds"])
-        better = [own for own in ours if float(own["seconds"]) <= seconds]
-        lowest = min(better, key=lambda own: float(own["transient_peak_bytes"]), default=None)
-        theirs = (row["budget"], f"{peak:,.0f}", f"{1e3 * seconds:.1f} ms")
-        if lowest is None:
-            lines.append((*theirs, "none as fast", "", ""))
-            continue
-        least, time = float(lowest["transient_peak_bytes"]), float(lowest["seconds"])
-        own_peak, own_time = f"{least:,.0f} ({change(least, peak)})", f"{1e3 * time:.1f} ms ({change(time, seconds)})"
-        lines.append((*theirs, own_peak, own_time, change(joules(lowest), joules(row))))
+    for theirs, ours in pofo_pairs(folder):
+        (peak, time), (own_peak, own_time) = (
+            (float(row["transient_peak_bytes"]), 1e3 * float(row["seconds"])) for row in (theirs, ours)
+        )
+        own = (f"{own_peak:,.0f} ({change(own_peak, peak)})", f"{own_time:.1f} ms ({change(own_time, time)})")
+        energy = change(joules(ours), joules(theirs))
+        lines.append((theirs["budget"], f"{peak:,.0f}", f"{time:.1f} ms", *own, energy))
     headings = ("budget of POFO", "its peak [B]", "its step", "POET's least peak as fast [B]", "its step", "energy")
     yield from table(headings, lines)
 
 
-def ordering(folder: Path) -> Iterator[str]:
-    """How much of the memory does ordering save alone, without recompute or paging?"""
-    seen = {}
-    for path in sorted(folder.glob("*.csv")):
-        for row in read(path):
-            seen.setdefault(row["model"], (int(row["original_peak_bytes"]), int(row["ordered_peak_bytes"])))
-    lines = [(model, f"{one:,}", f"{two:,}", change(two, one)) for model, (one, two) in seen.items()]
-    yield from table(("model", "peak as generated [B]", "ordered [B]", "difference"), lines)
+def pofo_pairs(folder: Path) -> Iterator[tuple[Row, Row]]:
+    """Yield POFO's plans without a deadline, each with POET's plan of least peak that is as fast."""
+    rows = [row for row in read(folder / "table3.csv") if have(row)]
+    for theirs in (row for row in rows if row["method"] == "pofo" and not row["deadline_seconds"]):
+        fast = [row for row in rows if row["method"] == POET and float(row["seconds"]) <= float(theirs["seconds"])]
+        if fast:
+            yield theirs, min(fast, key=lambda row: float(row["transient_peak_bytes"]))
 
 
 def solves(folder: Path) -> Iterator[str]:
-    """How long does POET take, and how often is it proven to be within 1 % of the least energy? (6.1: 10 minutes)."""
+    """How long does POET take, and how often is it proven to be within 1 % of its bound? (6.1: 10 minutes)."""
     lines = []
-    rows = [row for row in read_fig3(folder) if row["method"] == "poet"]
+    rows = [row for row in read_fig3(folder) if row["method"] == POET]
     for model in dict.fromkeys(row["model"] for row in rows):
         own = [row for row in rows if row["model"] == model]
-        proven = sum(row["status"] in ("optimal", "not_needed") for row in own)
-        refuted = sum(row["status"] == "infeasible" for row in own)
+        gaps = [overhead(row) - overhead(row, "bound_joules") for row in own if have(row) and row["bound_joules"]]
+        proven = sum(row["status"] in PROVEN for row in own)
         slowest = max(float(row["solve_seconds"]) for row in own)
-        lines.append((model, len(own), proven, refuted, f"{slowest:.0f} s"))
-    yield from table(("model", "cases", "proven within 1 %", "proven to have no plan", "slowest"), lines)
+        lines.append((model, len(own), sum(map(have, own)), proven, f"{max(gaps):.1f} %", f"{slowest:.0f} s"))
+    yield from table(("model", "cases", "plans", "proven within 1 %", "farthest from its bound", "slowest"), lines)
 
 
 def awareness(folder: Path) -> Iterator[str]:
     """Does a method's plan for a branching graph change with the budget, the costs, the power? (Table 1)."""
-    every = cases(read(folder / "table1.csv"))
-    budgets = list(dict.fromkeys(key[2] for key in every))
-    methods = list(dict.fromkeys(method for case in every.values() for method in case))
-
-    def plan(method: str, device: str, budget: str) -> tuple[str, ...] | None:
-        row = next((case[method] for key, case in every.items() if key[1:3] == (device, budget) and method in case), {})
-        moved = ("recomputed_nodes", "recomputed_flops", "page_out_bytes", "page_in_bytes")
-        return tuple(row[name] for name in moved) if row.get("energy_joules") else None
-
-    def differs(method: str, other: str) -> str:
-        pairs = [(plan(method, "a72", budget), plan(method, other, budget)) for budget in budgets]
-        known = [one != two for one, two in pairs if one is not None and two is not None]
-        return "no plan" if not known else "yes" if any(known) else "no"
-
     lines = []
-    for method in methods:
-        plans = [plan(method, "a72", budget) for budget in budgets]
-        found = sum(each is not None for each in plans)
-        by_budget = "no plan" if found < len(plans) else "yes" if len(set(plans)) > 1 else "no"
-        frugal, slow = differs(method, "a72-frugal-storage"), differs(method, "a72-slow-elementwise")
-        lines.append((method, f"{found} of {len(budgets)}", by_budget, slow, frugal))
-    headings = ("method", "plans of a U-Net", "changes with the budget", "with compute costs", "with storage power")
-    yield from table(headings, lines)
+    for method, (plans, *changes) in reactions(folder).items():
+        said = ("no plan" if each is None else "yes" if each else "no" for each in changes)
+        lines.append((method, plans, *said))
+    yield from table(("method", "plans of a U-Net", "changes with the budget", *(f"with {c}" for c in CHANGES)), lines)
 
 
-def ranking(folder: Path) -> Iterator[str]:
-    """When to recompute, when to page: energy above computing once, by batch size and speed of the storage."""
-    yield from _by_budget(read(folder / "map.csv"))
+def reactions(folder: Path) -> dict[str, tuple[int, bool | None, bool | None, bool | None]]:
+    """Return for each method its plans on an A72, and what its plan changes with: budget, compute, power."""
+    rows = read(folder / "table1.csv")
+    plans: dict[tuple[str, str], list[tuple[str, ...] | None]] = {}
+    for row in rows:
+        moved = ("recomputed_nodes", "recomputed_flops", "page_out_bytes", "page_in_bytes")
+        plan = tuple(row[name] for name in moved) if have(row) else None
+        plans.setdefault((row["method"], row["device"]), []).append(plan)
+    found = {}
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = plans[method, "a72"]
+        with_budget = None if None in own else len(set(own)) > 1
+        changed = [_differ(own, plans[method, device]) for device in CHANGES.values()]
+        found[method] = (sum(plan is not None for plan in own), with_budget, *changed)
+    return found
 
 
-CLAIMS: dict[str, Callable[[Path], Iterator[str]]] = {
-    "least energy": least_energy,
-    "DTR": against_dtr,
-    "deadlines": deadlines,
-    "Capuchin": overheads,
-    "awareness": awareness,
-    "POFO": against_pofo,
-    "solves": solves,
-    "ordering": ordering,
-    "map": ranking,
-}
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Print every table."""
-    (folder,) = arguments
-    for name, claim in CLAIMS.items():
-        print(f"{name}\n\n" + "\n".join(claim(Path(folder))) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _differ(one: Sequence[object], other: Sequence[object]) -> bool | None:
+    """Return whether plans differ where both are there; None where no budget has both."""
+    known = [mine != theirs for mine, theirs in zip(one, other, strict=True) if None not in (mine, theirs)]
+    return any(known) if known else None
