@@ -29,7 +29,8 @@ from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import ordered_steps, schedule, smallest_budget
-from poet_onnx.scheduling.order import peak_bound
+from poet_onnx.scheduling.liveness import Liveness
+from poet_onnx.scheduling.order import Dependencies, peak_bound
 from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.steps import PlacedPlan
 from poet_onnx.simulate import simulate
@@ -150,7 +151,7 @@ def _row(case: Case, prepared: Prepared, seconds: float) -> Row:
         budget="between" if str(case.budget).startswith("step") else str(case.budget),
         split_bytes=prepared.variant.part_bytes,
         budget_bytes=budget,
-        peak_bound_bytes=peak_bound(problem),
+        peak_bound_bytes=peak_bound(Dependencies(Liveness(problem))),
         rule_peak_bytes=prepared.variant.peak_bytes,
         chosen_peak_bytes=simulate(problem, ordered_steps(choice.order)).transient_peak_bytes,
         rule_smallest_bytes=budget if smallest else None,

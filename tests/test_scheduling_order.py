@@ -23,7 +23,7 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
 from poet_onnx.scheduling.liveness import Liveness, build_instance, file_order
-from poet_onnx.scheduling.order import Dependencies, Mover, memory_aware_order, peak_bound
+from poet_onnx.scheduling.order import Dependencies, memory_aware_order, peak_bound
 from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import smallest_budget
@@ -74,13 +74,19 @@ def _wide(seed: int, count: int) -> ScheduleProblem:
     return ScheduleProblem(graph, CostTable("none", costs, {}, {}, asynchronous=False))
 
 
+def _before(problem: ScheduleProblem) -> dict[str, list[str]]:
+    liveness = Liveness(problem)
+    ties = zip(liveness.names, Dependencies(liveness).before, strict=True)
+    return {name: [liveness.names[other] for other in earlier] for name, earlier in ties}
+
+
 def _least_peak(problem: ScheduleProblem) -> int:
     """Return the lowest peak of all orders: a walk over all sets of nodes that may have run.
 
     What is in memory follows from the set alone, and what a node needs from the set before it.
     """
     graph = problem.graph
-    before = Dependencies(graph).before
+    before = _before(problem)
     sizes = {name: tensor.size_bytes for name, tensor in graph.tensors.items()}
     nodes = {node.name: node for node in graph.nodes}
     readers: dict[str, set[str]] = {value: set() for node in graph.nodes for value in graph.writes(node)}
@@ -114,7 +120,7 @@ def _peak(problem: ScheduleProblem, order: tuple[str, ...]) -> int:
 
 def _is_allowed(problem: ScheduleProblem, order: tuple[str, ...]) -> bool:
     place = {name: number for number, name in enumerate(order)}
-    before = Dependencies(problem.graph).before
+    before = _before(problem)
     return all(place[other] < place[name] for name in order for other in before[name])
 
 
@@ -124,7 +130,12 @@ def test_no_order_is_below_the_oracle_and_the_bound_is_not_above_it(seed: int, c
     order = memory_aware_order(problem)
     least = _least_peak(problem)
     assert _is_allowed(problem, order)
-    assert peak_bound(problem) <= least <= _peak(problem, order) <= _peak(problem, file_order(problem.graph))
+    assert (
+        peak_bound(Dependencies(Liveness(problem)))
+        <= least
+        <= _peak(problem, order)
+        <= _peak(problem, file_order(problem.graph))
+    )
 
 
 def test_most_random_graphs_get_their_lowest_peak() -> None:
@@ -140,8 +151,9 @@ def test_most_random_graphs_get_their_lowest_peak() -> None:
 def test_profile_counts_as_the_instance_does(seed: int, layers: int, wide: bool) -> None:
     problem = _wide(seed, layers) if wide else ScheduleProblem(*random_graph(seed, layers))
     liveness = Liveness(problem)
-    deps = Dependencies(problem.graph)
-    for order in (file_order(problem.graph), deps.drain_order(), deps.greedy_order(), memory_aware_order(problem)):
+    deps = Dependencies(liveness)
+    numbered = (deps.drain_order(), deps.greedy_order())
+    for order in (file_order(problem.graph), *map(liveness.names_of, numbered), memory_aware_order(problem)):
         profile = liveness.profile(liveness.order_of(order))
         instance = build_instance(problem, order)
         assert profile.levels.tolist() == instance.step_bytes()
@@ -162,15 +174,15 @@ def test_profile_counts_as_the_instance_does(seed: int, layers: int, wide: bool)
 @given(seed=st.integers(0, 10**6), count=st.integers(2, 20), data=st.data())
 def test_moves_keep_every_dependency(seed: int, count: int, data: st.DataObject) -> None:
     problem = _wide(seed, count)
-    liveness, deps = Liveness(problem), Dependencies(problem.graph)
-    mover = Mover(liveness, deps.before)
+    liveness = Liveness(problem)
+    deps = Dependencies(liveness)
     order = liveness.order_of(file_order(problem.graph))
     for _ in range(8):
         first = data.draw(st.integers(0, count - 2))
         last = data.draw(st.integers(first + 1, count - 1))
         position = liveness.position(order)
-        pulled = mover.pull(order, position, [last], first)
-        pushed = mover.push(order, position, first, last)
+        pulled = deps.pull(order, position, [last], first)
+        pushed = deps.push(order, position, first, last)
         for moved in (pulled, pushed):
             if moved is not None:
                 assert _is_allowed(problem, liveness.names_of(moved))
@@ -197,7 +209,9 @@ def test_constants_run_right_before_their_reader() -> None:
         node("three", ("b", "late"), "c"),
     )
     graph = replace(problem.graph, nodes=nodes, tensors=tensors, outputs=())
-    order = Dependencies(graph).late_order(file_order(graph))
+    costs = {one.name: NodeCost(1.0, 1.0, 0) for one in nodes}
+    liveness = Liveness(replace(problem, graph=graph, costs=replace(problem.costs, nodes=costs)))
+    order = liveness.names_of(Dependencies(liveness).late_order(np.arange(4)))
     assert order == ("one", "two", "weight", "three")
 
 
@@ -206,7 +220,7 @@ def test_real_models_come_close_to_the_bound(name: str, model_path: Callable[...
     problem = real_problem(model_path(name), "tx2")
     order = memory_aware_order(problem)
     assert _is_allowed(problem, order)
-    bound = peak_bound(problem)
+    bound = peak_bound(Dependencies(Liveness(problem)))
     assert bound <= _peak(problem, order) <= bound * 1.001
 
 

@@ -155,10 +155,7 @@ class _Rows:
                     self.taken_over.setdefault(place, []).append((interval, int(liveness.sizes[heir])))
                 else:
                     self.excess[place] -= liveness.sizes[heir]
-        self.readers = [0] * len(liveness.values)
-        for reads in liveness.reads:
-            for value in reads:
-                self.readers[value] += 1
+        self.readers = [len(nodes) for nodes in liveness.readers()]
 
     def needs(self) -> list[_Need]:
         """Return the rows in the order of their places, but those that a neighbour implies."""

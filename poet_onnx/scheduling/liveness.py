@@ -304,6 +304,14 @@ class Liveness:
         position[order] = np.arange(len(order))
         return position
 
+    def readers(self) -> list[set[int]]:
+        """Return the nodes that read each value."""
+        readers: list[set[int]] = [set() for _ in self.values]
+        for node, reads in enumerate(self.reads):
+            for value in reads:
+                readers[value].add(node)
+        return readers
+
     def shares(self, node: int) -> list[tuple[int, int]]:
         """Return the pairs of values that may share a buffer in a node: one that it reads, one that it makes."""
         return [(read, written) for sharer, read, written in self._pairs if sharer == node]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poet_onnx.graph import Node, Phase, TrainingGraph
+from poet_onnx.graph import Phase
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.liveness import Integers, Liveness, Order, Profile, file_order
+from poet_onnx.scheduling.liveness import Integers, Liveness, Order, Profile
 
 MOST_MOVED = 64
 """Nodes that one move may take along."""
@@ -31,15 +31,19 @@ LEAST_GAIN = 0.001
 """No more orders are tried if the peak can be no lower than by this share."""
 
 
-class Mover:
-    """Who must run before whom, by number."""
+class Dependencies:
+    """Who must run before whom, by number: producers before readers, and what `Node.after` adds."""
 
-    def __init__(self, liveness: Liveness, before: Mapping[str, Sequence[str]]) -> None:
-        self.before = [[liveness.number[other] for other in before[name]] for name in liveness.names]
+    def __init__(self, liveness: Liveness) -> None:
+        self.liveness = liveness
+        self.before: list[tuple[int, ...]] = []
         self.behind: list[list[int]] = [[] for _ in liveness.names]
-        for node, earlier in enumerate(self.before):
-            for other in earlier:
-                self.behind[other].append(node)
+        for number, node in enumerate(liveness.nodes):
+            earlier = [int(liveness.maker[value]) for value in liveness.reads[number]]
+            earlier += [liveness.number[other] for other in node.after if other in liveness.number]
+            self.before.append(tuple(dict.fromkeys(earlier)))
+            for other in self.before[-1]:
+                self.behind[other].append(number)
 
     def pull(self, order: Order, position: Integers, starts: Sequence[int], place: int) -> Order | None:
         """Return the order with nodes, and all behind a place that they depend on, moved up to that place.
@@ -80,6 +84,92 @@ class Mover:
                     stack.append(other)
         return tied
 
+    def drain_order(self) -> Order:
+        """Return the file's order with gradient chains drained at once and constant chains run when first needed.
+
+        A node drains if all that ever depends on it is an update; a node is constant if it depends on residents
+        alone. Both rules shorten lives and touch nothing else.
+        """
+        return self._late(range(len(self.before)), self._drains())
+
+    def late_order(self, order: Order) -> Order:
+        """Return an order with the nodes that depend on residents alone moved to right before their first reader."""
+        return self._late(order.tolist(), set())
+
+    def _late(self, order: Iterable[int], drains: set[int]) -> Order:
+        constant = self._constant()
+        done: dict[int, None] = {}
+        for node in order:
+            if node not in constant or not self.behind[node]:
+                self._emit(node, drains, done)
+        return np.array(list(done), dtype=np.int64)
+
+    def _emit(self, node: int, drains: set[int], done: dict[int, None]) -> None:
+        stack = [node]
+        while stack:
+            current = stack[-1]
+            missing = [other for other in self.before[current] if other not in done]
+            if current in done or missing:
+                if current in done:
+                    stack.pop()
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            done[current] = None
+            ready = [other for other in self.behind[current] if other in drains and other not in done]
+            stack.extend(other for other in reversed(ready) if all(need in done for need in self.before[other]))
+
+    def _drains(self) -> set[int]:
+        tensors = self.liveness.problem.graph.tensors
+        drains: set[int] = set()
+        for number, node in reversed(list(enumerate(self.liveness.nodes))):
+            followers = self.behind[number]
+            outputs = any(tensors[output].is_output for output in node.outputs if output)
+            if node.phase is Phase.UPDATE or (
+                followers and not outputs and all(other in drains for other in followers)
+            ):
+                drains.add(number)
+        return drains
+
+    def _constant(self) -> set[int]:
+        constant: set[int] = set()
+        for number, node in enumerate(self.liveness.nodes):
+            if all(other in constant for other in self.before[number]) and not node.updates:
+                constant.add(number)
+        return constant
+
+    def greedy_order(self) -> Order:
+        """Return the order that always runs the ready node which leaves the fewest bytes behind."""
+        reads, writes, size = self.liveness.reads, self.liveness.writes, self.liveness.sizes.tolist()
+        readers = self.liveness.readers()
+        waiting = [len(earlier) for earlier in self.before]
+
+        def growth(node: int) -> tuple[int, int]:
+            freed = sum(size[value] for value in reads[node] if len(readers[value]) == 1)
+            made = sum(size[value] for value in writes[node] if readers[value])
+            return made - freed, node
+
+        # A node's growth only ever falls, when it becomes the last reader of a value; then it is entered once more, and
+        # the entry that comes out first is the true one.
+        ready = [growth(node) for node, count in enumerate(waiting) if not count]
+        heapq.heapify(ready)
+        done: dict[int, None] = {}
+        while ready:
+            node = heapq.heappop(ready)[1]
+            if node in done:
+                continue
+            done[node] = None
+            for value in reads[node]:
+                readers[value].discard(node)
+                last = next(iter(readers[value]), None)
+                if last is not None and len(readers[value]) == 1 and not waiting[last]:
+                    heapq.heappush(ready, growth(last))
+            for other in self.behind[node]:
+                waiting[other] -= 1
+                if not waiting[other]:
+                    heapq.heappush(ready, growth(other))
+        return np.array(list(done), dtype=np.int64)
+
 
 def _split(order: Order, begin: int, end: int, moved: set[int], *, first: bool) -> Order | None:
     """Put some nodes of a stretch of the order before or behind the others; None if that changes nothing."""
@@ -94,14 +184,13 @@ def _split(order: Order, begin: int, end: int, moved: set[int], *, first: bool) 
 
 def memory_aware_order(problem: ScheduleProblem) -> tuple[str, ...]:
     """Return an order of the graph's nodes whose peak is as low as was found, never above the file's."""
-    deps = Dependencies(problem.graph)
     liveness = Liveness(problem)
-    orders = [file_order(problem.graph), deps.drain_order(), deps.greedy_order()]
-    starts = sorted((liveness.profile(liveness.order_of(order)) for order in orders), key=_quality)
-    mover = Mover(liveness, deps.before)
-    search = _PeakSearch(liveness, mover)
+    deps = Dependencies(liveness)
+    orders = (np.arange(len(liveness.names)), deps.drain_order(), deps.greedy_order())
+    starts = sorted(map(liveness.profile, orders), key=_quality)
+    search = _PeakSearch(deps)
     best = search.descend(starts[0], MOST_NODE_VISITS // max(1, len(liveness.names)))
-    if best.peak_bytes > _bound(liveness, mover) * (1 + LEAST_GAIN):
+    if best.peak_bytes > peak_bound(deps) * (1 + LEAST_GAIN):
         best = search.spread(best, starts[1:])
     return liveness.names_of(best.order)
 
@@ -112,128 +201,11 @@ def _quality(profile: Profile) -> tuple[int, int]:
     return peak, int(np.maximum(profile.levels - peak * 9 // 10, 0).sum())
 
 
-class Dependencies:
-    """Who must run before whom: producers before readers, and what `Node.after` adds."""
-
-    def __init__(self, graph: TrainingGraph) -> None:
-        self.graph = graph
-        self.nodes: dict[str, Node] = {node.name: node for node in graph.nodes if not node.view}
-        made_by = {value: node.name for node in self.nodes.values() for value in graph.writes(node)}
-        self.before: dict[str, tuple[str, ...]] = {
-            name: tuple(
-                dict.fromkeys(
-                    [made_by[value] for value in graph.reads(node)]
-                    + [other for other in node.after if other in self.nodes]
-                )
-            )
-            for name, node in self.nodes.items()
-        }
-        self.behind: dict[str, list[str]] = {name: [] for name in self.nodes}
-        for name, earlier in self.before.items():
-            for other in earlier:
-                self.behind[other].append(name)
-
-    def drain_order(self) -> tuple[str, ...]:
-        """Return the file's order with gradient chains drained at once and constant chains run when first needed.
-
-        A node drains if all that ever depends on it is an update; a node is constant if it depends on residents
-        alone. Both rules shorten lives and touch nothing else.
-        """
-        drains = self._drains()
-        constant = self._constant()
-        done: dict[str, None] = {}
-        for name in self.nodes:
-            if name in constant and self.behind[name]:
-                continue
-            self._emit(name, drains, done)
-        return tuple(done)
-
-    def _emit(self, name: str, drains: set[str], done: dict[str, None]) -> None:
-        stack = [name]
-        while stack:
-            current = stack[-1]
-            missing = [other for other in self.before[current] if other not in done]
-            if current in done or missing:
-                if current in done:
-                    stack.pop()
-                stack.extend(reversed(missing))
-                continue
-            stack.pop()
-            done[current] = None
-            ready = [other for other in self.behind[current] if other in drains and other not in done]
-            stack.extend(other for other in reversed(ready) if all(need in done for need in self.before[other]))
-
-    def _drains(self) -> set[str]:
-        drains: set[str] = set()
-        for name in reversed(self.nodes):
-            followers = self.behind[name]
-            outputs = any(self.graph.tensors[output].is_output for output in self.nodes[name].outputs if output)
-            if self.nodes[name].phase is Phase.UPDATE or (
-                followers and not outputs and all(other in drains for other in followers)
-            ):
-                drains.add(name)
-        return drains
-
-    def _constant(self) -> set[str]:
-        constant: set[str] = set()
-        for name, node in self.nodes.items():
-            if all(other in constant for other in self.before[name]) and not node.updates:
-                constant.add(name)
-        return constant
-
-    def late_order(self, order: tuple[str, ...]) -> tuple[str, ...]:
-        """Return an order with the nodes that depend on residents alone moved to right before their first reader."""
-        constant = self._constant()
-        done: dict[str, None] = {}
-        for name in order:
-            if name not in constant or not self.behind[name]:
-                self._emit(name, set(), done)
-        return tuple(done)
-
-    def greedy_order(self) -> tuple[str, ...]:
-        """Return the order that always runs the ready node which leaves the fewest bytes behind."""
-        graph = self.graph
-        size = {name: tensor.size_bytes for name, tensor in graph.tensors.items()}
-        readers: dict[str, set[str]] = {value: set() for node in self.nodes.values() for value in graph.writes(node)}
-        for name, node in self.nodes.items():
-            for value in graph.reads(node):
-                readers[value].add(name)
-        place = {name: index for index, name in enumerate(self.nodes)}
-        waiting = {name: len(earlier) for name, earlier in self.before.items()}
-
-        def growth(name: str) -> tuple[int, int, str]:
-            node = self.nodes[name]
-            freed = sum(size[value] for value in graph.reads(node) if len(readers[value]) == 1)
-            made = sum(size[value] for value in graph.writes(node) if readers[value])
-            return made - freed, place[name], name
-
-        # A node's growth only ever falls, when it becomes the last reader of a value; then it is entered once more, and
-        # the entry that comes out first is the true one.
-        ready = [growth(name) for name, count in waiting.items() if not count]
-        heapq.heapify(ready)
-        done: dict[str, None] = {}
-        while ready:
-            name = heapq.heappop(ready)[2]
-            if name in done:
-                continue
-            done[name] = None
-            for value in graph.reads(self.nodes[name]):
-                readers[value].discard(name)
-                last = next(iter(readers[value]), None)
-                if last is not None and len(readers[value]) == 1 and not waiting[last]:
-                    heapq.heappush(ready, growth(last))
-            for other in self.behind[name]:
-                waiting[other] -= 1
-                if not waiting[other]:
-                    heapq.heappush(ready, growth(other))
-        return tuple(done)
-
-
 class _PeakSearch:
     """Moves nodes across the peak while that lowers it."""
 
-    def __init__(self, liveness: Liveness, mover: Mover) -> None:
-        self.liveness, self.mover = liveness, mover
+    def __init__(self, deps: Dependencies) -> None:
+        self.liveness, self.deps = deps.liveness, deps
         self.trials = 0
 
     def descend(self, profile: Profile, most_trials: int) -> Profile:
@@ -243,7 +215,7 @@ class _PeakSearch:
         better = True
         while better:
             better = False
-            for order in _moved(profile, self.liveness, self.mover):
+            for order in _moved(profile, self.deps):
                 if not self.trials:
                     return profile
                 self.trials -= 1
@@ -270,18 +242,18 @@ class _PeakSearch:
                 first, last = sorted(bits.sample(range(count), 2))
                 order, position = kicked.order, kicked.position
                 if bits.random() < 0.5:
-                    moved = self.mover.pull(order, position, [last], first)
+                    moved = self.deps.pull(order, position, [last], first)
                 else:
-                    moved = self.mover.push(order, position, first, last + 1)
+                    moved = self.deps.push(order, position, first, last + 1)
                 kicked = kicked if moved is None else self.liveness.profile(moved)
             if kicked is not best:
                 best = min(best, self.descend(kicked, 0), key=_quality)
         return best
 
 
-def _moved(profile: Profile, liveness: Liveness, mover: Mover) -> Iterator[Order | None]:
+def _moved(profile: Profile, deps: Dependencies) -> Iterator[Order | None]:
     """Yield orders in which a life that spans the peak is shorter, the largest value's first; None for no such one."""
-    order, position, intervals = profile.order, profile.position, profile.intervals
+    liveness, order, position, intervals = deps.liveness, profile.order, profile.position, profile.intervals
     peak = int(np.argmax(profile.levels)) if len(order) else 0
     across = np.nonzero((intervals.first < peak) & (peak < intervals.last))[0]
     made_at = position[liveness.maker]
@@ -298,30 +270,22 @@ def _moved(profile: Profile, liveness: Liveness, mover: Mover) -> Iterator[Order
             int(intervals.last[interval]),
         )
         later = intervals.last[(intervals.value == value) & (intervals.last > peak)]
-        yield mover.pull(order, position, later.tolist(), peak)
+        yield deps.pull(order, position, later.tolist(), peak)
         if first == made_at[value]:
-            yield mover.push(order, position, first, last)
+            yield deps.push(order, position, first, last)
     for value in np.nonzero(liveness.kept & (made_at < peak))[0].tolist():
-        yield mover.push(order, position, int(made_at[value]), len(order))
+        yield deps.push(order, position, int(made_at[value]), len(order))
     for interval in spans:
         first, last = int(intervals.first[interval]), int(intervals.last[interval])
-        yield mover.pull(order, position, [last], first + 1)
-        yield mover.push(order, position, first, last)
-        yield mover.push(order, position, first, peak + 1)
+        yield deps.pull(order, position, [last], first + 1)
+        yield deps.push(order, position, first, last)
+        yield deps.push(order, position, first, peak + 1)
 
 
-def peak_bound(problem: ScheduleProblem) -> int:
-    """Return bytes that no order can stay below with nothing recomputed or paged.
+def peak_bound(deps: Dependencies) -> int:
+    """Return bytes that no order can stay below with nothing recomputed or paged: the most that must be alive at once.
 
-    While a node runs, every value is alive that must be made before it and read behind it.
-    """
-    liveness = Liveness(problem)
-    return _bound(liveness, Mover(liveness, Dependencies(problem.graph).before))
-
-
-def _bound(liveness: Liveness, mover: Mover) -> int:
-    """Return the most bytes that must be alive while a node runs, in any order; buffers are shared where they can be.
-
+    Buffers are shared where they can be.
     A value must be alive if its maker is the node or must run before it, and it is an output of the graph, or the node
     or one that must run behind it reads it.
     """
@@ -329,13 +293,10 @@ def _bound(liveness: Liveness, mover: Mover) -> int:
     def nodes_of(bits: NDArray[np.uint8]) -> NDArray[np.bool_]:
         return np.unpackbits(bits, count=count).view(np.bool_)
 
-    count = len(liveness.names)
-    earlier = _closure(range(count), mover.before)
-    later = _closure(range(count)[::-1], mover.behind)
-    readers: list[list[int]] = [[] for _ in liveness.values]
-    for node, reads in enumerate(liveness.reads):
-        for value in reads:
-            readers[value].append(node)
+    liveness, count = deps.liveness, len(deps.before)
+    earlier = _closure(range(count), deps.before)
+    later = _closure(range(count)[::-1], deps.behind)
+    readers = [sorted(nodes) for nodes in liveness.readers()]
     levels = np.array(liveness.workspace, dtype=np.int64)
     for value, nodes in enumerate(readers):
         maker = int(liveness.maker[value])

@@ -26,8 +26,8 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.eviction import Prices, evict
-from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance, file_order
-from poet_onnx.scheduling.order import Dependencies, Mover, memory_aware_order
+from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance
+from poet_onnx.scheduling.order import Dependencies, memory_aware_order
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.steps import PlacedPlan
 
@@ -84,9 +84,8 @@ class OrderSearch:
     ) -> None:
         self.liveness, self.prices, self.baseline, self.limits, self.end = liveness, prices, baseline, limits, end
         self.budget_bytes = limits.transient_bytes
-        self.dependencies = Dependencies(liveness.problem.graph)
-        self.mover = Mover(liveness, self.dependencies.before)
-        self.kinds = _kinds(liveness, self.mover)
+        self.deps = Dependencies(liveness)
+        self.kinds = _kinds(self.deps)
         self.random = random.Random(seed)
         self.work = 0
 
@@ -100,15 +99,11 @@ class OrderSearch:
 
     def _starts(self) -> list[Candidate]:
         """Return the baseline orders, each as it is and with constants as late as possible, the cheapest first."""
-        deps, liveness = self.dependencies, self.liveness
-        orders = [
-            liveness.names_of(self.baseline.order),
-            deps.drain_order(),
-            deps.greedy_order(),
-            file_order(liveness.problem.graph),
-        ]
+        deps, count = self.deps, len(self.baseline.order)
+        orders = [self.baseline.order, deps.drain_order(), deps.greedy_order(), np.arange(count)]
         orders += [deps.late_order(order) for order in orders]
-        profiles = [liveness.profile(liveness.order_of(order)) for order in dict.fromkeys(orders)]
+        unique = {order.tobytes(): order for order in orders}
+        profiles = map(self.liveness.profile, unique.values())
         return _ranked(Candidate(profile, self._joules(profile)) for profile in profiles)
 
     def _joules(self, profile: Profile) -> float:
@@ -161,16 +156,17 @@ class OrderSearch:
             if end <= begin + 1:
                 continue
             if moves_up:
-                moved = self.mover.pull(order, position, [end], begin + 1)
+                moved = self.deps.pull(order, position, [end], begin + 1)
             else:
-                moved = self.mover.push(order, position, begin, end)
+                moved = self.deps.push(order, position, begin, end)
             if moved is not None:
                 order, position = moved, self.liveness.position(moved)
         return self.liveness.profile(order) if order is not profile.order else None
 
 
-def _kinds(liveness: Liveness, mover: Mover) -> list[int]:
+def _kinds(deps: Dependencies) -> list[int]:
     """Return a number for each node, the same for nodes that look alike and have neighbours that look alike."""
+    liveness = deps.liveness
     looks: list[tuple[object, ...]] = [
         (
             node.op_type,
@@ -184,8 +180,8 @@ def _kinds(liveness: Liveness, mover: Mover) -> list[int]:
         looks = [
             (
                 kinds[node],
-                tuple(sorted(kinds[other] for other in mover.before[node])),
-                tuple(sorted(kinds[other] for other in mover.behind[node])),
+                tuple(sorted(kinds[other] for other in deps.before[node])),
+                tuple(sorted(kinds[other] for other in deps.behind[node])),
             )
             for node in range(len(kinds))
         ]
