@@ -10,8 +10,8 @@ Two nodes: a makes k of 8 bytes, c in between makes and frees 4, b reads k. With
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,21 +85,15 @@ class MemoryRows:
             yield Row(terms, high=room)
 
 
-@dataclass
-class MemoryBuilder:
-    """Collects rows stage by stage.
+class _Builder:
+    """Collects rows stage by stage, each with what is always in RAM."""
 
-    Attributes:
-        budget_bytes: right-hand side before what is always there is taken off.
-        first_row: number of the first row of each stage begun so far.
-    """
-
-    budget_bytes: int
-    first_row: list[int] = field(default_factory=list)
-    _room: list[float] = field(default_factory=list)
-    _local: list[dict[int, float]] = field(default_factory=list)
-    _kept: list[tuple[int, int, int, int]] = field(default_factory=list)
-    _fixed_bytes: int = 0
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.first_row: list[int] = []
+        self.fixed_bytes = 0
+        self._room: list[float] = []
+        self._local: list[dict[int, float]] = []
 
     def begin_stage(self) -> None:
         """Begin the rows of the next stage."""
@@ -107,7 +101,7 @@ class MemoryBuilder:
 
     def add(self, terms: dict[int, float], fixed_bytes: int) -> None:
         """Add a row of the current stage, `terms` + `fixed_bytes` + what is kept <= budget, unless implied."""
-        self._fixed_bytes = max(self._fixed_bytes, fixed_bytes)
+        self.fixed_bytes = max(self.fixed_bytes, fixed_bytes)
         room = self.budget_bytes - fixed_bytes
         for other in range(max(self.first_row[-1], len(self._room) - RECENT_SLOTS), len(self._room)):
             if self._room[other] <= room and _is_at_least(self._local[other], terms):
@@ -115,31 +109,29 @@ class MemoryBuilder:
         self._room.append(room)
         self._local.append(terms)
 
-    def keep(self, variable: int, size_bytes: int, first_stage: int, end_stage: int) -> None:
-        """Count a variable's bytes in all rows of the stages from `first_stage` up to, not including, `end_stage`."""
-        if first_stage < end_stage:
-            self._kept.append((variable, size_bytes, first_stage, end_stage))
+    def finished(self, kept: Iterable[tuple[int, int, int, int]]) -> MemoryRows:
+        """Return the rows that some choice could exceed.
 
-    def finish(self) -> MemoryRows:
-        """Return the rows that some choice could exceed."""
+        Args:
+            kept: variables, the bytes that each keeps in RAM, the first such stage and the one behind the last.
+        """
         count = len(self._room)
         begins = [*self.first_row, count]
+        ranges = [(variable, size, begins[first], begins[end]) for variable, size, first, end in kept]
         change = np.zeros(count + 1)
-        for _, size, first, end in self._kept:
-            change[begins[first]] += size
-            change[begins[end]] -= size
-        most = np.cumsum(change)[:count] + np.array([_most(terms) for terms in self._local])
-        kept = most > np.array(self._room)
-        place = np.concatenate([[0], np.cumsum(kept)])
-        spans = (
-            Span(variable, size, int(place[begins[first]]), int(place[begins[end]]))
-            for variable, size, first, end in self._kept
-        )
+        for _, size, begin, end in ranges:
+            change[begin] += size
+            change[end] -= size
+        most = np.array([sum(size for size in terms.values() if size > 0) for terms in self._local])
+        binding = np.cumsum(change)[:count] + most > np.array(self._room)
+        place = np.concatenate([[0], np.cumsum(binding)]).tolist()
+        rows = np.flatnonzero(binding).tolist()
+        spans = (Span(variable, size, place[begin], place[end]) for variable, size, begin, end in ranges)
         return MemoryRows(
-            tuple(room for room, keep in zip(self._room, kept, strict=True) if keep),
-            tuple(terms for terms, keep in zip(self._local, kept, strict=True) if keep),
+            tuple(self._room[row] for row in rows),
+            tuple(self._local[row] for row in rows),
             tuple(span for span in spans if span.begin < span.end),
-            self._fixed_bytes,
+            self.fixed_bytes,
         )
 
 
@@ -148,10 +140,6 @@ def _is_at_least(terms: dict[int, float], others: dict[int, float]) -> bool:
     if any(terms.get(variable, 0.0) < size for variable, size in others.items()):
         return False
     return all(size >= 0 or variable in others for variable, size in terms.items())
-
-
-def _most(terms: dict[int, float]) -> float:
-    return sum(size for size in terms.values() if size > 0)
 
 
 class Ceilings:
@@ -222,10 +210,9 @@ class Ceilings:
         return {int(self.span_variable[span]): float(self.span_size[span]) for span in spans}
 
 
-def _flat(rows: Iterable[dict[int, float]]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def _flat(rows: Sequence[dict[int, float]]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Return row number, variable and coefficient of every term."""
     row = [number for number, terms in enumerate(rows) for _ in terms]
-    rows = list(rows)
     column = [variable for terms in rows for variable in terms]
     value = [size for terms in rows for size in terms.values()]
     return np.array(row, dtype=np.int64), np.array(column, dtype=np.int64), np.array(value, dtype=np.float64)
@@ -239,10 +226,8 @@ def memory_rows(model: Formulation) -> MemoryRows:
     candidates = model.candidates
     instance = candidates.instance
     always = _always_bytes(candidates, candidates.large_values if model.page_out else 0)
-    builder = MemoryBuilder(model.limits.transient_bytes)
+    builder = _Builder(model.limits.transient_bytes)
     at: list[list[tuple[int, int]]] = [[] for _ in instance.nodes]
-    for value in candidates.events:
-        _wait(model, builder, value)
     for (value, stage), index in candidates.at.items():
         at[stage].append((value, index))
     for stage, here in enumerate(at):
@@ -252,16 +237,17 @@ def memory_rows(model: Formulation) -> MemoryRows:
             builder.add(_slot_terms(model, stage, slot, here), before)
         terms, own = _node_terms(model, stage, here)
         builder.add(terms, during + own)
-    return builder.finish()
+    return builder.finished(_kept(model))
 
 
-def _wait(model: Formulation, builder: MemoryBuilder, value: int) -> None:
-    """Count a value through the stages between its events, while it is retained."""
+def _kept(model: Formulation) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the stages between the events of a value, through which it counts while it is retained."""
     instance = model.candidates.instance
-    size, begin = instance.sizes[value], instance.producer[value] + 1
-    for index, event in enumerate(model.candidates.events[value]):
-        builder.keep(model.retain[value, index], size, begin, event.stage)
-        begin = event.stage + 1
+    for value, events in model.candidates.events.items():
+        begin = instance.producer[value] + 1
+        for index, event in enumerate(events):
+            yield model.retain[value, index], instance.sizes[value], begin, max(begin, event.stage)
+            begin = event.stage + 1
 
 
 def _slot_terms(model: Formulation, stage: int, slot: int, here: list[tuple[int, int]]) -> dict[int, float]:
@@ -308,42 +294,33 @@ def _present(model: Formulation, value: int, index: int, slot: int) -> list[tupl
     """Return variables, each with its sign, whose sum is 1 while a value is in RAM at a slot of one of its events."""
     event = model.candidates.events[value][index]
     arrived = [(model.retain[value, index], 1)]
-    own = model.own(event)
-    following = model.retain.get((value, index + 1))
+    own = [] if event.rerun is None else [(model.recompute[event.rerun], 1)]
     fetchable = (value, index, 0) in model.fetched
-    fetched = [model.fetched[value, index, place] for place in _places_by(model, value, index, slot)]
+    read = [place for place, reader in enumerate(event.readers) if reader <= slot][-1:]
+    fetched = [(model.fetched[value, index, place], 1) for place in read if fetchable]
+    start = event.own if event.own is not None else min(event.readers, default=slot)
     if event.main:
-        if own is not None and event.own is not None and slot >= event.own:
-            arrived.append((own, 1))
-        return arrived + [(variable, 1) for variable in fetched]
-    start = event.own if event.own is not None else (event.readers[0] if event.readers else None)
-    if start is not None and slot < start:
+        return arrived + (own if event.own is not None and slot >= event.own else []) + fetched
+    if slot < start:
         return arrived
-    if own is not None and slot == event.own and (not event.readers or fetchable):
+    if slot == event.own and (not event.readers or fetchable):
         # What its unit makes is there for a moment, even where a page-in brings it again for a later reader.
-        return [*arrived, (own, 1)]
+        return arrived + own
     for place, reader in enumerate(event.readers):
         if reader >= slot:
             counted = [(model.needed[value, index, place], 1)]
             if fetchable:
                 counted.append((model.page_in[value, index], -1))
-            return counted + [(variable, 1) for variable in fetched]
+            return counted + fetched
+    following = model.retain.get((value, index + 1))
     return [] if following is None else [(following, 1)]
-
-
-def _places_by(model: Formulation, value: int, index: int, slot: int) -> list[int]:
-    """Return the place of the last reader at or before a slot, if the model says what is fetched by then."""
-    readers = model.candidates.events[value][index].readers
-    places = [place for place, reader in enumerate(readers) if reader <= slot]
-    return places[-1:] if (value, index, 0) in model.fetched else []
 
 
 def _always_bytes(candidates: Candidates, tokens: int) -> list[tuple[int, int]]:
     """Return, for each stage, the bytes of unmanaged values and tokens: before its node, and while it runs."""
     instance = candidates.instance
     count = len(instance.nodes)
-    before = [0] * (count + 1)
-    during = [0] * (count + 1)
+    before, during = ([TOKEN_BYTES_EACH * tokens] + [0] * count for _ in range(2))
     for value, last in candidates.last_alive.items():
         made, end = instance.producer[value], min(last, count - 1)
         during[made] += instance.sizes[value]
@@ -351,12 +328,7 @@ def _always_bytes(candidates: Candidates, tokens: int) -> list[tuple[int, int]]:
         if end > made:
             before[made + 1] += instance.sizes[value]
             before[end + 1] -= instance.sizes[value]
-    levels, now_before, now_during = [], TOKEN_BYTES_EACH * tokens, TOKEN_BYTES_EACH * tokens
-    for stage in range(count):
-        now_before += before[stage]
-        now_during += during[stage]
-        levels.append((now_before, now_during))
-    return levels
+    return list(zip(accumulate(before), accumulate(during), strict=True))
 
 
 def _shared_bytes(candidates: Candidates, stage: int) -> int:
