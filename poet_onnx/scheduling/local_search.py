@@ -90,15 +90,20 @@ class _Search(Assignment):
     def fit(self) -> bool:
         """Send values out of RAM until every row of memory holds; return whether it does."""
         for _ in range(MOST_EVICTIONS):
-            excess = self.activity - self.ceilings.limit
-            row = int(np.argmax(excess)) if len(excess) else 0
-            if not len(excess) or excess[row] <= 0:
+            row, excess = self._highest()
+            if excess <= 0:
                 return True
-            ejection = self._ejection(row, float(excess[row]), set())
+            ejection = self._ejection(row, excess, set())
             if ejection is None:
                 return False
             self.put(ejection, Restores(), {})
         return False
+
+    def _highest(self) -> tuple[int, float]:
+        """Return the row that is exceeded most, and by how much."""
+        excess = self.activity - self.ceilings.limit
+        row = int(np.argmax(excess)) if len(excess) else 0
+        return row, float(excess[row]) if len(excess) else 0.0
 
     def descend(self, deadline: float) -> bool:
         """Try every move once, the dearest restore first; return whether anything became cheaper."""
@@ -169,11 +174,9 @@ class _Search(Assignment):
         if (value, index) in self.paged_in:
             paged = Restores(paged_in={(value, index)})
             yield Restores(), paged
-            if own is not None:
-                for thrifty in (True, False):
-                    chain = self._chain(own, thrifty)
-                    if chain is not None:
-                        yield chain, paged
+            for chain in (self._chain(own, thrifty) for thrifty in (True, False) if own is not None):
+                if chain is not None:
+                    yield chain, paged
         elif own is not None:
             remade = Restores(recomputed={own})
             yield Restores(), remade
@@ -219,11 +222,10 @@ class _Search(Assignment):
         for _ in range(MOST_EJECTIONS + 1):
             if self.saved(before) <= 1e-12:
                 break
-            excess = self.activity - self.ceilings.limit
-            row = int(np.argmax(excess)) if len(excess) else 0
-            if not len(excess) or excess[row] <= 0:
+            row, excess = self._highest()
+            if excess <= 0:
                 return True
-            ejection = self._ejection(row, float(excess[row]), busy)
+            ejection = self._ejection(row, excess, busy)
             if ejection is None:
                 break
             busy |= self.touched(ejection)
@@ -239,23 +241,18 @@ class _Search(Assignment):
             if key is not None and key[0] not in busy and self.x[variable] > 0.5:
                 bytes_helping = min(size, excess_bytes)
                 ranked.append((self.cheapest.get(key[0], 0.0) / bytes_helping, key, bytes_helping))
-        best: tuple[float, Restores] | None = None
+        priced = []
         for _, (value, index), bytes_helping in heapq.nsmallest(MOST_PRICED, ranked):
             restore = self._restore(value, self.next_use(value, index))
-            if restore is None:
-                continue
-            price = self._price_of(restore) / bytes_helping
-            if best is None or price < best[0]:
-                best = price, restore
-        return None if best is None else best[1]
+            if restore is not None:
+                priced.append((self._price_of(restore) / bytes_helping, restore))
+        return min(priced, key=lambda pair: pair[0], default=(0.0, None))[1]
 
     def _restore(self, value: int, index: int) -> Restores | None:
         """Return the cheapest way to restore a value at one of its events, if there is one."""
         page = Restores(paged_in={(value, index)}) if (value, index) in self.model.page_in else None
         own = self.own(value, index)
-        if own is None:
-            return page
-        if page is not None and self._price_of(page) <= self.model.cost[self.model.recompute[own]]:
+        if own is None or (page and self._price_of(page) <= self.model.cost[self.model.recompute[own]]):
             return page
         chain = self._chain(own, thrifty=False)
         if chain is None or (page is not None and self._price_of(page) <= self._price_of(chain)):
