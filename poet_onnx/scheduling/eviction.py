@@ -25,7 +25,6 @@ LONGEST_CHAIN = 12
 SMALLEST_SHARE = 1e-4
 """Values smaller than this share of the budget stay in RAM."""
 
-
 MOST_IMPROVEMENT_VISITS = 400_000
 """Intervals that the improvement of one plan may look at."""
 
@@ -264,11 +263,12 @@ class Eviction:
         added = np.where(self.paged > 0, 0.0, self.prices.page_out)
         return np.where(forbidden(self.limits, self.liveness.sizes, self.paged), math.inf, added)
 
-    def _is_worth_storing(self, interval: int) -> bool:
-        """Return whether a page-in alone is cheaper than making a value again, and the value may move."""
-        value = self.value[interval]
-        price = self.prices.page_in[value]
-        return bool(price < self.rerun[interval] and self._page_out_price()[value] < math.inf)
+    def _is_worth(self, interval: int, placement: int) -> bool:
+        """Return whether another placement may be cheaper for a value that is away; of paging, a page-in tells."""
+        value, rerun = self.value[interval], self.rerun[interval]
+        if placement == DROPPED:
+            return bool(rerun < self._page_price(value))
+        return placement == RAM or bool(self.prices.page_in[value] < rerun and self._page_out_price()[value] < math.inf)
 
     def improve(self) -> None:
         """Try to keep each value that is away, or to bring it back in the other way, and stay with what is cheaper."""
@@ -278,14 +278,9 @@ class Eviction:
             if self.visits > most_visits:
                 return
             for placement in (RAM, DROPPED, STORAGE):
-                now = self.placement[interval].item()
-                if now in (RAM, placement):
+                if self.placement[interval].item() in (RAM, placement) or not self._is_worth(interval, placement):
                     continue
-                if placement == DROPPED and self.rerun[interval] >= self._page_price(self.value[interval]):
-                    continue
-                if placement == STORAGE and not self._is_worth_storing(interval):
-                    continue
-                saved = self._save()
+                saved = self._saved()
                 self.visits += self.count
                 self.bring_back(interval)
                 if placement != RAM:
@@ -296,7 +291,7 @@ class Eviction:
                 if fits and self.joules < best * (1 - 1e-9):
                     best = self.joules
                 else:
-                    self._restore(saved)
+                    vars(self).update(saved)
 
     def guilty(self) -> frozenset[tuple[int, int]]:
         """Return (value, start) of the intervals whose reruns keep other values in RAM where memory is highest."""
@@ -304,27 +299,11 @@ class Eviction:
         causes = {cause for new, cause in self.cause.items() if self.first[new] - 1 <= place < self.last[new]}
         return frozenset((int(self.value[cause]), int(self.first[cause])) for cause in causes)
 
-    def _save(self) -> _Saved:
-        arrays = {name: getattr(self, name).copy() for name in _ARRAYS}
-        return _Saved(arrays, self.count, {value: [*intervals] for value, intervals in self.of_value.items()})
-
-    def _restore(self, saved: _Saved) -> None:
-        for name, array in saved.arrays.items():
-            setattr(self, name, array)
-        self.count, self.of_value = saved.count, saved.of_value
-
-
-_ARRAYS = ("excess", "value", "first", "last", "placement", "paged", "rerun")
-"""What of an eviction changes with every value that is sent away or brought back."""
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """What an eviction goes back to: its arrays, by name, how many intervals there are, and those of each value."""
-
-    arrays: dict[str, Integers | Numbers]
-    count: int
-    of_value: dict[int, list[int]]
+    def _saved(self) -> dict[str, object]:
+        """Return all that changes with every value that is sent away or brought back, by the names of attributes."""
+        arrays = ("excess", "value", "first", "last", "placement", "paged", "rerun")
+        of_value = {value: [*intervals] for value, intervals in self.of_value.items()}
+        return {name: getattr(self, name).copy() for name in arrays} | {"count": self.count, "of_value": of_value}
 
 
 def evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
