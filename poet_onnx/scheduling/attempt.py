@@ -167,14 +167,11 @@ def improve_in_time(
         most_changes: of restores, without a price and once it is in time.
     """
     search = _Search(model, model.ceilings(), time.monotonic() + time_limit_seconds, seed, most_changes)
-    x = search.improved(start, 0.0)
+    x = search.improved(start)
     if not search.is_late(x):
         return x
     timely = [one for one in (search.timely(x), start) if one is not None and not search.is_late(one)]
-    best = min(timely, key=model.joules, default=None)
-    if best is None:
-        return None
-    return improve(model, best, time_limit_seconds=search.left, seed=seed, most_changes=most_changes)
+    return search.improved(min(timely, key=model.joules), None) if timely else None
 
 
 def _level(rows: Sequence[Row]) -> float:
@@ -200,20 +197,17 @@ class _Search:
     seed: int
     most_changes: int
 
-    @property
-    def left(self) -> float:
-        """Return the seconds that are left."""
-        return max(0.0, self.end - time.monotonic())
-
-    def improved(self, x: list[float], price: float, share: float = 1.0) -> list[float]:
-        """Return a cheaper assignment at a price, in joules, for each second in a row of time."""
-        cost = list(self.model.cost)
-        for row, factor in self._rows():
-            for variable, term in row.terms.items():
-                cost[variable] += price * factor * term
-        priced = replace(self.model, cost=cost, time=[], moved=[])
-        most_changes = int(share * self.most_changes)
-        return improve(priced, x, time_limit_seconds=self.left, seed=self.seed, most_changes=most_changes)
+    def improved(self, x: list[float], price: float | None = 0.0, share: float = 1.0) -> list[float]:
+        """Return a cheaper assignment at a price in joules for each second in a row of time; None: all rows hold."""
+        model = self.model
+        if price is not None:
+            cost = list(model.cost)
+            for row, factor in self._rows():
+                for variable, term in row.terms.items():
+                    cost[variable] += price * factor * term
+            model = replace(model, cost=cost, time=[], moved=[])
+        left, most_changes = max(0.0, self.end - time.monotonic()), int(share * self.most_changes)
+        return improve(model, x, time_limit_seconds=left, seed=self.seed, most_changes=most_changes)
 
     def _rows(self) -> Iterator[tuple[Row, float]]:
         """Yield the rows that are charged for, each with what its unit is in seconds.
