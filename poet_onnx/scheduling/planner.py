@@ -216,26 +216,21 @@ class _Run:
     def _cheapest(self, plans: Sequence[Plan]) -> Plan | None:
         """Return the cheapest of some plans and those found before."""
         best = min(plans, key=lambda plan: plan.certificate.objective_joules, default=None)
-        known = self._cheapest_known()
+        known = min(self.known, key=lambda known: known.joules, default=None)
         # What is cheaper by rounding alone would come with a worse bound.
         most = float("inf") if best is None else best.certificate.objective_joules * (1 - ROUNDING)
-        return self._plan_of(known) if known is not None and known.joules < most else best
+        if known is None or known.joules >= most:
+            return best
+        # No plan of any kind and any order spends less than the computations.
+        return self._plan(self._just_in_time(known.steps), Bound.base(self.problem.base_joules))
 
     def _interrupted(self) -> Plan:
         """Return the best plan found on the way; go on with the interrupt if there is none."""
         self.ending = "interrupted"
-        best = self._cheapest_known()
+        best = self._cheapest([])
         if best is None:
             raise KeyboardInterrupt
-        return self._plan_of(best)
-
-    def _cheapest_known(self) -> PlacedPlan | None:
-        """Return the plan found before, in whatever order, that spends least."""
-        return min(self.known, key=lambda known: known.joules, default=None)
-
-    def _plan_of(self, known: PlacedPlan) -> Plan:
-        """Return a plan, bounded by what no plan of any kind and any order stays below."""
-        return self._plan(self._just_in_time(known.steps), Bound.base(self.problem.base_joules))
+        return best
 
     def take(self, steps: tuple[Step, ...]) -> None:
         """Take a plan that was found before or on the way to an order, if it keeps the limits."""
@@ -293,11 +288,11 @@ class _Run:
         incumbent.lift(least, wide)
         # The solver goes on when the asked gaps are reached, and so mostly ends below them; so must what replaces it.
         effort = self.effort
-        near = replace(effort, gap=NEAR * effort.gap, overhead_gap=NEAR * effort.overhead_gap)
-        is_settled = incumbent.settles(near)
-        if not is_settled and incumbent.plan is not None and time.monotonic() > self.end:
+        if incumbent.settles(replace(effort, gap=NEAR * effort.gap, overhead_gap=NEAR * effort.overhead_gap)):
+            return
+        if incumbent.plan is not None and time.monotonic() > self.end:
             self.ending = "time_limit"
-        elif not is_settled:
+        else:
             self._solve(incumbent, instance)
 
     def _offer_quickly(self, incumbent: Incumbent, order: tuple[str, ...]) -> float:

@@ -26,7 +26,7 @@ SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Numbers of segments that are tried."""
 
 MOST_CORRECTIONS = 6
-"""Times that the budget is lowered by what tokens and small copies need, which the quick plan does not count."""
+"""Times that the budget of a quick plan is lowered."""
 
 
 def evict_in_segments(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
@@ -38,10 +38,7 @@ def evict_in_segments(liveness: Liveness, prices: Prices, profile: Profile, limi
         if plan.fill():
             plan.prune()
             found.append(plan)
-    best = min(found, key=lambda plan: plan.joules, default=None)
-    if best is not None:
-        best.improve()
-    return best
+    return min(found, key=lambda plan: plan.joules, default=None)
 
 
 def _keep_checkpoints(plan: Eviction, segments: int) -> None:
@@ -63,7 +60,7 @@ def _keep_checkpoints(plan: Eviction, segments: int) -> None:
 
 def quick_plan(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> PlacedPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
-    plans = [_corrected(liveness, prices, profile, limits, way) for way in (_evict, evict_in_segments)]
+    plans = [_corrected(liveness, prices, profile, limits, way) for way in (evict, evict_in_segments)]
     found = [plan for plan in plans if plan is not None]
     return min(found, key=lambda plan: plan.rank(limits), default=None)
 
@@ -71,19 +68,14 @@ def quick_plan(liveness: Liveness, prices: Prices, profile: Profile, limits: Lim
 _Way = Callable[[Liveness, Prices, Profile, Limits], Eviction | None]
 
 
-def _evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
-    eviction = evict(liveness, prices, profile, limits)
-    if eviction is not None:
-        eviction.improve()
-    return eviction
-
-
 def _corrected(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits, way: _Way) -> PlacedPlan | None:
+    """Return what a way leads to, its budget lowered by what tokens and small copies need, which it does not count."""
     budget = target = limits.transient_bytes
     for _ in range(MOST_CORRECTIONS):
         eviction = way(liveness, prices, profile, limits.within(target))
         if eviction is None:
             return None
+        eviction.improve()
         steps = steps_of_eviction(eviction)
         peak_bytes = simulate(liveness.problem, steps, limits.without_deadline().within(None)).transient_peak_bytes
         if peak_bytes <= budget:

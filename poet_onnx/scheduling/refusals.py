@@ -139,9 +139,9 @@ def _tightened(instance: Instance, model: Formulation) -> int:
 
     What the model sets aside for small values and tokens depends on the budget, so a feasible model may leave a rest.
     """
-    while model.memory.fixed_bytes < model.limits.transient_bytes:
-        tighter = _model(instance, model.memory.fixed_bytes)
-        if tighter.memory.fixed_bytes > tighter.limits.transient_bytes or paged_start(tighter) is None:
+    while (fixed_bytes := model.memory.fixed_bytes) < model.limits.transient_bytes:
+        tighter = _model(instance, fixed_bytes)
+        if tighter.memory.fixed_bytes > fixed_bytes or paged_start(tighter) is None:
             break
         model = tighter
     return model.limits.transient_bytes
