@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.limits import Limits
@@ -44,45 +44,38 @@ class PlacedPlan:
         return self.prediction.seconds > limits.latest_seconds, self.joules
 
 
-@dataclass
-class _Decisions:
-    """What happens beside the nodes of an order, by position.
+_Restores = dict[int, list[tuple[str, bool]]]
+"""By position, what is brought back right before a node, in turn: names, and whether it is a node that runs again."""
 
-    Attributes:
+
+def _steps(names: Sequence[str], before: _Restores, behind: Mapping[int, Sequence[str]]) -> Iterator[Step]:
+    """Yield the steps of an order, each transfer's halves side by side.
+
+    Args:
         names: of the nodes, in the order.
-        before: (name, whether it is a node that runs again) of what is brought back right before a node, in turn; what
-            is no node is a value that is paged in.
+        before: what is run again or paged in right before a node.
         behind: values that are paged out right behind a node.
     """
-
-    names: Sequence[str]
-    before: dict[int, list[tuple[str, bool]]] = field(default_factory=dict)
-    behind: dict[int, list[str]] = field(default_factory=dict)
-
-    def to_steps(self) -> tuple[Step, ...]:
-        """Return the steps, each transfer's halves side by side."""
-        return tuple(self._steps())
-
-    def _steps(self) -> Iterator[Step]:
-        copies: Counter[str] = Counter()
-        for position, node in enumerate(self.names):
-            for name, is_node in self.before.get(position, ()):
-                if is_node:
-                    copies[name] += 1
-                    yield Step(Action.COMPUTE, name, copies[name])
-                else:
-                    yield Step(Action.PAGE_IN_START, name)
-                    yield Step(Action.PAGE_IN_END, name)
-            yield Step(Action.COMPUTE, node)
-            for value in self.behind.get(position, ()):
-                yield Step(Action.PAGE_OUT_START, value)
-                yield Step(Action.PAGE_OUT_END, value)
+    copies: Counter[str] = Counter()
+    for position, node in enumerate(names):
+        for name, is_node in before.get(position, ()):
+            if is_node:
+                copies[name] += 1
+                yield Step(Action.COMPUTE, name, copies[name])
+            else:
+                yield Step(Action.PAGE_IN_START, name)
+                yield Step(Action.PAGE_IN_END, name)
+        yield Step(Action.COMPUTE, node)
+        for value in behind.get(position, ()):
+            yield Step(Action.PAGE_OUT_START, value)
+            yield Step(Action.PAGE_OUT_END, value)
 
 
 def steps_of_eviction(eviction: Eviction) -> tuple[Step, ...]:
     """Return the steps of a quick plan."""
     liveness, profile = eviction.liveness, eviction.profile
-    found = _Decisions(liveness.names_of(profile.order))
+    before: _Restores = {}
+    behind: dict[int, list[str]] = {}
     arriving: dict[int, dict[int, int]] = {}
     leaving: set[int] = set()
     gone: set[tuple[int, int]] = set()  # (value, position from which on it is away again)
@@ -94,16 +87,14 @@ def steps_of_eviction(eviction: Eviction) -> tuple[Step, ...]:
         if placement == STORAGE:
             leaving.add(value)
     for value in sorted(leaving):
-        found.behind.setdefault(int(profile.position[liveness.maker[value]]), []).append(liveness.values[value])
+        behind.setdefault(int(profile.position[liveness.maker[value]]), []).append(liveness.values[value])
     for place, pending in arriving.items():
         there: set[int] = set()
         read = liveness.reads[int(profile.order[place])]
         # An interval ends here that was cut for a recompute which is no longer wanted: nobody reads the value here.
         wanted = (value for value in sorted(pending) if value in read or (value, place) not in gone)
-        found.before[place] = [
-            restore for value in wanted for restore in _restored(eviction, value, place, pending, there)
-        ]
-    return found.to_steps()
+        before[place] = [restore for value in wanted for restore in _restored(eviction, value, place, pending, there)]
+    return tuple(_steps(liveness.names_of(profile.order), before, behind))
 
 
 def _restored(
@@ -131,16 +122,17 @@ def steps_of_assignment(model: Formulation, x: Sequence[float]) -> tuple[Step, .
     A value is paged out right after it is made, and paged in right before its first reader of the stage.
     """
     instance, candidates = model.candidates.instance, model.candidates
-    found = _Decisions([node.name for node in instance.nodes])
+    before: _Restores = {}
+    behind: dict[int, list[str]] = {}
     for value, variable in model.page_out.items():
         if x[variable] > 0.5:
-            found.behind.setdefault(instance.producer[value], []).append(instance.values[value])
+            behind.setdefault(instance.producer[value], []).append(instance.values[value])
     arriving: dict[int, list[int]] = {}
     for (value, index), variable in model.page_in.items():
         if x[variable] > 0.5:
             arriving.setdefault(candidates.events[value][index].stage, []).append(value)
     for stage, slots in enumerate(candidates.slots):
-        here = found.before.setdefault(stage, [])
+        here = before.setdefault(stage, [])
         pending = sorted(arriving.get(stage, []))
         for number in slots:
             if x[model.recompute[stage, number]] < 0.5:
@@ -150,7 +142,7 @@ def steps_of_assignment(model: Formulation, x: Sequence[float]) -> tuple[Step, .
             pending = [value for value in pending if value not in unit.inputs]
             here += [(instance.nodes[position].name, True) for position in unit.nodes]
         here += [(instance.values[value], False) for value in pending]
-    return found.to_steps()
+    return tuple(_steps([node.name for node in instance.nodes], before, behind))
 
 
 def restores_of(model: Formulation, steps: Sequence[Step]) -> Restores:
