@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import ALL_PLANS, PlanClass
@@ -64,26 +65,18 @@ def smallest_budget(
     worst = max(range(len(instance.nodes)), key=instance.smallest_node_bytes)
     needed = instance.largest_node_bytes
     peak = max(instance.step_bytes())
-    floor = _Floor(min(needed, peak), ALL_PLANS)
+    floor = min(needed, peak), ALL_PLANS
     low = min(max(needed, too_small_bytes + 1), peak)
     if others == UNLIMITED:
         found, floor = _search(instance, low, peak, floor)
     else:
         found = _quickly(instance, others, low, peak)
     node = instance.nodes[worst].name
-    return SmallestBudget(min(found, peak), min(floor.size_bytes, found, peak), floor.covers, node, needed)
+    return SmallestBudget(min(found, peak), min(floor[0], found, peak), floor[1], node, needed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Floor:
-    """Bytes that all plans of a class need."""
-
-    size_bytes: int
-    covers: PlanClass
-
-    def lifted(self, size_bytes: int, model: Formulation) -> _Floor:
-        """Return the floor, or a higher one that a model's plans have."""
-        return _Floor(size_bytes, solver_class(model.candidates)) if size_bytes > self.size_bytes else self
+_Floor = tuple[int, PlanClass]
+"""Bytes that all plans of a class need."""
 
 
 def _search(instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor) -> tuple[int, _Floor]:
@@ -100,14 +93,15 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor) 
     budget = low_bytes
     while budget < peak_bytes:
         model = _model(instance, budget)
-        floor = floor.lifted(model.memory.fixed_bytes, model)
+        covers = solver_class(model.candidates)
+        floor = max(floor, (model.memory.fixed_bytes, covers), key=itemgetter(0))
         if model.memory.fixed_bytes > budget:
             budget = model.memory.fixed_bytes
             continue
         if paged_start(model) is not None:
             return _tightened(instance, model), floor
         found, proven = least_budget(model, time_limit_seconds=SEARCH_SECONDS)
-        floor = floor.lifted(int(min(proven, found)), model)
+        floor = max(floor, (int(min(proven, found)), covers), key=itemgetter(0))
         if found <= budget:
             return budget, floor
         budget = max(budget + 1, math.ceil(min(found, peak_bytes) - 0.5))
