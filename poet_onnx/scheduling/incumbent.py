@@ -1,14 +1,14 @@
-"""The best plan so far, how far the proof has come, and the plan with its certificate that comes out of both."""
+"""The best plan so far, and how far the proof has come."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.plan import ALL_PLANS, Certificate, Plan, PlanClass, Step, gaps
+from poet_onnx.plan import ALL_PLANS, PlanClass, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.model import Formulation
@@ -192,60 +192,3 @@ class Incumbent:
             return False
         gap, overhead = self.joules - self.bound.joules, self.joules - self.base_joules
         return gap <= effort.gap * self.joules * (1 + 1e-9) and gap <= effort.overhead_gap * overhead * (1 + 1e-6)
-
-
-def certified(
-    problem: ScheduleProblem,
-    limits: Limits,
-    steps: tuple[Step, ...],
-    bound: Bound,
-    *,
-    effort: Effort,
-    ending: str,
-    begin: float,
-) -> Plan:
-    """Return a plan of some steps with its certificate.
-
-    Args:
-        problem: what was planned.
-        limits: that the plan must keep.
-        steps: of the plan.
-        bound: what is proven.
-        effort: of the search: its gap, and its seed.
-        ending: status where the gap was not reached; "not_needed" where everything fits as it is.
-        begin: when the search began.
-
-    Raises:
-        CheckFailedError: if the simulator does not accept the steps.
-    """
-    prediction = simulate(problem, steps, limits)
-    energy, solver, status = prediction.energy_joules, "none", ending
-    bound_joules = min(energy, bound.joules)
-    gap, overhead_gap = gaps(energy, bound_joules, problem.base_joules)
-    if ending != "not_needed":
-        from poet_onnx.scheduling.solver import solver_name
-
-        solver = solver_name()
-        # Here and not before, for placing the transfers may have saved energy.
-        status = "optimal" if energy - bound_joules <= (effort.gap + ROUNDING) * energy else ending
-    certificate = Certificate(
-        status=status,
-        objective_joules=energy,
-        bound_joules=bound_joules,
-        gap=gap,
-        overhead_gap=overhead_gap,
-        covers=bound.covers,
-        wide_bound_joules=min(energy, bound.wide_joules),
-        solver=solver,
-        seed=effort.seed,
-        threads=1,
-        solve_seconds=time.monotonic() - begin,
-    )
-    return Plan(
-        fingerprint=problem.graph.fingerprint,
-        device=problem.costs.device,
-        steps=steps,
-        prediction=prediction,
-        certificate=certificate,
-        **asdict(limits),
-    )

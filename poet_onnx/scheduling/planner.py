@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
-from poet_onnx.plan import ALL_PLANS, Plan, Step
+from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Step, gaps
 from poet_onnx.plan.limits import UNLIMITED, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import solve_in_order
@@ -23,7 +23,6 @@ from poet_onnx.scheduling.incumbent import (
     Effort,
     Incumbent,
     Progress,
-    certified,
     overhead_gap_of,
 )
 from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
@@ -99,10 +98,7 @@ class _Run:
     """One search for a plan.
 
     Attributes:
-        problem: what to plan.
-        limits: what the plan must keep to.
-        effort: when to stop.
-        progress: told how far the search is.
+        problem, limits, progress: as of `schedule`; so are its gap, seed and worth in the effort.
         known_baseline: the memory-aware order, if it was made before.
         begin: when the search began.
         end: when it is to end, in one order where several are looked at.
@@ -324,6 +320,36 @@ class _Run:
         return min(placed, steps, key=lambda placed: simulate(self.problem, placed).seconds)
 
     def _plan(self, steps: tuple[Step, ...], bound: Bound, *, is_needed: bool = True) -> Plan:
-        """Return a plan with its certificate; none is needed where everything fits as it is."""
-        ending = self.ending if is_needed else "not_needed"
-        return certified(self.problem, self.limits, steps, bound, effort=self.effort, ending=ending, begin=self.begin)
+        """Return the plan of some steps with its certificate; none is needed where everything fits as it is."""
+        problem, effort = self.problem, self.effort
+        prediction = simulate(problem, steps, self.limits)
+        energy = prediction.energy_joules
+        solver, status = "none", "not_needed"
+        if is_needed:
+            from poet_onnx.scheduling.solver import solver_name
+
+            # Here and not before, for placing the transfers may have saved energy.
+            is_optimal = energy - min(energy, bound.joules) <= (effort.gap + ROUNDING) * energy
+            solver, status = solver_name(), "optimal" if is_optimal else self.ending
+        gap, overhead_gap = gaps(energy, min(energy, bound.joules), problem.base_joules)
+        certificate = Certificate(
+            status=status,
+            objective_joules=energy,
+            bound_joules=min(energy, bound.joules),
+            gap=gap,
+            overhead_gap=overhead_gap,
+            covers=bound.covers,
+            wide_bound_joules=min(energy, bound.wide_joules),
+            solver=solver,
+            seed=effort.seed,
+            threads=1,
+            solve_seconds=time.monotonic() - self.begin,
+        )
+        return Plan(
+            fingerprint=problem.graph.fingerprint,
+            device=problem.costs.device,
+            steps=steps,
+            prediction=prediction,
+            certificate=certificate,
+            **asdict(self.limits),
+        )
