@@ -154,7 +154,6 @@ def improve_in_time(
     start: list[float],
     *,
     time_limit_seconds: float,
-    seed: int = 0,
     most_changes: int = MOST_CHANGES,
 ) -> list[float] | None:
     """Return a cheap assignment that satisfies all rows, or None if none was found.
@@ -163,10 +162,9 @@ def improve_in_time(
         model: with its rows of time.
         start: satisfies all rows but, perhaps, those of time.
         time_limit_seconds: a guard; what is done is counted.
-        seed: of the local search.
         most_changes: of restores, without a price and once it is in time.
     """
-    search = _Search(model, model.ceilings(), time.monotonic() + time_limit_seconds, seed, most_changes)
+    search = _Search(model, model.ceilings(), time.monotonic() + time_limit_seconds, most_changes)
     x = search.improved(start)
     if not search.is_late(x):
         return x
@@ -187,14 +185,12 @@ class _Search:
         model: with its rows of time.
         ceilings: of the model.
         end: when to stop.
-        seed: of the local search.
         most_changes: of restores, without a price.
     """
 
     model: Formulation
     ceilings: Ceilings
     end: float
-    seed: int
     most_changes: int
 
     def improved(self, x: list[float], price: float | None = 0.0, share: float = 1.0) -> list[float]:
@@ -207,7 +203,7 @@ class _Search:
                     cost[variable] += price * factor * term
             model = replace(model, cost=cost, time=[], moved=[])
         left, most_changes = max(0.0, self.end - time.monotonic()), int(share * self.most_changes)
-        return improve(model, x, time_limit_seconds=left, seed=self.seed, most_changes=most_changes)
+        return improve(model, x, time_limit_seconds=left, most_changes=most_changes)
 
     def _rows(self) -> Iterator[tuple[Row, float]]:
         """Yield the rows that are charged for, each with what its unit is in seconds.

@@ -29,9 +29,6 @@ A larger one places more plans thoroughly, a second each on large graphs. At 1.0
 is in time once it is placed thoroughly: spread out it takes 1.08 times the deadline.
 """
 
-ROUNDING = 1e-9
-"""Energies that differ by no more than this part of them are the same."""
-
 
 def overhead_gap_of(gap: float) -> float:
     """Return the gap over the overhead that goes with one over the energy of the whole step."""

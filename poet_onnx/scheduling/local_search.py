@@ -44,7 +44,6 @@ def improve(
     x: list[float],
     *,
     time_limit_seconds: float,
-    seed: int = 0,
     most_changes: int = MOST_CHANGES,
 ) -> list[float]:
     """Return an assignment that is at least as cheap as a feasible one, and feasible.
@@ -56,7 +55,7 @@ def improve(
     deadline = time.monotonic() + time_limit_seconds
     while search.descend(deadline):
         pass
-    search.shake(random.Random(seed), deadline)
+    search.shake(random.Random(0), deadline)
     return search.x
 
 

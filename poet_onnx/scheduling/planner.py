@@ -18,7 +18,6 @@ from poet_onnx.scheduling.choices import class_in_order
 from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.incumbent import (
     LEAST_SECONDS,
-    ROUNDING,
     Bound,
     Effort,
     Incumbent,
@@ -39,6 +38,9 @@ NEAR = 0.1
 
 ORDER_SHARE = 1 / 3
 """Of the time limit, for an order; a fraction of that is used but for large graphs."""
+
+ROUNDING = 1e-9
+"""Energies that differ by no more than this part of them are the same."""
 
 
 def schedule(

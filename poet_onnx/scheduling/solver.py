@@ -68,12 +68,8 @@ SEPARATOR_PRIORITY = 100_000
 _SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Listener(Eventhdlr):
-    """Asks SCIP for events while it works.
-
-    Attributes:
-        events: which.
-    """
+class _Listener(Eventhdlr):
+    """Asks SCIP for `events` while it works."""
 
     events: tuple[int, ...] = ()
 
@@ -88,12 +84,8 @@ class Listener(Eventhdlr):
             self.model.dropEvent(event, self)
 
 
-class Interrupts(Listener):
-    """Notes signals, and stops SCIP at its next event.
-
-    Attributes:
-        noted: those that came.
-    """
+class _Interrupts(_Listener):
+    """Notes signals, and stops SCIP at its next event."""
 
     events = (PY_SCIP_EVENTTYPE.PRESOLVEROUND, PY_SCIP_EVENTTYPE.LPSOLVED, PY_SCIP_EVENTTYPE.NODESOLVED)
 
@@ -116,7 +108,7 @@ def optimize(scip: Model) -> bool:
     Handlers of others than Python's own are called when SCIP has stopped. Outside the main thread, signals are left
     alone.
     """
-    heard = Interrupts()
+    heard = _Interrupts()
     scip.includeEventhdlr(heard, "interrupts", "stops at a signal")
     scip.setParam("misc/catchctrlc", False)
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
@@ -137,7 +129,7 @@ def optimize(scip: Model) -> bool:
     return signal.SIGINT in heard.noted
 
 
-class Watcher(Listener):
+class Watcher(_Listener):
     """Hands every better assignment and bound on as SCIP finds them, and stops it a while after the asked gaps.
 
     SCIP is never stopped at a gap and resumed: doing that lost the optimum of a model, and with it the bound.
