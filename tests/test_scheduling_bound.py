@@ -13,22 +13,21 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import bound, memory_aware_order
 from poet_onnx.scheduling.bound import _implies, _Rows, least_overhead
-from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Liveness
 
 
 def bounds(problem: ScheduleProblem, share: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[int]]:
     """Return the bound, and the number of rows, with the rows that others imply left out and with all."""
     liveness = Liveness(problem)
-    profile = liveness.profile(liveness.order_of(memory_aware_order(problem)))
-    prices, budget = Prices.of(liveness), int(share * profile.peak_bytes)
+    profile = liveness.in_order(memory_aware_order(problem))
+    budget = int(share * profile.peak_bytes)
     found, rows = [], []
     for implies in (_implies, lambda *_: False):
         with monkeypatch.context() as patch:
             patch.setattr(bound, "_implies", implies)
             patch.setattr(bound, "MOST_NODES", 100_000)
-            found.append(least_overhead(liveness, prices, profile, Limits(budget)))
-            rows.append(len(_Rows(liveness, prices, profile, budget).needs()))
+            found.append(least_overhead(profile, Limits(budget)))
+            rows.append(len(_Rows(profile, budget).needs()))
     return found, rows
 
 

@@ -19,7 +19,7 @@ from poet_onnx.plan import PlanClass
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule
-from poet_onnx.scheduling.eviction import Eviction, Prices, evict
+from poet_onnx.scheduling.eviction import Eviction, evict
 from poet_onnx.scheduling.liveness import Liveness, Profile
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.simulate import simulate
@@ -46,16 +46,15 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> ScheduleProblem:
     return ScheduleProblem(graph, cost_table(graph, load_device("a72")))
 
 
-def profile_of(problem: ScheduleProblem) -> tuple[Liveness, Profile]:
-    liveness = Liveness(problem)
-    return liveness, liveness.profile(liveness.order_of(memory_aware_order(problem)))
+def profile_of(problem: ScheduleProblem) -> Profile:
+    return Liveness(problem).in_order(memory_aware_order(problem))
 
 
 @pytest.mark.parametrize("share", [0.7, 0.5, 0.4, 0.3])
 def test_quick_plans_recompute_segments_instead_of_paging(problem: ScheduleProblem, share: float) -> None:
-    liveness, profile = profile_of(problem)
+    profile = profile_of(problem)
     budget = int(share * profile.peak_bytes)
-    plan = quick_plan(liveness, Prices.of(liveness), profile, Limits(budget))
+    plan = quick_plan(profile, Limits(budget))
     assert plan is not None
     computing = simulate(problem, ordered_steps(memory_aware_order(problem))).energy_joules
     assert plan.prediction.page_out_bytes == 0
@@ -75,16 +74,15 @@ def test_however_often_waits_are_cut_there_is_room_for_them(
         most = max(most, len(self.value))
 
     monkeypatch.setattr(Eviction, "_grow", counted)
-    liveness, profile = profile_of(problem)
+    profile = profile_of(problem)
     for percent in range(20, 100, 5):
-        evict(liveness, Prices.of(liveness), profile, Limits(percent * profile.peak_bytes // 100))
+        evict(profile, Limits(percent * profile.peak_bytes // 100))
     assert most > 2 * len(profile.order), "no eviction cut more intervals than there is room for at first"
 
 
 def test_an_interrupt_is_never_lost_while_waits_are_chosen(problem: ScheduleProblem) -> None:
     """NumPy drops what is raised while it asks an operand for attributes."""
-    liveness, profile = profile_of(problem)
-    prices = Prices.of(liveness)
+    profile = profile_of(problem)
     calls = 0
 
     def run(interrupted_call: int | None) -> None:
@@ -99,7 +97,7 @@ def test_an_interrupt_is_never_lost_while_waits_are_chosen(problem: ScheduleProb
 
         sys.setprofile(count)
         try:
-            evict(liveness, prices, profile, Limits(profile.peak_bytes // 2))
+            evict(profile, Limits(profile.peak_bytes // 2))
         finally:
             sys.setprofile(None)
 
@@ -110,7 +108,7 @@ def test_an_interrupt_is_never_lost_while_waits_are_chosen(problem: ScheduleProb
 
 
 def test_a_plan_is_proven_by_memory_alone_where_the_solver_has_no_time(problem: ScheduleProblem) -> None:
-    _, profile = profile_of(problem)
+    profile = profile_of(problem)
     limits = Limits(profile.peak_bytes // 2)
     plan = schedule(problem, limits, time_limit_seconds=1, order=memory_aware_order(problem))
     assert plan.certificate.covers == PlanClass()

@@ -16,7 +16,6 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, schedule, smallest_budget
 from poet_onnx.scheduling.attempt import paged_start, start_from
-from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Liveness
 from poet_onnx.scheduling.local_search import improve
 from poet_onnx.scheduling.quick_plan import quick_plan
@@ -46,8 +45,8 @@ def test_every_improvement_is_a_valid_cheaper_schedule(seed: int, options: dict[
 
 def _quick_steps(problem: ScheduleProblem, limits: Limits) -> tuple[Step, ...]:
     liveness = Liveness(problem)
-    profile = liveness.profile(liveness.order_of(memory_aware_order(problem)))
-    quick = quick_plan(liveness, Prices.of(liveness), profile, limits)
+    profile = liveness.in_order(memory_aware_order(problem))
+    quick = quick_plan(profile, limits)
     return quick.steps if quick is not None else ()
 
 

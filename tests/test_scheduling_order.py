@@ -21,7 +21,7 @@ from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
-from poet_onnx.scheduling.eviction import Prices, evict
+from poet_onnx.scheduling.eviction import evict
 from poet_onnx.scheduling.liveness import Liveness, build_instance, file_order
 from poet_onnx.scheduling.order import Dependencies, memory_aware_order, peak_bound
 from poet_onnx.scheduling.order_search import order_for
@@ -154,7 +154,7 @@ def test_profile_counts_as_the_instance_does(seed: int, layers: int, wide: bool)
     deps = Dependencies(liveness)
     numbered = (deps.drain_order(), deps.greedy_order())
     for order in (file_order(problem.graph), *map(liveness.names_of, numbered), memory_aware_order(problem)):
-        profile = liveness.profile(liveness.order_of(order))
+        profile = liveness.in_order(order)
         instance = build_instance(problem, order)
         assert profile.levels.tolist() == instance.step_bytes()
         assert liveness.names_of(profile.order) == order
@@ -245,9 +245,9 @@ def _training(seed: int, layers: int, share: float, *, scale: int = 1) -> tuple[
 def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int, share: float) -> None:
     problem, order, budget = _training(seed, layers, share, scale=1000)
     liveness = Liveness(problem)
-    prices, profile = Prices.of(liveness), liveness.profile(liveness.order_of(order))
-    plan = quick_plan(liveness, prices, profile, Limits(budget))
-    bound = least_overhead(liveness, prices, profile, Limits(budget))
+    profile = liveness.in_order(order)
+    plan = quick_plan(profile, Limits(budget))
+    bound = least_overhead(profile, Limits(budget))
     if plan is None:
         assert share < 1
         return
@@ -263,7 +263,7 @@ def test_quick_plans_bring_back_only_what_is_read() -> None:
     for seed in range(60):
         problem, order, budget = _training(seed, 8 + seed % 25, 0.05 * (1 + seed % 9), scale=1000)
         liveness = Liveness(problem)
-        plan = evict(liveness, Prices.of(liveness), liveness.profile(liveness.order_of(order)), Limits(budget))
+        plan = evict(liveness.in_order(order), Limits(budget))
         if plan is None:
             continue
         plan.improve()
@@ -285,8 +285,8 @@ def test_quick_plans_are_found_nearly_everywhere() -> None:
     for seed in range(60):
         problem, order, budget = _training(seed, 5 + seed % 20, 0.5, scale=1000)
         liveness = Liveness(problem)
-        profile = liveness.profile(liveness.order_of(order))
-        plan = evict(liveness, Prices.of(liveness), profile, Limits(budget))
+        profile = liveness.in_order(order)
+        plan = evict(profile, Limits(budget))
         found += plan is not None
     assert found >= 50
 
@@ -297,8 +297,8 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
     for seed in range(16):
         problem, order, budget = _training(seed, 3 + seed % 2, 0.2 * (seed % 4))
         liveness = Liveness(problem)
-        profile = liveness.profile(liveness.order_of(order))
-        bound = least_overhead(liveness, Prices.of(liveness), profile, Limits(budget))
+        profile = liveness.in_order(order)
+        bound = least_overhead(profile, Limits(budget))
         best = least_energy(problem, Limits(budget), order)
         if best is None:
             continue

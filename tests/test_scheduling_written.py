@@ -18,7 +18,7 @@ from poet_onnx.plan.limits import TRANSFER_LIMITS, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.bound import least_overhead_in_order
-from poet_onnx.scheduling.eviction import STORAGE, Prices, evict
+from poet_onnx.scheduling.eviction import STORAGE, evict
 from poet_onnx.scheduling.liveness import Liveness, build_instance
 from poet_onnx.scheduling.model import formulate
 from poet_onnx.scheduling.refusals import least_moved
@@ -147,7 +147,7 @@ def test_quick_plans_and_bounds_know_the_limit(seed: int) -> None:
 def _quick_bytes(problem: ScheduleProblem, limits: Limits, order: tuple[str, ...]) -> int | None:
     """Return what the first quick plan of an order writes; None if there is none."""
     liveness = Liveness(problem)
-    found = evict(liveness, Prices.of(liveness), liveness.profile(liveness.order_of(order)), limits)
+    found = evict(liveness.in_order(order), limits)
     if found is None:
         return None
     return int(sum(liveness.sizes[value] for value in set(found.value[found.placement == STORAGE].tolist())))

@@ -19,7 +19,6 @@ import numpy as np
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.limit_rows import transfer_rows
 from poet_onnx.scheduling.liveness import Liveness, Profile
 
@@ -44,21 +43,17 @@ _Need = tuple[int, dict[int, int]]
 
 def least_overhead_in_order(problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> float:
     """Return joules above the base energy that no plan of a problem in an order can stay below."""
-    liveness = Liveness(problem)
-    profile = liveness.profile(liveness.order_of(order))
-    return least_overhead(liveness, Prices.of(liveness), profile, limits)
+    return least_overhead(Liveness(problem).in_order(order), limits)
 
 
-def least_overhead(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> float:
+def least_overhead(profile: Profile, limits: Limits) -> float:
     """Return joules that no plan of an order within limits can stay below, those of the computations aside.
 
     Args:
-        liveness: of the graph.
-        prices: of the device, at least.
         profile: of the order.
         limits: what plans must keep to; a deadline is left out.
     """
-    rows = _Rows(liveness, prices, profile, limits.transient_bytes)
+    rows = _Rows(profile, limits.transient_bytes)
     needs = rows.needs()
     prices_of = {interval: rows.prices_of(interval) for _, terms in needs for interval in terms}
     for need, terms in needs:
@@ -102,7 +97,7 @@ def _solved(
         away[interval] = [variable(rerun)] if rerun < math.inf else []
         if page < math.inf:
             if value not in stored:
-                stored[value] = variable(float(rows.prices.page_out[value]))
+                stored[value] = variable(float(rows.liveness.page_out[value]))
             paged = variable(page)
             page_ins[paged] = int(sizes[value])
             away[interval].append(paged)
@@ -128,8 +123,9 @@ def _solved(
 class _Rows:
     """What must be elsewhere at each place, and what that costs at least."""
 
-    def __init__(self, liveness: Liveness, prices: Prices, profile: Profile, budget_bytes: int) -> None:
-        self.liveness, self.prices, self.profile = liveness, prices, profile
+    def __init__(self, profile: Profile, budget_bytes: int) -> None:
+        self.liveness, self.profile = profile.liveness, profile
+        liveness = profile.liveness
         intervals = profile.intervals
         self.sizes = liveness.sizes[intervals.value]
         self.least_bytes = SMALLEST_SHARE * budget_bytes
@@ -178,16 +174,16 @@ class _Rows:
     def prices_of(self, interval: int) -> tuple[float, float]:
         """Return the least joules that end an interval spent elsewhere: by page-in, and by running nodes again."""
         value = int(self.profile.intervals.value[interval])
-        return float(self.prices.page_in[value]), self._rerun(value, int(self.sizes[interval]))
+        return float(self.liveness.page_in[value]), self._rerun(value, int(self.sizes[interval]))
 
     def _rerun(self, value: int, size_bytes: int) -> float:
         """Return the least joules of making a value again, of which nothing as large was kept to make it from."""
         maker = int(self.liveness.maker[value])
-        price = float(self.prices.rerun[maker])
+        price = float(self.liveness.rerun[maker])
         for read in self.liveness.reads[maker] if price < math.inf else ():
             # Who keeps this instead, all the time, saves no room: it is as large, and nothing else reads it.
             if self.readers[read] == 1 and not self.liveness.kept[read] and self.liveness.sizes[read] >= size_bytes:
-                price += min(float(self.prices.page_in[read]), self._rerun(read, size_bytes))
+                price += min(float(self.liveness.page_in[read]), self._rerun(read, size_bytes))
         together = sum(1 for made in self.liveness.writes[maker] if self.liveness.sizes[made] >= self.least_bytes)
         return price / max(1, together)
 

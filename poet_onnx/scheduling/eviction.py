@@ -8,16 +8,12 @@ milliseconds, so that many orders can be compared.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.limit_rows import forbidden
-from poet_onnx.scheduling.liveness import Integers, Liveness, Profile
-
-Numbers = NDArray[np.float64]
+from poet_onnx.scheduling.liveness import Integers, Numbers, Profile
 
 LONGEST_CHAIN = 12
 """Nodes that may be run again, one for the other, to bring a value back."""
@@ -45,38 +41,6 @@ slow, and drops an interrupt that comes while they answer.
 """
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Joules of what brings values back; infinite where it is not possible.
-
-    Attributes:
-        page_out, page_in: of each value, by number.
-        rerun: of each node, by number.
-    """
-
-    page_out: Numbers
-    page_in: Numbers
-    rerun: Numbers
-
-    @classmethod
-    def of(cls, liveness: Liveness) -> Prices:
-        """Return the prices of a problem's device; a transfer that stops the step pays for the time."""
-        problem, costs = liveness.problem, liveness.problem.costs
-        idle = 0.0 if costs.asynchronous else costs.idle_watts
-        movable = costs.page_out.keys() & costs.page_in.keys() if problem.paging else frozenset()
-        tables = [
-            np.array([t[v].joules + idle * t[v].seconds if v in movable else math.inf for v in liveness.values])
-            for t in (costs.page_out, costs.page_in)
-        ]
-        rerun = [
-            costs.nodes[node.name].joules + costs.idle_watts * costs.nodes[node.name].seconds
-            if problem.recompute and node.recomputable
-            else math.inf
-            for node in liveness.nodes
-        ]
-        return cls(tables[0], tables[1], np.array(rerun))
-
-
 class Eviction:
     """Intervals of an order's values, and where each value is meanwhile.
 
@@ -84,17 +48,10 @@ class Eviction:
         visits: intervals that were looked at, a measure of work.
     """
 
-    def __init__(
-        self,
-        liveness: Liveness,
-        prices: Prices,
-        profile: Profile,
-        limits: Limits,
-        *,
-        held: frozenset[tuple[int, int]] = frozenset(),
-    ) -> None:
+    def __init__(self, profile: Profile, limits: Limits, *, held: frozenset[tuple[int, int]] = frozenset()) -> None:
         """Start with everything in RAM; values of `held` (value, start of the interval) come back by page-in alone."""
-        self.liveness, self.prices, self.profile, self.limits = liveness, prices, profile, limits
+        self.profile, self.limits = profile, limits
+        self.liveness = liveness = profile.liveness
         budget_bytes = limits.transient_bytes
         self.excess: Integers = profile.levels - budget_bytes
         intervals = profile.intervals
@@ -129,7 +86,7 @@ class Eviction:
             self._known[key] = math.inf
             maker = int(self.liveness.maker[value])
             possible = depth < LONGEST_CHAIN and not self._is_changed(maker, place)
-            price = float(self.prices.rerun[maker]) if possible else math.inf
+            price = float(self.liveness.rerun[maker]) if possible else math.inf
             for read in self.liveness.reads[maker] if price < math.inf else ():
                 if self.profile.last_use[read] < place:
                     price += self._rerun_price(read, place, depth + 1)
@@ -146,7 +103,7 @@ class Eviction:
         """Return what all transfers and reruns cost."""
         placement, value = self.placement[: self.count], self.value[: self.count]
         stored = value[placement == STORAGE]
-        price = self.prices.page_in[stored].sum() + self.prices.page_out[np.unique(stored)].sum()
+        price = self.liveness.page_in[stored].sum() + self.liveness.page_out[np.unique(stored)].sum()
         return float(price + self.rerun[: self.count][placement == DROPPED].sum())
 
     def fill(self, *, barred: int = -1) -> bool:
@@ -171,7 +128,7 @@ class Eviction:
             if not len(chosen) or count > self.most_intervals:
                 return False
             value = self.value[chosen]
-            page = self.prices.page_in[value] + self._page_out_price()[value]
+            page = self.liveness.page_in[value] + self._page_out_price()[value]
             price = np.minimum(self.rerun[chosen], page)
             frees = np.minimum(self.liveness.sizes[value], excess[place])
             best = int(np.argmin(price / frees))
@@ -256,11 +213,11 @@ class Eviction:
 
     def _page_price(self, value: Integers) -> Numbers:
         """Return the joules of a page-in of values, with the share of their page-outs that falls to it."""
-        return self.prices.page_in[value] + self.prices.page_out[value] / np.maximum(self.paged[value], 1)
+        return self.liveness.page_in[value] + self.liveness.page_out[value] / np.maximum(self.paged[value], 1)
 
     def _page_out_price(self) -> Numbers:
         """Return the joules that writing each value adds: none if it is written anyway, infinite if it may not move."""
-        added = np.where(self.paged > 0, 0.0, self.prices.page_out)
+        added = np.where(self.paged > 0, 0.0, self.liveness.page_out)
         return np.where(forbidden(self.limits, self.liveness.sizes, self.paged), math.inf, added)
 
     def _is_worth(self, interval: int, placement: int) -> bool:
@@ -268,7 +225,9 @@ class Eviction:
         value, rerun = self.value[interval], self.rerun[interval]
         if placement == DROPPED:
             return bool(rerun < self._page_price(value))
-        return placement == RAM or bool(self.prices.page_in[value] < rerun and self._page_out_price()[value] < math.inf)
+        return placement == RAM or bool(
+            self.liveness.page_in[value] < rerun and self._page_out_price()[value] < math.inf
+        )
 
     def improve(self) -> None:
         """Try to keep each value that is away, or to bring it back in the other way, and stay with what is cheaper."""
@@ -306,7 +265,7 @@ class Eviction:
         return {name: getattr(self, name).copy() for name in arrays} | {"count": self.count, "of_value": of_value}
 
 
-def evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
+def evict(profile: Profile, limits: Limits) -> Eviction | None:
     """Return a quick plan that keeps to the limits but the deadline, or None if none was found.
 
     Where the recomputes that were chosen hold too much in RAM they are forbidden and all starts anew; if that does not
@@ -315,7 +274,7 @@ def evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) 
     held: frozenset[tuple[int, int]] = frozenset()
     visits = 0
     for _ in range(MOST_RESTARTS):
-        plan = Eviction(liveness, prices, profile, limits, held=held)
+        plan = Eviction(profile, limits, held=held)
         plan.visits += visits
         if plan.fill():
             plan.prune()
@@ -325,7 +284,7 @@ def evict(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) 
         if guilty <= held:
             break
         held |= guilty
-    plan = Eviction(liveness, prices, profile, limits)
+    plan = Eviction(profile, limits)
     plan.visits += visits
     reruns = plan.rerun.copy()
     plan.rerun[:] = math.inf

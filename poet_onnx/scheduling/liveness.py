@@ -9,6 +9,7 @@ runs, the step holds the 8 bytes of k, the outputs of b and its workspace.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -206,6 +207,7 @@ def _changers(graph: TrainingGraph, position: Mapping[str, int]) -> tuple[tuple[
 
 
 Integers: TypeAlias = "NDArray[np.int64]"
+Numbers: TypeAlias = "NDArray[np.float64]"
 Order: TypeAlias = "NDArray[np.int64]"
 
 
@@ -228,6 +230,7 @@ class Profile:
     """What an order means for memory, with nothing recomputed or paged.
 
     Attributes:
+        liveness: of the graph.
         order: numbers of the nodes.
         position: place of each node.
         levels: transient bytes while the node at each place runs.
@@ -235,6 +238,7 @@ class Profile:
         intervals: all of them, those of one value side by side.
     """
 
+    liveness: Liveness
     order: Order
     position: Integers
     levels: Integers
@@ -248,7 +252,7 @@ class Profile:
 
 
 class Liveness:
-    """A graph's nodes and values by number.
+    """A graph's nodes and values by number, and the joules of what brings values back, infinite where that cannot be.
 
     Attributes:
         names: of the nodes that are not views, in file order; a node's number is its place here.
@@ -259,6 +263,8 @@ class Liveness:
         reads: values that each node reads.
         workspace: bytes that each node needs beside what it reads and makes.
         changers: for each node, the others that change a resident tensor which it reads.
+        page_out, page_in: joules of each value's transfers; one that stops the step pays for the time.
+        rerun: joules of each node.
     """
 
     def __init__(self, problem: ScheduleProblem) -> None:
@@ -289,6 +295,21 @@ class Liveness:
         shares = np.array(self._pairs, dtype=np.int64).reshape(-1, 3)
         self._sharer, self._shared, self._heir = shares[:, 0], shares[:, 1], shares[:, 2]
         self._contested = np.bincount(self._sharer, minlength=len(self.names))[self._sharer] > 1
+
+        costs = problem.costs
+        idle = 0.0 if costs.asynchronous else costs.idle_watts
+        movable = costs.page_out.keys() & costs.page_in.keys() if problem.paging else frozenset()
+        self.page_out, self.page_in = (
+            np.array([t[v].joules + idle * t[v].seconds if v in movable else math.inf for v in self.values])
+            for t in (costs.page_out, costs.page_in)
+        )
+        again = [problem.recompute and node.recomputable for node in self.nodes]
+        joules = np.array(instance.joules) + costs.idle_watts * np.array(instance.seconds)
+        self.rerun: Numbers = np.where(again, joules, math.inf)
+
+    def in_order(self, names: Sequence[str]) -> Profile:
+        """Return the memory and the lives of an order of names."""
+        return self.profile(self.order_of(names))
 
     def order_of(self, names: Sequence[str]) -> Order:
         """Return an order of names as numbers."""
@@ -329,7 +350,7 @@ class Liveness:
         levels = np.cumsum(change)[:count] + self.workspace[order]
         self._share(levels, position, last_use)
         intervals = Intervals(self._use_value[1:][self._same], used_at[:-1][self._same], used_at[1:][self._same])
-        return Profile(order, position, levels, last_use, intervals)
+        return Profile(self, order, position, levels, last_use, intervals)
 
     def _share(self, levels: Integers, position: Integers, last_use: Integers) -> None:
         """Take off what outputs save by taking over the buffers of inputs that die."""

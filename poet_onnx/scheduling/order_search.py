@@ -25,7 +25,7 @@ from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
-from poet_onnx.scheduling.eviction import Prices, evict
+from poet_onnx.scheduling.eviction import evict
 from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance
 from poet_onnx.scheduling.order import Dependencies, memory_aware_order
 from poet_onnx.scheduling.quick_plan import quick_plan
@@ -71,20 +71,16 @@ class OrderSearch:
     """One search, for one budget.
 
     Args:
-        liveness: of what is ordered.
-        prices: of the device.
         baseline: the memory-aware order.
         limits: what quick plans keep to; a deadline is not looked at.
         end: time of the processor, in seconds, at which the search gives up; a guard.
         seed: of the order in which moves are tried.
     """
 
-    def __init__(
-        self, liveness: Liveness, prices: Prices, baseline: Profile, limits: Limits, *, end: float, seed: int
-    ) -> None:
-        self.liveness, self.prices, self.baseline, self.limits, self.end = liveness, prices, baseline, limits, end
+    def __init__(self, baseline: Profile, limits: Limits, *, end: float, seed: int) -> None:
+        self.liveness, self.baseline, self.limits, self.end = baseline.liveness, baseline, limits, end
         self.budget_bytes = limits.transient_bytes
-        self.deps = Dependencies(liveness)
+        self.deps = Dependencies(self.liveness)
         self.kinds = _kinds(self.deps)
         self.random = random.Random(seed)
         self.work = 0
@@ -109,7 +105,7 @@ class OrderSearch:
     def _joules(self, profile: Profile) -> float:
         """Return what the quick plan of an order costs above the computations, infinite if there is none."""
         self.work += WORK_PER_TRIAL + len(profile.order)
-        plan = evict(self.liveness, self.prices, profile, self.limits)
+        plan = evict(profile, self.limits)
         if plan is None:
             return math.inf
         self.work += plan.visits
@@ -238,26 +234,26 @@ def order_for(
     begin = time.thread_time()
     order = tuple(baseline or memory_aware_order(problem))
     liveness = Liveness(problem)
-    prices, ordered = Prices.of(liveness), liveness.profile(liveness.order_of(order))
-    plan = base = quick_plan(liveness, prices, ordered, limits)
+    ordered = liveness.in_order(order)
+    plan = base = quick_plan(ordered, limits)
     if base is not None:
         found(base.steps)
     largest = build_instance(problem, liveness.names).largest_node_bytes
     if ordered.peak_bytes <= limits.transient_bytes or largest > limits.transient_bytes:
         return OrderChoice(order, base, base)
-    candidates = OrderSearch(liveness, prices, ordered, limits, end=begin + seconds / 2, seed=seed).candidates()
+    candidates = OrderSearch(ordered, limits, end=begin + seconds / 2, seed=seed).candidates()
     others = [one.profile for one in candidates if one.profile.order.tobytes() != ordered.order.tobytes()]
     best = ordered
     for profile in others[:CHOSEN]:
         if time.thread_time() > begin + seconds:
             break
-        quick = quick_plan(liveness, prices, profile, limits)
+        quick = quick_plan(profile, limits)
         if quick is not None and (plan is None or quick.rank(limits) < plan.rank(limits)):
             best, plan = profile, quick
     if best is ordered or plan is None:
         return OrderChoice(order, base, base)
     found(plan.steps)
-    bound = problem.base_joules + least_overhead(liveness, prices, ordered, limits)
+    bound = problem.base_joules + least_overhead(ordered, limits)
     late, joules = plan.rank(limits)
     if late or joules >= bound:
         return OrderChoice(order, base, base, bound, rival=liveness.names_of(best.order))

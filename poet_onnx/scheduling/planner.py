@@ -15,7 +15,6 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import solve_in_order
 from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.choices import class_in_order
-from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.incumbent import (
     LEAST_SECONDS,
     Bound,
@@ -295,16 +294,15 @@ class _Run:
 
     def _offer_quickly(self, incumbent: Incumbent, order: tuple[str, ...]) -> float:
         """Offer a quick plan where one may help; return joules above the base that no plan in the order stays below."""
-        liveness = Liveness(self.problem)
-        profile, prices = liveness.profile(liveness.order_of(order)), Prices.of(liveness)
+        profile = Liveness(self.problem).in_order(order)
         # What keeps limits on transfers may be far from the best plan within them: it may come from tighter ones.
         is_known = incumbent.plan is not None and self.relaxed is None
-        quick = None if is_known else quick_plan(liveness, prices, profile, self.limits)
+        quick = None if is_known else quick_plan(profile, self.limits)
         if quick is not None:
             incumbent.offer_steps(quick.steps)
         if self.least and order == self.baseline:
             return self.least - self.problem.base_joules
-        return least_overhead(liveness, prices, profile, self.limits)
+        return least_overhead(profile, self.limits)
 
     def _solve(self, incumbent: Incumbent, instance: Instance) -> None:
         """Offer plans to the incumbent until one settles it."""

@@ -16,8 +16,8 @@ import numpy as np
 from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.eviction import Eviction, Prices, evict
-from poet_onnx.scheduling.liveness import Liveness, Profile
+from poet_onnx.scheduling.eviction import Eviction, evict
+from poet_onnx.scheduling.liveness import Profile
 from poet_onnx.scheduling.steps import PlacedPlan, steps_of_eviction
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap, spread_out
@@ -29,11 +29,11 @@ MOST_CORRECTIONS = 6
 """Times that the budget of a quick plan is lowered."""
 
 
-def evict_in_segments(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> Eviction | None:
+def evict_in_segments(profile: Profile, limits: Limits) -> Eviction | None:
     """Return the cheapest quick plan by segments that keeps to the limits but the deadline, or None."""
     found = []
     for count in SEGMENTS:
-        plan = Eviction(liveness, prices, profile, limits)
+        plan = Eviction(profile, limits)
         _keep_checkpoints(plan, count)
         if plan.fill():
             plan.prune()
@@ -58,28 +58,31 @@ def _keep_checkpoints(plan: Eviction, segments: int) -> None:
         plan.rerun[: plan.count][(made <= end) & (end < first)] = math.inf
 
 
-def quick_plan(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits) -> PlacedPlan | None:
+def quick_plan(profile: Profile, limits: Limits) -> PlacedPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
-    plans = [_corrected(liveness, prices, profile, limits, way) for way in (evict, evict_in_segments)]
+    plans = [_corrected(profile, limits, way) for way in (evict, evict_in_segments)]
     found = [plan for plan in plans if plan is not None]
     return min(found, key=lambda plan: plan.rank(limits), default=None)
 
 
-_Way = Callable[[Liveness, Prices, Profile, Limits], Eviction | None]
+_Way = Callable[[Profile, Limits], Eviction | None]
 
 
-def _corrected(liveness: Liveness, prices: Prices, profile: Profile, limits: Limits, way: _Way) -> PlacedPlan | None:
+def _corrected(profile: Profile, limits: Limits, way: _Way) -> PlacedPlan | None:
     """Return what a way leads to, its budget lowered by what tokens and small copies need, which it does not count."""
-    budget = target = limits.transient_bytes
+    problem, budget = profile.liveness.problem, limits.transient_bytes
+    target = budget
     for _ in range(MOST_CORRECTIONS):
-        eviction = way(liveness, prices, profile, limits.within(target))
+        eviction = way(profile, limits.within(target))
         if eviction is None:
             return None
         eviction.improve()
         steps = steps_of_eviction(eviction)
-        peak_bytes = simulate(liveness.problem, steps, limits.without_deadline().within(None)).transient_peak_bytes
+        peak_bytes = simulate(
+            profile.liveness.problem, steps, limits.without_deadline().within(None)
+        ).transient_peak_bytes
         if peak_bytes <= budget:
-            return _placed(liveness.problem, limits, steps)
+            return _placed(problem, limits, steps)
         uncounted = peak_bytes - (target + int(eviction.excess.max(initial=-target)))
         target = min(target - (peak_bytes - budget), budget - uncounted)
     return None

@@ -13,12 +13,10 @@ from poet_onnx.plan.limits import UNLIMITED, Limits, TransferLimit
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import paged_start
 from poet_onnx.scheduling.choices import solver_class
-from poet_onnx.scheduling.eviction import Prices
 from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.quick_plan import quick_plan
-from poet_onnx.scheduling.steps import PlacedPlan
 
 SEARCH_SECONDS = 20.0
 """Of the solver, for each model."""
@@ -110,22 +108,16 @@ def _search(instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor) 
 
 def _quickly(instance: Instance, others: Limits, low_bytes: int, peak_bytes: int) -> int:
     """Return the smallest budget, nearly, for which a quick plan keeps other limits; what needs no plan always does."""
-    order = [node.name for node in instance.nodes]
+    profile = Liveness(instance.problem).in_order([node.name for node in instance.nodes])
     works = peak_bytes
     while works - low_bytes > PRECISION * works:
         limits = others.within((low_bytes + works) // 2)
-        quick = _quick_plan(instance.problem, limits, order)
+        quick = quick_plan(profile, limits)
         if quick is None or any(limits.broken_by(quick.prediction)):
             low_bytes = limits.transient_bytes
         else:
             works = limits.transient_bytes
     return works
-
-
-def _quick_plan(problem: ScheduleProblem, limits: Limits, order: Sequence[str]) -> PlacedPlan | None:
-    """Return a quick plan of an order."""
-    liveness = Liveness(problem)
-    return quick_plan(liveness, Prices.of(liveness), liveness.profile(liveness.order_of(order)), limits)
 
 
 def _tightened(instance: Instance, model: Formulation) -> int:
@@ -159,7 +151,7 @@ def least_moved(problem: ScheduleProblem, limits: Limits, order: Sequence[str], 
     It is made with the bytes in the place of energy; None where there is none.
     """
     others = replace(limits, **{limit.field: None})
-    quick = _quick_plan(_bytes_as_joules(problem, limit), others, order)
+    quick = quick_plan(Liveness(_bytes_as_joules(problem, limit)).in_order(order), others)
     if quick is None or any(others.broken_by(quick.prediction)):
         return None
     moved: int = getattr(quick.prediction, limit.figure)

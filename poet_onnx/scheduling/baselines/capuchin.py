@@ -20,7 +20,7 @@ import numpy as np
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.scheduling.baselines.outcome import Task
-from poet_onnx.scheduling.eviction import DROPPED, STORAGE, Eviction, Prices
+from poet_onnx.scheduling.eviction import DROPPED, STORAGE, Eviction
 from poet_onnx.scheduling.liveness import Liveness
 from poet_onnx.scheduling.steps import steps_of_eviction
 
@@ -45,14 +45,16 @@ class _Policy:
     """The values that are away so far.
 
     Attributes:
-        eviction: intervals between accesses, and where the value is meanwhile; its prices are seconds.
+        eviction: intervals between accesses, and where the value is meanwhile; reruns are priced in seconds.
     """
 
     def __init__(self, task: Task, limits: Limits) -> None:
-        lives = Liveness(task.problem)
+        lives, costs = Liveness(task.problem), task.problem.costs
+        node_seconds = np.array([costs.nodes[name].seconds for name in lives.names])
+        lives.rerun = np.where(np.isinf(lives.rerun), math.inf, node_seconds)
         self._lives = lives
-        self._profile = lives.profile(lives.order_of(task.order))
-        self.eviction = Eviction(lives, _seconds(lives), self._profile, limits)
+        self._profile = lives.in_order(task.order)
+        self.eviction = Eviction(self._profile, limits)
         seconds = np.array([task.problem.costs.nodes[name].seconds for name in task.order])
         self._end = np.cumsum(seconds)
         self._begin = self._end - seconds
@@ -113,11 +115,4 @@ class _Policy:
         return [int(interval) for interval in np.nonzero(spans)[0]]
 
     def _may_page(self, interval: int) -> bool:
-        return bool(self.eviction.prices.page_in[self.eviction.value[interval]] < math.inf)
-
-
-def _seconds(lives: Liveness) -> Prices:
-    """Return the seconds of what brings values back; infinite where it is not possible."""
-    joules, costs = Prices.of(lives), lives.problem.costs
-    nodes = np.array([costs.nodes[name].seconds for name in lives.names])
-    return Prices(joules.page_out, joules.page_in, np.where(np.isinf(joules.rerun), math.inf, nodes))
+        return bool(self._lives.page_in[self.eviction.value[interval]] < math.inf)
