@@ -142,9 +142,8 @@ class _ClassSearch:
 
     def after_unit(self, states: dict[ClassState, float], stage: int, slot: int) -> Iterator[tuple[ClassState, float]]:
         """Yield what comes of running the unit of a slot, what it reads being paged in if need be."""
-        candidates, idle = self.candidates, self.instance.problem.costs.idle_watts
+        candidates = self.candidates
         unit = candidates.units[candidates.slots[stage][slot]]
-        price = unit.joules + idle * unit.seconds
         reads = _bits(unit.inputs)
         writes = _bits(value for value in unit.outputs if candidates.last_alive.get(value, -1) < stage)
         read_by = [_bits(candidates.units[number].outputs) & reads for number in candidates.slots[stage]]
@@ -155,7 +154,7 @@ class _ClassSearch:
             if touched & (fetched | writes) or not self._stored(fetched, stored):
                 continue
             owed_now = sum(1 << other for other in _members(owed) if not read_by[other]) | unread
-            cost = joules + price + sum(self.page_in[value] for value in _members(fetched))
+            cost = joules + unit.joules + sum(self.page_in[value] for value in _members(fetched))
             needed = reads | writes
             for rest in self.largest_subsets(ram & ~needed, self.budget - stays - self._bytes(needed)):
                 yield (rest | needed, stored, touched | needed, owed_now), cost

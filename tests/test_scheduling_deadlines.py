@@ -86,7 +86,10 @@ def test_where_transfers_are_synchronous_what_is_dearer_and_slower_than_paging_i
         for number, prunes in enumerate((True, False)):
 
             def collect(*given: Any, number: int = number, prunes: bool = prunes, **named: Any) -> Candidates:
-                found = find_candidates(*given, **{**named, "prune": named["prune"] and prunes})
+                with monkeypatch.context() as patch:
+                    if not prunes:
+                        patch.setattr("poet_onnx.scheduling.choices._dearer_than_paging", lambda *_: set())
+                    found = find_candidates(*given, **named)
                 counts[number].append(sum(map(len, found.slots)))
                 return found
 

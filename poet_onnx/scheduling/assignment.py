@@ -28,7 +28,7 @@ class Assignment:
         restores = model.restores(x)
         self.recomputed = set(restores.recomputed)
         self.paged_in = set(restores.paged_in)
-        self.at = model.candidates.at
+        self.at, self.events = model.candidates.at, model.candidates.events
         self.ceilings = model.ceilings()
         self.activity = self.ceilings.activity(self.x)
         self.costs = np.asarray(model.cost)
@@ -45,16 +45,11 @@ class Assignment:
 
     def is_restored(self, value: int, index: int) -> bool:
         """Return whether a value is brought back at one of its events."""
-        return (value, index) in self.paged_in or self.own(value, index) in self.recomputed
-
-    def own(self, value: int, index: int) -> tuple[int, int] | None:
-        """Return stage and unit that recompute a value at one of its events, if any."""
-        return self.model.candidates.events[value][index].rerun
+        return (value, index) in self.paged_in or self.events[value][index].rerun in self.recomputed
 
     def next_use(self, value: int, index: int) -> int:
         """Return the first event, at or behind one that a value is retained into, that needs the value itself."""
-        events = self.model.candidates.events[value]
-        while not self.read_at(value, index) and index + 1 < len(events):
+        while not self.read_at(value, index) and index + 1 < len(self.events[value]):
             index += 1
         return index
 
@@ -65,7 +60,7 @@ class Assignment:
 
     def read_at(self, value: int, index: int) -> bool:
         """Return whether one of its events itself reads a value."""
-        event = self.model.candidates.events[value][index]
+        event = self.events[value][index]
         return event.main or any(rerun in self.recomputed for rerun in event.reruns)
 
     def touched(self, restores: Restores) -> set[int]:
@@ -91,7 +86,16 @@ class Assignment:
         stage = self.stage(added if added.recomputed or added.paged_in else dropped)
         touched = self.touched(added) | self.touched(dropped)
         touched |= self._prune(stage)
-        levels = self._changes(touched, stage)
+        model = self.model
+        levels: dict[int, float] = {
+            model.recompute[stage, number]: float((stage, number) in self.recomputed)
+            for number in model.candidates.slots[stage]
+        }
+        for value in touched:
+            index = self.at.get((value, stage))
+            if index is not None:
+                self._follow(value, index, levels)
+        levels = {variable: level for variable, level in levels.items() if level != self.x[variable]}
         for variable in levels:
             before.setdefault(variable, self.x[variable])
         self._set(levels)
@@ -114,7 +118,7 @@ class Assignment:
         for stage, _ in restores.recomputed:
             return stage
         value, index = next(iter(restores.paged_in))
-        return self.model.candidates.events[value][index].stage
+        return self.events[value][index].stage
 
     def _prune(self, stage: int) -> set[int]:
         """Drop restores of a stage that nothing needs any more; return the values concerned."""
@@ -131,24 +135,6 @@ class Assignment:
                 self.paged_in.discard((value, index))
         return touched
 
-    def _changes(self, values: set[int], stage: int) -> dict[int, float]:
-        """Return the variables of some values, and of a stage's recomputes, that have other levels now.
-
-        Args:
-            values: whose restores or readers have changed, at that stage only.
-            stage: its number.
-        """
-        model = self.model
-        levels: dict[int, float] = {
-            model.recompute[stage, number]: float((stage, number) in self.recomputed)
-            for number in model.candidates.slots[stage]
-        }
-        for value in values:
-            index = self.at.get((value, stage))
-            if index is not None:
-                self._follow(value, index, levels)
-        return {variable: level for variable, level in levels.items() if level != self.x[variable]}
-
     def _follow(self, value: int, since: int, levels: dict[int, float]) -> None:
         """Add what the variables of a value are now where something changed at one of its events."""
         model = self.model
@@ -163,5 +149,5 @@ class Assignment:
         if (value, since) in model.page_in:
             levels[model.page_in[value, since]] = float((value, since) in self.paged_in)
         if value in model.page_out:
-            paged = float(any((value, index) in self.paged_in for index in range(len(model.candidates.events[value]))))
+            paged = float(any((value, index) in self.paged_in for index in range(len(self.events[value]))))
             levels[model.page_out[value]] = paged

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from poet_onnx.plan import PlanClass
+from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.liveness import Instance
+
+if TYPE_CHECKING:
+    from poet_onnx.scheduling.limit_rows import Timing
 
 TINY_FRACTION = 0.005
 """The smallest values together may take this share of the budget; they stay in RAM and are counted."""
@@ -24,7 +30,8 @@ class Unit:
     Attributes:
         nodes: positions, in order.
         inputs, outputs: values that it reads and leaves, neither small nor graph outputs.
-        seconds, joules: of all its nodes.
+        seconds: of all its nodes.
+        joules: of all its nodes, with what the device takes meanwhile.
         extra_bytes: most bytes that its inner values and workspace need beside inputs and outputs.
     """
 
@@ -87,32 +94,25 @@ class Candidates:
         }
 
 
-def find_candidates(
-    instance: Instance,
-    budget_bytes: int,
-    *,
-    longest_seconds: float = float("inf"),
-    prune: bool = True,
-    time_matters: bool = False,
-    lengthen: bool = True,
-) -> Candidates:
-    """Collect all choices that the schedule has under a budget.
+def find_candidates(instance: Instance, limits: Limits, timing: Timing | None, *, lengthen: bool = True) -> Candidates:
+    """Collect all choices that the schedule has within limits.
+
+    Recomputes that take longer than the deadline leaves are none of them.
 
     Args:
         instance: the ordered problem.
-        budget_bytes: bound on the transient peak.
-        longest_seconds: no recompute may take longer.
-        prune: leave out recomputes that cost more energy than storing the result and fetching it, which needs no more
-            RAM; nothing is lost where the time of transfers does not matter.
-        time_matters: of these only such that take longer, too; nothing is lost where transfers are synchronous.
+        limits: what plans must keep to.
+        timing: how the model sees the deadline.
         lengthen: small values may be kept longer than the graph needs them, for a recompute that might read them.
             Without that there are fewer candidates, and no room is set aside for it.
     """
-    tiny = _tiny_values(instance, budget_bytes)
+    tiny = _tiny_values(instance, limits.transient_bytes)
     units = _units(instance, tiny) if instance.problem.recompute else ()
     gone = {} if lengthen else {value: instance.last_use(value) for value in tiny}
-    never = {number for number, unit in enumerate(units) if unit.seconds > longest_seconds}
-    never |= _dearer_than_paging(instance, units, time_matters) if prune else set()
+    spare_seconds = math.inf if timing is None else timing.spare_seconds
+    never = {number for number, unit in enumerate(units) if unit.seconds > spare_seconds}
+    if not any(limits.on_transfers()):
+        never |= _dearer_than_paging(instance, units, timing is not None and timing.charges_transfers)
     hops = len(units)
     slots = _slots(instance, units, hops, gone, never)
     while hops > 2 and sum(map(len, slots)) > MOST_CANDIDATES:
@@ -186,12 +186,14 @@ def _unit(instance: Instance, nodes: tuple[int, ...], outputs: tuple[int, ...], 
         level += instance.problem.graph.scratch_bytes(instance.nodes[position])
         most = max(most, level - instance.shared_bytes(position, last_use))
         alive = {value for value in alive if value in outputs or last_use[value] > position}
+    seconds = sum(instance.seconds[position] for position in nodes)
+    joules = sum(instance.joules[position] for position in nodes)
     return Unit(
         nodes=nodes,
         inputs=tuple(sorted(outside - tiny - instance.kept)),
         outputs=outputs,
-        seconds=sum(instance.seconds[position] for position in nodes),
-        joules=sum(instance.joules[position] for position in nodes),
+        seconds=seconds,
+        joules=joules + instance.problem.costs.idle_watts * seconds,
         extra_bytes=most - sum(instance.sizes[value] for value in outputs),
     )
 
@@ -199,7 +201,8 @@ def _unit(instance: Instance, nodes: tuple[int, ...], outputs: tuple[int, ...], 
 def _dearer_than_paging(instance: Instance, units: Sequence[Unit], time_matters: bool) -> set[int]:
     """Return the units whose recompute costs at least as much energy as one page-out and page-in of all they make.
 
-    If time matters, it takes at least as long besides.
+    Paging needs no more RAM, so that nothing is lost without them where the time of transfers does not matter. If it
+    does, they take at least as long besides: then nothing is lost where transfers are synchronous.
     """
     costs = instance.problem.costs
     if not instance.problem.paging:
@@ -213,7 +216,7 @@ def _dearer_than_paging(instance: Instance, units: Sequence[Unit], time_matters:
         transfers = [costs.page_out[name] for name in names] + [costs.page_in[name] for name in names]
         paging = sum(transfer.joules + waits * transfer.seconds for transfer in transfers)
         takes_longer = sum(transfer.seconds for transfer in transfers) <= unit.seconds
-        if paging <= unit.joules + costs.idle_watts * unit.seconds and (takes_longer or not time_matters):
+        if paging <= unit.joules and (takes_longer or not time_matters):
             dear.add(number)
     return dear
 

@@ -152,7 +152,7 @@ class _Search(Assignment):
             if self.x[variable] > 0.5 or variable not in self.retained:
                 continue
             value, index = self.retained[variable]
-            last = len(self.model.candidates.events[value]) - 1
+            last = len(self.events[value]) - 1
             while index < last and not self.is_restored(value, index):
                 index += 1
             if self.is_restored(value, index):
@@ -164,12 +164,12 @@ class _Search(Assignment):
         if (value, index) in self.paged_in:
             others = sum(1 for other in self.paged_in if other[0] == value)
             return model.cost[model.page_in[value, index]] + model.cost[model.page_out[value]] / others
-        own = self.own(value, index)
+        own = self.events[value][index].rerun
         return 0.0 if own is None else model.cost[model.recompute[own]]
 
     def _moves(self, value: int, index: int) -> Iterator[tuple[Restores, Restores]]:
         """Yield (restores to add, restores to drop) that end the value's absence in another way."""
-        own = self.own(value, index)
+        own = self.events[value][index].rerun
         if (value, index) in self.paged_in:
             paged = Restores(paged_in={(value, index)})
             yield Restores(), paged
@@ -197,7 +197,7 @@ class _Search(Assignment):
                 index = self.at[value, stage]
                 if thrifty or self.x[model.retain[value, index]] > 0.5 or self.is_restored(value, index):
                     continue
-                maker = self.own(value, index)
+                maker = self.events[value][index].rerun
                 page = model.page_in.get((value, index))
                 price = float("inf") if page is None else model.cost[page]
                 if page is not None and self.x[model.page_out[value]] < 0.5:
@@ -250,7 +250,7 @@ class _Search(Assignment):
     def _restore(self, value: int, index: int) -> Restores | None:
         """Return the cheapest way to restore a value at one of its events, if there is one."""
         page = Restores(paged_in={(value, index)}) if (value, index) in self.model.page_in else None
-        own = self.own(value, index)
+        own = self.events[value][index].rerun
         if own is None or (page and self._price_of(page) <= self.model.cost[self.model.recompute[own]]):
             return page
         chain = self._chain(own, thrifty=False)
@@ -274,7 +274,6 @@ def _cheapest_restores(model: Formulation) -> dict[int, float]:
     for (value, _), variable in model.page_in.items():
         prices[value] = min(prices.get(value, float("inf")), model.cost[variable])
     for unit in model.candidates.units:
-        idle = model.candidates.instance.problem.costs.idle_watts * unit.seconds
         for value in unit.outputs:
-            prices[value] = min(prices.get(value, float("inf")), unit.joules + idle)
+            prices[value] = min(prices.get(value, float("inf")), unit.joules)
     return prices

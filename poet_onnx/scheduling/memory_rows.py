@@ -155,10 +155,9 @@ class Ceilings:
         order = np.argsort(self.column, kind="stable")
         self.row, self.column, self.value = self.row[order], self.column[order], self.value[order]
         self.first = np.searchsorted(self.column, np.arange(variables + 1))
-        self.span_variable = np.array([span.variable for span in memory.spans], dtype=np.int64)
-        self.span_size = np.array([span.size_bytes for span in memory.spans], dtype=np.float64)
-        self.span_begin = np.array([span.begin for span in memory.spans], dtype=np.int64)
-        self.span_end = np.array([span.end for span in memory.spans], dtype=np.int64)
+        spans = [(span.variable, span.size_bytes, span.begin, span.end) for span in memory.spans]
+        columns = np.array(spans, dtype=np.int64).reshape(-1, 4).T
+        self.span_variable, self.span_size, self.span_begin, self.span_end = np.ascontiguousarray(columns)
         self.spans_of: dict[int, list[tuple[float, int, int]]] = {}
         for span in memory.spans:
             self.spans_of.setdefault(span.variable, []).append((float(span.size_bytes), span.begin, span.end))

@@ -222,15 +222,7 @@ def formulate(instance: Instance, limits: Limits, timing: Timing | None = None) 
 
 
 def _formulate(instance: Instance, limits: Limits, timing: Timing | None, *, lengthen: bool = True) -> Formulation:
-    candidates = find_candidates(
-        instance,
-        limits.transient_bytes,
-        longest_seconds=float("inf") if timing is None else timing.spare_seconds,
-        prune=not any(limits.on_transfers()),
-        time_matters=timing is not None and timing.charges_transfers,
-        lengthen=lengthen,
-    )
-    model = Formulation(candidates, limits)
+    model = Formulation(find_candidates(instance, limits, timing, lengthen=lengthen), limits)
     model.proves = timing is None or timing.leaves_none_out
     _add_variables(model)
     _add_restore_rows(model)
@@ -244,12 +236,10 @@ def _formulate(instance: Instance, limits: Limits, timing: Timing | None, *, len
 def _add_variables(model: Formulation) -> None:
     candidates = model.candidates
     instance, costs = candidates.instance, candidates.instance.problem.costs
-    idle = costs.idle_watts
     for stage, slots in enumerate(candidates.slots):
         for number in slots:
-            unit = candidates.units[number]
-            model.recompute[stage, number] = model.variable(unit.joules + idle * unit.seconds)
-    waits = 0.0 if costs.asynchronous else idle
+            model.recompute[stage, number] = model.variable(candidates.units[number].joules)
+    waits = 0.0 if costs.asynchronous else costs.idle_watts
     for value, events in candidates.events.items():
         name = instance.values[value]
         pageable = instance.problem.paging and name in costs.page_out and name in costs.page_in
