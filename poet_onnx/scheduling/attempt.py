@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from poet_onnx.plan import PlanClass, Step
 from poet_onnx.plan.limits import Limits
@@ -23,7 +23,7 @@ from poet_onnx.scheduling.incumbent import Effort, Incumbent, seconds_until
 from poet_onnx.scheduling.limit_rows import Timing, relaxed_timing
 from poet_onnx.scheduling.liveness import Instance
 from poet_onnx.scheduling.local_search import MOST_CHANGES, fitted, improve
-from poet_onnx.scheduling.memory_rows import Ceilings, Row
+from poet_onnx.scheduling.memory_rows import Row
 from poet_onnx.scheduling.model import Formulation, Restores, formulate
 from poet_onnx.scheduling.steps import restores_of
 
@@ -164,7 +164,7 @@ def improve_in_time(
         time_limit_seconds: a guard; what is done is counted.
         most_changes: of restores, without a price and once it is in time.
     """
-    search = _Search(model, model.ceilings(), time.monotonic() + time_limit_seconds, most_changes)
+    search = _Search(model, time_limit_seconds, most_changes)
     x = search.improved(start)
     if not search.is_late(x):
         return x
@@ -177,21 +177,12 @@ def _level(rows: Sequence[Row]) -> float:
     return sum(abs(term) for row in rows for term in row.terms.values())
 
 
-@dataclass
 class _Search:
-    """Local search at prices for the rows of time.
+    """Local search at prices for the rows of time."""
 
-    Attributes:
-        model: with its rows of time.
-        ceilings: of the model.
-        end: when to stop.
-        most_changes: of restores, without a price.
-    """
-
-    model: Formulation
-    ceilings: Ceilings
-    end: float
-    most_changes: int
+    def __init__(self, model: Formulation, time_limit_seconds: float, most_changes: int) -> None:
+        self.model, self.ceilings, self.most_changes = model, model.ceilings(), most_changes
+        self.end = time.monotonic() + time_limit_seconds
 
     def improved(self, x: list[float], price: float | None = 0.0, share: float = 1.0) -> list[float]:
         """Return a cheaper assignment at a price in joules for each second in a row of time; None: all rows hold."""

@@ -25,10 +25,9 @@ from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
-from poet_onnx.scheduling.eviction import evict
 from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance
 from poet_onnx.scheduling.order import Dependencies, memory_aware_order
-from poet_onnx.scheduling.quick_plan import quick_plan
+from poet_onnx.scheduling.quick_plan import evict, quick_plan
 from poet_onnx.scheduling.steps import PlacedPlan
 
 MOST_WORK = 5_000_000

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.limits import Limits
-from poet_onnx.scheduling.eviction import RAM, STORAGE, Eviction
 from poet_onnx.scheduling.model import Formulation, Restores
+
+if TYPE_CHECKING:
+    from poet_onnx.scheduling.quick_plan import Eviction
 
 
 def ordered_steps(order: Sequence[str]) -> tuple[Step, ...]:
@@ -76,17 +79,12 @@ def steps_of_eviction(eviction: Eviction) -> tuple[Step, ...]:
     liveness, profile = eviction.liveness, eviction.profile
     before: _Restores = {}
     behind: dict[int, list[str]] = {}
-    arriving: dict[int, dict[int, int]] = {}
-    leaving: set[int] = set()
-    gone: set[tuple[int, int]] = set()  # (value, position from which on it is away again)
-    for interval in range(eviction.count):
-        placement, value = int(eviction.placement[interval]), int(eviction.value[interval])
-        if placement != RAM:
-            arriving.setdefault(int(eviction.last[interval]), {})[value] = placement
-            gone.add((value, int(eviction.first[interval])))
-        if placement == STORAGE:
-            leaving.add(value)
-    for value in sorted(leaving):
+    arriving: dict[int, dict[int, bool]] = {}
+    absences = list(eviction.absences())
+    gone = {(value, first) for value, first, _, _ in absences}
+    for value, _, last, is_stored in absences:
+        arriving.setdefault(last, {})[value] = is_stored
+    for value in sorted({value for value, _, _, is_stored in absences if is_stored}):
         behind.setdefault(int(profile.position[liveness.maker[value]]), []).append(liveness.values[value])
     for place, pending in arriving.items():
         there: set[int] = set()
@@ -98,14 +96,14 @@ def steps_of_eviction(eviction: Eviction) -> tuple[Step, ...]:
 
 
 def _restored(
-    eviction: Eviction, value: int, place: int, pending: Mapping[int, int], there: set[int]
+    eviction: Eviction, value: int, place: int, pending: Mapping[int, bool], there: set[int]
 ) -> Iterator[tuple[str, bool]]:
     """Yield what brings a value back before a place, behind all that its node reads if it is made again."""
     liveness = eviction.liveness
     if value in there:
         return
     there.add(value)
-    if pending.get(value) == STORAGE:
+    if pending.get(value):
         yield liveness.values[value], False
         return
     maker = int(liveness.maker[value])
