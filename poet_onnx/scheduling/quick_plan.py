@@ -73,10 +73,8 @@ class Eviction:
         self.excess: Integers = profile.levels - budget_bytes
         intervals = profile.intervals
         above = np.concatenate(([0], np.cumsum(self.excess > 0)))
-        useful = (intervals.last > intervals.first + 1) & (
-            liveness.sizes[intervals.value] >= SMALLEST_SHARE * budget_bytes
-        )
-        useful &= ~liveness.kept[intervals.value]
+        useful = (intervals.last > intervals.first + 1) & ~liveness.kept[intervals.value]
+        useful &= liveness.sizes[intervals.value] >= SMALLEST_SHARE * budget_bytes
         useful &= above[intervals.last] > above[np.minimum(intervals.first + 1, len(profile.order))]
         self.count = int(useful.sum())
         # An interval is cut in two where its value is needed for a recompute.
@@ -130,12 +128,9 @@ class Eviction:
         return float(price + self.rerun[: self.count][placement == DROPPED].sum())
 
     def fill(self, *, barred: int = -1) -> bool:
-        """Send values away until the memory keeps to the budget; return whether it does.
+        """Send values away until the memory keeps to the budget, but for a barred interval; return whether it does.
 
         An interval is judged by what it frees where memory is highest.
-
-        Args:
-            barred: an interval that must not be used.
         """
         excess = self.excess
         while True:
@@ -309,11 +304,10 @@ def evict(profile: Profile, limits: Limits) -> Eviction | None:
         held |= guilty
     plan = Eviction(profile, limits)
     plan.visits += visits
-    reruns = plan.rerun.copy()
-    plan.rerun[:] = math.inf
+    reruns, plan.rerun = plan.rerun, np.full_like(plan.rerun, math.inf)
     if not plan.fill():
         return None
-    plan.rerun[:] = reruns
+    plan.rerun = reruns
     plan.prune()
     plan.improve()
     return plan
@@ -368,9 +362,7 @@ def _corrected(profile: Profile, limits: Limits, way: _Way) -> PlacedPlan | None
             return None
         eviction.improve()
         steps = steps_of_eviction(eviction)
-        peak_bytes = simulate(
-            profile.liveness.problem, steps, limits.without_deadline().within(None)
-        ).transient_peak_bytes
+        peak_bytes = simulate(problem, steps, limits.without_deadline().within(None)).transient_peak_bytes
         if peak_bytes <= budget:
             return _placed(problem, limits, steps)
         uncounted = peak_bytes - (target + int(eviction.excess.max(initial=-target)))
