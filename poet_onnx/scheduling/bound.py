@@ -143,7 +143,7 @@ class _Rows:
         self.taken_over: dict[int, list[tuple[int, int]]] = {}
         for node in range(len(liveness.names)):
             place = int(profile.position[node])
-            for read, heir in liveness.shares(node):
+            for read, heir in liveness.inplace[node]:
                 if (read, place) not in starts:
                     continue
                 interval = starts[read, place]
@@ -151,7 +151,6 @@ class _Rows:
                     self.taken_over.setdefault(place, []).append((interval, int(liveness.sizes[heir])))
                 else:
                     self.excess[place] -= liveness.sizes[heir]
-        self.readers = [len(nodes) for nodes in liveness.readers()]
 
     def needs(self) -> list[_Need]:
         """Return the rows in the order of their places, but those that a neighbour implies."""
@@ -182,7 +181,11 @@ class _Rows:
         price = float(self.liveness.rerun[maker])
         for read in self.liveness.reads[maker] if price < math.inf else ():
             # Who keeps this instead, all the time, saves no room: it is as large, and nothing else reads it.
-            if self.readers[read] == 1 and not self.liveness.kept[read] and self.liveness.sizes[read] >= size_bytes:
+            if (
+                len(self.liveness.readers[read]) == 1
+                and not self.liveness.kept[read]
+                and self.liveness.sizes[read] >= size_bytes
+            ):
                 price += min(float(self.liveness.page_in[read]), self._rerun(read, size_bytes))
         together = sum(1 for made in self.liveness.writes[maker] if self.liveness.sizes[made] >= self.least_bytes)
         return price / max(1, together)

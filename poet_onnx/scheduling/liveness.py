@@ -260,7 +260,9 @@ class Liveness:
         sizes: their bytes.
         maker: number of the node that makes each value.
         kept: whether each value lives to the end of the step.
-        reads: values that each node reads.
+        reads, writes: values that each node reads and makes.
+        readers: nodes that read each value.
+        inplace: for each node, the pairs of values that may share a buffer: one that it reads, one that it makes.
         workspace: bytes that each node needs beside what it reads and makes.
         changers: for each node, the others that change a resident tensor which it reads.
         page_out, page_in: joules of each value's transfers; one that stops the step pays for the time.
@@ -281,6 +283,8 @@ class Liveness:
         self.reads = instance.reads
         self.writes = instance.writes
         self.workspace: Integers = np.array(instance.workspace, dtype=np.int64)
+        self.readers = instance.uses
+        self.inplace = instance.inplace
         self.changers = instance.changers
         uses = [
             (value, node)
@@ -291,11 +295,10 @@ class Liveness:
         self._use_node: Integers = np.array([node for _, node in uses], dtype=np.int64)
         self._last: Integers = np.searchsorted(self._use_value, np.arange(len(self.values)), side="right") - 1
         self._same = self._use_value[1:] == self._use_value[:-1]
-        self._pairs = [(node, *pair) for node, pairs in enumerate(instance.inplace) for pair in pairs]
+        self._pairs = [(node, *pair) for node, pairs in enumerate(self.inplace) for pair in pairs]
         shares = np.array(self._pairs, dtype=np.int64).reshape(-1, 3)
         self._sharer, self._shared, self._heir = shares[:, 0], shares[:, 1], shares[:, 2]
         self._contested = np.bincount(self._sharer, minlength=len(self.names))[self._sharer] > 1
-
         costs = problem.costs
         idle = 0.0 if costs.asynchronous else costs.idle_watts
         movable = costs.page_out.keys() & costs.page_in.keys() if problem.paging else frozenset()
@@ -324,18 +327,6 @@ class Liveness:
         position = np.empty(len(order), dtype=np.int64)
         position[order] = np.arange(len(order))
         return position
-
-    def readers(self) -> list[set[int]]:
-        """Return the nodes that read each value."""
-        readers: list[set[int]] = [set() for _ in self.values]
-        for node, reads in enumerate(self.reads):
-            for value in reads:
-                readers[value].add(node)
-        return readers
-
-    def shares(self, node: int) -> list[tuple[int, int]]:
-        """Return the pairs of values that may share a buffer in a node: one that it reads, one that it makes."""
-        return [(read, written) for sharer, read, written in self._pairs if sharer == node]
 
     def profile(self, order: Order) -> Profile:
         """Return the memory and the lives of an order, exactly as `Instance.step_bytes` counts them."""

@@ -141,7 +141,7 @@ class Dependencies:
     def greedy_order(self) -> Order:
         """Return the order that always runs the ready node which leaves the fewest bytes behind."""
         reads, writes, size = self.liveness.reads, self.liveness.writes, self.liveness.sizes.tolist()
-        readers = self.liveness.readers()
+        readers = [set(nodes) for nodes in self.liveness.readers]
         waiting = [len(earlier) for earlier in self.before]
 
         def growth(node: int) -> tuple[int, int]:
@@ -285,9 +285,8 @@ def _moved(profile: Profile, deps: Dependencies) -> Iterator[Order | None]:
 def peak_bound(deps: Dependencies) -> int:
     """Return bytes that no order can stay below with nothing recomputed or paged: the most that must be alive at once.
 
-    Buffers are shared where they can be.
-    A value must be alive if its maker is the node or must run before it, and it is an output of the graph, or the node
-    or one that must run behind it reads it.
+    Buffers are shared where they can be. A value must be alive if its maker is the node or must run before it, and it
+    is an output of the graph, or the node or one that must run behind it reads it.
     """
 
     def nodes_of(bits: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -296,7 +295,7 @@ def peak_bound(deps: Dependencies) -> int:
     liveness, count = deps.liveness, len(deps.before)
     earlier = _closure(range(count), deps.before)
     later = _closure(range(count)[::-1], deps.behind)
-    readers = [sorted(nodes) for nodes in liveness.readers()]
+    readers = [list(nodes) for nodes in liveness.readers]
     levels = np.array(liveness.workspace, dtype=np.int64)
     for value, nodes in enumerate(readers):
         maker = int(liveness.maker[value])
@@ -309,7 +308,7 @@ def peak_bound(deps: Dependencies) -> int:
         behind = nodes_of(later[node])
         behind[node] = False
         given = (
-            pair for pair in liveness.shares(node) if not liveness.kept[pair[0]] and not behind[readers[pair[0]]].any()
+            pair for pair in liveness.inplace[node] if not liveness.kept[pair[0]] and not behind[readers[pair[0]]].any()
         )
         most = max(most, level - sum(int(liveness.sizes[heir]) for heir in {heir for _, heir in given}))
     return most
