@@ -93,10 +93,6 @@ class Formulation:
         """Add the row that one variable is at least another, less its excuses."""
         self.rows.append(Row({required: 1.0, by: -1.0, **dict.fromkeys(unless, 1.0)}, low=0.0))
 
-    def own(self, event: Event) -> int | None:
-        """Return the variable that recomputes a value at one of its events, if any."""
-        return None if event.rerun is None else self.recompute[event.rerun]
-
     def complete(self, restores: Restores) -> list[float]:
         """Return values for all variables, given which units are recomputed where and which page-ins happen.
 
@@ -268,7 +264,7 @@ def _add_restore_rows(model: Formulation) -> None:
             if (value, index) in model.page_in:
                 restore[model.page_in[value, index]] = 1.0
                 model.rows.append(Row({model.page_in[value, index]: 1.0, model.page_out[value]: -1.0}, high=0.0))
-            own = model.own(event)
+            own = None if event.rerun is None else model.recompute[event.rerun]
             if own is not None:
                 restore[own] = 1.0
             if event.main:

@@ -266,7 +266,7 @@ class _Run:
             return self._plan(steps, Bound.base(unlimited.energy_joules), is_needed=False)
         incumbent = self._incumbent(order)
         try:
-            self._bounded(incumbent, instance)
+            self._search(incumbent, instance, order)
         except KeyboardInterrupt:
             self.ending = "interrupted"
         if incumbent.plan is None and self.ending == "interrupted":
@@ -275,10 +275,16 @@ class _Run:
             raise NothingFoundError(problem, limits, order, incumbent.fastest_seconds)
         return self._plan(self._just_in_time(incumbent.plan.steps), incumbent.bound)
 
-    def _bounded(self, incumbent: Incumbent, instance: Instance) -> None:
-        """Bound all that is allowed in an order, and solve where that does not settle it."""
-        order = tuple(node.name for node in instance.nodes)
-        least = self._offer_quickly(incumbent, order)
+    def _search(self, incumbent: Incumbent, instance: Instance, order: tuple[str, ...]) -> None:
+        """Bound all that is allowed in an order, and solve where that and a quick plan do not settle it."""
+        profile = Liveness(self.problem).in_order(order)
+        # What keeps limits on transfers may be far from the best plan within them: it may come from tighter ones.
+        if incumbent.plan is None or self.relaxed is not None:
+            quick = quick_plan(profile, self.limits)
+            if quick is not None:
+                incumbent.offer_steps(quick.steps)
+        is_known = self.least > 0 and order == self.baseline
+        least = self.least - self.problem.base_joules if is_known else least_overhead(profile, self.limits)
         wide = class_in_order(self.problem)
         if math.isinf(least):
             raise NoneExistsError(instance, self.limits, wide)
@@ -291,18 +297,6 @@ class _Run:
             self.ending = "time_limit"
         else:
             self._solve(incumbent, instance)
-
-    def _offer_quickly(self, incumbent: Incumbent, order: tuple[str, ...]) -> float:
-        """Offer a quick plan where one may help; return joules above the base that no plan in the order stays below."""
-        profile = Liveness(self.problem).in_order(order)
-        # What keeps limits on transfers may be far from the best plan within them: it may come from tighter ones.
-        is_known = incumbent.plan is not None and self.relaxed is None
-        quick = None if is_known else quick_plan(profile, self.limits)
-        if quick is not None:
-            incumbent.offer_steps(quick.steps)
-        if self.least and order == self.baseline:
-            return self.least - self.problem.base_joules
-        return least_overhead(profile, self.limits)
 
     def _solve(self, incumbent: Incumbent, instance: Instance) -> None:
         """Offer plans to the incumbent until one settles it."""
