@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,7 @@ class Row:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A variable with the bytes that it keeps in RAM from one row up to, not including, another."""
 
     variable: int
@@ -155,12 +154,11 @@ class Ceilings:
         order = np.argsort(self.column, kind="stable")
         self.row, self.column, self.value = self.row[order], self.column[order], self.value[order]
         self.first = np.searchsorted(self.column, np.arange(variables + 1))
-        spans = [(span.variable, span.size_bytes, span.begin, span.end) for span in memory.spans]
-        columns = np.array(spans, dtype=np.int64).reshape(-1, 4).T
+        columns = np.array(memory.spans, dtype=np.int64).reshape(-1, 4).T
         self.span_variable, self.span_size, self.span_begin, self.span_end = np.ascontiguousarray(columns)
         self.spans_of: dict[int, list[tuple[float, int, int]]] = {}
-        for span in memory.spans:
-            self.spans_of.setdefault(span.variable, []).append((float(span.size_bytes), span.begin, span.end))
+        for variable, size, begin, end in memory.spans:
+            self.spans_of.setdefault(variable, []).append((float(size), begin, end))
 
     def activity(self, x: Sequence[float]) -> NDArray[np.float64]:
         """Return the left-hand side of every row."""

@@ -240,6 +240,10 @@ def solver_name() -> str:
     return f"SCIP {Model().version()} (PySCIPOpt {metadata.version('pyscipopt')})"
 
 
+_STATUSES = {"optimal": "optimal", "gaplimit": "optimal", "userinterrupt": "interrupted", "infeasible": "infeasible"}
+"""How SCIP ends, and what that is called here; all else is a time limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What SCIP found: values of all variables or None, the proven bound on the overhead, and how it ended."""
@@ -276,7 +280,9 @@ def solve(model: Formulation, incumbent: Incumbent, effort: Effort, *, start: Se
     scip.setParam("limits/time", effort.time_limit_seconds)
     is_interrupted = optimize(scip)
     status = "userinterrupt" if is_interrupted else watcher.ending or str(scip.getStatus())
-    return _outcome(scip, variables, scale, status)
+    best = scip.getBestSol() if scip.getNSols() > 0 else None
+    x = None if best is None else tuple(scip.getSolVal(best, variable) for variable in variables)
+    return Outcome(_STATUSES.get(status, "time_limit"), x, max(0.0, scip.getDualbound() / scale))
 
 
 def least_budget(model: Formulation, *, time_limit_seconds: float) -> tuple[float, float]:
@@ -336,13 +342,3 @@ def _add_row(scip: Model, variables: Sequence[Variable], row: Row, factor: float
         row_in_scip = scip.addCons(side)
         for number, coefficient in others:
             scip.addCoefLinear(row_in_scip, variables[number], coefficient * factor)
-
-
-def _outcome(scip: Model, variables: Sequence[Variable], scale: float, status: str) -> Outcome:
-    names = {"optimal": "optimal", "gaplimit": "optimal", "userinterrupt": "interrupted", "infeasible": "infeasible"}
-    x = None
-    if scip.getNSols() > 0:
-        best = scip.getBestSol()
-        x = tuple(scip.getSolVal(best, variable) for variable in variables)
-    bound = max(0.0, scip.getDualbound() / scale)
-    return Outcome(names.get(status, "time_limit"), x, bound)
