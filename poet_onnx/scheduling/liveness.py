@@ -274,25 +274,20 @@ class Liveness:
         self.names = file_order(problem.graph)
         self.number = {name: number for number, name in enumerate(self.names)}
         instance = build_instance(problem, self.names)
-        self.nodes = instance.nodes
-        self.values = instance.values
+        self.nodes, self.values = instance.nodes, instance.values
         self.sizes: Integers = np.array(instance.sizes, dtype=np.int64)
         self.maker: Integers = np.array(instance.producer, dtype=np.int64)
         self.kept: NDArray[np.bool_] = np.zeros(len(self.values), dtype=bool)
         self.kept[sorted(instance.kept)] = True
-        self.reads = instance.reads
-        self.writes = instance.writes
+        self.reads, self.writes, self.readers = instance.reads, instance.writes, instance.uses
         self.workspace: Integers = np.array(instance.workspace, dtype=np.int64)
-        self.readers = instance.uses
-        self.inplace = instance.inplace
-        self.changers = instance.changers
+        self.inplace, self.changers = instance.inplace, instance.changers
         uses = [
             (value, node)
             for value, (maker, readers) in enumerate(zip(instance.producer, instance.uses, strict=True))
             for node in (maker, *readers)
         ]
-        self._use_value: Integers = np.array([value for value, _ in uses], dtype=np.int64)
-        self._use_node: Integers = np.array([node for _, node in uses], dtype=np.int64)
+        self._use_value, self._use_node = np.array(uses, dtype=np.int64).reshape(-1, 2).T.copy()
         self._last: Integers = np.searchsorted(self._use_value, np.arange(len(self.values)), side="right") - 1
         self._same = self._use_value[1:] == self._use_value[:-1]
         self._pairs = [(node, *pair) for node, pairs in enumerate(self.inplace) for pair in pairs]

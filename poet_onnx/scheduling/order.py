@@ -256,27 +256,18 @@ def _moved(profile: Profile, deps: Dependencies) -> Iterator[Order | None]:
     liveness, order, position, intervals = deps.liveness, profile.order, profile.position, profile.intervals
     peak = int(np.argmax(profile.levels)) if len(order) else 0
     across = np.nonzero((intervals.first < peak) & (peak < intervals.last))[0]
-    made_at = position[liveness.maker]
-
-    def rank(interval: int) -> tuple[int, int, int]:
-        value = int(intervals.value[interval])
-        return -int(liveness.sizes[value]), int(made_at[value]), value
-
-    spans = sorted(across.tolist(), key=rank)
-    for interval in spans:
-        value, first, last = (
-            int(intervals.value[interval]),
-            int(intervals.first[interval]),
-            int(intervals.last[interval]),
-        )
+    made_at, sizes = position[liveness.maker].tolist(), liveness.sizes.tolist()
+    columns = (intervals.value[across].tolist(), intervals.first[across].tolist(), intervals.last[across].tolist())
+    spans = sorted(zip(*columns, strict=True), key=lambda span: (-sizes[span[0]], made_at[span[0]], span[0]))
+    for value, first, last in spans:
         later = intervals.last[(intervals.value == value) & (intervals.last > peak)]
         yield deps.pull(order, position, later.tolist(), peak)
         if first == made_at[value]:
             yield deps.push(order, position, first, last)
-    for value in np.nonzero(liveness.kept & (made_at < peak))[0].tolist():
-        yield deps.push(order, position, int(made_at[value]), len(order))
-    for interval in spans:
-        first, last = int(intervals.first[interval]), int(intervals.last[interval])
+    for value in np.flatnonzero(liveness.kept).tolist():
+        if made_at[value] < peak:
+            yield deps.push(order, position, made_at[value], len(order))
+    for _, first, last in spans:
         yield deps.pull(order, position, [last], first + 1)
         yield deps.push(order, position, first, last)
         yield deps.push(order, position, first, peak + 1)
