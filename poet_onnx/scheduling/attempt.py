@@ -125,13 +125,9 @@ def solve_in_order(incumbent: Incumbent, instance: Instance, limits: Limits, eff
 
 
 def start_from(model: Formulation, steps: Sequence[Step]) -> list[float] | None:
-    """Return an assignment that brings back what a plan brings back, as far as the model has a variable for that.
+    """Return an assignment that brings back what a plan in the model's order brings back, or None if none fits.
 
-    What it has none for stays in RAM, for which others may have to leave.
-
-    Args:
-        model: what to assign; the rows of time may be exceeded.
-        steps: of a plan in the model's order, wherever its transfers stand.
+    What the model has no variable for stays in RAM, for which others may have to leave. It may exceed rows of time.
     """
     return fitted(model, model.complete(restores_of(model, steps)))
 
@@ -150,11 +146,7 @@ def paged_start(model: Formulation) -> list[float] | None:
 
 
 def improve_in_time(
-    model: Formulation,
-    start: list[float],
-    *,
-    time_limit_seconds: float,
-    most_changes: int = MOST_CHANGES,
+    model: Formulation, start: list[float], *, time_limit_seconds: float, most_changes: int = MOST_CHANGES
 ) -> list[float] | None:
     """Return a cheap assignment that satisfies all rows, or None if none was found.
 

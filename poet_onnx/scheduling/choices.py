@@ -228,32 +228,25 @@ def _slots(
 
     A unit that reads a value of `gone` is none behind the position given there; those of `never` are none at all.
     """
-    until = _readable_until(instance, units, gone)
+    end = len(instance.nodes)
+    reads = [[value for position in unit.nodes for value in instance.reads[position]] for unit in units]
+    until = [min((gone.get(value, end) for value in values), default=end) for values in reads]
     made_by = {value: number for number, unit in enumerate(units) for value in unit.outputs}
     slots: list[tuple[int, ...]] = []
     for stage in range(len(instance.nodes)):
-        distance: dict[int, int] = {}
+        found: set[int] = set()
         wave = [made_by[value] for value in instance.reads[stage] if value in made_by]
         if not any(_idle(instance, value, stage) for unit in wave for value in units[unit].outputs):
             wave = []
-        for hop in range(hops + 1):
-            fresh = {unit for unit in wave if unit not in distance and units[unit].nodes[-1] < stage} - never
-            fresh = {unit for unit in fresh if until[unit] >= stage and not _is_blocked(instance, units[unit], stage)}
+        for _ in range(hops + 1):
+            fresh = {unit for unit in wave if units[unit].nodes[-1] < stage <= until[unit]} - found - never
+            fresh = {unit for unit in fresh if not _is_blocked(instance, units[unit], stage)}
             if not fresh:
                 break
-            distance.update((unit, hop) for unit in fresh)
+            found |= fresh
             wave = [made_by[value] for unit in sorted(fresh) for value in units[unit].inputs if value in made_by]
-        slots.append(tuple(sorted(distance, key=lambda unit: units[unit].nodes[-1])))
+        slots.append(tuple(sorted(found, key=lambda unit: units[unit].nodes[-1])))
     return tuple(slots)
-
-
-def _readable_until(instance: Instance, units: Sequence[Unit], gone: Mapping[int, int]) -> list[int]:
-    """Return, for each unit, the last stage at which all the small values that it reads are there."""
-    end = len(instance.nodes)
-    return [
-        min((gone.get(value, end) for position in unit.nodes for value in instance.reads[position]), default=end)
-        for unit in units
-    ]
 
 
 def _idle(instance: Instance, value: int, stage: int) -> bool:

@@ -40,11 +40,7 @@ LONGEST_CHAIN = 12
 
 
 def improve(
-    model: Formulation,
-    x: list[float],
-    *,
-    time_limit_seconds: float,
-    most_changes: int = MOST_CHANGES,
+    model: Formulation, x: list[float], *, time_limit_seconds: float, most_changes: int = MOST_CHANGES
 ) -> list[float]:
     """Return an assignment that is at least as cheap as a feasible one, and feasible.
 

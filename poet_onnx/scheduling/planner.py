@@ -161,14 +161,9 @@ class _Run:
     def in_best_order(self) -> Plan:
         """Schedule in the order that is best for the budget, or in two where only solving can tell."""
         try:
-            seconds = ORDER_SHARE * self.effort.time_limit_seconds
+            seconds, seed = ORDER_SHARE * self.effort.time_limit_seconds, self.effort.seed
             choice = order_for(
-                self.problem,
-                self.limits,
-                seconds=seconds,
-                seed=self.effort.seed,
-                baseline=self.baseline,
-                found=self.take,
+                self.problem, self.limits, seconds=seconds, seed=seed, baseline=self.baseline, found=self.take
             )
         except KeyboardInterrupt:
             return self._interrupted()

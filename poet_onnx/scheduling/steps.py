@@ -144,12 +144,7 @@ def steps_of_assignment(model: Formulation, x: Sequence[float]) -> tuple[Step, .
 
 
 def restores_of(model: Formulation, steps: Sequence[Step]) -> Restores:
-    """Return what a plan recomputes and pages in, wherever its transfers stand, as far as the model has variables.
-
-    Args:
-        model: in the order of the plan.
-        steps: of the plan.
-    """
+    """Return what a plan in the model's order recomputes and pages in, as far as the model has variables for that."""
     candidates = model.candidates
     position = {node.name: number for number, node in enumerate(candidates.instance.nodes)}
     number = {name: value for value, name in enumerate(candidates.instance.values)}
@@ -171,9 +166,6 @@ def restores_of(model: Formulation, steps: Sequence[Step]) -> Restores:
                 recomputed.add(rerun)
             elif index is not None and (value, index) in model.page_in:
                 paged_in.add((value, index))
-    made = {
-        (value, candidates.at.get((value, stage)))
-        for stage, unit in recomputed
-        for value in candidates.units[unit].outputs
-    }
-    return model.useful(Restores(recomputed, paged_in - made))
+    for stage, unit in recomputed:  # what is made again there is not paged in besides
+        paged_in -= {(value, candidates.at.get((value, stage), -1)) for value in candidates.units[unit].outputs}
+    return model.useful(Restores(recomputed, paged_in))
