@@ -1,6 +1,6 @@
 """Adapters beside those of the peft package: it loads what we write, and computes the same loss and gradients.
 
-peft is in the extra [architectures]. Without it nothing runs here; tests/test_adapters.py compares with the formula.
+tests/test_adapters.py compares with the formula.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from poet_onnx import SGD, Lora, TrainGraph, TrainingSession
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    peft = pytest.importorskip("peft")
+    import peft
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ERROR = 1e-5
