@@ -68,6 +68,7 @@ class Model:
             self._normalize,
             self._normalize_rows,
             self._depthwise,
+            self._unpool,
             self._rectify,
         )
         for _ in range(self._random.randint(1, 5)):
@@ -223,6 +224,11 @@ class Model:
         shape = self._shape()
         inputs = [self._input(FLOAT, shape), self._input(FLOAT, shape), self._input(FLOAT, ())]
         self._add("RectifierGradient", inputs, [(FLOAT, shape)])
+
+    def _unpool(self) -> None:
+        pooled, shape = self._shape(), self._shape()
+        inputs = [self._input(FLOAT, pooled), self._input(INT64, pooled, high=max(0, math.prod(shape) - 1))]
+        self._add("MaxPoolGradient", inputs, [(FLOAT, shape)], shape=shape)
 
     def _depthwise(self) -> None:
         n, channels, rows, columns = self._shape(4)

@@ -125,8 +125,13 @@ def test_all_but_single_pixels_and_few_channels_have_a_choice() -> None:
 
 def test_the_library_has_kernels_for_these() -> None:
     found = {node.op_type for case in WITH_KERNELS for node in lowered(case).graph if node.domain == "poet"}
+    accumulating = {"Accumulate", "AccumulateRows"}
     normalizing = {"BatchNormalize", "BatchNormalizeGradient", "LayerNormalizeGradient"}
-    assert found == normalizing | {"Accumulate", "AccumulateRows", "DepthwiseWeightGradient", "RectifierGradient"}
+    assert found == accumulating | normalizing | {
+        "DepthwiseWeightGradient",
+        "MaxPoolGradient",
+        "RectifierGradient",
+    }
 
 
 def test_half_of_a_gradient_is_not_computed_for_nobody() -> None:

@@ -139,6 +139,7 @@ extern const OpDefinition kBatchNormalize;
 extern const OpDefinition kBatchNormalizeGradient;
 extern const OpDefinition kDepthwiseWeightGradient;
 extern const OpDefinition kLayerNormalizeGradient;
+extern const OpDefinition kMaxPoolGradient;
 extern const OpDefinition kRectifierGradient;
 
 // Shape inference: the output is what input 0 is / is of these attributes' type and shape / is one int64 / one bool.

@@ -6,13 +6,16 @@ import math
 
 import numpy as np
 
-from poet_onnx.passes.lowering.site import Rules, Site
+from poet_onnx.passes.lowering.site import FLOAT, POET, Rules, Site
 from poet_onnx.passes.lowering.windows import Window, read_window
 
 
 def _max_pool(site: Site) -> None:
     """MaxPoolGrad(dY, indices): dY goes where the maxima were; indices count through the whole of X."""
     shape = site.output_shape()
+    if site.kernels and site.type(0).dtype == FLOAT:  # ScatterElements takes a copy of the indices besides
+        site.give(0, site.op("MaxPoolGradient", site.input(0), site.input(1), shape=shape, domain=POET))
+        return
     window = read_window(site, shape[2:], site.shape(0)[2:])
     apart = all(stride >= size for stride, size in zip(window.strides, window.extent, strict=True))
     total = math.prod(shape)

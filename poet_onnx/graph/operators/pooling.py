@@ -7,7 +7,17 @@ import math
 from poet_onnx.graph.operators.fitting import expect
 from poet_onnx.graph.operators.rules import nothing, per_input, per_output
 from poet_onnx.graph.operators.site import RuleError, Site, TensorType
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, Work, elements, family
+from poet_onnx.graph.operators.spec import (
+    MICROSOFT_DOMAIN,
+    POET_DOMAIN,
+    Attribute,
+    Call,
+    OpSpec,
+    Schema,
+    Work,
+    elements,
+    family,
+)
 from poet_onnx.graph.operators.windows import window_pixels
 
 
@@ -19,6 +29,10 @@ def _gradient_shape(site: Site) -> list[TensorType]:
     if not sources or sources[0] is None:
         raise RuleError("only the model's value_info can tell, and it does not")
     return [TensorType(site.type(0).dtype, sources[0].shape)]
+
+
+def _kernel_shape(site: Site) -> list[TensorType]:
+    return [TensorType(site.type(0).dtype, tuple(int(size) for size in site.attributes["shape"]))]
 
 
 def _max_gradient_fits(site: Site) -> None:
@@ -77,6 +91,18 @@ SPECS = [
         check=_max_gradient_fits,
         work=per_output(1),
         workspace=nothing,
+    ),
+    OpSpec(
+        "MaxPoolGradient",
+        POET_DOMAIN,
+        shape=_kernel_shape,
+        work=per_output(1),
+        workspace=nothing,
+        schema=Schema(
+            "MaxPoolGradient(dY, places) -> dX: zeros to which every element of dY is added at its place.",
+            (("dX", "tensor(float)"),),
+            (Attribute("shape", "INTS", "Shape of dX."),),
+        ),
     ),
     OpSpec(
         "AveragePoolGrad",
