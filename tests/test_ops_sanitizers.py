@@ -11,7 +11,7 @@ from ops_builds import sanitized
 
 pytestmark = pytest.mark.deep
 
-SCENARIOS = 23  # printed by the driver as "ok: ...", and those of FORKS where it forks
+SCENARIOS = 24  # printed by the driver as "ok: ...", and those of FORKS where it forks
 FORKS = 2
 
 

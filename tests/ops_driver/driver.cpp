@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "harness.h"
+#include "process/code_pages.h"
 #include "scenarios.h"
 
 namespace {
@@ -119,6 +121,17 @@ void threads_share_a_store() {
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+// What a page of code holds comes back for whoever runs it.
+void code_may_be_released_while_threads_run_it() {
+  std::atomic<bool> is_over{false};
+  std::thread releasing([&] {
+    while (!is_over) release_code_pages();
+  });
+  threads_share_a_store();
+  is_over = true;
+  releasing.join();
 }
 
 // Concurrent runs of one session use one node: each gets its own tensor or an Error.
@@ -240,6 +253,7 @@ int main(int argc, char** argv) {
       {"memory may be released in mid-transfer", memory_may_be_released_in_mid_transfer},
       {"nodes may go away in mid-transfer", nodes_may_go_away_in_mid_transfer},
       {"threads share a store", threads_share_a_store},
+      {"code may be released while threads run it", code_may_be_released_while_threads_run_it},
       {"threads share a node", threads_share_a_node},
       {"counters are exact across threads", counters_are_exact_across_threads},
       {"layouts of a region are checked", layouts_of_a_region_are_checked},
