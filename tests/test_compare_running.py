@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,25 @@ def test_what_an_executor_loses_is_said(model_path: Callable[..., Path], tmp_pat
     assert found.results[0].outcome.status == "failed"
     assert "ConnectionError: the worker has gone" in found.results[0].outcome.message
     assert not (tmp_path / "cells").exists()  # another run may do better
+
+
+def test_an_end_begins_no_more_cells(model_path: Callable[..., Path]) -> None:
+    begun: list[Future[Outcome]] = []
+
+    class Noting(ThreadPoolExecutor):
+        def submit(self, *given: Any, **named: Any) -> Future[Any]:
+            begun.append(super().submit(*given, **named))
+            return begun[-1]
+
+    def end(_: object) -> None:
+        raise SystemExit(143)  # as SIGTERM does
+
+    budgets = [f"{percent}%" for percent in range(91, 101)]
+    with Noting(1) as executor, pytest.raises(SystemExit):
+        poet_onnx.compare(
+            model_path("mlp-mse"), device="a72", budgets=budgets, methods=["poet"], executor=executor, progress=end
+        )
+    assert any(future.cancelled() for future in begun)
 
 
 @pytest.fixture

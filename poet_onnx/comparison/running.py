@@ -112,8 +112,10 @@ def fill(
             outcome = _outcome(future)
             cache.keep(jobs[number].cell, outcome)
             take(number, CellResult(cell=jobs[number].cell, outcome=outcome))
-    except KeyboardInterrupt:
+    except BaseException as ending:
         _end(waiting)
+        if not isinstance(ending, KeyboardInterrupt):
+            raise  # such as the exit that a signal to end makes
         for future, number in waiting.items():
             if number not in filled and future.done() and not future.cancelled():
                 outcome = _outcome(future)
