@@ -36,7 +36,11 @@ def planned(task: Task, method: str, *, order: tuple[str, ...] | None) -> Outcom
         )
     except (InfeasibleError, LimitReachedError) as error:
         is_proven = isinstance(error, InfeasibleError)
-        reason = "No plan that it looks for keeps the limits." if is_proven else "It found no plan in its time limit."
+        reason = (
+            "No plan that it looks for keeps the limits."
+            if is_proven
+            else "It found no plan, and no proof that there is none."
+        )
         return Outcome(method, None, reason, is_proven=is_proven, solve_seconds=time.monotonic() - task.begin)
     bound = plan.certificate.bound_joules
     proves = f"none of {plan.certificate.covers} spends less than {bound:.6g} J"
