@@ -6,10 +6,11 @@
 Every case runs in a fresh process whose environment sets nothing of malloc. Kinds of rows:
 growth   a plain InferenceSession, five steps, everything bound: VmHWM after them less VmRSS before them, and the region
          on top where it was touched when the session was made; step times with and without the region. `code_bytes` of
-         the growth are pages of libraries whose code ran for the first time.
+         the growth are pages of libraries whose code ran for the first time: no allocation of a step, and counted in a
+         process's `session` line. A row passes by the rest of the growth.
 process  a TrainingSession on the stock runtime with AdamW, five steps, under a limit equal to the RAM budget: predicted
          and measured VmHWM.
-long     the same for 200 steps: VmHWM at the end less VmHWM after five steps.
+long     the same for 200 steps: VmHWM at the end, and by how much it is above that after five steps.
 beside   ResNet-18 for CIFAR: five AdamW steps by torch, by onnxruntime-training, and by TrainingSession.
 `passed` says whether a row keeps what is promised. Rows of other models or kinds in the file stay; the file is written
 after each row. The exit code is 1 if a row is not as promised. Run it with the training environment.
@@ -45,6 +46,8 @@ ATTEMPTS, LARGER = 4, 1.03
 STEPS, LONG_STEPS, TIMED_STEPS = 5, 200, 15
 MIB = 1 << 20
 MOST_GROWTH, MOST_GROWTH_BYTES = 1.02, MIB
+"""Of the plan's peak, and on top; pages of code come besides."""
+
 MOST_SLOWDOWN = 1.02
 MOST_ERROR, MOST_ERROR_BYTES = 0.03, 2 * MIB
 
@@ -196,7 +199,7 @@ class Cases:
         spends = result.rewritten.page_out_bytes or result.rewritten.recomputed_nodes
         slow = found["cpu_seconds"] > MOST_SLOWDOWN * without["cpu_seconds"]
         slower = not spends and found["cpu_seconds"] > as_given["cpu_seconds"]
-        most = MOST_GROWTH * result.rewritten.transient_peak_bytes + MOST_GROWTH_BYTES
+        most = MOST_GROWTH * result.rewritten.transient_peak_bytes + MOST_GROWTH_BYTES + found["code_bytes"]
         reasons = [
             *(["grows"] if found["growth_bytes"] > most else []),
             *(["slower than without the region"] if slow and region_bytes else []),
@@ -285,7 +288,7 @@ class Cases:
         peaks = trial.figures["step_peaks_bytes"]
         growth = peaks[-1] - peaks[STEPS - 1]
         return row | {
-            "passed": "yes" if growth <= MOST_GROWTH_BYTES else "NO",
+            "passed": "yes" if growth <= MOST_GROWTH_BYTES and peaks[-1] <= result.budget_bytes else "NO",
             "growth_bytes": growth,
             "measured_bytes": peaks[-1],
             "step_seconds": f"{statistics.median(trial.figures['step_seconds']):.5f}",
