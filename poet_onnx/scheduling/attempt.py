@@ -150,11 +150,8 @@ def improve_in_time(
 ) -> list[float] | None:
     """Return a cheap assignment that satisfies all rows, or None if none was found.
 
-    Args:
-        model: with its rows of time.
-        start: satisfies all rows but, perhaps, those of time.
-        time_limit_seconds: a guard; what is done is counted.
-        most_changes: of restores, without a price and once it is in time.
+    The start satisfies all but, perhaps, rows of time. The time limit is a guard; changes of restores are counted,
+    those without a price and, again, those once it is in time.
     """
     search = _Search(model, time_limit_seconds, most_changes)
     x = search.improved(start)

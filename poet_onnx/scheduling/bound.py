@@ -47,12 +47,7 @@ def least_overhead_in_order(problem: ScheduleProblem, limits: Limits, order: Seq
 
 
 def least_overhead(profile: Profile, limits: Limits) -> float:
-    """Return joules that no plan of an order within limits can stay below, those of the computations aside.
-
-    Args:
-        profile: of the order.
-        limits: what plans must keep to; a deadline is left out.
-    """
+    """Return joules that no plan of an order within limits, a deadline aside, can stay below besides computing."""
     rows = _Rows(profile, limits.transient_bytes)
     needs = rows.needs()
     prices_of = {interval: rows.prices_of(interval) for _, terms in needs for interval in terms}

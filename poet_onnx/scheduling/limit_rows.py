@@ -86,13 +86,7 @@ def add_limit_rows(model: Formulation, timing: Timing | None) -> None:
 
 
 def transfer_rows(limits: Limits, page_outs: Mapping[int, int], page_ins: Mapping[int, int]) -> list[Row]:
-    """Return the rows (8) that can bind.
-
-    Args:
-        limits: of the plan.
-        page_outs: bytes of each page-out, by variable.
-        page_ins: bytes of each page-in, by variable.
-    """
+    """Return the rows (8) that can bind, given the bytes of each page-out and of each page-in, by variable."""
     rows = []
     for limit, allowed_bytes in limits.on_transfers():
         sizes = {**(page_outs if limit.is_out else {}), **(page_ins if limit.is_in else {})}
@@ -104,12 +98,9 @@ def transfer_rows(limits: Limits, page_outs: Mapping[int, int], page_ins: Mappin
 
 
 def forbidden(limits: Limits, sizes: NDArray[np.int64], paged: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which values may not be paged in once more.
+    """Return which values may not be paged in once more, given their bytes and how often each is paged in so far.
 
-    Args:
-        limits: of the plan.
-        sizes: of the values, bytes.
-        paged: how often each value is paged in so far; the first time, it is written before.
+    A value is written before it is paged in for the first time.
     """
     found = np.zeros(len(sizes), dtype=bool)
     for limit, allowed_bytes in limits.on_transfers():

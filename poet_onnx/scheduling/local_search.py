@@ -58,9 +58,7 @@ def improve(
 def fitted(model: Formulation, x: list[float]) -> list[float] | None:
     """Return an assignment whose memory fits, made from one that may need more; None if too much would have to leave.
 
-    Args:
-        model: what is assigned; the rows of time and of bytes written may be exceeded.
-        x: satisfies all rows but, perhaps, these and those of memory.
+    Either may exceed the rows of time and of bytes written.
     """
     search = _Search(replace(model, time=[], moved=[]), x, MOST_CHANGES)
     return search.x if search.fit() else None

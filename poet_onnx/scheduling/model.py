@@ -201,12 +201,8 @@ def formulate(instance: Instance, limits: Limits, timing: Timing | None = None) 
 
     Room is set aside for small values, which stay in RAM, and for the tokens of all transfers that there could be.
     Where what must always be in RAM then exceeds the budget, small values are kept no longer than the graph needs them;
-    then nothing is recomputed, for whatever may be recomputed later cannot give its buffer away before.
-
-    Args:
-        instance: the ordered problem.
-        limits: what plans must keep to.
-        timing: how the model sees the deadline; None where that is to be left out.
+    then nothing is recomputed, for whatever may be recomputed later cannot give its buffer away before. Without timing,
+    a deadline is left out.
     """
     model = _formulate(instance, limits, timing)
     paging = replace(instance, problem=replace(instance.problem, recompute=False))
