@@ -85,6 +85,13 @@ def random_dag(seed: int, nodes: int, *, plain: bool = False) -> tuple[TrainingG
     return graph, _dag_costs(graph, dag.rng)
 
 
+def enlarged(graph: TrainingGraph, costs: CostTable, factor: int = 1000) -> tuple[TrainingGraph, CostTable]:
+    """Return a graph and its costs with tensors and workspace that much larger, so that tokens decide nothing."""
+    tensors = {name: replace(t, size_bytes=t.size_bytes * factor) for name, t in graph.tensors.items()}
+    nodes = {name: replace(cost, workspace_bytes=cost.workspace_bytes * factor) for name, cost in costs.nodes.items()}
+    return replace(graph, tensors=tensors), replace(costs, nodes=nodes)
+
+
 @dataclass
 class _Dag:
     """A graph as it grows.

@@ -12,7 +12,7 @@ import pytest
 from brute_force import least_energy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import random_graph
+from random_graphs import enlarged, random_graph
 from real_problems import real_problem
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
@@ -223,15 +223,13 @@ def test_real_models_come_close_to_the_bound(name: str, model_path: Callable[...
     assert bound <= _peak(problem, order) <= bound * 1.001
 
 
-def _training(seed: int, layers: int, share: float, *, scale: int = 1) -> tuple[ScheduleProblem, tuple[str, ...], int]:
+def _training(
+    seed: int, layers: int, share: float, *, large: bool = False
+) -> tuple[ScheduleProblem, tuple[str, ...], int]:
     """Return a random training graph, its order and a budget between its largest node and its peak."""
     graph, costs = random_graph(seed, layers)
-    if scale > 1:  # so that tokens decide nothing
-        tensors = {name: replace(t, size_bytes=t.size_bytes * scale) for name, t in graph.tensors.items()}
-        nodes = {
-            name: replace(cost, workspace_bytes=cost.workspace_bytes * scale) for name, cost in costs.nodes.items()
-        }
-        graph, costs = replace(graph, tensors=tensors), replace(costs, nodes=nodes)
+    if large:
+        graph, costs = enlarged(graph, costs)
     problem = ScheduleProblem(graph, costs)
     order = memory_aware_order(problem)
     instance = build_instance(problem, order)
@@ -242,7 +240,7 @@ def _training(seed: int, layers: int, share: float, *, scale: int = 1) -> tuple[
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 20), share=st.sampled_from([0.3, 0.5, 0.8, 1.0]))
 def test_quick_plans_hold_and_cost_no_less_than_the_bound(seed: int, layers: int, share: float) -> None:
-    problem, order, budget = _training(seed, layers, share, scale=1000)
+    problem, order, budget = _training(seed, layers, share, large=True)
     liveness = Liveness(problem)
     profile = liveness.in_order(order)
     plan = quick_plan(profile, Limits(budget))
@@ -260,7 +258,7 @@ def test_quick_plans_bring_back_only_what_is_read() -> None:
     """An interval that was cut for a recompute may outlive it."""
     restored = 0
     for seed in range(60):
-        problem, order, budget = _training(seed, 8 + seed % 25, 0.05 * (1 + seed % 9), scale=1000)
+        problem, order, budget = _training(seed, 8 + seed % 25, 0.05 * (1 + seed % 9), large=True)
         liveness = Liveness(problem)
         plan = evict(liveness.in_order(order), Limits(budget))
         if plan is None:
@@ -282,7 +280,7 @@ def test_quick_plans_bring_back_only_what_is_read() -> None:
 def test_quick_plans_are_found_nearly_everywhere() -> None:
     found = 0
     for seed in range(60):
-        problem, order, budget = _training(seed, 5 + seed % 20, 0.5, scale=1000)
+        problem, order, budget = _training(seed, 5 + seed % 20, 0.5, large=True)
         liveness = Liveness(problem)
         profile = liveness.in_order(order)
         plan = evict(profile, Limits(budget))
@@ -312,7 +310,7 @@ def test_no_plan_of_any_kind_is_below_the_bound(monkeypatch: pytest.MonkeyPatch)
 @settings(max_examples=5)
 @given(seed=st.integers(0, 10**6), layers=st.integers(2, 10), share=st.sampled_from([0.3, 0.6, 1.0]))
 def test_the_order_for_a_budget_is_proven_better_or_the_rule(seed: int, layers: int, share: float) -> None:
-    problem, baseline, budget = _training(seed, layers, share, scale=1000)
+    problem, baseline, budget = _training(seed, layers, share, large=True)
     choice = order_for(problem, Limits(budget))
     assert _is_allowed(problem, choice.order)
     if choice.plan is not None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from random_graphs import random_dag
+from random_graphs import enlarged, random_dag
 from real_problems import real_problem
 
 from poet_onnx.errors import InfeasibleError
@@ -27,7 +27,7 @@ def _short_of_time(seeds: range) -> Iterator[tuple[ScheduleProblem, Formulation]
     """Yield random problems on synchronous storage whose rows of time can bind, with their models."""
     for seed in seeds:
         rng = random.Random(seed)
-        graph, costs = random_dag(seed, rng.randint(6, 20))
+        graph, costs = enlarged(*random_dag(seed, rng.randint(6, 20)))
         problem = ScheduleProblem(graph, replace(costs, asynchronous=False))
         order = memory_aware_order(problem)
         alone = simulate(problem, ordered_steps(order))
@@ -61,7 +61,7 @@ def test_plans_in_time_are_found_and_come_close_to_the_optimum() -> None:
             simulate(problem, steps_of_assignment(model, x), model.limits)  # within the budget and the deadline
             spent += model.joules(x)
             least += plan.prediction.energy_joules - problem.base_joules
-    assert missed <= found / 4  # of those that the solver finds
+    assert missed <= found / 20
     assert spent <= 1.1 * least
 
 
