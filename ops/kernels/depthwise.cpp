@@ -232,9 +232,6 @@ class DepthwiseWeightGradient final : public Kernel {
   Axis rows_, columns_;
 };
 
-// The shape is in the model: nothing here could say more.
-void infer_nothing(const Api&, const OrtShapeInferContext*) {}
-
 }  // namespace
 
 const OpDefinition kDepthwiseWeightGradient{

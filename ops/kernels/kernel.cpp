@@ -202,6 +202,8 @@ float* read_floats(const Context& context, size_t index, uint64_t count) {
   return static_cast<float*>(tensor.data);
 }
 
+void infer_nothing(const Api&, const OrtShapeInferContext*) {}
+
 void infer_from_input(const Api& api, const OrtShapeInferContext* context) {
   OrtTensorTypeAndShapeInfo* info = nullptr;  // the context's, not to be released
   // Where nothing is known about the input, nothing is said about the output.

@@ -142,7 +142,9 @@ extern const OpDefinition kLayerNormalizeGradient;
 extern const OpDefinition kMaxPoolGradient;
 extern const OpDefinition kRectifierGradient;
 
-// Shape inference: the output is what input 0 is / is of these attributes' type and shape / is one int64 / one bool.
+// Shape inference: nothing is said beyond what the model says / the output is what input 0 is / is of these attributes'
+// type and shape / is one int64 / one bool.
+void infer_nothing(const Api& api, const OrtShapeInferContext* context);
 void infer_from_input(const Api& api, const OrtShapeInferContext* context);
 void infer_from_attributes(const Api& api, const OrtShapeInferContext* context);
 void infer_token(const Api& api, const OrtShapeInferContext* context, size_t output);

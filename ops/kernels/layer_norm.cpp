@@ -1,9 +1,11 @@
 // The gradient of layer normalization, in one node.
 //
 //   LayerNormalizeGradient(dY, X, scale, mean, inverse) -> (dX, dScale, dBias)
-//       n = (X - mean) * inverse, with one mean and inverse for each row; g = dY * scale, with one scale for each
-//       column dBias = sum(dY) and dScale = sum(dY * n), over the rows dX = inverse * (g - sum(g) / columns - n * sum(g
-//       * n) / columns), with sums over the columns of the row
+//
+// With n = (X - mean) * inverse, one mean and inverse for each row, and g = dY * scale, one scale for each column:
+//
+// - dBias = sum(dY) and dScale = sum(dY * n), over the rows;
+// - dX = inverse * (g - sum(g) / columns - n * sum(g * n) / columns), with sums over the columns of the row.
 //
 // All are float. A row has as many columns as there are scales. Sums are taken in lanes of float for a while, beyond
 // that in double. dX may take dY's buffer.

@@ -39,9 +39,6 @@ class MaxPoolGradient final : public Kernel {
   TensorLayout layout_;
 };
 
-// The shape is in the model: nothing here could say more.
-void infer_nothing(const Api&, const OrtShapeInferContext*) {}
-
 }  // namespace
 
 const OpDefinition kMaxPoolGradient{"MaxPoolGradient", 1, {kFloat}, Sharing::kNone, create<MaxPoolGradient>,

@@ -95,6 +95,21 @@ def _in_training(attributes: Mapping[str, Any]) -> OpSpec | None:
     return _TRAINING if attributes.get("training_mode", 0) else None
 
 
+def _gradient_kernel(op_type: str, of: str) -> OpSpec:
+    return OpSpec(
+        op_type,
+        POET_DOMAIN,
+        inplace=((0, 0),),
+        shape=like(1, 2, 2),
+        work=_GRADIENT_FLOPS,
+        workspace=nothing,
+        schema=Schema(
+            f"{op_type}(dY, X, scale, mean, inverse) -> (dX, dScale, dBias): the gradient of {of}.",
+            (("dX", _F32), ("dScale", _F32), ("dBias", _F32)),
+        ),
+    )
+
+
 SPECS = [
     OpSpec("BatchNormalization", work=_FLOPS, workspace=nothing, variant=_in_training),
     _measured(
@@ -127,32 +142,8 @@ SPECS = [
             (("Y", "T"), ("mean", _F32), ("inverse", _F32)),
         ),
     ),
-    OpSpec(
-        "BatchNormalizeGradient",
-        POET_DOMAIN,
-        inplace=((0, 0),),
-        shape=like(1, 2, 2),
-        work=_GRADIENT_FLOPS,
-        workspace=nothing,
-        schema=Schema(
-            "BatchNormalizeGradient(dY, X, scale, mean, inverse) -> (dX, dScale, dBias): the gradient of "
-            "BatchNormalize.",
-            (("dX", _F32), ("dScale", _F32), ("dBias", _F32)),
-        ),
-    ),
-    OpSpec(
-        "LayerNormalizeGradient",
-        POET_DOMAIN,
-        inplace=((0, 0),),
-        shape=like(1, 2, 2),
-        work=_GRADIENT_FLOPS,
-        workspace=nothing,
-        schema=Schema(
-            "LayerNormalizeGradient(dY, X, scale, mean, inverse) -> (dX, dScale, dBias): the gradient of layer "
-            "normalization.",
-            (("dX", _F32), ("dScale", _F32), ("dBias", _F32)),
-        ),
-    ),
+    _gradient_kernel("BatchNormalizeGradient", "BatchNormalize"),
+    _gradient_kernel("LayerNormalizeGradient", "layer normalization"),
     _measured("LayerNormalization", shape=_layer_norm, check=_rows(0, (1, 2), ()), work=_FLOPS),
     _measured("SimplifiedLayerNormalization", shape=_layer_norm, check=_rows(0, (1,), ()), work=_FLOPS),
     _measured("SkipLayerNormalization", work=_FLOPS),
