@@ -179,3 +179,21 @@ def test_a_step_without_any_joules_of_its_own_is_planned(seed: int) -> None:
         for deadline in (None, 1.5 * alone.seconds):
             plan = schedule(problem, Limits(budget, deadline), order=order, gap=0.0, time_limit_seconds=5)
             assert alone.energy_joules <= plan.certificate.bound_joules <= plan.prediction.energy_joules
+
+
+@pytest.mark.parametrize("seed", [1, 7, 20])
+def test_permission_to_page_takes_no_room_where_paging_costs_more_than_it_saves(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poet_onnx.scheduling.choices.TINY_FRACTION", 0.0)
+    graph, costs = random_dag(seed, 20)
+    dear = {name: replace(cost, joules=1000 * cost.joules) for name, cost in costs.page_in.items()}
+    both = ScheduleProblem(graph, replace(costs, page_in=dear))
+    alone = replace(both, paging=False)
+    order = memory_aware_order(both)
+    smallest = smallest_budget(alone, order).budget_bytes
+    peak = simulate(both, ordered_steps(order)).transient_peak_bytes
+    plan = schedule(alone, Limits(smallest + (peak - smallest) // 3), order=order, gap=0.0)
+    exact = Limits(plan.prediction.transient_peak_bytes)  # tokens of 16 bytes would take a few per cent of it
+    energies = [schedule(each, exact, order=order, gap=0.0).prediction.energy_joules for each in (alone, both)]
+    assert energies[1] <= energies[0] * (1 + 1e-9)

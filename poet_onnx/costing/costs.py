@@ -65,6 +65,10 @@ class CostTable:
     wake_seconds: float = 0.0
     hand_over_seconds: float = 0.0
 
+    def transfer_joules(self, transfer: TransferCost) -> float:
+        """Return the energy of a transfer, with what the device takes meanwhile if it stops the step."""
+        return transfer.joules + (0.0 if self.asynchronous else self.idle_watts * transfer.seconds)
+
 
 def cost_table(
     graph: TrainingGraph,

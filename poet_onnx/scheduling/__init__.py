@@ -9,13 +9,7 @@ from poet_onnx.scheduling.incumbent import Progress, overhead_gap_of
 from poet_onnx.scheduling.liveness import file_order, most_values_alive
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.planner import schedule
-from poet_onnx.scheduling.refusals import (
-    NoneExistsError,
-    NothingFoundError,
-    SmallestBudget,
-    Terms,
-    smallest_budget,
-)
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, SmallestBudget, Terms, smallest_budget
 from poet_onnx.scheduling.steps import ordered_steps
 
 __all__ = [

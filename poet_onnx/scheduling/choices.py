@@ -74,7 +74,6 @@ class Candidates:
         slots: for each stage, the units that may be recomputed just before its node, in topological order.
         events: for each managed value, its events in order; values without an entry stay in RAM all their life.
         last_alive: for each value that is not managed, the last position at which it may be needed.
-        large_values: how many values are neither small nor graph outputs; some of them are managed.
         hops: length of the longest chain of units recomputed for one reader.
     """
 
@@ -83,7 +82,6 @@ class Candidates:
     slots: tuple[tuple[int, ...], ...]
     events: dict[int, tuple[Event, ...]]
     last_alive: dict[int, int]
-    large_values: int
     hops: int
 
     @cached_property
@@ -126,8 +124,7 @@ def find_candidates(instance: Instance, limits: Limits, timing: Timing | None, *
                 for value in instance.reads[position]:
                     if value in last_alive and instance.producer[value] not in units[unit].nodes:
                         last_alive[value] = max(last_alive[value], stage)
-    large_values = sum(1 for value in range(len(instance.values)) if value not in tiny and value not in instance.kept)
-    return Candidates(instance, units, slots, events, last_alive, large_values, hops)
+    return Candidates(instance, units, slots, events, last_alive, hops)
 
 
 def _tiny_values(instance: Instance, budget_bytes: int) -> frozenset[int]:
@@ -207,14 +204,13 @@ def _dearer_than_paging(instance: Instance, units: Sequence[Unit], time_matters:
     costs = instance.problem.costs
     if not instance.problem.paging:
         return set()
-    waits = 0.0 if costs.asynchronous else costs.idle_watts
     dear = set()
     for number, unit in enumerate(units):
         names = [instance.values[value] for value in unit.outputs]
         if not all(name in costs.page_out and name in costs.page_in for name in names):
             continue
         transfers = [costs.page_out[name] for name in names] + [costs.page_in[name] for name in names]
-        paging = sum(transfer.joules + waits * transfer.seconds for transfer in transfers)
+        paging = sum(map(costs.transfer_joules, transfers))
         takes_longer = sum(transfer.seconds for transfer in transfers) <= unit.seconds
         if paging <= unit.joules and (takes_longer or not time_matters):
             dear.add(number)

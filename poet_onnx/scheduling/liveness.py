@@ -295,11 +295,10 @@ class Liveness:
         self._sharer, self._shared, self._heir = shares[:, 0], shares[:, 1], shares[:, 2]
         self._contested = np.bincount(self._sharer, minlength=len(self.names))[self._sharer] > 1
         costs = problem.costs
-        idle = 0.0 if costs.asynchronous else costs.idle_watts
         movable = costs.page_out.keys() & costs.page_in.keys() if problem.paging else frozenset()
         self.page_out, self.page_in = (
-            np.array([t[v].joules + idle * t[v].seconds if v in movable else math.inf for v in self.values])
-            for t in (costs.page_out, costs.page_in)
+            np.array([costs.transfer_joules(costs_of[v]) if v in movable else math.inf for v in self.values])
+            for costs_of in (costs.page_out, costs.page_in)
         )
         again = [problem.recompute and node.recomputable for node in self.nodes]
         joules = np.array(instance.joules) + costs.idle_watts * np.array(instance.seconds)

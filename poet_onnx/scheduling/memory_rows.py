@@ -9,6 +9,7 @@ Two nodes: a makes k of 8 bytes, c in between makes and frees 4, b reads k. With
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -215,14 +216,14 @@ def _flat(rows: Sequence[dict[int, float]]) -> tuple[NDArray[np.int64], NDArray[
     return np.array(row, dtype=np.int64), np.array(column, dtype=np.int64), np.array(value, dtype=np.float64)
 
 
-def memory_rows(model: Formulation) -> MemoryRows:
+def memory_rows(model: Formulation, worth_joules: float) -> MemoryRows:
     """Return a row for each slot and node of each stage, but for those that can never bind or that another implies.
 
-    The tokens of all values that could be paged are set aside.
+    The tokens of as many values are set aside as could be paged for what is worth it.
     """
     candidates = model.candidates
     instance = candidates.instance
-    always = _always_bytes(candidates, candidates.large_values if model.page_out else 0)
+    always = _always_bytes(candidates, _most_paged(model, worth_joules))
     builder = _Builder(model.limits.transient_bytes)
     at: list[list[tuple[int, int]]] = [[] for _ in instance.nodes]
     for (value, stage), index in candidates.at.items():
@@ -235,6 +236,13 @@ def memory_rows(model: Formulation) -> MemoryRows:
         terms, own = _node_terms(model, stage, here)
         builder.add(terms, during + own)
     return builder.finished(_kept(model))
+
+
+def _most_paged(model: Formulation, worth_joules: float) -> int:
+    """Return how many values could be paged out and in once for some joules."""
+    page_in = {value: model.cost[variable] for (value, _), variable in model.page_in.items()}
+    prices = sorted(model.cost[variable] + page_in[value] for value, variable in model.page_out.items())
+    return bisect_right(list(accumulate(prices)), worth_joules)
 
 
 def _kept(model: Formulation) -> Iterator[tuple[int, int, int, int]]:

@@ -27,6 +27,7 @@ is paged in, or a runs again just before b.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -196,60 +197,65 @@ class Formulation:
         )
 
 
-def formulate(instance: Instance, limits: Limits, timing: Timing | None = None) -> Formulation:
-    """Build the model for a budget and a deadline.
+def formulate(
+    instance: Instance, limits: Limits, timing: Timing | None = None, *, worth_joules: float = math.inf
+) -> Formulation:
+    """Build the model for a budget and a deadline, of plans that spend no more than what is worth it.
 
-    Room is set aside for small values, which stay in RAM, and for the tokens of all transfers that there could be.
-    Where what must always be in RAM then exceeds the budget, small values are kept no longer than the graph needs them;
-    then nothing is recomputed, for whatever may be recomputed later cannot give its buffer away before. Without timing,
-    a deadline is left out.
+    Room is set aside for small values, which stay in RAM, and for the tokens of all transfers that there could be. A
+    value whose page-out and page-in alone cost more, above the base, than a plan is worth is never paged.
+    Where what must always be in RAM then exceeds the budget, small values are kept no longer than the graph needs them,
+    and nothing is recomputed: whatever may be recomputed later cannot give its buffer away before. Without timing, a
+    deadline is left out.
     """
-    model = _formulate(instance, limits, timing)
+    model = _formulate(instance, limits, timing, worth_joules)
     paging = replace(instance, problem=replace(instance.problem, recompute=False))
     for source in (instance, paging) if instance.problem.paging else (instance,):
         if model.memory.fixed_bytes <= limits.transient_bytes:
             return model
-        model = _formulate(source, limits, timing, lengthen=False)
+        model = _formulate(source, limits, timing, worth_joules, lengthen=False)
     return model
 
 
-def _formulate(instance: Instance, limits: Limits, timing: Timing | None, *, lengthen: bool = True) -> Formulation:
+def _formulate(
+    instance: Instance, limits: Limits, timing: Timing | None, worth_joules: float, *, lengthen: bool = True
+) -> Formulation:
     model = Formulation(find_candidates(instance, limits, timing, lengthen=lengthen), limits)
     model.proves = timing is None or timing.leaves_none_out
-    _add_variables(model)
+    _add_variables(model, worth_joules)
     _add_restore_rows(model)
     _add_just_in_time_rows(model)
     add_limit_rows(model, timing)
     _add_fetch_rows(model)
-    model.memory = memory_rows(model)
+    model.memory = memory_rows(model, worth_joules)
     return model
 
 
-def _add_variables(model: Formulation) -> None:
+def _add_variables(model: Formulation, worth_joules: float) -> None:
     candidates = model.candidates
     instance, costs = candidates.instance, candidates.instance.problem.costs
     for stage, slots in enumerate(candidates.slots):
         for number in slots:
             model.recompute[stage, number] = model.variable(candidates.units[number].joules)
-    waits = 0.0 if costs.asynchronous else costs.idle_watts
     for value, events in candidates.events.items():
         name = instance.values[value]
         pageable = instance.problem.paging and name in costs.page_out and name in costs.page_in
+        if pageable:
+            out, back = (costs.transfer_joules(transfers[name]) for transfers in (costs.page_out, costs.page_in))
+            pageable = out + back <= worth_joules
         present_at = instance.producer[value]
         for index, event in enumerate(events):
             model.retain[value, index] = model.variable()
             used = event.main or bool(event.readers)
             if pageable and used and (event.stage > present_at + 1 or candidates.slots[event.stage]):
-                cost = costs.page_in[name]
-                model.page_in[value, index] = model.variable(cost.joules + waits * cost.seconds)
+                model.page_in[value, index] = model.variable(back)
             if event.main:
                 present_at = event.stage
             elif event.readers:
                 for place in range(len(event.readers)):
                     model.needed[value, index, place] = model.variable(binary=False)
         if any((value, index) in model.page_in for index in range(len(events))):
-            cost = costs.page_out[name]
-            model.page_out[value] = model.variable(cost.joules + waits * cost.seconds)
+            model.page_out[value] = model.variable(out)
 
 
 def _add_restore_rows(model: Formulation) -> None:
