@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -185,6 +187,15 @@ def test_no_or_two_runtimes_are_one_sentence(
 def test_the_runtime_that_is_found_is_the_one_that_is_installed() -> None:
     runtime = installed_runtime()
     assert runtime.version == importlib.metadata.version(runtime.distribution)
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "1"), ("0", "0")])
+def test_telemetry_is_off_unless_it_is_asked_for(given: str | None, found: str) -> None:
+    program = "import os, poet_onnx; poet_onnx.session_options(); print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment |= {} if given is None else {"ORT_DISABLE_TELEMETRY": given}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{found}\n"
 
 
 def training_artifacts(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -81,11 +82,15 @@ def _installed_versions() -> dict[str, str]:
 def import_onnxruntime() -> Any:
     """Return the module `onnxruntime`; what it and other imports have read of code does not stay in memory.
 
+    ONNX Runtime's telemetry stays off, unless `ORT_DISABLE_TELEMETRY` says otherwise: its uploader wakes after some
+    seconds of training, starts threads, takes 3 MB that no plan has, and sends data away.
+
     Raises:
         InputError: there is none that can be used, or no operator library.
     """
     runtime = installed_runtime()
     release_code_pages()
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         module = importlib.import_module("onnxruntime")
     except ImportError as error:
