@@ -163,6 +163,6 @@ def figures() -> dict[str, Figure]:
             (0.6, 0.2),
             ("none",),
             ALL,
-            time_limit_seconds=5.0,
+            time_limit_seconds=60.0,
         ),
     }
