@@ -70,7 +70,7 @@ def attempt(
     end = time.monotonic() + effort.time_limit_seconds
     budget_bytes = limits.transient_bytes
     for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
-        worth = (incumbent.joules - incumbent.base_joules) * (1 + 1e-9)
+        worth = (incumbent.joules - incumbent.base_joules) * (1 + 1e-9)  # dearer plans are of no use
         model = formulate(instance, limits.within(budget_bytes - tightened), timing, worth_joules=worth)
         model.proves = model.proves and not tightened
         covers = solver_class(model.candidates)
