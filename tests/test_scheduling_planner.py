@@ -42,7 +42,7 @@ def test_solved_to_the_end_the_gap_of_an_optimal_plan_is_rounding_alone_and_no_o
         statuses.append(certificate.status)
     assert set(statuses) <= {"optimal", "not_needed", "feasible"}
     assert statuses.count("optimal") >= 30
-    assert statuses.count("feasible") <= 2
+    assert statuses.count("feasible") <= 3
 
 
 def _interrupt_the_process() -> None:

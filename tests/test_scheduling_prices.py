@@ -37,7 +37,7 @@ def _short_of_time(seeds: range) -> Iterator[tuple[ScheduleProblem, Formulation]
         deadline = alone.compute_seconds * rng.choice([1.2, 1.5, 2.0])
         limits, instance = Limits(budget, deadline), build_instance(problem, order)
         model = formulate(instance, limits, relaxed_timing(instance, limits))
-        if model.time and model.memory.fixed_bytes <= budget:
+        if model.time and paged_start(model) is not None:
             yield problem, model
 
 

@@ -31,7 +31,7 @@ def test_a_start_is_a_schedule_and_mostly_there_is_one(options: dict[str, bool])
             assert row.low is None or total >= row.low - 1e-9
             assert row.high is None or total <= row.high + 1e-9
         simulate(problem, steps_of_assignment(model, x), limits)
-    assert found > 20
+    assert found >= 20
 
 
 def test_an_interrupt_while_looking_for_rows_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:

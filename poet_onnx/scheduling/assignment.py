@@ -96,6 +96,9 @@ class Assignment:
             if index is not None:
                 self._follow(value, index, levels)
         levels = {variable: level for variable, level in levels.items() if level != self.x[variable]}
+        outs = [levels[out] - self.x[out] for out in map(model.page_out.get, touched) if out in levels]
+        if model.paged is not None and outs:
+            levels[model.paged] = self.x[model.paged] + sum(outs) / model.most_paged
         for variable in levels:
             before.setdefault(variable, self.x[variable])
         self._set(levels)

@@ -82,6 +82,8 @@ def attempt(
             return "time_limit", covers
         outcome = solve(model, incumbent, effort.until(end), start=start)
         if outcome.status == "infeasible":
+            if model.proves and incumbent.plan is not None:  # nothing is as cheap as what was known
+                incumbent.lift(worth, covers)
             return without, covers
         if model.proves:
             incumbent.lift(outcome.bound_joules, covers)

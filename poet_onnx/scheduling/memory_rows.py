@@ -9,7 +9,6 @@ Two nodes: a makes k of 8 bytes, c in between makes and frees 4, b reads k. With
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -27,7 +26,7 @@ RECENT_SLOTS = 8
 """Rows of the same stage that a row is compared with, to drop it if it is implied."""
 
 TOKEN_BYTES_EACH = 16
-"""Bytes set aside for the tokens of each value that is large enough to be paged."""
+"""Bytes of the tokens of each value that is paged."""
 
 
 @dataclass
@@ -216,14 +215,14 @@ def _flat(rows: Sequence[dict[int, float]]) -> tuple[NDArray[np.int64], NDArray[
     return np.array(row, dtype=np.int64), np.array(column, dtype=np.int64), np.array(value, dtype=np.float64)
 
 
-def memory_rows(model: Formulation, worth_joules: float) -> MemoryRows:
+def memory_rows(model: Formulation) -> MemoryRows:
     """Return a row for each slot and node of each stage, but for those that can never bind or that another implies.
 
-    The tokens of as many values are set aside as could be paged for what is worth it.
+    The tokens of all values that are paged count everywhere.
     """
     candidates = model.candidates
     instance = candidates.instance
-    always = _always_bytes(candidates, _most_paged(model, worth_joules))
+    always = _always_bytes(candidates)
     builder = _Builder(model.limits.transient_bytes)
     at: list[list[tuple[int, int]]] = [[] for _ in instance.nodes]
     for (value, stage), index in candidates.at.items():
@@ -238,16 +237,11 @@ def memory_rows(model: Formulation, worth_joules: float) -> MemoryRows:
     return builder.finished(_kept(model))
 
 
-def _most_paged(model: Formulation, worth_joules: float) -> int:
-    """Return how many values could be paged out and in once for some joules."""
-    page_in = {value: model.cost[variable] for (value, _), variable in model.page_in.items()}
-    prices = sorted(model.cost[variable] + page_in[value] for value, variable in model.page_out.items())
-    return bisect_right(list(accumulate(prices)), worth_joules)
-
-
 def _kept(model: Formulation) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the stages between the events of a value, through which it counts while it is retained."""
+    """Yield the stages between the events of a value, through which it counts while it is retained; tokens always."""
     instance = model.candidates.instance
+    if model.paged is not None:
+        yield model.paged, TOKEN_BYTES_EACH * model.most_paged, 0, len(instance.nodes)
     for value, events in model.candidates.events.items():
         begin = instance.producer[value] + 1
         for index, event in enumerate(events):
@@ -321,11 +315,11 @@ def _present(model: Formulation, value: int, index: int, slot: int) -> list[tupl
     return [] if following is None else [(following, 1)]
 
 
-def _always_bytes(candidates: Candidates, tokens: int) -> list[tuple[int, int]]:
-    """Return, for each stage, the bytes of unmanaged values and tokens: before its node, and while it runs."""
+def _always_bytes(candidates: Candidates) -> list[tuple[int, int]]:
+    """Return, for each stage, the bytes of unmanaged values: before its node, and while it runs."""
     instance = candidates.instance
     count = len(instance.nodes)
-    before, during = ([TOKEN_BYTES_EACH * tokens] + [0] * count for _ in range(2))
+    before, during = ([0] * (count + 1) for _ in range(2))
     for value, last in candidates.last_alive.items():
         made, end = instance.producer[value], min(last, count - 1)
         during[made] += instance.sizes[value]

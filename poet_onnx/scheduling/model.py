@@ -66,6 +66,7 @@ class Formulation:
         moved: rows (8), all of the form terms <= high.
         memory: rows (4).
         proves: every plan of the class within the limits satisfies the rows.
+        paged: variable for the number of values that are paged, as a share of `most_paged`; None without paging.
     """
 
     candidates: Candidates
@@ -81,6 +82,7 @@ class Formulation:
     retain: dict[tuple[int, int], int] = field(default_factory=dict)
     page_in: dict[tuple[int, int], int] = field(default_factory=dict)
     page_out: dict[int, int] = field(default_factory=dict)
+    paged: int | None = None
     needed: dict[tuple[int, int, int], int] = field(default_factory=dict)
     fetched: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
@@ -105,11 +107,18 @@ class Formulation:
         for key in restores.paged_in:
             x[self.page_in[key]] = 1.0
             x[self.page_out[key[0]]] = 1.0
+        if self.paged is not None:
+            x[self.paged] = sum(x[variable] for variable in self.page_out.values()) / self.most_paged
         for value in self.candidates.events:
             for _, levels in self.levels(value, restores):
                 for variable, level in levels.items():
                     x[variable] = level
         return x
+
+    @property
+    def most_paged(self) -> int:
+        """Return at least how many values could be paged, and a power of two: shares of it are exact numbers."""
+        return 1 << (len(self.page_out) - 1).bit_length()
 
     def levels(
         self, value: int, restores: Restores, *, since: int | None = None, wanted: bool = False
@@ -202,8 +211,8 @@ def formulate(
 ) -> Formulation:
     """Build the model for a budget and a deadline, of plans that spend no more than what is worth it.
 
-    Room is set aside for small values, which stay in RAM, and for the tokens of all transfers that there could be. A
-    value whose page-out and page-in alone cost more, above the base, than a plan is worth is never paged.
+    Room is set aside for small values, which stay in RAM. A value whose page-out and page-in alone cost more, above the
+    base, than a plan is worth is never paged.
     Where what must always be in RAM then exceeds the budget, small values are kept no longer than the graph needs them,
     and nothing is recomputed: whatever may be recomputed later cannot give its buffer away before. Without timing, a
     deadline is left out.
@@ -227,7 +236,7 @@ def _formulate(
     _add_just_in_time_rows(model)
     add_limit_rows(model, timing)
     _add_fetch_rows(model)
-    model.memory = memory_rows(model, worth_joules)
+    model.memory = memory_rows(model)
     return model
 
 
@@ -256,6 +265,10 @@ def _add_variables(model: Formulation, worth_joules: float) -> None:
                     model.needed[value, index, place] = model.variable(binary=False)
         if any((value, index) in model.page_in for index in range(len(events))):
             model.page_out[value] = model.variable(out)
+    if model.page_out:
+        model.paged = model.variable(binary=False)
+        terms = dict.fromkeys(model.page_out.values(), 1.0)
+        model.rows.append(Row({**terms, model.paged: -float(model.most_paged)}, high=0.0))
 
 
 def _add_restore_rows(model: Formulation) -> None:
