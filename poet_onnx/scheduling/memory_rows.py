@@ -216,10 +216,7 @@ def _flat(rows: Sequence[dict[int, float]]) -> tuple[NDArray[np.int64], NDArray[
 
 
 def memory_rows(model: Formulation) -> MemoryRows:
-    """Return a row for each slot and node of each stage, but for those that can never bind or that another implies.
-
-    The tokens of all values that are paged count everywhere.
-    """
+    """Return a row for each slot and node of each stage, but for those that can never bind or that another implies."""
     candidates = model.candidates
     instance = candidates.instance
     always = _always_bytes(candidates)

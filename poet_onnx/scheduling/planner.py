@@ -15,14 +15,7 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import solve_in_order
 from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.choices import class_in_order
-from poet_onnx.scheduling.incumbent import (
-    LEAST_SECONDS,
-    Bound,
-    Effort,
-    Incumbent,
-    Progress,
-    overhead_gap_of,
-)
+from poet_onnx.scheduling.incumbent import LEAST_SECONDS, Bound, Effort, Incumbent, Progress, overhead_gap_of
 from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import order_for

@@ -64,7 +64,6 @@ neighbourhoods 1.5 to 2.1 %.
 SEPARATOR_PRIORITY = 100_000
 """Before SCIP's own separators, whose cuts can build on these rows."""
 
-
 _SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
