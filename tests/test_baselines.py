@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from deep import sampled
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from random_graphs import random_dag, random_graph
 from unit_chains import unit_chain
@@ -29,6 +29,7 @@ def random_problem(seed: int, nodes: int, *, skips: bool) -> ScheduleProblem:
 
 @pytest.mark.parametrize("method", METHODS)
 @given(seed=st.integers(0, 10_000), nodes=st.integers(8, 24), share=st.floats(0.4, 1.0), skips=st.booleans())
+@example(seed=284, nodes=8, share=0.5, skips=False)  # a weight changes before its reader is to run again
 def test_every_plan_keeps_the_limits_and_every_refusal_says_why(
     method: str, seed: int, nodes: int, share: float, skips: bool
 ) -> None:

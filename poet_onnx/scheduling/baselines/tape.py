@@ -75,6 +75,10 @@ class Tape:
         node = self.instance.nodes[position]
         if self._runs[position] and not (node.recomputable and self.instance.problem.recompute):
             raise CannotError(f"It would run node '{node.name}' again, which may run once only.")
+        changed = [other for other in self.instance.changers[position] if position < other < self.place]
+        if changed:
+            by = self.instance.nodes[changed[0]].name
+            raise CannotError(f"It would run node '{node.name}' again after '{by}' has changed what it reads.")
         self.steps.append(Step(Action.COMPUTE, node.name, self._runs[position]))
         self.place = max(self.place, position + 1)
         self._runs[position] += 1
