@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Is RAM what a plan says? Growth over steps, whole processes, long runs under a limit, and others beside them.
 
-    PYTHONPATH=scripts python scripts/benchmarks/memory/process_memory.py --stock-python PYTHON -o OUT.csv
+    PYTHONPATH=scripts:scripts/benchmarks/paging python scripts/benchmarks/memory/process_memory.py -o OUT.csv
 
-Every case runs in a fresh process whose environment sets nothing of malloc. Kinds of rows:
+--stock-python names the interpreter with the stock onnxruntime. Every case runs in a fresh process whose environment
+sets nothing of malloc. Kinds of rows:
 growth   a plain InferenceSession, five steps, everything bound: VmHWM after them less VmRSS before them, and the region
          on top where it was touched when the session was made; step times with and without the region. `code_bytes` of
          the growth are pages of libraries whose code ran for the first time: no allocation of a step, and counted in a
