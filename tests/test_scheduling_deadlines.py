@@ -66,7 +66,7 @@ def test_a_free_order_never_loses_against_the_rule_within_a_deadline(monkeypatch
         assert spent <= allowed * (1 + 1e-7)
         better += spent < allowed * (1 - 1e-7)
     assert plans > 10
-    assert better
+    assert better > 1
 
 
 def _synchronous(seed: int) -> tuple[ScheduleProblem, Limits, tuple[str, ...]]:
@@ -75,7 +75,6 @@ def _synchronous(seed: int) -> tuple[ScheduleProblem, Limits, tuple[str, ...]]:
     return replace(problem, costs=replace(problem.costs, asynchronous=False)), limits, order
 
 
-@pytest.mark.usefixtures("exact")
 def test_where_transfers_are_synchronous_what_is_dearer_and_slower_than_paging_is_left_out_without_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

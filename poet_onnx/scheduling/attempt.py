@@ -70,8 +70,8 @@ def attempt(
     end = time.monotonic() + effort.time_limit_seconds
     budget_bytes = limits.transient_bytes
     for tightened in (0, budget_bytes // 500_000 + 64, budget_bytes // 50_000 + 64):
-        worth = (incumbent.joules - incumbent.base_joules) * (1 + 1e-9)  # dearer plans are of no use
-        model = formulate(instance, limits.within(budget_bytes - tightened), timing, worth_joules=worth)
+        worth_joules = (incumbent.joules - incumbent.base_joules) * (1 + 1e-9)  # dearer plans are of no use
+        model = formulate(instance, limits.within(budget_bytes - tightened), timing, worth_joules=worth_joules)
         model.proves = model.proves and not tightened
         covers = solver_class(model.candidates)
         without = "time_limit" if tightened else "infeasible"  # what tighter rows leave out may be a plan
@@ -81,12 +81,11 @@ def attempt(
         if incumbent.plan is not None and time.monotonic() > end:
             return "time_limit", covers
         outcome = solve(model, incumbent, effort.until(end), start=start)
-        if outcome.status == "infeasible":
-            if model.proves and incumbent.plan is not None:  # nothing is as cheap as what was known
-                incumbent.lift(worth, covers)
+        is_infeasible = outcome.status == "infeasible"
+        if model.proves and not (is_infeasible and incumbent.plan is None):
+            incumbent.lift(min(outcome.bound_joules, worth_joules), covers)  # dearer plans were left out
+        if is_infeasible:
             return without, covers
-        if model.proves:
-            incumbent.lift(outcome.bound_joules, covers)
         if outcome.x is None or model.ceilings().excess_bytes(model.exact(outcome.x)) <= tightened:
             return outcome.status, covers
     return "time_limit", covers

@@ -65,7 +65,7 @@ class Formulation:
         time: rows (5), all of the form terms <= high, in seconds.
         moved: rows (8), all of the form terms <= high.
         memory: rows (4).
-        proves: every plan of the class within the limits satisfies the rows.
+        proves: every plan of the class that keeps the limits, and is worth it, satisfies the rows.
         paged: variable for the number of values that are paged, as a share of `most_paged`; None without paging.
     """
 
@@ -209,13 +209,12 @@ class Formulation:
 def formulate(
     instance: Instance, limits: Limits, timing: Timing | None = None, *, worth_joules: float = math.inf
 ) -> Formulation:
-    """Build the model for a budget and a deadline, of plans that spend no more than what is worth it.
+    """Build the model for a budget and a deadline, of plans that spend at most so many joules above the base.
 
-    Room is set aside for small values, which stay in RAM. A value whose page-out and page-in alone cost more, above the
-    base, than a plan is worth is never paged.
-    Where what must always be in RAM then exceeds the budget, small values are kept no longer than the graph needs them,
-    and nothing is recomputed: whatever may be recomputed later cannot give its buffer away before. Without timing, a
-    deadline is left out.
+    Room is set aside for small values, which stay in RAM. A value whose page-out and page-in alone cost more than
+    `worth_joules` is never paged. Where what must always be in RAM exceeds the budget, small values are kept no longer
+    than the graph needs them; then nothing is recomputed, for whatever may be recomputed later cannot give its buffer
+    away before. Without timing, a deadline is left out.
     """
     model = _formulate(instance, limits, timing, worth_joules)
     paging = replace(instance, problem=replace(instance.problem, recompute=False))
@@ -250,21 +249,21 @@ def _add_variables(model: Formulation, worth_joules: float) -> None:
         name = instance.values[value]
         pageable = instance.problem.paging and name in costs.page_out and name in costs.page_in
         if pageable:
-            out, back = (costs.transfer_joules(transfers[name]) for transfers in (costs.page_out, costs.page_in))
-            pageable = out + back <= worth_joules
+            out_joules, in_joules = (costs.transfer_joules(way[name]) for way in (costs.page_out, costs.page_in))
+            pageable = out_joules + in_joules <= worth_joules
         present_at = instance.producer[value]
         for index, event in enumerate(events):
             model.retain[value, index] = model.variable()
             used = event.main or bool(event.readers)
             if pageable and used and (event.stage > present_at + 1 or candidates.slots[event.stage]):
-                model.page_in[value, index] = model.variable(back)
+                model.page_in[value, index] = model.variable(in_joules)
             if event.main:
                 present_at = event.stage
             elif event.readers:
                 for place in range(len(event.readers)):
                     model.needed[value, index, place] = model.variable(binary=False)
         if any((value, index) in model.page_in for index in range(len(events))):
-            model.page_out[value] = model.variable(out)
+            model.page_out[value] = model.variable(out_joules)
     if model.page_out:
         model.paged = model.variable(binary=False)
         terms = dict.fromkeys(model.page_out.values(), 1.0)
