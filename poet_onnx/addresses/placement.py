@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ class Placement:
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = [tuple(slot) for slot in slots]
         self._born, self._dies, self._starts, self._ends = (np.zeros(len(slots), np.int64) for _ in range(4))
+        self._unit_bytes = math.gcd(*(number for slot in slots for number in slot[2:]))
         self.placed = 0
         """Slots placed so far, those placed anew counted again: what the work is measured by."""
 
@@ -73,7 +75,8 @@ class Placement:
         starts = starts[upwards]
         free_from = np.zeros(len(starts) + 1, np.int64)
         np.maximum.accumulate(self._ends[meets][upwards], out=free_from[1:])
-        free_from += -free_from % alignment_bytes
+        if self._unit_bytes % alignment_bytes:  # every end is a multiple of the unit: what divides it needs no rounding
+            free_from += -free_from % alignment_bytes
         fits = starts - free_from[:-1] >= size_bytes
         first = int(fits.argmax())
         return int(free_from[first if fits[first] else -1])
