@@ -181,7 +181,7 @@ def test_no_or_two_runtimes_are_one_sentence(
     monkeypatch.setattr("sys.path", [str(tmp_path), str(tmp_path / "lib.zip")])
     expected = "both installed and overwrite" if found else "No ONNX Runtime is installed: `pip install"
     with pytest.raises(InputError, match=expected):
-        session_options()
+        installed_runtime()
 
 
 def test_the_runtime_that_is_found_is_the_one_that_is_installed() -> None:

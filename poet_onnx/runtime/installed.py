@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
@@ -79,6 +80,7 @@ def _installed_versions() -> dict[str, str]:
     return versions
 
 
+@functools.cache  # the folders of packages are looked through, and code is released, once in a process
 def import_onnxruntime() -> Any:
     """Return the module `onnxruntime`; what it and other imports have read of code does not stay in memory.
 

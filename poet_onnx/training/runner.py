@@ -74,6 +74,7 @@ class Runner:
         options = session_options(threads=threads, page_dir=page_dir)
         options.log_severity_level = 4
         self._errors = runtime_errors()
+        release_code_pages()  # of what ran before: loading has its own peak
         try:
             self._session = self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except self._errors as error:
