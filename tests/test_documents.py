@@ -35,7 +35,7 @@ batches = [(random.standard_normal({shape}, dtype=np.float32), random.integers(0
 """
 """Random batches in place of data, as data.py."""
 
-GUIDE_SHAPE, MOBILENET_SHAPE = (32, 3, 64, 64), (1, 3, 32, 32)
+GUIDE_SHAPE, DENSENET_SHAPE = (32, 3, 64, 64), (1, 3, 32, 32)
 
 
 def names(paths: tuple[Path, ...]) -> list[str]:
@@ -198,8 +198,8 @@ def test_blocks_run(path: Path, tmp_path: Path, guided: Path, model_path: Callab
         shutil.copy(guided / "forward.onnx", tmp_path)
         shape = GUIDE_SHAPE
     else:
-        shutil.copytree(model_path("mobilenet").parent, tmp_path, dirs_exist_ok=True)
-        shape = MOBILENET_SHAPE
+        shutil.copytree(model_path("densenet").parent, tmp_path, dirs_exist_ok=True)
+        shape = DENSENET_SHAPE
     (tmp_path / "data.py").write_text(DATA.format(shape=shape), encoding="utf-8")
     for block in fenced_blocks(path):
         run(block, tmp_path)

@@ -68,7 +68,7 @@ def test_a_profile_covers_the_step(model_path: Callable[..., Path], tmp_path: Pa
 def test_a_profile_covers_every_graph_variant(model_path: Callable[..., Path], tmp_path: Path, target: str) -> None:
     """What a variant has in the place of some nodes is measured; the others keep their costs."""
     path = model_path("resnet18")
-    measured = measure(path, HOST, page_dir=tmp_path, repetitions=2, warmup=1, target=target, optimizer="none")
+    measured = measure(path, HOST, page_dir=tmp_path, repetitions=1, warmup=0, target=target, optimizer="none")
     model = load_model(path)
     normalize_for(target)(model)
     first, *others = (variant.graph for variant in variants(model, HOST, target))
