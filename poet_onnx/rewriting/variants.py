@@ -18,8 +18,9 @@ from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.training.description import Updates
 
-PART_BYTES = (1 << 20, 128 << 10)
-"""Sizes of parts that large weight gradients are split into where whole ones do not fit."""
+PART_BYTES = {"training": (4 << 20, 1 << 20, 128 << 10), "stock": (1 << 20, 128 << 10)}
+"""Sizes of parts that large weight gradients are split into where whole ones do not fit, by target. For each part
+ConvGrad of the training runtime lays the whole image out again: there a few large parts are quicker."""
 
 VariantOptions: TypeAlias = tuple[int | None, str | None]
 """The `part_bytes` and `expansions` that distinguish a variant from others of its model."""
@@ -70,7 +71,7 @@ def variants(
     for expansions, lowered in _lowered(model, device, target):
         whole.append((expansions, lowered))
         yield _variant(None, expansions, lowered if updates is None else lowered.clone(), updates)
-    for part_bytes in PART_BYTES if split else ():
+    for part_bytes in PART_BYTES[target] if split else ():
         for expansions, lowered in whole:
             parts = lowered.clone()
             if SplitWeightGradients(part_bytes)(parts).modified:

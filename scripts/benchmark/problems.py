@@ -19,9 +19,11 @@ from poet_onnx.passes.normalize import normalize
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.rewriting.variants import PART_BYTES
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import simulate
+
+PARTS = (None, 1 << 20, 128 << 10)
+"""Sizes of parts of weight gradients; those of `rewrite` may change, these stay, so that results can be compared."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,8 @@ class Workshop:
         """Return the part size of a case: as given, or the first with which some plan, as slow as it likes, fits."""
         if case.split != "auto":
             return case.split
-        parts = (None, *PART_BYTES)
-        fitting = (part for part in parts if self._smallest_bytes(case, part) <= budget)
-        return next(fitting, parts[-1])
+        fitting = (part for part in PARTS if self._smallest_bytes(case, part) <= budget)
+        return next(fitting, PARTS[-1])
 
     def _smallest_bytes(self, case: Case, part_bytes: int | None) -> int:
         key = (case.model, case.batch, case.device, part_bytes)
