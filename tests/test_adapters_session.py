@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pytest
 import torch
 from adapter_models import IDS, VOCABULARY, Tied, exported
 from safetensors.numpy import load_file, save_file
+from stock_environment import stock_python
 from test_gradients import parse, random
 from torch import nn
 
@@ -317,13 +317,11 @@ def test_what_cannot_be_done_is_said(rewritten: Rewritten, tmp_path: Path) -> No
 
 
 def test_the_stock_runtime_trains_and_writes_adapters_without_onnx(rewritten: Rewritten, tmp_path: Path) -> None:
-    if "POET_STOCK_PYTHON" not in os.environ:
-        pytest.skip("POET_STOCK_PYTHON names no environment with the stock onnxruntime")
     batches = [tmp_path / f"{number}.npz" for number in range(STEPS)]
     for number, path in enumerate(batches):
         np.savez(path, **batch(number))
     found = []
-    for python in (sys.executable, os.environ["POET_STOCK_PYTHON"]):
+    for python in (sys.executable, stock_python()):
         folder = tmp_path / f"adapter-{len(found)}"
         command = [python, "-c", TRAIN, *map(str, (rewritten.files["stock"][0], folder, *batches))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

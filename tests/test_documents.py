@@ -21,6 +21,7 @@ from pathlib import Path
 import click
 import pytest
 from fenced_blocks import DOCUMENTS, ROOT, Fenced, fenced_blocks, without_blocks
+from stock_environment import stock_python
 
 import poet_onnx
 from poet_onnx.cli import command_line
@@ -152,9 +153,7 @@ def program_of(environment: str) -> Path:
     """Return the Python of an environment."""
     if environment == "training":
         return Path(sys.executable)
-    if "POET_STOCK_PYTHON" not in os.environ:
-        pytest.skip("POET_STOCK_PYTHON names no environment with the stock onnxruntime")
-    return Path(os.environ["POET_STOCK_PYTHON"])
+    return Path(stock_python())
 
 
 def run(block: Fenced, folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -26,6 +25,7 @@ from frozen_models import (
     train_torch,
 )
 from random_plans import random_plan
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 from torch import nn
 
 import poet_onnx
@@ -45,7 +45,6 @@ X = (4, 3, 8, 8)
 CLOSE = 1e-5
 
 HERE = Path(__file__).parent
-NEEDS_STOCK = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
 TRAIN_ON_STOCK = """
 import json, sys
 import numpy as np
@@ -266,7 +265,7 @@ def test_resnet18_with_its_head_and_last_stage_trained_is_torchs_on_the_stock_ru
     }
     np.savez(tmp_path / "batches.npz", **named)
     given = [tmp_path / name for name in ("stock.onnx", "checkpoint", "batches.npz", "eval_model.onnx")]
-    command = [os.environ["POET_STOCK_PYTHON"], "-c", TRAIN_ON_STOCK, *map(str, given)]
+    command = [STOCK_PYTHON, "-c", TRAIN_ON_STOCK, *map(str, given)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     losses, after = json.loads(done.stdout)

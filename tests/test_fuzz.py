@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ops_builds import sanitized, tool
+from stock_environment import stock_python
 
 pytestmark = pytest.mark.deep
 
@@ -42,9 +43,7 @@ def runtime_library(name: str) -> str:
 
 @pytest.mark.parametrize("python", ["training", "stock"])
 def test_kernels_withstand_any_model(tmp_path: Path, python: str) -> None:
-    interpreter = sys.executable if python == "training" else os.environ.get("POET_STOCK_PYTHON")
-    if interpreter is None:
-        pytest.skip("POET_STOCK_PYTHON names no interpreter with the stock onnxruntime; scripts/test sets it")
+    interpreter = sys.executable if python == "training" else stock_python()
     # The stock onnxruntime now and then frees with another alignment than it has allocated with.
     checks = "detect_leaks=0:allocator_may_return_null=1:new_delete_type_mismatch=0"
     environment = {**os.environ, "ASAN_OPTIONS": checks}

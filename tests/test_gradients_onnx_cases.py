@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 from deep import sampled
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 
 from poet_onnx.gradients.registry import gradient
 
@@ -58,10 +58,10 @@ def has_rule(operator: str) -> bool:
     return known is not None and known.rule is not None
 
 
-@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+@NEEDS_STOCK
 @pytest.mark.parametrize("every", sampled([1, 12], 12))
 def test_gradients_of_onnx_s_own_cases(every: int) -> None:
-    command = [os.environ["POET_STOCK_PYTHON"], str(SCRIPT), str(every)]
+    command = [STOCK_PYTHON, str(SCRIPT), str(every)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)

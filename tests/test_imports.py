@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 
 import poet_onnx
 
 MOST_BYTES = 45 * 2**20
 """Resident memory that imports and session options may add to the interpreter's; 40 MiB were measured."""
 
-NEEDS_STOCK = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
 
 PROGRAM = """
 import json, sys
@@ -68,9 +67,8 @@ def test_what_runs_on_the_board_imports_no_more_than_it_needs(name: str) -> None
 
 @NEEDS_STOCK
 def test_session_options_import_onnxruntime_alone() -> None:
-    stock = os.environ["POET_STOCK_PYTHON"]
     given = "import poet_onnx; from poet_onnx import TrainingSession; poet_onnx.session_options()"
-    found = run(stock, given)
+    found = run(STOCK_PYTHON, given)
     assert found["names"] == ["numpy", "onnxruntime", "poet_onnx", "safetensors"]
     assert found["added_bytes"] <= MOST_BYTES
 
@@ -83,7 +81,7 @@ def test_training_imports_no_parser_of_onnx(model_path: Callable[..., Path], tmp
     parameters, beside = path.with_name("checkpoint"), path.with_name("eval_model.onnx")
     if given != "checkpoint":
         parameters = tmp_path / given
-        run(os.environ["POET_STOCK_PYTHON"], TRAIN, rewritten, path.with_name("checkpoint"), parameters, beside)
+        run(STOCK_PYTHON, TRAIN, rewritten, path.with_name("checkpoint"), parameters, beside)
     saved = tmp_path / "saved.safetensors"
-    found = run(os.environ["POET_STOCK_PYTHON"], TRAIN, rewritten, parameters, saved, beside)
+    found = run(STOCK_PYTHON, TRAIN, rewritten, parameters, saved, beside)
     assert found["names"] == ["numpy", "onnxruntime", "poet_onnx", "safetensors"]

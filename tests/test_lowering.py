@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from lowering_case import Case
 from lowering_cases import CASES
 from lowering_runs import AFTER, Arrays, run_on_stock, run_step
+from stock_environment import NEEDS_STOCK
 
 from poet_onnx.errors import InputError
 from poet_onnx.passes.lowering import LowerTraining, prepare
@@ -78,7 +78,7 @@ def test_operators_agree_on_one_runtime(case: Case) -> None:
     assert error(case, run_step(payload(lowered(case)), case.feeds)) <= allowed(case)
 
 
-@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+@NEEDS_STOCK
 def test_operators_agree_across_runtimes(tmp_path: Path) -> None:
     results = run_on_stock(tmp_path, ((str(i), payload(lowered(case)), case.feeds) for i, case in enumerate(CASES)))
     errors = {case.name: error(case, results[str(i)]) for i, case in enumerate(CASES)}

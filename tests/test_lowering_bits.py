@@ -6,7 +6,6 @@ A normalization in front of a rectifier decides by a sign, and the rectifier's g
 from __future__ import annotations
 
 import itertools
-import os
 import platform
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from lowering_case import Case, Random, node
 from lowering_layer_cases import batch_normalization
 from lowering_runs import Arrays, run_on_stock, run_step
+from stock_environment import NEEDS_STOCK
 
 from poet_onnx.passes.lowering import prepare
 
@@ -74,7 +74,7 @@ def test_kernels_have_the_bits_on_one_runtime(case: Case) -> None:
     assert differing(case, run_step(payload(case, "stock"), case.feeds)) == {}
 
 
-@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+@NEEDS_STOCK
 def test_kernels_have_the_bits_on_the_stock_runtime(tmp_path: Path) -> None:
     found = run_on_stock(tmp_path, ((case.name, payload(case, "stock"), case.feeds) for case in CASES))
     assert {case.name: bits for case in CASES if (bits := differing(case, found[case.name]))} == {}

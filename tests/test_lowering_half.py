@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from lowering_case import Case
 from lowering_cases import CASES
 from lowering_runs import AFTER, Arrays, run_on_stock, run_step
 from models import Recipe, images
+from stock_environment import NEEDS_STOCK
 from test_lowering import expected, payload
 from torch import nn
 from torch.nn import functional
@@ -92,7 +92,7 @@ def test_a_kernel_of_this_runtime_moves_half_precision_without_casts() -> None:
         assert "Cast" not in {node.op_type for node in in_half(case)[0].graph}, case.name
 
 
-@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+@NEEDS_STOCK
 def test_operators_in_half_precision_across_runtimes(tmp_path: Path) -> None:
     prepared = [in_half(case) for case in CHOSEN]
     steps = ((str(i), payload(model), feeds) for i, (model, feeds) in enumerate(prepared))

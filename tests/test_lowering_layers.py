@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from export_models import export, quiet
 from lowering_runs import AFTER, Arrays, run_on_stock, run_step
 from models import Recipe, images
+from stock_environment import NEEDS_STOCK
 from test_lowering import payload
 from torch import Tensor, nn
 from torch.nn import functional
@@ -124,7 +124,7 @@ def test_every_layer_has_its_gradient(everything: Path) -> None:
     compare(run_step(*step(everything, "training")), run_step(*step(everything, "stock")))
 
 
-@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+@NEEDS_STOCK
 def test_every_layer_has_its_gradient_on_the_stock_runtime(everything: Path, tmp_path: Path) -> None:
     lowered = run_on_stock(tmp_path, [("everything", *step(everything, "stock"))])
     compare(run_step(*step(everything, "training")), lowered["everything"])

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 from deep import sampled
 from lowering_runs import Arrays, run_step
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 
 from poet_onnx import rewrite
 from poet_onnx.graph.extract import extract, load_model
@@ -84,7 +85,7 @@ ON_STOCK = [(name, budget) for name in ("resnet18", "vgg16", "bert-2") for budge
 """Models and budgets that ask for recomputation or paging and for split gradients."""
 
 
-@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+@NEEDS_STOCK
 @pytest.mark.parametrize(("name", "budget"), sampled(ON_STOCK, ("resnet18", "50%")))
 def test_the_stock_runtime_keeps_the_promises(
     model_path: Callable[..., Path], tmp_path: Path, name: str, budget: str
@@ -94,7 +95,7 @@ def test_the_stock_runtime_keeps_the_promises(
     rewritten = tmp_path / "rewritten.onnx"
     result.save(rewritten)
     environment = {key: value for key, value in os.environ.items() if key != "POET_STOCK_PYTHON"}
-    command = [os.environ["POET_STOCK_PYTHON"], "-c", VERIFY, str(model_path(name)), str(rewritten)]
+    command = [STOCK_PYTHON, "-c", VERIFY, str(model_path(name)), str(rewritten)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     problems, predicted, measured = json.loads(done.stdout)

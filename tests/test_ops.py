@@ -1,7 +1,6 @@
 """The operators of domain `poet` in the ONNX Runtime of this environment, and once more in the stock one.
 
-The stock runtime owns the same import package as onnxruntime-training, so it lives in another environment: the variable
-POET_STOCK_PYTHON names its interpreter, and that environment has `poet-onnx[stock]` and pytest installed.
+See tests/stock_environment.py.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, poet_node, round_trip_model
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 
 from poet_onnx.errors import InputError
 from poet_onnx.ops import library_path
@@ -250,7 +250,7 @@ def test_library_that_was_not_built_is_reported(monkeypatch: pytest.MonkeyPatch,
         library_path()
 
 
-@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+@NEEDS_STOCK
 def test_the_stock_runtime_passes_these_tests() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "POET_STOCK_PYTHON"}
     here = Path(__file__).parent
@@ -269,7 +269,7 @@ def test_the_stock_runtime_passes_these_tests() -> None:
             "test_runtime_page_sizes.py",
         )
     ]
-    command = [os.environ["POET_STOCK_PYTHON"], "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *files]
+    command = [STOCK_PYTHON, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, (
         f"{done.stdout}\n{done.stderr}\n(POET_STOCK_PYTHON's environment needs poet-onnx[stock] and pytest)"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import onnx
@@ -13,20 +11,18 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 from small_models import export_small
+from stock_environment import EACH_PYTHON
 
 from poet_onnx import rewrite
 from poet_onnx.graph.extract import load_model
 from poet_onnx.passes import ChainSums
 from poet_onnx.verification import verify
 
-STOCK = os.environ.get("POET_STOCK_PYTHON")
 STEPS, WIDTH = 12, 32
 
 
-@pytest.mark.parametrize("python", [sys.executable, STOCK], ids=["training", "stock"])
-def test_a_chain_has_the_bits_of_the_kernel(python: str | None) -> None:
-    if python is None:
-        pytest.skip("POET_STOCK_PYTHON is not set")
+@pytest.mark.parametrize("python", EACH_PYTHON)
+def test_a_chain_has_the_bits_of_the_kernel(python: str) -> None:
     command = [python, str(Path(__file__).with_name("sum_bits.py")), "200"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"cases": 200, "different": []}

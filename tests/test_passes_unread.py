@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from stock_environment import STOCK_PYTHON
 
 import poet_onnx
 from poet_onnx.passes.unread import RemoveUnread
@@ -47,8 +47,8 @@ def test_sessions_of_stock_graphs_say_nothing(
     for path in paths:
         onnxruntime.InferenceSession(path, poet_onnx.session_options(), providers=["CPUExecutionProvider"])
     assert capfd.readouterr().err == ""
-    if "POET_STOCK_PYTHON" in os.environ:
-        command = [os.environ["POET_STOCK_PYTHON"], "-c", LOAD, *map(str, paths)]
+    if STOCK_PYTHON:
+        command = [STOCK_PYTHON, "-c", LOAD, *map(str, paths)]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stderr == ""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from cli_runs import Cli, assert_one_sentence
 from gradient_models import export
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 from training_batches import batch
 
 import poet_onnx
@@ -51,9 +51,8 @@ def listed(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@NEEDS_STOCK
 def test_one_command_leads_to_training_on_the_stock_runtime(cli: Cli, forward: Path, tmp_path: Path) -> None:
-    if "POET_STOCK_PYTHON" not in os.environ:
-        pytest.skip("POET_STOCK_PYTHON names no environment with the stock onnxruntime")
     out = tmp_path / "net.onnx"
     options = ("--target", "stock", "--optimizer", "sgd", "--activation-budget", "90%", "--gap", "0.5")
     done = cli("rewrite", forward, out, "--device", "a72", "--loss", "cross-entropy", *options)
@@ -63,7 +62,7 @@ def test_one_command_leads_to_training_on_the_stock_runtime(cli: Cli, forward: P
     said = f'train it: poet_onnx.TrainingSession("{out}", "{beside[0]}", eval_model="{beside[1]}")'
     assert done.out.splitlines()[-1] == said
     inference = tmp_path / "inference.onnx"
-    command = [os.environ["POET_STOCK_PYTHON"], "-c", TRAIN, str(out), *beside, str(inference)]
+    command = [STOCK_PYTHON, "-c", TRAIN, str(out), *beside, str(inference)]
     trained = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
     assert trained.returncode == 0, trained.stderr
     losses = json.loads(trained.stdout)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
+from stock_environment import EACH_PYTHON
 
 PIECE_BYTES = 64 << 10
 LEAST_RELEASED_BYTES = 5 << 20
@@ -59,10 +59,8 @@ def run(statements: str, python: str = sys.executable) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("python", [sys.executable, os.environ.get("POET_STOCK_PYTHON", "")], ids=["this", "stock"])
+@pytest.mark.parametrize("python", EACH_PYTHON)
 def test_code_that_imports_have_run_leaves_the_memory_and_comes_back_in_pieces(python: str) -> None:
-    if not python:
-        pytest.skip("POET_STOCK_PYTHON names no interpreter")
     released_bytes, largest_bytes = map(int, run(RELEASE, python))
     assert released_bytes > LEAST_RELEASED_BYTES
     assert largest_bytes <= PIECE_BYTES

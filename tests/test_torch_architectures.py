@@ -1,22 +1,20 @@
 """What torch_architectures.py finds: models that train as in torch, one that cannot, gradients that are off.
 
-See tests/test_ops.py for the variable POET_STOCK_PYTHON.
+See tests/stock_environment.py.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import sys
 
 import numpy as np
 import pytest
 from attention_nets import Gpt
 from models import Recipe, images, sequences
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 from torch import nn
 from torch_architectures import COLUMNS, compare_losses, examine, gradient_error, is_off
-
-needs_stock = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
 
 
 def normalized(last: nn.Module) -> nn.Module:
@@ -29,10 +27,10 @@ ATTENTIVE = Recipe(functools.partial(Gpt, 1, 32, 2, vocabulary=50, length=16), f
 WITHOUT_GRADIENT = Recipe(functools.partial(normalized, nn.Hardswish()), functools.partial(images, 32))
 
 
-@needs_stock
+@NEEDS_STOCK
 @pytest.mark.parametrize("recipe", [NORMALIZED, ATTENTIVE], ids=["batch normalization", "gpt"])
 def test_models_train_as_in_torch(recipe: Recipe) -> None:
-    row = examine("model", recipe, 4, os.environ["POET_STOCK_PYTHON"])
+    row = examine("model", recipe, 4, STOCK_PYTHON)
     assert tuple(row) == COLUMNS
     assert row["status"] == "trained"
     assert int(str(row["budget_bytes"])) < int(str(row["ordered_bytes"]))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from deep import sampled
+from stock_environment import NEEDS_STOCK
 from torch_networks.catalogue import NETWORKS, SIX, TRANSFORMERS
 from torch_table import COLUMNS, GRADIENT_BOUND, USUAL, outcome, read
 from torch_training import compare, prepare, train_on_stock
@@ -16,8 +16,6 @@ OFTEN = [(name, *column) for name in SHOWN for column in USUAL]
 EVERY = [(name, *column) for name in NETWORKS for column in COLUMNS]
 LONG, LONG_BOUND = 50, 5e-3
 """Steps, and how far losses may be apart: torch's own in single and double precision are by 1.3e-3 for the U-Net."""
-
-needs_stock = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
 
 
 @pytest.mark.parametrize(("name", "exporter", "opset"), sampled(EVERY, *OFTEN))
@@ -30,7 +28,7 @@ def test_the_table_of_this_torch_has_every_network() -> None:
     assert {read()[name][column] for name in SHOWN for column in USUAL} == {"trains"}
 
 
-@needs_stock
+@NEEDS_STOCK
 @pytest.mark.parametrize(
     ("name", "exporter", "steps"),
     sampled(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -11,17 +10,18 @@ import numpy as np
 import onnx
 import pytest
 from gradient_models import export
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 
 import poet_onnx
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "train_compare.py"
 STEPS = 6
 
-pytestmark = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+pytestmark = NEEDS_STOCK
 
 
 def compare(directory: Path, rewritten: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [os.environ["POET_STOCK_PYTHON"], SCRIPT, directory, rewritten, "--steps", STEPS, *options]
+    command = [STOCK_PYTHON, SCRIPT, directory, rewritten, "--steps", STEPS, *options]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import onnxruntime
 import pytest
 import torch
 from onnxruntime.training import artifacts, onnxblock
+from stock_environment import STOCK_PYTHON
 from torch_artifacts import make_artifacts
 from training_batches import batch, session_of, train
 
@@ -139,8 +139,8 @@ def check_exported(path: Path, session: TrainingSession, module: Net, names: lis
     found = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": feeds["x"]})
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=1e-6)
-    if "POET_STOCK_PYTHON" in os.environ:
-        command = [os.environ["POET_STOCK_PYTHON"], "-c", RUN, str(path), json.dumps(feeds["x"].tolist())]
+    if STOCK_PYTHON:
+        command = [STOCK_PYTHON, "-c", RUN, str(path), json.dumps(feeds["x"].tolist())]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         said, *values = json.loads(done.stdout)
         assert said == names

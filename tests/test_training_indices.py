@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from onnxruntime.training import onnxblock
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 from stock_refusals import CLASSES, IDS, IGNORED, check_refusals
 from torch_artifacts import make_artifacts
 
@@ -54,11 +54,11 @@ def test_labels_and_ids_out_of_range_are_refused_and_training_goes_on(tagger: Pa
     assert check_refusals(str(tmp_path / "rewritten.onnx"), str(tagger.parent)) == losses
 
 
-@pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+@NEEDS_STOCK
 def test_a_lowered_graph_knows_what_its_labels_may_be(tagger: Path, tmp_path: Path) -> None:
     path = tmp_path / "stock.onnx"
     poet_onnx.rewrite(tagger, device="a72", target="stock", optimizer="sgd").save(path)
-    command = [os.environ["POET_STOCK_PYTHON"], str(Path(__file__).with_name("stock_refusals.py")), path, tagger.parent]
+    command = [STOCK_PYTHON, str(Path(__file__).with_name("stock_refusals.py")), path, tagger.parent]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(json.loads(done.stdout), check_refusals(str(tagger), str(tagger.parent)), rtol=1e-6)

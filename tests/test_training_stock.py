@@ -1,6 +1,6 @@
 """Training on the stock runtime: memory as predicted, the training build's losses, the same bits for every budget.
 
-See tests/test_ops.py for the variable POET_STOCK_PYTHON.
+See tests/stock_environment.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from deep import sampled
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 from training_batches import session_of, train
 
 import poet_onnx
@@ -25,7 +26,7 @@ MODELS = {"resnet18": ("60%", "85%"), "vgg16": ("60%", "85%"), "bert-2": ("60%",
 PEAK_TOLERANCE = 0.002
 """Part of the predicted transient peak by which the measured one may differ."""
 
-pytestmark = pytest.mark.skipif("POET_STOCK_PYTHON" not in os.environ, reason="POET_STOCK_PYTHON names no interpreter")
+pytestmark = NEEDS_STOCK
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def trained(
         jobs.append({key: str(value) for key, value in job.items()})
     listed = tmp_path_factory.mktemp("jobs") / "jobs.json"
     listed.write_text(json.dumps(jobs), encoding="utf-8")
-    command = [os.environ["POET_STOCK_PYTHON"], str(HERE / "stock_training.py"), str(listed)]
+    command = [STOCK_PYTHON, str(HERE / "stock_training.py"), str(listed)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return {
@@ -105,6 +106,6 @@ def test_the_stock_runtime_passes_the_tests_of_operators_and_files() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "POET_STOCK_PYTHON"}
     names = [f"test_training_{name}.py" for name in ("ops", "checkpoint", "batch", "progress", "updates")]
     files = [str(HERE / name) for name in names]
-    command = [os.environ["POET_STOCK_PYTHON"], "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *files]
+    command = [STOCK_PYTHON, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
