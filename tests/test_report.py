@@ -143,7 +143,7 @@ def test_another_schema_version_is_refused() -> None:
 
 def test_wear_is_reported_where_something_is_paged(model_path: Callable[..., Path], tmp_path: Path) -> None:
     device = load_device("a72")
-    result = rewrite(model_path("vgg16"), device=device, activation_budget="90%", recompute=False)
+    result = rewrite(model_path("vgg16"), device=device, activation_budget="90%", recompute=False, split=False)
     made = Report.of_rewrite(result, model="model.onnx", output=None)
     wear = made.wear
     assert wear is not None

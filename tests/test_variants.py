@@ -39,6 +39,13 @@ def test_variants_come_from_the_quickest_to_the_most_sparing(model_path: Callabl
     assert [variant.expansions for variant in found] == whole * (1 + len(PART_BYTES[target]))
 
 
+def test_parts_of_another_size_that_are_the_same_graph_are_one_variant(model_path: Callable[..., Path]) -> None:
+    """Of BERT's large gradients, those of an embedding are added row by row whatever the size of parts."""
+    found = list(variants(normalized(model_path("bert-2"), "training"), A72, "training"))
+    assert [variant.part_bytes for variant in found] == [None, 4 << 20, 128 << 10]
+    assert len({variant.graph.fingerprint for variant in found}) == len(found)
+
+
 @pytest.mark.parametrize("updates", [None, Updates("adamw", 1, False)])
 @pytest.mark.parametrize("target", ["training", "stock"])
 def test_a_variant_is_found_again(model_path: Callable[..., Path], target: str, updates: Updates | None) -> None:

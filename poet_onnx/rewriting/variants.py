@@ -71,11 +71,15 @@ def variants(
     for expansions, lowered in _lowered(model, device, target):
         whole.append((expansions, lowered))
         yield _variant(None, expansions, lowered if updates is None else lowered.clone(), updates)
+    seen = set[str]()
     for part_bytes in PART_BYTES[target] if split else ():
         for expansions, lowered in whole:
             parts = lowered.clone()
             if SplitWeightGradients(part_bytes)(parts).modified:
-                yield _variant(part_bytes, expansions, parts, updates)
+                variant = _variant(part_bytes, expansions, parts, updates)
+                if variant.graph.fingerprint not in seen:  # an embedding's gradient is the same for parts of any size
+                    seen.add(variant.graph.fingerprint)
+                    yield variant
 
 
 def variant_of(
