@@ -1,4 +1,4 @@
-"""The page store and the allocation tracker under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
+"""The library without ONNX Runtime under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ops_builds import sanitized
 
 pytestmark = pytest.mark.deep
 
-SCENARIOS = 24  # printed by the driver as "ok: ...", and those of FORKS where it forks
+SCENARIOS = 25  # printed by the driver as "ok: ...", and those of FORKS where it forks
 FORKS = 2
 
 

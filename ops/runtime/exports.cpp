@@ -1,10 +1,11 @@
-// Functions for the Python face (poet_onnx/runtime, through ctypes): the allocation tracker, the page stores and the
-// optimizers. None of them throws.
+// Functions for the Python face (through ctypes): the allocation tracker, the page stores, the optimizers
+// (poet_onnx/runtime) and the packing of a region (poet_onnx/addresses). None of them throws.
 #include <algorithm>
 #include <cstdio>
 #include <new>
 #include <vector>
 
+#include "addresses/packing.h"
 #include "arena/arenas.h"
 #include "kernels/optimizer.h"
 #include "process/code_pages.h"
@@ -136,4 +137,20 @@ POET_EXPORT void poet_update_adam(const float* gradient, uint64_t count, const f
 
 POET_EXPORT double poet_sum_of_squares(const float* gradient, uint64_t count) {
   return poet::sum_of_squares(gradient, count);
+}
+
+// Packs slots, see packing.h; `orders` has `order_count` orders of all slots, one after the other. Writes an offset for
+// each slot and returns the bytes of the region; -1 where memory is missing.
+POET_EXPORT int64_t poet_pack(const poet::Slot* slots, uint64_t count, const uint32_t* orders, uint64_t order_count,
+                              int64_t enough_bytes, uint64_t most_looks, int64_t* offsets) {
+  try {
+    std::vector<poet::SlotOrder> starts;
+    for (uint64_t order = 0; order < order_count; ++order)
+      starts.emplace_back(orders + order * count, orders + (order + 1) * count);
+    const poet::Packing packing = poet::pack({slots, slots + count}, starts, enough_bytes, most_looks);
+    std::copy(packing.offsets.begin(), packing.offsets.end(), offsets);
+    return packing.region_bytes;
+  } catch (const std::exception&) {
+    return -1;
+  }
 }

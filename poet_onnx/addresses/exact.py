@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from poet_onnx.addresses.placement import Ints
 from poet_onnx.addresses.slots import Packing, Slot, liveness_peak_bytes
 
 FEW_SLOTS = 12
@@ -70,7 +70,7 @@ class _Search:
                 choices.append((index, offset))
         return sorted(choices, key=lambda choice: (choice[1], -self._slots[choice[0]].size_bytes))
 
-    def _put(self, index: int, offset: int) -> Ints:
+    def _put(self, index: int, offset: int) -> npt.NDArray[np.int64]:
         slot = self._slots[index]
         life = slice(slot.born, slot.dies + 1)
         before = self._heights[life].copy()
@@ -79,7 +79,7 @@ class _Search:
         self._offsets[index] = offset
         return before
 
-    def _take(self, index: int, before: Ints) -> None:
+    def _take(self, index: int, before: npt.NDArray[np.int64]) -> None:
         slot = self._slots[index]
         life = slice(slot.born, slot.dies + 1)
         self._heights[life] = before

@@ -262,6 +262,7 @@ int main(int argc, char** argv) {
       {"any run is served rightly", any_run_is_served_rightly},
       {"threads share an arena or not", threads_share_an_arena_or_not},
       {"faults of an arena are harmless", faults_of_an_arena_are_harmless},
+      {"slots that live at once never overlap", slots_that_live_at_once_never_overlap},
   };
   for (const auto& [name, scenario] : scenarios) {
     scenario();

@@ -1,4 +1,4 @@
-// Scenarios of integrity.cpp, trust.cpp and arena.cpp, which driver.cpp runs.
+// Scenarios of integrity.cpp, trust.cpp, arena.cpp and packing.cpp, which driver.cpp runs.
 #pragma once
 
 namespace driver {
@@ -22,6 +22,7 @@ void runs_that_keep_to_their_layout_need_no_malloc();
 void any_run_is_served_rightly();
 void threads_share_an_arena_or_not();
 void faults_of_an_arena_are_harmless();
+void slots_that_live_at_once_never_overlap();
 void a_child_of_a_fork_has_its_own_region();
 
 }  // namespace driver

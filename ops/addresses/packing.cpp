@@ -1,0 +1,166 @@
+// Squeaky-wheel optimization (Joslin, Clements, Journal of AI Research 10, 1999): slots are placed in an order, each as
+// low as those that were placed before let it. The first that does not fit below a limit moves to before one that is in
+// its way, and all that stand behind that place are placed anew.
+#include "addresses/packing.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+namespace poet {
+namespace {
+
+constexpr size_t kStarts = 3;          // as many of the given orders, the best ones, do walks start from
+constexpr int kMoves[] = {300, 1000};  // of one walk before another one begins; walks of either length take turns
+
+int64_t aligned(int64_t offset, int64_t alignment_bytes) {  // to a power of two
+  return (offset + alignment_bytes - 1) & -alignment_bytes;
+}
+
+// Slots placed in an order that may change behind any position and be placed anew from there. Any packing can only get
+// lower if its slots are placed this way from the bottom up: so some order gives the best there is.
+class LowestFit {
+ public:
+  explicit LowestFit(const std::vector<Slot>& slots) : slots_(slots) { placed_.reserve(slots.size()); }
+
+  // Places what stands from `first` on and returns the position of the first slot that ends beyond the limit, or the
+  // number of slots. That slot is placed too, those behind it are not.
+  size_t place(const SlotOrder& order, size_t first, int64_t limit_bytes) {
+    const auto stale = [first](const Placed& placed) { return placed.position >= first; };
+    placed_.erase(std::remove_if(placed_.begin(), placed_.end(), stale), placed_.end());
+    for (size_t position = first; position < order.size(); ++position) {
+      const Slot& slot = slots_[order[position]];
+      const int64_t start = lowest(slot), end = start + slot.size_bytes;
+      const auto above = [](int64_t offset, const Placed& placed) { return offset < placed.start; };
+      placed_.insert(std::upper_bound(placed_.begin(), placed_.end(), start, above),
+                     {start, end, slot.born, slot.dies, position});
+      if (end > limit_bytes) return position;
+    }
+    return order.size();
+  }
+
+  // The position of the first slot in the order that ends where the region does.
+  size_t highest() const {
+    const auto is_lower = [](const Placed& one, const Placed& other) {
+      return std::make_pair(one.end, other.position) < std::make_pair(other.end, one.position);
+    };
+    return std::max_element(placed_.begin(), placed_.end(), is_lower)->position;
+  }
+
+  Packing packing(const SlotOrder& order) const {
+    Packing packing{std::vector<int64_t>(order.size()), 0};
+    for (const Placed& placed : placed_) {
+      packing.offsets[order[placed.position]] = placed.start;
+      packing.region_bytes = std::max(packing.region_bytes, placed.end);
+    }
+    return packing;
+  }
+
+  uint64_t looks() const { return looks_; }
+
+ private:
+  struct Placed {
+    int64_t start, end, born, dies;
+    size_t position;
+  };
+
+  // The lowest start of a gap between those placed slots that live at the same time that is large enough.
+  int64_t lowest(const Slot& slot) {
+    int64_t free_from = 0;
+    size_t index = 0;
+    for (; index < placed_.size(); ++index) {
+      const Placed& placed = placed_[index];
+      if (placed.born > slot.dies || placed.dies < slot.born) continue;
+      if (placed.start - free_from >= slot.size_bytes) break;
+      free_from = std::max(free_from, aligned(placed.end, slot.alignment_bytes));
+    }
+    looks_ += index;
+    return free_from;
+  }
+
+  const std::vector<Slot>& slots_;
+  std::vector<Placed> placed_;  // from the bottom up
+  uint64_t looks_ = 0;
+};
+
+class Search {
+ public:
+  Search(const std::vector<Slot>& slots, int64_t enough_bytes, uint64_t most_looks)
+      : slots_(slots), enough_bytes_(enough_bytes), most_looks_(most_looks), lowest_fit_(slots) {}
+
+  Packing run(const std::vector<SlotOrder>& orders) {
+    std::vector<std::pair<int64_t, const SlotOrder*>> starts;
+    for (const SlotOrder& order : orders) {
+      lowest_fit_.place(order, 0, INT64_MAX);
+      const Packing found = lowest_fit_.packing(order);
+      starts.emplace_back(found.region_bytes, &order);
+      if (found.region_bytes < best_.region_bytes) keep(order);
+      if (best_.region_bytes <= enough_bytes_) return best_;
+    }
+    std::stable_sort(starts.begin(), starts.end(),
+                     [](const auto& one, const auto& other) { return one.first < other.first; });
+    const size_t few = std::min(kStarts, starts.size());
+    for (size_t number = 0; !is_done(); ++number) {
+      const SlotOrder& start = number % 2 == 0 ? best_order_ : *starts[number / 2 % few].second;
+      walk(start, kMoves[number / 2 % 2], number % 3 == 1, number / 4 % 2 == 1);
+    }
+    return best_;
+  }
+
+ private:
+  bool is_done() const { return best_.region_bytes <= enough_bytes_ || lowest_fit_.looks() >= most_looks_; }
+
+  void keep(const SlotOrder& order) {
+    best_ = lowest_fit_.packing(order);
+    best_order_ = order;
+  }
+
+  // Moves slots that do not fit below the best region forward, `moves` times: to before a slot that lives at the same
+  // time, or `anywhere`. A bold walk asks for half of what the region is too large, others for the least.
+  void walk(SlotOrder order, int moves, bool anywhere, bool is_bold) {
+    size_t first = 0;
+    for (int move = 0; move < moves && !is_done(); ++move) {
+      const int64_t excess_bytes = best_.region_bytes - enough_bytes_;
+      const int64_t less_bytes = is_bold ? std::max<int64_t>(1, excess_bytes / 2) : 1;
+      size_t stuck = lowest_fit_.place(order, first, best_.region_bytes - less_bytes);
+      if (stuck == order.size()) {
+        keep(order);
+        if (is_done()) return;
+        stuck = lowest_fit_.highest();
+      }
+      first = anywhere ? random_() % stuck : blocker(order, stuck);
+      std::rotate(order.begin() + static_cast<ptrdiff_t>(first), order.begin() + static_cast<ptrdiff_t>(stuck),
+                  order.begin() + static_cast<ptrdiff_t>(stuck) + 1);
+    }
+  }
+
+  // The position of one of the slots before a stuck one that live at the same time; there are some, for it lies on
+  // them.
+  size_t blocker(const SlotOrder& order, size_t stuck) {
+    const Slot& slot = slots_[order[stuck]];
+    blockers_.clear();
+    for (size_t position = 0; position < stuck; ++position) {
+      const Slot& other = slots_[order[position]];
+      if (other.born <= slot.dies && other.dies >= slot.born) blockers_.push_back(position);
+    }
+    return blockers_[random_() % blockers_.size()];
+  }
+
+  const std::vector<Slot>& slots_;
+  const int64_t enough_bytes_;
+  const uint64_t most_looks_;
+  LowestFit lowest_fit_;
+  std::mt19937 random_;
+  std::vector<size_t> blockers_;
+  Packing best_;
+  SlotOrder best_order_;
+};
+
+}  // namespace
+
+Packing pack(const std::vector<Slot>& slots, const std::vector<SlotOrder>& orders, int64_t enough_bytes,
+             uint64_t most_looks) {
+  return Search(slots, enough_bytes, most_looks).run(orders);
+}
+
+}  // namespace poet
