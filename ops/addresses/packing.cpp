@@ -10,8 +10,9 @@
 namespace poet {
 namespace {
 
-constexpr size_t kStarts = 3;          // as many of the given orders, the best ones, do walks start from
-constexpr int kMoves[] = {300, 1000};  // of one walk before another one begins; walks of either length take turns
+constexpr size_t kStarts = 3;              // as many of the given orders, the best ones, do walks start from
+constexpr int kMoves[] = {300, 1000};      // of one walk before another one begins; walks of either length take turns
+constexpr int kShortenings[] = {4, 5, 6};  // of the ways that slots move, which take turns, too: see blocker
 
 int64_t aligned(int64_t offset, int64_t alignment_bytes) {  // to a power of two
   return (offset + alignment_bytes - 1) & -alignment_bytes;
@@ -102,7 +103,7 @@ class Search {
     const size_t few = std::min(kStarts, starts.size());
     for (size_t number = 0; !is_done(); ++number) {
       const SlotOrder& start = number % 2 == 0 ? best_order_ : *starts[number / 2 % few].second;
-      walk(start, kMoves[number / 2 % 2], number % 3 == 1, number / 4 % 2 == 1);
+      walk(start, kMoves[number / 2 % 2], kShortenings[number % 3]);
     }
     return best_;
   }
@@ -115,35 +116,35 @@ class Search {
     best_order_ = order;
   }
 
-  // Moves slots that do not fit below the best region forward, `moves` times: to before a slot that lives at the same
-  // time, or `anywhere`. A bold walk asks for half of what the region is too large, others for the least.
-  void walk(SlotOrder order, int moves, bool anywhere, bool is_bold) {
+  // Moves slots that do not fit below the best region forward in an order, as many times as `moves`.
+  void walk(SlotOrder order, int moves, int shortenings) {
     size_t first = 0;
     for (int move = 0; move < moves && !is_done(); ++move) {
-      const int64_t excess_bytes = best_.region_bytes - enough_bytes_;
-      const int64_t less_bytes = is_bold ? std::max<int64_t>(1, excess_bytes / 2) : 1;
-      size_t stuck = lowest_fit_.place(order, first, best_.region_bytes - less_bytes);
+      size_t stuck = lowest_fit_.place(order, first, best_.region_bytes - 1);
       if (stuck == order.size()) {
         keep(order);
         if (is_done()) return;
         stuck = lowest_fit_.highest();
       }
-      first = anywhere ? random_() % stuck : blocker(order, stuck);
-      std::rotate(order.begin() + static_cast<ptrdiff_t>(first), order.begin() + static_cast<ptrdiff_t>(stuck),
-                  order.begin() + static_cast<ptrdiff_t>(stuck) + 1);
+      first = blocker(order, stuck, shortenings);
+      const auto at = [&order](size_t position) { return order.begin() + static_cast<ptrdiff_t>(position); };
+      std::rotate(at(first), at(stuck), at(stuck + 1));
     }
   }
 
   // The position of one of the slots before a stuck one that live at the same time; there are some, for it lies on
-  // them.
-  size_t blocker(const SlotOrder& order, size_t stuck) {
+  // them. One of the last has the most chance: most slots that do not fit need to move a little, and a few need to move
+  // far.
+  size_t blocker(const SlotOrder& order, size_t stuck, int shortenings) {
     const Slot& slot = slots_[order[stuck]];
     blockers_.clear();
     for (size_t position = 0; position < stuck; ++position) {
       const Slot& other = slots_[order[position]];
       if (other.born <= slot.dies && other.dies >= slot.born) blockers_.push_back(position);
     }
-    return blockers_[random_() % blockers_.size()];
+    size_t back = blockers_.size();
+    for (int i = 0; i < shortenings; ++i) back = 1 + random_() % back;
+    return blockers_[blockers_.size() - back];
   }
 
   const std::vector<Slot>& slots_;

@@ -17,10 +17,10 @@ from poet_onnx.addresses.exact import FEW_SLOTS, pack_exactly
 from poet_onnx.addresses.slots import Packing, Slot, liveness_peak_bytes
 from poet_onnx.ops import library_path
 
-MOST_LOOKS = 300_000_000
+MOST_LOOKS = 600_000_000
 """Looks at a slot that has its place, to find one for another: about a second."""
 
-CLOSE = 2000
+CLOSE = 1000
 """The search ends when the region is larger than the liveness peak by no more than one part in so many."""
 
 PAGE_BYTES = 4096
