@@ -50,13 +50,14 @@ def steps_of_session(job: Mapping[str, Any]) -> Row:
         array = np.zeros(tuple(output.shape), kinds[output.type])
         held.append(onnxruntime.OrtValue.ortvalue_from_numpy(array, "cpu"))
         binding.bind_ortvalue_output(output.name, held[-1])
+    loading_peak = status_bytes("VmHWM")
     # What loading has freed would hide what a step takes.
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew: proc(5)
     before, files_before = status_bytes("VmRSS"), status_bytes("RssFile")
     for _ in range(job["steps"]):
         session.run_with_iobinding(binding)
-    growth = status_bytes("VmHWM") - before
+    peak = status_bytes("VmHWM")
     code = status_bytes("RssFile") - files_before
     seconds, cpu_seconds = [], []
     for _ in range(job["timed_steps"]):
@@ -65,7 +66,8 @@ def steps_of_session(job: Mapping[str, Any]) -> Row:
         seconds.append(time.perf_counter() - begun)
         cpu_seconds.append(time.thread_time() - cpu_begun)
     return {
-        "growth_bytes": growth,
+        "growth_bytes": peak - before,
+        "growth_of_peak_bytes": max(0, peak - loading_peak),
         "code_bytes": code,
         "seconds": statistics.median(seconds),
         "cpu_seconds": statistics.median(cpu_seconds),
