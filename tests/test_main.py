@@ -20,7 +20,8 @@ PROGRAM = Path(sys.executable).with_name("poet-onnx")
 def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     """Start the program, and wait until it has settled what signals do."""
     program = subprocess.Popen(
-        [str(PROGRAM), *(str(argument) for argument in arguments)],
+        # The tests may have been started by nohup.
+        ["env", "--default-signal=HUP", str(PROGRAM), *(str(argument) for argument in arguments)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
