@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kStarts = 3;              // as many of the given orders, the best ones, do walks start from
 constexpr int kMoves[] = {300, 1000};      // of one walk before another one begins; walks of either length take turns
-constexpr int kShortenings[] = {4, 5, 6};  // of the ways that slots move, which take turns, too: see blocker
+constexpr int kShortenings[] = {2, 4, 6};  // of the ways that slots move in a walk, drawn for each: see blocker
 
 int64_t aligned(int64_t offset, int64_t alignment_bytes) {  // to a power of two
   return (offset + alignment_bytes - 1) & -alignment_bytes;
@@ -103,7 +103,7 @@ class Search {
     const size_t few = std::min(kStarts, starts.size());
     for (size_t number = 0; !is_done(); ++number) {
       const SlotOrder& start = number % 2 == 0 ? best_order_ : *starts[number / 2 % few].second;
-      walk(start, kMoves[number / 2 % 2], kShortenings[number % 3]);
+      walk(start, kMoves[number / 2 % 2], kShortenings[random_() % 3]);
     }
     return best_;
   }
@@ -133,8 +133,8 @@ class Search {
   }
 
   // The position of one of the slots before a stuck one that live at the same time; there are some, for it lies on
-  // them. One of the last has the most chance: most slots that do not fit need to move a little, and a few need to move
-  // far.
+  // them. The later one stands, the more likely it is: most slots that do not fit need to move a little, few need to
+  // move far.
   size_t blocker(const SlotOrder& order, size_t stuck, int shortenings) {
     const Slot& slot = slots_[order[stuck]];
     blockers_.clear();
