@@ -1,22 +1,22 @@
-// Squeaky-wheel optimization (Joslin, Clements, Journal of AI Research 10, 1999): slots are placed in an order, each as
-// low as those that were placed before let it. The first that does not fit below a limit moves to before one that is in
-// its way, and all that stand behind that place are placed anew.
+// Two searches that take turns, and begin at the best packing that either has found. One places slots from the bottom
+// up, see bottom_up.h. The other is squeaky-wheel optimization (Joslin, Clements, Journal of AI Research 10, 1999):
+// slots are placed in an order, each as low as those that were placed before let it. The first that does not fit below
+// a limit moves to before one that is in its way, and all that stand behind that place are placed anew.
 #include "addresses/packing.h"
 
 #include <algorithm>
 #include <random>
 #include <utility>
 
+#include "addresses/bottom_up.h"
+
 namespace poet {
 namespace {
 
-constexpr size_t kStarts = 3;              // as many of the given orders, the best ones, do walks start from
-constexpr int kMoves[] = {300, 1000};      // of one walk before another one begins; walks of either length take turns
-constexpr int kShortenings[] = {2, 4, 6};  // of the ways that slots move in a walk, drawn for each: see blocker
-
-int64_t aligned(int64_t offset, int64_t alignment_bytes) {  // to a power of two
-  return (offset + alignment_bytes - 1) & -alignment_bytes;
-}
+constexpr int kMoves = 300;      // of one walk before the other search has its turn
+constexpr int kShortenings = 4;  // of the ways that slots move, see blocker
+constexpr int kLimits = 5;  // between what is enough and the best packing, of which a try from the bottom up has one
+constexpr size_t kSameWeights = 10;  // tries from the bottom up with weights that grow; then they are drawn anew
 
 // Slots placed in an order that may change behind any position and be placed anew from there. Any packing can only get
 // lower if its slots are placed this way from the bottom up: so some order gives the best there is.
@@ -87,46 +87,53 @@ class LowestFit {
 class Search {
  public:
   Search(const std::vector<Slot>& slots, int64_t enough_bytes, uint64_t most_looks)
-      : slots_(slots), enough_bytes_(enough_bytes), most_looks_(most_looks), lowest_fit_(slots) {}
+      : slots_(slots), enough_bytes_(enough_bytes), most_looks_(most_looks), lowest_fit_(slots), bottom_up_(slots) {}
 
   Packing run(const std::vector<SlotOrder>& orders) {
-    std::vector<std::pair<int64_t, const SlotOrder*>> starts;
     for (const SlotOrder& order : orders) {
       lowest_fit_.place(order, 0, INT64_MAX);
-      const Packing found = lowest_fit_.packing(order);
-      starts.emplace_back(found.region_bytes, &order);
-      if (found.region_bytes < best_.region_bytes) keep(order);
+      if (lowest_fit_.packing(order).region_bytes < best_.region_bytes) keep(order);
       if (best_.region_bytes <= enough_bytes_) return best_;
     }
-    std::stable_sort(starts.begin(), starts.end(),
-                     [](const auto& one, const auto& other) { return one.first < other.first; });
-    const size_t few = std::min(kStarts, starts.size());
-    for (size_t number = 0; !is_done(); ++number) {
-      const SlotOrder& start = number % 2 == 0 ? best_order_ : *starts[number / 2 % few].second;
-      walk(start, kMoves[number / 2 % 2], kShortenings[random_() % 3]);
+    for (size_t tries = 0; !is_done();) {
+      for (; !is_done() && bottom_up_.looks() <= lowest_fit_.looks(); ++tries) {
+        if (tries % kSameWeights == kSameWeights - 1) bottom_up_.reweigh(random_);
+        climb(orders[tries % orders.size()]);
+      }
+      walk(best_order_);
     }
     return best_;
   }
 
  private:
-  bool is_done() const { return best_.region_bytes <= enough_bytes_ || lowest_fit_.looks() >= most_looks_; }
+  bool is_done() const {
+    return best_.region_bytes <= enough_bytes_ || lowest_fit_.looks() + bottom_up_.looks() >= most_looks_;
+  }
 
   void keep(const SlotOrder& order) {
     best_ = lowest_fit_.packing(order);
     best_order_ = order;
   }
 
-  // Moves slots that do not fit below the best region forward in an order, as many times as `moves`.
-  void walk(SlotOrder order, int moves, int shortenings) {
+  // Places slots from the bottom up below a limit that is drawn.
+  void climb(const SlotOrder& order) {
+    const int64_t part_bytes = (best_.region_bytes - 1 - enough_bytes_) / (kLimits - 1);
+    if (!bottom_up_.place(order, enough_bytes_ + part_bytes * static_cast<int64_t>(random_() % kLimits))) return;
+    lowest_fit_.place(bottom_up_.placed(), 0, INT64_MAX);
+    keep(bottom_up_.placed());
+  }
+
+  // Moves slots that do not fit below the best region forward in an order.
+  void walk(SlotOrder order) {
     size_t first = 0;
-    for (int move = 0; move < moves && !is_done(); ++move) {
+    for (int move = 0; move < kMoves && !is_done(); ++move) {
       size_t stuck = lowest_fit_.place(order, first, best_.region_bytes - 1);
       if (stuck == order.size()) {
         keep(order);
         if (is_done()) return;
         stuck = lowest_fit_.highest();
       }
-      first = blocker(order, stuck, shortenings);
+      first = blocker(order, stuck);
       const auto at = [&order](size_t position) { return order.begin() + static_cast<ptrdiff_t>(position); };
       std::rotate(at(first), at(stuck), at(stuck + 1));
     }
@@ -135,15 +142,15 @@ class Search {
   // The position of one of the slots before a stuck one that live at the same time; there are some, for it lies on
   // them. The later one stands, the more likely it is: most slots that do not fit need to move a little, few need to
   // move far.
-  size_t blocker(const SlotOrder& order, size_t stuck, int shortenings) {
+  size_t blocker(const SlotOrder& order, size_t stuck) {
     const Slot& slot = slots_[order[stuck]];
     blockers_.clear();
     for (size_t position = 0; position < stuck; ++position) {
       const Slot& other = slots_[order[position]];
-      if (other.born <= slot.dies && other.dies >= slot.born) blockers_.push_back(position);
+      if (live_together(other, slot)) blockers_.push_back(position);
     }
     size_t back = blockers_.size();
-    for (int i = 0; i < shortenings; ++i) back = 1 + random_() % back;
+    for (int i = 0; i < kShortenings; ++i) back = 1 + random_() % back;
     return blockers_[blockers_.size() - back];
   }
 
@@ -151,6 +158,7 @@ class Search {
   const int64_t enough_bytes_;
   const uint64_t most_looks_;
   LowestFit lowest_fit_;
+  BottomUp bottom_up_;
   std::mt19937 random_;
   std::vector<size_t> blockers_;
   Packing best_;

@@ -2,18 +2,12 @@
 #ifndef POET_ADDRESSES_PACKING_H_
 #define POET_ADDRESSES_PACKING_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "addresses/slots.h"
+
 namespace poet {
-
-// A piece of the region that one block needs from its first step to its last one; see poet_onnx/addresses/slots.py.
-struct Slot {
-  int64_t born, dies, size_bytes, alignment_bytes;
-};
-
-using SlotOrder = std::vector<uint32_t>;  // every slot once, by its index
 
 struct Packing {
   std::vector<int64_t> offsets;  // one for each slot
@@ -21,8 +15,8 @@ struct Packing {
 };
 
 // Searches for a packing, beginning with those that `orders` give, until its region is no larger than `enough_bytes` or
-// placed slots were looked at `most_looks` times. Every number of looks gives one packing, the same on every machine.
-// `enough_bytes` is at least the bytes of the slots that live at any step.
+// slots and steps were looked at `most_looks` times. Every number of looks gives one packing, the same on every
+// machine. `enough_bytes` is at least the bytes of the slots that live at any step.
 Packing pack(const std::vector<Slot>& slots, const std::vector<SlotOrder>& orders, int64_t enough_bytes,
              uint64_t most_looks);
 

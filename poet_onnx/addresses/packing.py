@@ -1,8 +1,8 @@
 """Packing: addresses for slots such that no two that live at the same time overlap, in a region as small as can be.
 
-The problem is dynamic storage allocation, which is NP-hard. A few greedy orders are tried; then a search moves slots in
-an order until the region is small enough, in compiled code: see ops/addresses/packing.cpp. All of it is deterministic,
-and bounded by the work that is done.
+The problem is dynamic storage allocation, which is NP-hard. A few greedy orders are tried; then two searches take turns
+until the region is small enough, in compiled code: see ops/addresses/packing.cpp. All of it is deterministic, and bounded
+by the work that is done.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from poet_onnx.addresses.exact import FEW_SLOTS, pack_exactly
 from poet_onnx.addresses.slots import Packing, Slot, liveness_peak_bytes
 from poet_onnx.ops import library_path
 
-MOST_LOOKS = 600_000_000
-"""Looks at a slot that has its place, to find one for another: about a second."""
+MOST_LOOKS = 1_000_000_000
+"""Looks at slots and steps, to find a place for another slot: about a second."""
 
 CLOSE = 1000
 """The search ends when the region is larger than the liveness peak by no more than one part in so many."""
