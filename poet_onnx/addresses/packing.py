@@ -1,8 +1,8 @@
 """Packing: addresses for slots such that no two that live at the same time overlap, in a region as small as can be.
 
 The problem is dynamic storage allocation, which is NP-hard. A few greedy orders are tried; then two searches take turns
-until the region is small enough, in compiled code: see ops/addresses/packing.cpp. All of it is deterministic, and bounded
-by the work that is done.
+until the region is small enough, in compiled code: see ops/addresses/packing.cpp. All of it is deterministic, and
+bounded by the work that is done.
 """
 
 from __future__ import annotations
