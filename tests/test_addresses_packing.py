@@ -117,6 +117,30 @@ def test_thousands_of_slots_need_little_more_than_their_peak() -> None:
     assert packing.region_bytes <= 1.05 * liveness_peak_bytes(slots)
 
 
+def cut(rng: random.Random, born: int, dies: int, units: int, pieces: int) -> list[Slot]:
+    """Cut a rectangle of steps and memory into about so many slots, which fill it without a gap."""
+    if pieces == 1 or (dies == born and units == 1):
+        return [Slot(born, dies, 64 * units, 64)]
+    few = rng.randint(1, pieces - 1)
+    if units == 1 or (dies > born and rng.random() < 0.5):
+        last = rng.randint(born, dies - 1)
+        return cut(rng, born, last, units, few) + cut(rng, last + 1, dies, units, pieces - few)
+    lower = rng.randint(1, units - 1)
+    return cut(rng, born, dies, lower, few) + cut(rng, born, dies, units - lower, pieces - few)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rectangle_cut_to_pieces_is_put_together_again(seed: int) -> None:
+    """All steps are as full as the peak, which is harder than any plan: plans are full at a few."""
+    rng = random.Random(seed)
+    slots = cut(rng, 0, 400, 20_000, 300)
+    rng.shuffle(slots)
+    packing = pack(slots)
+    check(slots, packing)
+    assert liveness_peak_bytes(slots) == 64 * 20_000
+    assert packing.region_bytes <= 1.01 * liveness_peak_bytes(slots)
+
+
 def test_nothing_needs_no_region() -> None:
     assert pack([]) == Packing((), 0)
     assert liveness_peak_bytes([]) == 0

@@ -45,13 +45,13 @@ bool BottomUp::place_next(int64_t limit_bytes) {
   int64_t roof = INT64_MAX;  // a slot that begins here or above leaves a hole that another one could fill
   for (const Candidate& other : left_) roof = std::min(roof, other.lowest + slots_[other.slot].size_bytes);
   for (size_t index = 0; index < left_.size() && left_[index].lowest < roof;) {
-    lowest_.clear();
+    heap_.clear();
     for (const int64_t lowest = left_[index].lowest; index < left_.size() && left_[index].lowest == lowest; ++index)
-      lowest_.emplace_back(fullest_step(slots_[left_[index].slot]), left_.size() - index);
-    std::make_heap(lowest_.begin(), lowest_.end());
-    for (; !lowest_.empty(); lowest_.pop_back()) {
-      std::pop_heap(lowest_.begin(), lowest_.end());
-      const size_t next = left_.size() - lowest_.back().second;
+      heap_.emplace_back(fullest_step(slots_[left_[index].slot]), left_.size() - index);
+    std::make_heap(heap_.begin(), heap_.end());
+    for (; !heap_.empty(); heap_.pop_back()) {
+      std::pop_heap(heap_.begin(), heap_.end());
+      const size_t next = left_.size() - heap_.back().second;
       if (!leaves_room(left_[next], limit_bytes)) continue;
       put(next);
       return true;

@@ -12,12 +12,12 @@
 
 namespace poet {
 
-// Each slot goes on top of those below it. The next one is a slot that can lie lowest; of several such, the one that
-// lives at the fullest step, by the bytes that are still to be placed there. It is passed over if then, at any step,
-// what is left would no longer fit below the limit.
+// The next slot is one that can lie lowest, on top of those that it lives with. Of several such, it is the one whose
+// life has the fullest step: the step at which most bytes are still to be placed. A slot is passed over if the rest of
+// some step could no longer end below the limit with it.
 //
-// A try never goes back. Instead, steps at which it got stuck have more weight in the next one, so that their slots
-// come earlier, as in the search for constraints that are hard to satisfy (Boussemart et al., ECAI 2004).
+// A try never goes back. Where it gets stuck, steps that slots were passed over for get more weight, and so their slots
+// come earlier in the next try, as in searches that weigh constraints (Boussemart et al., ECAI 2004).
 class BottomUp {
  public:
   explicit BottomUp(const std::vector<Slot>& slots);
@@ -48,14 +48,13 @@ class BottomUp {
   static bool is_before(const Candidate& one, const Candidate& other);
 
   const std::vector<Slot>& slots_;
-  std::vector<int64_t> live_bytes_;  // of each step
-  std::vector<int64_t> left_bytes_;  // of them, what is not placed
-  std::vector<int64_t> weights_;     // of each step, in thousandths
-  std::vector<Candidate> left_;      // what is not placed, the lowest first
-  std::vector<std::pair<int64_t, size_t>>
-      lowest_;                  // a heap of the lowest of `left_`, the one of the fullest step on top
-  std::vector<size_t> unseen_;  // for each step, itself or a step between it and the next unseen one
-  std::vector<size_t> stuck_;   // steps at which the slots that were passed over would have left no room
+  std::vector<int64_t> live_bytes_;               // of each step
+  std::vector<int64_t> left_bytes_;               // of them, what is not placed
+  std::vector<int64_t> weights_;                  // of each step, in thousandths
+  std::vector<Candidate> left_;                   // what is not placed, the lowest first
+  std::vector<std::pair<int64_t, size_t>> heap_;  // the lowest of them, the one of the fullest step on top
+  std::vector<size_t> unseen_;                    // for each step, itself or a step between it and the next unseen one
+  std::vector<size_t> stuck_;  // steps at which the slots that were passed over would have left no room
   SlotOrder placed_;
   uint64_t looks_ = 0;
 };

@@ -13,8 +13,9 @@
 namespace poet {
 namespace {
 
-constexpr int kMoves = 300;      // of one walk before the other search has its turn
-constexpr int kShortenings = 4;  // of the ways that slots move, see blocker
+constexpr size_t kStarts = 3;              // as many of the given orders, the best ones, do walks start from
+constexpr int kMoves[] = {300, 1000};      // of one walk before another one begins; walks of either length take turns
+constexpr int kShortenings[] = {2, 4, 6};  // of the ways that slots move in a walk, drawn for each: see blocker
 constexpr int kLimits = 5;  // between what is enough and the best packing, of which a try from the bottom up has one
 constexpr size_t kSameWeights = 10;  // tries from the bottom up with weights that grow; then they are drawn anew
 
@@ -90,17 +91,24 @@ class Search {
       : slots_(slots), enough_bytes_(enough_bytes), most_looks_(most_looks), lowest_fit_(slots), bottom_up_(slots) {}
 
   Packing run(const std::vector<SlotOrder>& orders) {
+    std::vector<std::pair<int64_t, const SlotOrder*>> starts;
     for (const SlotOrder& order : orders) {
       lowest_fit_.place(order, 0, INT64_MAX);
-      if (lowest_fit_.packing(order).region_bytes < best_.region_bytes) keep(order);
+      const int64_t region_bytes = lowest_fit_.packing(order).region_bytes;
+      starts.emplace_back(region_bytes, &order);
+      if (region_bytes < best_.region_bytes) keep(order);
       if (best_.region_bytes <= enough_bytes_) return best_;
     }
-    for (size_t tries = 0; !is_done();) {
+    std::stable_sort(starts.begin(), starts.end(),
+                     [](const auto& one, const auto& other) { return one.first < other.first; });
+    const size_t few = std::min(kStarts, starts.size());
+    for (size_t walks = 0, tries = 0; !is_done(); ++walks) {
       for (; !is_done() && bottom_up_.looks() <= lowest_fit_.looks(); ++tries) {
         if (tries % kSameWeights == kSameWeights - 1) bottom_up_.reweigh(random_);
         climb(orders[tries % orders.size()]);
       }
-      walk(best_order_);
+      const SlotOrder& start = walks % 2 == 0 ? best_order_ : *starts[walks / 2 % few].second;
+      walk(start, kMoves[walks / 2 % 2], kShortenings[random_() % 3]);
     }
     return best_;
   }
@@ -123,17 +131,17 @@ class Search {
     keep(bottom_up_.placed());
   }
 
-  // Moves slots that do not fit below the best region forward in an order.
-  void walk(SlotOrder order) {
+  // Moves slots that do not fit below the best region forward in an order, as many times as `moves`.
+  void walk(SlotOrder order, int moves, int shortenings) {
     size_t first = 0;
-    for (int move = 0; move < kMoves && !is_done(); ++move) {
+    for (int move = 0; move < moves && !is_done(); ++move) {
       size_t stuck = lowest_fit_.place(order, first, best_.region_bytes - 1);
       if (stuck == order.size()) {
         keep(order);
         if (is_done()) return;
         stuck = lowest_fit_.highest();
       }
-      first = blocker(order, stuck);
+      first = blocker(order, stuck, shortenings);
       const auto at = [&order](size_t position) { return order.begin() + static_cast<ptrdiff_t>(position); };
       std::rotate(at(first), at(stuck), at(stuck + 1));
     }
@@ -142,7 +150,7 @@ class Search {
   // The position of one of the slots before a stuck one that live at the same time; there are some, for it lies on
   // them. The later one stands, the more likely it is: most slots that do not fit need to move a little, few need to
   // move far.
-  size_t blocker(const SlotOrder& order, size_t stuck) {
+  size_t blocker(const SlotOrder& order, size_t stuck, int shortenings) {
     const Slot& slot = slots_[order[stuck]];
     blockers_.clear();
     for (size_t position = 0; position < stuck; ++position) {
@@ -150,7 +158,7 @@ class Search {
       if (live_together(other, slot)) blockers_.push_back(position);
     }
     size_t back = blockers_.size();
-    for (int i = 0; i < kShortenings; ++i) back = 1 + random_() % back;
+    for (int i = 0; i < shortenings; ++i) back = 1 + random_() % back;
     return blockers_[blockers_.size() - back];
   }
 
