@@ -69,9 +69,10 @@ int64_t BottomUp::fullest_step(const Slot& slot) {
   return fullest;
 }
 
-// Whether all that is left could still end below the limit, at each step for itself, with this slot placed next.
-// Nothing comes lower than it any more, and what lives with it comes above it. So slots are gone through from the
-// lowest one: the first that lives at a step tells where the rest of this step begins.
+// Whether all that is left could still end below the limit, at each step for itself, with this slot placed next. What
+// lives with it comes above it. What could still begin lower counts from where it begins: that is stricter than need
+// be, and finds better packings. So slots are gone through from the lowest one: the first that lives at a step tells
+// where the rest of this step begins.
 bool BottomUp::leaves_room(const Candidate& next, int64_t limit_bytes) {
   const Slot& slot = slots_[next.slot];
   const int64_t end = next.lowest + slot.size_bytes;

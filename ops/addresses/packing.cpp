@@ -1,7 +1,7 @@
-// Two searches that take turns, and begin at the best packing that either has found. One places slots from the bottom
-// up, see bottom_up.h. The other is squeaky-wheel optimization (Joslin, Clements, Journal of AI Research 10, 1999):
-// slots are placed in an order, each as low as those that were placed before let it. The first that does not fit below
-// a limit moves to before one that is in its way, and all that stand behind that place are placed anew.
+// Two searches take turns. One places slots from the bottom up, see bottom_up.h. The other is squeaky-wheel
+// optimization (Joslin, Clements, Journal of AI Research 10, 1999): slots are placed in an order, each as low as those
+// that were placed before let it. The first that does not fit below a limit moves to before one that is in its way, and
+// all that stand behind that place are placed anew. What either finds sets the limits of both.
 #include "addresses/packing.h"
 
 #include <algorithm>
