@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Does a process keep to its RAM budget in every call: training, evaluation, checkpoints, resuming, export?
+
+    PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py --stock-python PYTHON -o OUT.csv
+
+Each model is exported with torch and rewritten for the stock runtime with AdamW and a RAM budget between what its
+ordered step needs and the least. Two processes then live under a memory cgroup equal to that budget:
+first   trains, evaluates, trains, writes a checkpoint, trains; goes back to the checkpoint and trains the same batches:
+        losses must be the same to the bit; writes an inference model.
+second  starts from the checkpoint and trains the same batches: the same losses again.
+`peak_bytes` is the larger VmHWM of both, `trained_bytes` and the like VmHWM of the first after these calls. `passed`
+says that neither was killed, that it is within the budget, that the losses were the same, and that no block of a step
+was outside the planned region. The exit code is 1 if a row fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+PIXELS = "pixels"
+"""Scores for each pixel of large images, [N, C, H, W], with labels [N, H, W]: nearly all of its RAM is the loss's."""
+
+WORKER = Path(__file__).with_name("every_call_worker.py")
+MODELS = {"resnet18": 4, "mobilenet": 8, "unet": 2, PIXELS: 4, "gpt": 4, "transformer": 8, "vit": 4, "bert-2": 1}
+"""Batch sizes by name of scripts/models.py: among them a decoder (gpt) and one with dropout (transformer)."""
+
+SHARE = 0.7
+"""Of the ordered step's transient bytes that the budget leaves."""
+
+ATTEMPTS, LARGER = 4, 1.03
+"""At a budget, and what it grows by where no plan is found."""
+
+CALLS = ("trained_bytes", "evaluated_bytes", "saved_bytes", "resumed_bytes", "exported_bytes")
+FIELDS = ("model", "threads", "passed", "budget_bytes", "predicted_bytes", "peak_bytes", *CALLS, "unplanned", "note")
+Row = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases and write their rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default all: {', '.join(MODELS)}")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="inside an operator (default 1 2)")
+    parser.add_argument("--stock-python", default=os.environ.get("POET_STOCK_PYTHON"), metavar="PYTHON")
+    parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
+    options = parser.parse_args(arguments)
+    if options.stock_python is None:
+        parser.error("--stock-python is needed: the interpreter of an environment with the stock onnxruntime")
+    if unknown := set(options.models) - set(MODELS):
+        parser.error(f"no model {sorted(unknown)[0]!r}: use {', '.join(MODELS)}")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.models or MODELS:
+            for threads in options.threads:
+                rows.append(lived(name, threads, Path(folder), options.stock_python))
+                print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
+                write(options.output, rows)
+    return 0 if all(row["passed"] == "yes" for row in rows) else 1
+
+
+def write(path: Path | None, rows: Sequence[Row]) -> None:
+    """Write the rows as CSV."""
+    if path is None:
+        return
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write("# PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py -o CSV\n")
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def lived(name: str, threads: int, folder: Path, python: str) -> Row:
+    """Return a row: what a model's processes took, and whether all is as promised."""
+    forward = exported(name, folder)
+    model = folder / f"{name}-{threads}.poet.onnx"
+    result = rewritten(forward, threads)
+    result.save(model)
+    job = {"model": str(model), "checkpoint": str(folder / "checkpoint"), "threads": threads}
+    first = process({**job, "exported": str(folder / "trained.onnx")}, result.budget_bytes, python)
+    second = process(job, result.budget_bytes, python) if "problem" not in first else {"problem": "not run"}
+    problems = [run["problem"] for run in (first, second) if "problem" in run]
+    peak = max(run.get("peak_bytes", 0) for run in (first, second))
+    if first.get("losses") != second.get("losses"):
+        problems.append("another process goes on from the checkpoint to other losses")
+    if peak > result.budget_bytes:
+        problems.append(f"{peak - result.budget_bytes:,} bytes above the budget")
+    unplanned = sum(run.get("unplanned", 0) for run in (first, second))
+    if unplanned:
+        problems.append("blocks outside the region")
+    return {
+        "model": name,
+        "threads": threads,
+        "passed": "NO" if problems else "yes",
+        "budget_bytes": result.budget_bytes,
+        "predicted_bytes": result.process.peak_bytes,
+        "peak_bytes": peak,
+        **{field: first[field] for field in CALLS if field in first},
+        "unplanned": unplanned,
+        "note": "; ".join(problems),
+    }
+
+
+def exported(name: str, folder: Path) -> Path:
+    """Return the forward model, in the mode that it is trained in."""
+    import onnx
+    import torch
+    from export_models import export_forward, quiet
+    from models import RECIPES, Recipe, images
+
+    path = folder / f"{name}.onnx"
+    if not path.exists():
+        torch.manual_seed(0)
+        recipe = Recipe(pixels, functools.partial(images, 256)) if name == PIXELS else RECIPES[name]
+        with quiet():
+            onnx.save(export_forward(recipe.build(), recipe.inputs(MODELS[name])), path)
+    return path
+
+
+def pixels() -> Any:
+    """Return a network whose loss is over pixels."""
+    from torch import nn
+
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.1), nn.Conv2d(8, 4, 3, padding=1))
+
+
+def rewritten(forward: Path, threads: int) -> Any:
+    """Return the training step, for a budget that ordering alone does not keep to."""
+    from poet_onnx import rewrite
+    from poet_onnx.errors import InfeasibleError, LimitReachedError
+
+    plain = {"device": "host", "loss": "cross-entropy", "target": "stock", "threads": threads, "gap": 0.05}
+    ordered = rewrite(forward, **plain)
+    budget = round(ordered.process.peak_bytes - (1 - SHARE) * ordered.rewritten.transient_peak_bytes)
+    for _ in range(ATTEMPTS):
+        try:
+            return rewrite(forward, ram_budget=budget, **plain)
+        except InfeasibleError as error:
+            budget = error.smallest_budget_bytes or round(LARGER * budget)
+        except LimitReachedError:
+            budget = round(LARGER * budget)
+    raise SystemExit(f"{forward.name}: no plan for {budget:,} bytes")
+
+
+def process(job: Mapping[str, Any], budget_bytes: int, python: str) -> Row:
+    """Return what a process took that lives under the budget, or its problem."""
+    from poet_onnx.verification.limits import memory_cgroup
+
+    with memory_cgroup(budget_bytes) as group:
+        done = subprocess.run(
+            [python, str(WORKER), json.dumps(job)],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=functools.partial((group / "cgroup.procs").write_text, "0"),
+        )
+    found: Row = {}
+    for line in done.stdout.splitlines():
+        found |= json.loads(line)
+    if done.returncode == 0:
+        return found
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    ending = "killed" if done.returncode == -9 else f"exit code {done.returncode}: {last}"
+    return found | {"problem": f"{ending} after '{found.get('last', 'nothing')}'"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

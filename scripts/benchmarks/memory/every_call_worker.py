@@ -1,0 +1,80 @@
+"""One life of a training process, as lines of JSON on stdout: `python every_call_worker.py JOB`; for every_call.py."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import poet_onnx
+from poet_onnx.runtime import count_arena
+from poet_onnx.training.trial import status_bytes
+
+STEPS = 3
+
+
+class Batches:
+    """Random batches of the kind that a session takes; the same for the same number."""
+
+    def __init__(self, session: poet_onnx.TrainingSession, classes: int) -> None:
+        self._wanted, self._classes = session.data_inputs, classes
+
+    def batch(self, number: int) -> dict[str, Any]:
+        """Return a batch."""
+        generator = np.random.default_rng(number)
+        arrays = {}
+        for name, dtype, shape in self._wanted:
+            if dtype == np.float32:
+                arrays[name] = generator.standard_normal(shape, np.float32)
+            else:
+                arrays[name] = generator.integers(0, self._classes, shape).astype(dtype)
+        return arrays
+
+
+def live(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Train, evaluate, save, resume and export, or go on from a checkpoint where there is one."""
+    model = job["model"]
+    stem = model.removesuffix(".onnx")
+    with count_arena() as arena:
+        session = poet_onnx.TrainingSession(
+            model, f"{stem}.safetensors", eval_model=f"{stem}.eval.onnx", threads=job["threads"]
+        )
+        batches = Batches(session, classes=2)
+        if "exported" in job:
+            for number in range(STEPS):
+                session.step(batches.batch(number))
+            note("trained")
+            session.eval()
+            for number in range(STEPS):
+                session.step(batches.batch(number))
+            session.train()
+            session.step(batches.batch(STEPS))
+            note("evaluated")
+            session.save_checkpoint(job["checkpoint"])
+            note("saved")
+            expected = [session.step(batches.batch(10 + number)) for number in range(STEPS)]
+        session.load_checkpoint(job["checkpoint"])
+        losses = [session.step(batches.batch(10 + number)) for number in range(STEPS)]
+        note("resumed")
+        if "exported" in job:
+            if losses != expected:
+                raise SystemExit(f"losses after going back to the checkpoint: {losses} in place of {expected}")
+            session.export_inference_model(job["exported"])
+            if not Path(job["exported"]).stat().st_size:
+                raise SystemExit("the exported model is empty")
+            note("exported")
+        unplanned = arena.statistics.unplanned
+    return {"peak_bytes": status_bytes("VmHWM"), "losses": losses, "unplanned": unplanned}
+
+
+def note(call: str) -> None:
+    """Say what the process took at most until now; a later kill does not lose it."""
+    print(json.dumps({"last": call, f"{call}_bytes": status_bytes("VmHWM")}), flush=True)
+
+
+if __name__ == "__main__":
+    print(json.dumps(live(json.loads(sys.argv[1]))))
