@@ -16,6 +16,7 @@ from ops_builds import faulty_library
 from packaging.requirements import Requirement
 
 from poet_onnx.ops import library_path
+from poet_onnx.runtime.installed import OLDEST_STOCK, OLDEST_TRAINING
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -118,6 +119,13 @@ def test_training_extra_takes_the_torch_of_the_scripts_and_those_that_torchvisio
     assert not needs.specifier.contains("2.4.1"), "its exporter has no `dynamo=False`"
     # torchvision 0.N is built for torch 2.(N - 15).
     assert torchvision.specifier.contains(f"0.{int(installed.split('.')[1]) + 15}.0")
+
+
+def test_the_runtimes_that_sessions_take_are_those_that_pip_takes() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needs = [need for need in map(Requirement, extras["stock"] + extras["training"]) if need.name.startswith("onnxr")]
+    oldest = {each.version for need in needs for each in need.specifier if each.operator in ("==", ">=")}
+    assert oldest == {".".join(map(str, each)) for each in (OLDEST_STOCK, OLDEST_TRAINING)}
 
 
 def test_library_stays_loaded() -> None:

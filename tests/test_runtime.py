@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -181,6 +182,30 @@ def test_no_or_two_runtimes_are_one_sentence(
     monkeypatch.setattr("sys.path", [str(tmp_path), str(tmp_path / "lib.zip")])
     expected = "both installed and overwrite" if found else "No ONNX Runtime is installed: `pip install"
     with pytest.raises(InputError, match=expected):
+        installed_runtime()
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "wanted"),
+    [
+        ("onnxruntime", "1.20.1", "onnxruntime>=1.23"),
+        ("onnxruntime", "1.9.0", "onnxruntime>=1.23"),
+        ("onnxruntime-gpu", "1.22.2.dev1", "onnxruntime-gpu>=1.23"),
+        ("onnxruntime-training", "1.19.1+cpu", "onnxruntime-training==1.19.2"),
+        ("onnxruntime", "1.23.0", None),
+        ("onnxruntime", "2", None),
+        ("onnxruntime-training", "1.19.2+cu118", None),
+    ],
+)
+def test_an_older_runtime_than_supported_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, version: str, wanted: str | None
+) -> None:
+    (tmp_path / f"{name.replace('-', '_')}-{version}.dist-info").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    if wanted is None:
+        assert installed_runtime() == (name, version)
+        return
+    with pytest.raises(InputError, match=rf"^{name} {re.escape(version)} is too old .*`pip install '{wanted}'`\.$"):
         installed_runtime()
 
 

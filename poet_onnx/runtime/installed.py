@@ -25,6 +25,9 @@ _DISTRIBUTIONS = (
 _METADATA = re.compile(r"(?P<name>onnxruntime[\w.]*)-(?P<version>[^-]+)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
 """Folders and files that installers put beside a package."""
 
+OLDEST_STOCK, OLDEST_TRAINING = (1, 23), (1, 19, 2)
+"""What `pip install` takes (pyproject.toml). Older ones run a plan's graph, but allocate past its region."""
+
 _ERRORS = (
     *("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf"),
     *("ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail"),
@@ -47,7 +50,7 @@ def installed_runtime() -> InstalledRuntime:
     """Return which ONNX Runtime this environment has.
 
     Raises:
-        InputError: there is none, or several that overwrite each other's files.
+        InputError: there is none, one that is too old to keep to a plan, or several that overwrite each other's files.
     """
     versions = _installed_versions()
     found = [InstalledRuntime(name, versions[name]) for name in _DISTRIBUTIONS if name in versions]
@@ -61,7 +64,21 @@ def installed_runtime() -> InstalledRuntime:
         raise InputError(
             f"{names} are both installed and overwrite each other's files: make a new environment with one of them."
         )
+    _check_age(found[0])
     return found[0]
+
+
+def _check_age(runtime: InstalledRuntime) -> None:
+    """Check that a runtime is one that keeps to a plan, as far as its version can be read."""
+    oldest = OLDEST_TRAINING if runtime.has_training else OLDEST_STOCK
+    numbers = re.match(r"\d+(\.\d+)*", runtime.version)
+    if numbers is None or tuple(map(int, numbers[0].split("."))) >= oldest:
+        return
+    known = ".".join(map(str, oldest))
+    wanted = f"{runtime.distribution}{'==' if runtime.has_training else '>='}{known}"
+    raise InputError(
+        f"{runtime.distribution} {runtime.version} is too old to keep to a memory plan: `pip install '{wanted}'`."
+    )
 
 
 def _installed_versions() -> dict[str, str]:
