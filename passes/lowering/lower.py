@@ -164,10 +164,9 @@ def prepare(*, target: str, dims: Mapping[str, int] | None = None, expansions: s
 
 def normalize_for(target: str, dims: Mapping[str, int] | None = None) -> Normalization:
     """Return the first half of `prepare`: what comes before expansions are chosen."""
-    if target != "training":
-        return Normalization(normalize(dims=dims), ComputeHalfInFloat())
     fix = [FixDims(dims)] if dims else []
-    return Normalization(InlineFunctions(), *fix, DeclareKnownOpset(), normalize(), RefuseWithoutKernel(RULES))
+    last = RefuseWithoutKernel(RULES) if target == "training" else ComputeHalfInFloat()
+    return Normalization(InlineFunctions(), *fix, DeclareKnownOpset(target), normalize(), last)
 
 
 def lower(model: ir.Model, target: str, expansions: str | None = None) -> None:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import hold_external, refuse_external
-from poet_onnx.graph.extract import check_wellformed, load_model, read_proto
+from poet_onnx.graph.extract import check_wellformed, declare_known_ir, load_model, read_proto
 
 
 def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir.Model:
@@ -21,6 +21,7 @@ def as_model(model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model)
     if isinstance(model_or_path, ir.Model):
         check_wellformed(model_or_path)
         model = model_or_path.clone()
+        declare_known_ir(model)
         hold_external(model)
     elif isinstance(model_or_path, onnx.ModelProto):
         model = read_proto(model_or_path, "The ModelProto")

@@ -65,8 +65,7 @@ class Given:
         if gradients is None:
             return cls(as_model(model), partial(model_beside, model), dims or {}, frozen_batch_norm)
         made = train_graph(model, dims=dims, frozen_batch_norm=frozen_batch_norm, **vars(gradients))
-        if target == "training":
-            Normalization(DeclareKnownOpset())(made.evaluation)
+        Normalization(DeclareKnownOpset(target))(made.evaluation)
         return cls(made.training.clone(), made.evaluation.clone, {}, AUTO, made)
 
 

@@ -14,8 +14,9 @@ from poet_onnx.graph import Phase, TrainingGraph
 from poet_onnx.graph.extract import check_training, extract
 from poet_onnx.passes.batch_norm_modes import settle_alike
 from poet_onnx.passes.lowering import prepare
+from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.metadata import PLAN_KEY, read_settings
-from poet_onnx.passes.normalize import InlineFunctions, Normalization, PinSeeds
+from poet_onnx.passes.normalize import FixDims, InlineFunctions, Normalization, PinSeeds
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.plan import Plan, serialization
@@ -85,11 +86,13 @@ def make_subject(
     normalized = original.clone()
     file = serialization.parse(text)
     prepare(target=settings.target, dims=settings.dims or None, expansions=file.expansions)(normalized)
-    if settings.target != "training":
+    if settings.target == "training":
+        fix = [FixDims(settings.dims)] if settings.dims else []
+        Normalization(InlineFunctions(), *fix, DeclareKnownOpset(settings.target))(original)
+    else:
         original = normalized.clone()
     if file.part_bytes is not None:
         SplitWeightGradients(file.part_bytes)(normalized)
-    Normalization(InlineFunctions())(original)
     seeds_pinned = Normalization(PinSeeds())(original).modified
     if described is not None:
         for model in (normalized, original):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poet_onnx.graph.extract.build import extract, plain_attributes
 from poet_onnx.graph.extract.contents import constant_array, infer_types
-from poet_onnx.graph.extract.load import check_structure, load_model, read_proto
+from poet_onnx.graph.extract.load import check_structure, declare_known_ir, load_model, read_proto
 from poet_onnx.graph.extract.makers import check_derivative, check_training, is_step
 from poet_onnx.graph.extract.reads import reads_shape_alone
 from poet_onnx.graph.extract.wellformed import check_wellformed
@@ -15,6 +15,7 @@ __all__ = [
     "check_training",
     "check_wellformed",
     "constant_array",
+    "declare_known_ir",
     "extract",
     "infer_types",
     "is_step",

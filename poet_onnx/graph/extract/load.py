@@ -16,6 +16,10 @@ from poet_onnx.graph.extract.makers import other_kind
 from poet_onnx.graph.extract.wellformed import check_proto, check_wellformed
 from poet_onnx.graph.shapes.declared import check_kind, describe
 
+KNOWN_IR_VERSION = 10
+"""The newest that all supported runtimes read: onnxruntime-training 1.19.2 reads up to 10, onnxruntime 1.23 to 11, 1.31 to
+13 (measured). Later ones only add element types of eight bits and fewer, and where nodes run (onnx/onnx.proto)."""
+
 
 def load_model(path: str | os.PathLike[str]) -> ir.Model:
     """Load an ONNX model; weights in external files stay there and are read when they are needed.
@@ -82,7 +86,13 @@ def read_proto(proto: onnx.ModelProto, source: str) -> ir.Model:
         reason = " ".join(str(cause).split()).rstrip(".")
         raise InputError(f"{source} is not a valid ONNX model: {reason}.") from problem
     check_wellformed(model)
+    declare_known_ir(model)
     return model
+
+
+def declare_known_ir(model: ir.Model) -> None:
+    """Let a model be of an IR version that runtimes read, so that all that is made of it is; changes the model."""
+    model.ir_version = min(model.ir_version, KNOWN_IR_VERSION)
 
 
 def check_structure(model: ir.Model) -> None:
