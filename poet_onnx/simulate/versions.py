@@ -1,4 +1,8 @@
-"""Follow the versions of every value through the steps of a plan, and refuse a step that cannot be done."""
+"""Follow the versions of every value through the steps of a plan, and refuse a step that cannot be done.
+
+A node that updates a value in place makes another version of it in the same buffer. What was paged out before is then
+a copy of the older one. Example: a weight is paged out, updated, and paged in: that would undo the update.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.graph import Node
+from poet_onnx.graph import Node, Place, Tensor
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 
@@ -16,7 +20,7 @@ TOKEN_BYTES = 8
 
 @dataclass(eq=False)
 class Version:
-    """One life of a value: the buffer it occupies from `born` to `dies`, both indices of steps."""
+    """One life of a buffer that holds a value: from `born` to `dies`, both indices of steps."""
 
     value: str
     size_bytes: int
@@ -36,6 +40,8 @@ class VersionLiveness:
     tokens: list[Version] = field(default_factory=list)
     runs: dict[str, list[int]] = field(default_factory=dict)
     stored: dict[str, Version] = field(default_factory=dict)
+    outdated: dict[str, str] = field(default_factory=dict)
+    """By values whose copy in storage is of an older version: the node that has updated them since."""
     leaving: dict[str, tuple[Version, Version]] = field(default_factory=dict)
     arriving: dict[str, Version] = field(default_factory=dict)
 
@@ -45,6 +51,10 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
     graph = problem.graph
     nodes = {node.name: node for node in graph.nodes if not node.view}
     liveness = VersionLiveness({graph.tensors[name].storage for name in graph.outputs})
+    movable = [tensor for tensor in graph.tensors.values() if _is_movable(tensor)]
+    for tensor in movable:
+        liveness.current[tensor.name] = Version(tensor.name, tensor.size_bytes, 0, 0)
+        liveness.versions.append(liveness.current[tensor.name])
     for index, step in enumerate(steps):
         if step.action is Action.COMPUTE:
             node = nodes.get(step.subject)
@@ -60,6 +70,8 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
             if not problem.paging:
                 raise CheckFailedError(f"Step {index} moves '{step.subject}' although paging is not allowed.")
             _TRANSFERS[step.action](liveness, step.subject, index, tensor.size_bytes)
+    for tensor in movable:
+        liveness.current[tensor.name].kept = tensor.residency.after is Place.RAM
     unread = (token for token in liveness.tokens if token.kept)
     for version in (*unread, *(version for version in liveness.versions if version.kept)):
         version.dies = len(steps) - 1
@@ -68,6 +80,11 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
             f"The transfer of '{next(iter(liveness.leaving or liveness.arriving))}' is started but never ended."
         )
     return liveness
+
+
+def _is_movable(tensor: Tensor) -> bool:
+    """Return whether a value is in memory before the first step, and may leave it."""
+    return tensor.residency.before is Place.RAM and tensor.residency.may_move and tensor.storage == tensor.name
 
 
 def _compute(problem: ScheduleProblem, liveness: VersionLiveness, node: Node, step: Step, index: int) -> None:
@@ -81,13 +98,29 @@ def _compute(problem: ScheduleProblem, liveness: VersionLiveness, node: Node, st
     runs.append(index)
     for value in problem.graph.reads(node):
         _read(liveness, value, index, f"node '{node.name}'")
+    for value in node.updates:
+        if not problem.graph.tensors[value].resident:
+            _update(liveness, value, index, node)
     for value in problem.graph.writes(node):
+        if value in node.updates:
+            continue
         if value in liveness.leaving or value in liveness.arriving:
             raise CheckFailedError(f"Step {index} makes '{value}' anew while a transfer of it is under way.")
         kept = value in liveness.outputs and step.copy == 0
         version = Version(value, problem.graph.tensors[value].size_bytes, index, index, kept=kept)
         liveness.current[value] = version
         liveness.versions.append(version)
+
+
+def _update(liveness: VersionLiveness, value: str, index: int, node: Node) -> None:
+    """Make another version of a value in its buffer; copies in storage are of the older one."""
+    _read(liveness, value, index, f"node '{node.name}'")
+    if value in liveness.leaving:
+        raise CheckFailedError(f"Step {index} updates '{value}' while it is being paged out.")
+    if value in liveness.stored:
+        stored = liveness.stored.pop(value)
+        stored.kept = False
+        liveness.outdated[value] = node.name
 
 
 def _read(liveness: VersionLiveness, value: str, index: int, reader: str) -> Version:
@@ -121,9 +154,15 @@ def _page_out_end(liveness: VersionLiveness, value: str, index: int, _: int) -> 
     stored = Version(value, TOKEN_BYTES, index, index, kept=True)
     liveness.tokens.append(stored)
     liveness.stored[value] = stored
+    liveness.outdated.pop(value, None)
 
 
 def _page_in_start(liveness: VersionLiveness, value: str, index: int, size_bytes: int) -> None:
+    if value in liveness.outdated:
+        raise CheckFailedError(
+            f"Step {index} pages in '{value}', whose copy in storage is older than its update by node "
+            f"'{liveness.outdated[value]}'."
+        )
     if value not in liveness.stored:
         raise CheckFailedError(f"Step {index} pages in '{value}', which is not in storage.")
     if value in liveness.arriving:
