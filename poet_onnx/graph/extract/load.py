@@ -17,8 +17,8 @@ from poet_onnx.graph.extract.wellformed import check_proto, check_wellformed
 from poet_onnx.graph.shapes.declared import check_kind, describe
 
 KNOWN_IR_VERSION = 10
-"""The newest that all supported runtimes read: onnxruntime-training 1.19.2 reads up to 10, onnxruntime 1.23 to 11, 1.31 to
-13 (measured). Later ones only add element types of eight bits and fewer, and where nodes run (onnx/onnx.proto)."""
+"""The newest that all supported runtimes read: onnxruntime-training 1.19.2 reads up to 10, 1.23 of onnxruntime to 11,
+1.31 to 13 (measured). Later ones add element types of eight bits and fewer, and where nodes run (onnx/onnx.proto)."""
 
 
 def load_model(path: str | os.PathLike[str]) -> ir.Model:
