@@ -62,14 +62,14 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
                 raise CheckFailedError(f"Step {index} runs node '{step.subject}', which the graph does not have.")
             _compute(problem, liveness, node, step, index)
         else:
-            tensor = graph.tensors.get(step.subject)
-            if tensor is None or tensor.resident or tensor.storage != tensor.name:
+            moved = graph.tensors.get(step.subject)
+            if moved is None or moved.resident or moved.storage != moved.name:
                 raise CheckFailedError(
                     f"Step {index} moves '{step.subject}', which is no transient value of the graph."
                 )
             if not problem.paging:
                 raise CheckFailedError(f"Step {index} moves '{step.subject}' although paging is not allowed.")
-            _TRANSFERS[step.action](liveness, step.subject, index, tensor.size_bytes)
+            _TRANSFERS[step.action](liveness, step.subject, index, moved.size_bytes)
     for tensor in movable:
         liveness.current[tensor.name].kept = tensor.residency.after is Place.RAM
     unread = (token for token in liveness.tokens if token.kept)
