@@ -1,39 +1,119 @@
-"""The random numbers of a training step: which of them can be gone on with after a restart.
+"""The random numbers of a training step: which of them follow from the number of the run, and can be gone on with.
 
-ONNX Runtime's CPU kernels of the Dropout family keep one number: it starts as the node's `seed` and grows by one with
-every run that draws, which seeds a generator from it (RandomGenerator in onnxruntime/core/framework/random_generator.h
-and onnxruntime/core/providers/cpu/nn/dropout_op.h of github.com/microsoft/onnxruntime, v1.19.2). So a session whose
-seeds are larger by the number of past runs goes on exactly where those runs ended.
+ONNX Runtime's CPU kernel of Dropout keeps one number: it starts as the node's `seed` and grows by one with every run,
+which seeds a generator from it (RandomGenerator in onnxruntime/core/framework/random_generator.h and
+onnxruntime/core/providers/cpu/nn/dropout_op.h of github.com/microsoft/onnxruntime, v1.19.2). Nobody outside the session
+can set it. `CountedDropout` of domain `poet` draws the same numbers, and gets the number of runs as an input: so a
+session goes on from any run, and is never built again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.graph.extract import plain_attributes
-from poet_onnx.graph.operators import spec_of
+from poet_onnx.graph.extract import constant_array, plain_attributes
+from poet_onnx.graph.operators import ONNX_DOMAINS, POET_DOMAIN, spec_of
+from poet_onnx.training.description import RUNS
 
-_COUNTING = frozenset(("Dropout", "BitmaskDropout", "BiasDropout", "BitmaskBiasDropout"))
+_COUNTED = "CountedDropout"
+_DEFAULT_RATIO = 0.5
+_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+def count_runs(graph: ir.Graph) -> None:
+    """Let every dropout that drops in each run draw from the number of runs, which becomes an input.
+
+    Args:
+        graph: of a model whose seeds are pinned, and whose types are known.
+    """
+    nodes = [node for node in graph if _is_countable(node)]
+    if not nodes:
+        return
+    runs = ir.Value(name=RUNS, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]))
+    graph.inputs.append(runs)
+    graph.opset_imports[POET_DOMAIN] = 1
+    for node in nodes:
+        assert node.inputs[0] is not None
+        seed = ir.AttrInt64("seed", node.attributes.get_int("seed", 0))
+        mask = node.outputs[1] if len(node.outputs) > 1 else ir.Value()
+        mask.name = mask.name or f"{node.outputs[0].name}/mask"  # the kernel makes it in any case
+        mask.type, mask.shape = ir.TensorType(ir.DataType.BOOL), node.inputs[0].shape
+        inputs = [node.inputs[0], _float_ratio(graph, node), runs]
+        outputs = [ir.Value(type=old.type, shape=old.shape) for old in (node.outputs[0], mask)]
+        new = ir.Node(POET_DOMAIN, _COUNTED, inputs, [seed], outputs=outputs, name=node.name)
+        graph.insert_before(node, new)
+        for old, made in zip((node.outputs[0], mask), outputs, strict=True):
+            name = old.name
+            old.replace_all_uses_with(made, replace_graph_outputs=True)
+            old.name, made.name = None, name
+        graph.remove(node, safe=True)
 
 
 def seeds(model: ir.Model) -> dict[str, int]:
-    """Return the seed of every node whose random numbers can be resumed, by the name of its first output.
-
-    Args:
-        model: one whose seeds are pinned.
-    """
-    counting = (node for node in _drawing(model) if node.op_type in _COUNTING)
-    return {node.outputs[0].name or "": int(node.attributes.get_int("seed", 0)) for node in counting}
+    """Return the seed of every node that draws from the number of runs, by the name of its first output."""
+    counted = (node for node in model.graph if (node.domain, node.op_type) == (POET_DOMAIN, _COUNTED))
+    return {node.outputs[0].name or "": node.attributes.get_int("seed", 0) for node in counted}
 
 
 def unresumable(model: ir.Model) -> tuple[str, ...]:
-    """Return the operators whose generator keeps more than a count of runs, each once."""
-    return tuple(sorted({node.op_type for node in _drawing(model)} - _COUNTING))
+    """Return the operators that draw numbers which do not follow from the number of runs, each once."""
+    return tuple(sorted({node.op_type for node in _drawing(model.graph)}))
 
 
-def _drawing(model: ir.Model) -> Iterator[ir.Node]:
-    for node in model.graph:
-        if spec_of(node.domain, node.op_type, plain_attributes(node)).random:
+def _drawing(graph: ir.Graph) -> Iterator[ir.Node]:
+    for node in graph:
+        if spec_of(node.domain, node.op_type, plain_attributes(node)).random and not _keeps_all(node):
             yield node
+
+
+def _is_countable(node: ir.Node) -> bool:
+    """Return whether a node is a dropout that draws in each run, by a ratio that is known."""
+    if not _is_dropout(node) or _keeps_all(node) or node.inputs[0] is None or node.inputs[0].dtype not in _TYPES:
+        return False
+    ratio = _ratio(node)
+    return ratio is not None and 0 < ratio < 1 and bool(_constant(node, 2))
+
+
+def _keeps_all(node: ir.Node) -> bool:
+    """Return whether a node is a dropout that never draws."""
+    if not _is_dropout(node):
+        return False
+    training = _constant(node, 2)
+    is_off = len(node.inputs) < 3 or node.inputs[2] is None or (training is not None and not training)
+    return is_off or _ratio(node) == 0
+
+
+def _is_dropout(node: ir.Node) -> bool:
+    return node.op_type == "Dropout" and node.domain in ONNX_DOMAINS
+
+
+def _constant(node: ir.Node, index: int) -> bool | float | None:
+    """Return an input of one element whose value is known."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None or value.const_value is None or value.is_graph_input():
+        return None
+    array = constant_array(value.name or "", value.const_value)
+    return array.reshape(-1)[0].item() if array.size == 1 else None
+
+
+def _ratio(node: ir.Node) -> float | None:
+    """Return a dropout's ratio, None where it is not known."""
+    if len(node.inputs) < 2 or node.inputs[1] is None:
+        return _DEFAULT_RATIO
+    ratio = _constant(node, 1)
+    return None if ratio is None else float(ratio)
+
+
+def _float_ratio(graph: ir.Graph, node: ir.Node) -> ir.Value:
+    """Return a dropout's ratio as a constant of float32."""
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if given is not None and given.dtype == ir.DataType.FLOAT:
+        return given
+    name = f"{node.name}/ratio"
+    tensor = ir.tensor(np.float32(_ratio(node)), name=name)
+    constant = ir.Value(name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]))
+    graph.register_initializer(constant)
+    return constant

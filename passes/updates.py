@@ -15,6 +15,7 @@ Rules:
     U5. An update's arithmetic is elementwise: its bits depend neither on U1 to U3 nor on parts.
     U6. What an optimizer keeps for a parameter is an input, in a graph to be planned also where no node of the step
         reads it: it lives through the step. So are the numbers that change from step to step.
+    U7. A dropout draws from the number of runs, an input, what ONNX Runtime's own would draw in that run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import constant_array, plain_attributes, reads_shape_alone
 from poet_onnx.graph.operators import spec_of
-from poet_onnx.passes.random_nodes import seeds, unresumable
+from poet_onnx.passes.random_nodes import count_runs, seeds, unresumable
 from poet_onnx.passes.roles import Roles, find_roles, is_accumulator
 from poet_onnx.training.description import RATES, TRAINING_KEY, Description, State, Updates, slot_name
 
@@ -40,18 +41,22 @@ class WriteUpdates(InPlacePass):
     Requires a training graph whose seeds are pinned, with accumulators as generated, lowered or split.
     """
 
-    def __init__(self, updates: Updates, *, planned: bool = False, kept: Container[str] = ()) -> None:
+    def __init__(
+        self, updates: Updates, *, planned: bool = False, kept: Container[str] = (), counts_runs: bool = True
+    ) -> None:
         """Set what to do.
 
         Args:
             updates: how gradients are used.
             planned: the graph's order is final (U2, U3).
             kept: parameters that are updated after the step although they could be within it.
+            counts_runs: dropouts draw from the number of runs (U7); otherwise they stay ONNX Runtime's own.
         """
         super().__init__()
         self._updates = updates
         self._planned = planned
         self._kept = kept
+        self._counts_runs = counts_runs
 
     def call(self, model: ir.Model) -> PassResult:
         """Write the nodes, inputs and metadata.
@@ -68,6 +73,8 @@ class WriteUpdates(InPlacePass):
         if self._planned and self._updates.accumulation_steps == 1:
             _write_gradients(graph, roles, deferred, inputs)
         _drop_unused(graph, {roles.flag, *(roles.buffers[parameter] for parameter in chosen)})
+        if self._counts_runs:
+            count_runs(graph)
         kept = {name: roles.buffers[name] for name in deferred}
         flag = roles.flag if any(value.name == roles.flag for value in graph.inputs) else ""
         description = Description(

@@ -68,6 +68,7 @@ class Model:
             self._normalize,
             self._normalize_rows,
             self._depthwise,
+            self._drop,
             self._unpool,
             self._rectify,
         )
@@ -224,6 +225,12 @@ class Model:
         shape = self._shape()
         inputs = [self._input(FLOAT, shape), self._input(FLOAT, shape), self._input(FLOAT, ())]
         self._add("RectifierGradient", inputs, [(FLOAT, shape)])
+
+    def _drop(self) -> None:
+        shape = self._shape()
+        dtype = self._random.choice((FLOAT, 11))
+        inputs = [self._input(dtype, shape), self._input(FLOAT, (), high=0), self._input(INT64, (1,))]
+        self._add("CountedDropout", inputs, [(dtype, shape), (BOOL, shape)], seed=self._random.randint(0, 9))
 
     def _unpool(self) -> None:
         pooled, shape = self._shape(), self._shape()

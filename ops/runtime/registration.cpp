@@ -125,10 +125,26 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
   if (set == nullptr) {
     auto made = std::make_unique<OpSet>(table);
     made->store_options = config.store_options;
-    for (const OpDefinition* definition :
-         {&kArena, &kGate, &kPageOut, &kPageIn, &kPageOutStart, &kPageOutEnd, &kPageInStart, &kPageInEnd, &kAccumulate,
-          &kAccumulateRows, &kUpdateSgd, &kUpdateMomentum, &kUpdateAdam, &kBatchNormalize, &kBatchNormalizeGradient,
-          &kDepthwiseWeightGradient, &kLayerNormalizeGradient, &kMaxPoolGradient, &kRectifierGradient})
+    for (const OpDefinition* definition : {&kArena,
+                                           &kGate,
+                                           &kPageOut,
+                                           &kPageIn,
+                                           &kPageOutStart,
+                                           &kPageOutEnd,
+                                           &kPageInStart,
+                                           &kPageInEnd,
+                                           &kAccumulate,
+                                           &kAccumulateRows,
+                                           &kUpdateSgd,
+                                           &kUpdateMomentum,
+                                           &kUpdateAdam,
+                                           &kBatchNormalize,
+                                           &kBatchNormalizeGradient,
+                                           &kCountedDropout,
+                                           &kDepthwiseWeightGradient,
+                                           &kLayerNormalizeGradient,
+                                           &kMaxPoolGradient,
+                                           &kRectifierGradient})
       made->ops.push_back(make_op(*definition, *made));
     api.check(api.create_custom_op_domain(kDomain, &made->domain));
     for (const Op& op : made->ops) api.check(api.custom_op_domain_add(made->domain, &op));

@@ -30,7 +30,10 @@ OWN_PREFIX = "poet/"
 RATES = f"{OWN_PREFIX}rates"
 """Input of every update: the numbers that an optimizer's `rates` returns."""
 
-FORMAT = 1
+RUNS = f"{OWN_PREFIX}runs"
+"""Input of what draws random numbers: how often the graph has run before."""
+
+FORMAT = 2
 
 _MOST_BATCHES = 2**31
 _TYPES = ("float16", "float32", "float64", "int32", "int64", "bool")
@@ -118,8 +121,8 @@ class Description:
         state: inputs that the graph itself updates, or that are frozen statistics, with their first values.
         flag: input that says whether gradients start anew; empty if nothing is accumulated.
         loss: output that is minimised.
-        seeds: where random numbers start that can be resumed, by the node's first output.
-        unresumable: operators that draw numbers which cannot be.
+        seeds: of nodes that draw random numbers from the number of runs, by the node's first output.
+        unresumable: operators that draw numbers which do not follow from it, and so cannot be resumed.
     """
 
     updates: Updates

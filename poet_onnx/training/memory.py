@@ -10,7 +10,7 @@ import numpy.typing as npt
 from poet_onnx.errors import InputError
 from poet_onnx.training import kernels
 from poet_onnx.training.batch import Wanted
-from poet_onnx.training.description import RATES, Description, slot_name
+from poet_onnx.training.description import RATES, RUNS, Description, slot_name
 from poet_onnx.training.optimizers import Optimizer
 from poet_onnx.training.runner import aligned
 from poet_onnx.training.values import copy_value
@@ -65,7 +65,11 @@ class Memory:
         self.rates = aligned((optimizer.rates(1, 0.0, 1.0).size,), np.float32)
         self.fresh = aligned((1,), np.bool_)
         """Whether gradient buffers start anew."""
+        self.runs = aligned((1,), np.int64)
+        """How often the graph has run."""
         self.arrays[RATES] = self.rates
+        if description.seeds:
+            self.arrays[RUNS] = self.runs
         if description.flag:
             self.arrays[description.flag] = self.fresh
 
@@ -77,7 +81,7 @@ class Memory:
             "gradients": tuple(described.buffers.values()),
             "moments": [slot for name in described.parameters for slot in self._slots(name)],
             "statistics": tuple(described.state),
-            "rates": (RATES, *([described.flag] if described.flag else [])),
+            "rates": (RATES, *([described.flag] if described.flag else []), *([RUNS] if described.seeds else [])),
         }
         return {kind: sum(self.arrays[name].nbytes for name in names) for kind, names in kinds.items()}
 

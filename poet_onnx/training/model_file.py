@@ -1,4 +1,4 @@
-"""What a session reads and changes in a model file, without a parser of ONNX: metadata, constants, seeds.
+"""What a session reads in a model file without a parser of ONNX: metadata and the size of constants.
 
 A model is a protobuf message: fields one after the other, each a key (number of the field times 8, plus how it is
 written) and its content; a message within it is its length in bytes and then its fields (https://protobuf.dev,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +24,8 @@ _MOST_VARINT_BYTES = 10
 
 _GRAPH, _METADATA = 7, 14  # of ModelProto
 _KEY, _VALUE = 1, 2  # of StringStringEntryProto
-_NODE, _INITIALIZER = 1, 5  # of GraphProto
-_OUTPUT, _ATTRIBUTE = 2, 5  # of NodeProto
-_NAME, _INTEGER = 1, 3  # of AttributeProto
-_DIMS, _TYPE, _LOCATION = 1, 2, 14  # of TensorProto
-_EXTERNAL = 1  # a data location
+_INITIALIZER = 5  # of GraphProto
+_DIMS, _TYPE = 1, 2  # of TensorProto
 
 _ELEMENT_BYTES = {
     **dict.fromkeys((2, 3, 9, 17, 18, 19, 20), 1),
@@ -68,59 +65,20 @@ def constant_bytes(model: Bytes) -> int:
     return sum(_ELEMENT_BYTES.get(tensor.kind, 0) * math.prod(tensor.dims) for tensor in _tensors(model))
 
 
-def has_external_data(model: Bytes) -> bool:
-    """Return whether some of a model's initializers are in other files.
-
-    Raises:
-        InputError: if it is no model.
-    """
-    return any(tensor.is_external for tensor in _tensors(model))
-
-
-def advance_seeds(model: bytes, outputs: Container[str], runs: int) -> bytes:
-    """Return a model that draws what it would draw after a number of runs.
-
-    Args:
-        model: its bytes.
-        outputs: first outputs of the nodes whose `seed` grows with every run.
-        runs: of the model so far.
-
-    Raises:
-        InputError: if it is no model.
-    """
-
-    def in_attribute(field: _Field) -> bytes | None:
-        return _to_varint(_varint(model, field.content, field.end)[0] + runs) if field.number == _INTEGER else None
-
-    def in_node(field: _Field) -> bytes | None:
-        is_seed = field.number == _ATTRIBUTE and _texts(model, field, _NAME) == ["seed"]
-        return _changed(model, field, in_attribute) if is_seed else None
-
-    def in_graph(field: _Field) -> bytes | None:
-        draws = field.number == _NODE and _texts(model, field, _OUTPUT)[:1]
-        return _changed(model, field, in_node) if draws and draws[0] in outputs else None
-
-    def in_model(field: _Field) -> bytes | None:
-        return _changed(model, field, in_graph) if field.number == _GRAPH else None
-
-    return _changed(model, _whole(model), in_model)
-
-
 class _Tensor(NamedTuple):
     dims: tuple[int, ...]
     kind: int
-    is_external: bool
 
 
 def _tensors(model: Bytes) -> Iterator[_Tensor]:
     for graph in _fields(model, _whole(model)):
         for initializer in _fields(model, graph) if graph.number == _GRAPH else ():
             if initializer.number == _INITIALIZER:
-                numbers: dict[int, list[int]] = {_DIMS: [], _TYPE: [0], _LOCATION: [0]}
+                numbers: dict[int, list[int]] = {_DIMS: [], _TYPE: [0]}
                 for field in _fields(model, initializer):
                     if field.number in numbers:
                         numbers[field.number] += _numbers(model, field)
-                yield _Tensor(tuple(numbers[_DIMS]), numbers[_TYPE][-1], numbers[_LOCATION][-1] == _EXTERNAL)
+                yield _Tensor(tuple(numbers[_DIMS]), numbers[_TYPE][-1])
 
 
 def _metadata(model: Bytes) -> Iterator[tuple[str, str]]:
@@ -154,18 +112,6 @@ def _fields(model: Bytes, message: _Field) -> Iterator[_Field]:
         yield _Field(key >> 3, form, begin, content, place)
 
 
-def _changed(model: bytes, message: _Field, change: Callable[[_Field], bytes | None]) -> bytes:
-    """Return a message's content with that of some of its fields changed."""
-    parts, done = [], message.content
-    for field in _fields(model, message):
-        content = change(field)
-        if content is not None:
-            size = _to_varint(len(content)) if field.form == _MESSAGE else b""
-            parts += [model[done : field.begin], _to_varint(field.number << 3 | field.form), size, content]
-            done = field.end
-    return b"".join((*parts, model[done : message.end]))
-
-
 def _texts(model: Bytes, message: _Field, number: int) -> list[str]:
     """Return the fields of a number in a message, as text."""
     found = [model[field.content : field.end] for field in _fields(model, message) if field.number == number]
@@ -190,15 +136,6 @@ def _varint(model: Bytes, place: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, place + index + 1
     raise _no_model()
-
-
-def _to_varint(number: int) -> bytes:
-    number %= 2**64
-    written = bytearray()
-    while number >= 0x80:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*written, number))
 
 
 def _no_model() -> InputError:

@@ -70,12 +70,6 @@ def evaluation_graph(eval_model: ir.Model, shared: Collection[str]) -> tuple[byt
     return _payload(model), known_ranges(eval_model)
 
 
-def embedded(path: str | bytes) -> bytes:
-    """Return a model file's bytes with its external data in them."""
-    assert isinstance(path, str)
-    return _payload(as_model(path))
-
-
 def known_ranges(model: ir.Model) -> Ranges:
     """Return what is known of a model's inputs: from the graph, and from its metadata if it was rewritten.
 

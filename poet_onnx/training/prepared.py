@@ -106,21 +106,6 @@ class Prepared:
         with self._opened() as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return model_file.constant_bytes(data)
 
-    def after(self, runs: int) -> str | bytes:
-        """Return the model that draws the random numbers that follow those of a number of runs."""
-        if not runs or not self.description.seeds:
-            return self.model
-        model = self.model
-        if isinstance(model, str):
-            with self._opened() as file:
-                content = file.read()
-            if model_file.has_external_data(content):
-                from poet_onnx.training.prepare import embedded
-
-                content = embedded(model)
-            model = content
-        return model_file.advance_seeds(model, self.description.seeds, runs)
-
     def _opened(self) -> BinaryIO:
         assert isinstance(self.model, str)
         try:

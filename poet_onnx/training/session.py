@@ -100,7 +100,8 @@ class TrainingSession:
         steps = described.updates.accumulation_steps
         self._progress = Progress(self._optimizer, steps, clip_norm, described.seeds)
         self._constant_bytes = self._model.constant_bytes()
-        self._step = self._load_step()
+        model = self._model
+        self._step = Runner(model.model, role="training model", ranges=model.ranges, **self._options)
         self._memory = Memory(described, self._optimizer, values, self._step.inputs())
         del values
         self._step.bind(self._memory.arrays)
@@ -204,6 +205,7 @@ class TrainingSession:
             self._rate = rate
         with self._all_or_failed():
             self._memory.fresh[...] = done.batches == 0
+            self._memory.runs[...] = done.runs
             if done.clip_norm is None:
                 self._set_rates(1.0)
             self._step.run(feeds)
@@ -257,9 +259,6 @@ class TrainingSession:
             for name, array in wanted.items():
                 file.read_into(name, array, verify=False)
             self._progress = progress
-            if progress.seeds:
-                self._step = self._load_step()
-                self._step.bind(self._memory.arrays)
 
     @exclusive
     def export_inference_model(
@@ -331,11 +330,6 @@ class TrainingSession:
     def _set_rates(self, factor: float) -> None:
         scale = factor / self._progress.accumulation_steps
         self._memory.rates[...] = self._optimizer.rates(self._progress.updates + 1, self._rate, scale)
-
-    def _load_step(self) -> Runner:
-        """Load the training graph, which draws its random numbers from where they are."""
-        model = self._model.after(self._progress.runs)
-        return Runner(model, role="training model", ranges=self._model.ranges, **self._options)
 
     def _evaluate(self) -> Runner:
         """Return the session of the evaluation graph."""

@@ -22,7 +22,7 @@ from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.plan import Plan, serialization
 from poet_onnx.rewriting.optimizer_choice import in_words
 from poet_onnx.runtime.feeds import random_feeds
-from poet_onnx.training.description import TRAINING_KEY, Description
+from poet_onnx.training.description import RUNS, TRAINING_KEY, Description
 from poet_onnx.verification.report import Difference
 from poet_onnx.verification.sessions import Conditions
 
@@ -95,8 +95,8 @@ def make_subject(
         SplitWeightGradients(file.part_bytes)(normalized)
     seeds_pinned = Normalization(PinSeeds())(original).modified
     if described is not None:
-        for model in (normalized, original):
-            Normalization(WriteUpdates(described.updates, kept=described.buffers))(model)
+        for model, counts_runs in ((normalized, True), (original, False)):  # the original draws as the runtime does
+            Normalization(WriteUpdates(described.updates, kept=described.buffers, counts_runs=counts_runs))(model)
     graph, expected = extract(normalized), Description.of_metadata(normalized.metadata_props)
     state = dict.fromkeys(name for node in graph.nodes for name in node.updates)
     return Subject(
@@ -150,4 +150,6 @@ def feeds_of(subject: Subject, step: int) -> dict[str, Array]:
         for name in node.inputs:
             if name in feeds and feeds[name].dtype == np.bool_:
                 feeds[name] = np.full_like(feeds[name], step % 2 == 1)
+    if RUNS in feeds:
+        feeds[RUNS][...] = step
     return feeds
