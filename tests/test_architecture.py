@@ -15,6 +15,7 @@ STAGES = [
     {
         "errors",
         "files.atomic",
+        "files.contained",
         "choices",
         "interrupts",
         "quantities",

@@ -20,6 +20,7 @@ from poet_onnx.files.loading import as_model
 from poet_onnx.files.saving import save_model
 from poet_onnx.graph.extract import load_model
 from poet_onnx.rewriting.rewrite import rewrite
+from poet_onnx.training.model_file import check_external_data
 from poet_onnx.training.parameters import read_parameters
 from poet_onnx.training.prepare import _payload
 from poet_onnx.training.session import TrainingSession
@@ -321,3 +322,22 @@ def test_sessions_and_exports_refuse_and_take_the_same(
     payload = _payload(load_model(put(folder, place(external("own.bin", offset=4096)))))
     assert SECRET.tobytes() in payload
     assert b"own.bin" not in payload
+
+
+@pytest.mark.parametrize("attack", [name for name in ATTACKS if name not in ("beyond the end", "far beyond")][:14])
+def test_a_file_that_a_runtime_opens_by_itself_is_checked_before(folder: Path, attack: str) -> None:
+    tensor = ATTACKS[attack](folder)
+    for place in PLACES:
+        assert "external data" in refusal(check_external_data, put(folder, place(tensor)))
+        check_external_data(put(folder, place(external("own.bin", offset=4096))))
+
+
+def test_a_session_of_a_rewritten_file_opens_no_secret(folder: Path, model_path: Callable[..., Path]) -> None:
+    """The session runs such a file as it is: ONNX Runtime itself would read what it refers to."""
+    result = rewrite(model_path("mlp-mse", batch=4), device="a72")
+    net, *_ = result.save(folder / "net.onnx")
+    proto = onnx.load(net)
+    proto.graph.initializer.append(external("../secret.bin", name="stolen"))
+    net.write_bytes(proto.SerializeToString())
+    values = model_path("mlp-mse", batch=4).with_name("checkpoint")
+    assert "'stolen' is said to be in '../secret.bin'" in refusal(TrainingSession, net, values)

@@ -2,7 +2,7 @@
 
 A model may come from a stranger, and what is read for it ends in sessions, rewritten models and exports. So a model
 refers to regular files of its own folder alone, without a link on the way, and to nothing beyond the declared range.
-This module is the only one that opens such files, and it checks at every opening.
+This module is the only one that reads such files, and it checks at every opening.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import stat
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -21,14 +20,13 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.contained import location_below, open_below
 
 Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_NUMBER = 2**62
 """No file has so many bytes."""
-_WAY_OUT = "copy the model and its data into a folder of their own, with what links point to (cp -L)"
 
 
 class FileTensor(ir.ExternalTensor):
@@ -69,8 +67,7 @@ class FileTensor(ir.ExternalTensor):
         Raises:
             InputError: if it may not be read, or ends before the tensor does.
         """
-        subject = f"The external data of tensor '{self.name}'"
-        with open_below(Path(self.base_dir), PurePosixPath(self.location), subject) as descriptor:
+        with open_below(Path(self.base_dir), PurePosixPath(self.location), _subject(self)) as descriptor:
             size_bytes, needed_bytes = os.fstat(descriptor).st_size, self.first + self.nbytes
             if size_bytes < needed_bytes:
                 raise InputError(
@@ -118,57 +115,6 @@ class FileTensor(ir.ExternalTensor):
         return np.frombuffer(pages, np.uint8, self.nbytes, self.first - start)
 
 
-@contextmanager
-def open_below(folder: Path, location: PurePosixPath, subject: str) -> Iterator[int]:
-    """Open a regular file below a folder, without following a link on the way from there.
-
-    Args:
-        folder: where to start.
-        location: relative to the folder, without "..".
-        subject: what to call the file in errors.
-
-    Raises:
-        InputError: if there is no such file, or it may not be read.
-    """
-    path = folder / location
-    opened: list[int] = []
-    try:
-        try:
-            opened.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            for part in location.parts[:-1]:
-                _check_kind(os.stat(part, dir_fd=opened[-1], follow_symlinks=False), path, subject)
-                opened.append(os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=opened[-1]))
-            name = location.parts[-1]
-            _check_file(os.stat(name, dir_fd=opened[-1], follow_symlinks=False), path, subject)
-            # It may have become something else meanwhile: a pipe must not make this wait.
-            opened.append(os.open(name, _FLAGS | os.O_NONBLOCK, dir_fd=opened[-1]))
-            _check_file(os.fstat(opened[-1]), path, subject)
-        except OSError as problem:
-            raise InputError(
-                f"{subject} cannot be read: {path}: {problem.strerror or problem}; put the data file beside the model."
-            ) from problem
-        yield opened[-1]
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-
-
-def _check_kind(status: os.stat_result, path: Path, subject: str) -> None:
-    if stat.S_ISLNK(status.st_mode):
-        raise InputError(f"{subject} cannot be read: {path} is a symbolic link or behind one; {_WAY_OUT}.")
-
-
-def _check_file(status: os.stat_result, path: Path, subject: str) -> None:
-    _check_kind(status, path, subject)
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{subject} cannot be read: {path} is no regular file; put the data file beside the model.")
-    if status.st_nlink > 1:
-        raise InputError(
-            f"{subject} cannot be read: {path} is a hard link, one of {status.st_nlink} names of a file that may "
-            "belong elsewhere; copy the data file (cp), and put the copy in its place."
-        )
-
-
 def hold_external(model: ir.Model, folders: Sequence[Path] = ()) -> None:
     """Check all external data of a model and hold it as `FileTensor`; changes the model.
 
@@ -184,7 +130,7 @@ def hold_external(model: ir.Model, folders: Sequence[Path] = ()) -> None:
     def hold(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         if not isinstance(tensor, ir.ExternalTensor) or isinstance(tensor, FileTensor):
             return tensor
-        location = _location(tensor)
+        location = location_below(os.fsdecode(tensor.location), _subject(tensor))
         offset = _offset(tensor)
         if not tensor.nbytes:
             return ir.tensor(np.empty(tensor.shape.numpy(), tensor.dtype.numpy()), name=tensor.name)
@@ -197,14 +143,8 @@ def hold_external(model: ir.Model, folders: Sequence[Path] = ()) -> None:
     replace_tensors(model, hold)
 
 
-def _location(tensor: ir.ExternalTensor) -> PurePosixPath:
-    location = PurePosixPath(os.fsdecode(tensor.location))
-    if location.is_absolute() or ".." in location.parts or not location.parts or "\0" in str(location):
-        raise InputError(
-            f"The external data of tensor '{tensor.name}' is said to be in '{location}', but a model may only refer to "
-            "files below its own folder: put the data file there, and export the model again."
-        )
-    return location
+def _subject(tensor: ir.ExternalTensor) -> str:
+    return f"The external data of tensor '{tensor.name}'"
 
 
 def _offset(tensor: ir.ExternalTensor) -> int:

@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written, cannot_write, set_permissions, write_file
-from poet_onnx.files.external_data import FileTensor, hold_external, open_below, replace_tensors
+from poet_onnx.files.contained import open_below
+from poet_onnx.files.external_data import FileTensor, hold_external, replace_tensors
 
 LARGEST_FILE_BYTES = 2**31 - 2**26
 """Embedded weights beyond this are written beside the model: a protobuf file ends at 2 GiB."""

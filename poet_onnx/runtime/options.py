@@ -14,7 +14,7 @@ from poet_onnx.quantities import MOST_THREADS
 from poet_onnx.runtime.directories import page_directory
 from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
 from poet_onnx.training.description import TRAINING_KEY
-from poet_onnx.training.model_file import read_metadata
+from poet_onnx.training.model_file import check_external_data, read_metadata
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
@@ -173,8 +173,8 @@ def training_module(
         paging: as in `session_options`.
 
     Raises:
-        InputError: this environment has no onnxruntime-training, or the graph an optimizer of its own, or what
-            `session_options` raises.
+        InputError: this environment has no onnxruntime-training, or the graph an optimizer of its own, or it refers to
+            files outside of its folder, or what `session_options` raises.
     """
     runtime = installed_runtime()
     if not runtime.has_training:
@@ -187,6 +187,8 @@ def training_module(
             f"{os.fspath(training_model)} was rewritten with an optimizer in its step, beside which there is no place "
             "for another: train it with poet_onnx.TrainingSession, or rewrite the original with --optimizer none."
         )
+    for path in (training_model, *(() if eval_model is None else (eval_model,))):
+        check_external_data(path)
     options = session_options(threads=threads, page_dir=page_dir, paging=paging)
     try:
         api = importlib.import_module("onnxruntime.training.api")

@@ -1,4 +1,4 @@
-"""What a session reads in a model file without a parser of ONNX: metadata and the size of constants.
+"""What a session reads in a model file without a parser of ONNX: metadata, the size of constants, and its data files.
 
 A model is a protobuf message: fields one after the other, each a key (number of the field times 8, plus how it is
 written) and its content; a message within it is its length in bytes and then its fields (https://protobuf.dev,
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.contained import location_below, open_below
 
 Bytes = bytes | mmap.mmap
 
@@ -25,7 +26,19 @@ _MOST_VARINT_BYTES = 10
 _GRAPH, _METADATA = 7, 14  # of ModelProto
 _KEY, _VALUE = 1, 2  # of StringStringEntryProto
 _INITIALIZER = 5  # of GraphProto
-_DIMS, _TYPE = 1, 2  # of TensorProto
+_DIMS, _TYPE, _TENSOR_NAME, _DATA = 1, 2, 8, 13  # of TensorProto
+_INNER: Mapping[str, Mapping[int, str]] = {
+    "model": {_GRAPH: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node", 11: "attribute"},
+    "graph": {1: "node", _INITIALIZER: "tensor", 15: "sparse"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {},
+}
+"""Messages within messages, as far as tensors are in them: numbers of their fields."""
+_MOST_LEVELS = 200
 
 _ELEMENT_BYTES = {
     **dict.fromkeys((2, 3, 9, 17, 18, 19, 20), 1),
@@ -65,6 +78,25 @@ def constant_bytes(model: Bytes) -> int:
     return sum(_ELEMENT_BYTES.get(tensor.kind, 0) * math.prod(tensor.dims) for tensor in _tensors(model))
 
 
+def check_external_data(path: str | os.PathLike[str]) -> None:
+    """Check what files a model's file refers to, before a runtime opens them: regular ones in its own folder.
+
+    Raises:
+        InputError: if it refers to others, or it is no model, or it cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data.find(b"location") < 0:  # as in most models, and much quicker to see
+                return
+            found = set(_external_data(data, _whole(data), "model"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{os.fspath(path)} cannot be read: {error}.") from error
+    for name, location in sorted(found):
+        subject = f"The external data of tensor '{name}'"
+        with open_below(Path(path).parent.resolve(), location_below(location, subject), subject):
+            pass
+
+
 class _Tensor(NamedTuple):
     dims: tuple[int, ...]
     kind: int
@@ -79,6 +111,20 @@ def _tensors(model: Bytes) -> Iterator[_Tensor]:
                     if field.number in numbers:
                         numbers[field.number] += _numbers(model, field)
                 yield _Tensor(tuple(numbers[_DIMS]), numbers[_TYPE][-1])
+
+
+def _external_data(model: Bytes, message: _Field, kind: str, level: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield the name of each tensor that is said to be in a file, and which file."""
+    if level > _MOST_LEVELS:
+        raise _no_model()
+    for field in _fields(model, message):
+        if field.form != _MESSAGE:
+            continue
+        if field.number in _INNER[kind]:
+            yield from _external_data(model, field, _INNER[kind][field.number], level + 1)
+        elif kind == "tensor" and field.number == _DATA and "location" in _texts(model, field, _KEY):
+            name = "".join(_texts(model, message, _TENSOR_NAME)[-1:])
+            yield from ((name, os.fsdecode(location)) for location in _contents(model, field, _VALUE))
 
 
 def _metadata(model: Bytes) -> Iterator[tuple[str, str]]:
@@ -97,6 +143,7 @@ def _fields(model: Bytes, message: _Field) -> Iterator[_Field]:
     while place < message.end:
         begin = place
         key, place = _varint(model, place, message.end)
+        key %= 2**32  # parsers of protobuf drop what is beyond
         form, content = key & 7, place
         if form == _VARINT:
             _, place = _varint(model, place, message.end)
@@ -114,8 +161,11 @@ def _fields(model: Bytes, message: _Field) -> Iterator[_Field]:
 
 def _texts(model: Bytes, message: _Field, number: int) -> list[str]:
     """Return the fields of a number in a message, as text."""
-    found = [model[field.content : field.end] for field in _fields(model, message) if field.number == number]
-    return [bytes(text).decode("utf-8", errors="replace") for text in found]
+    return [text.decode("utf-8", errors="replace") for text in _contents(model, message, number)]
+
+
+def _contents(model: Bytes, message: _Field, number: int) -> list[bytes]:
+    return [bytes(model[field.content : field.end]) for field in _fields(model, message) if field.number == number]
 
 
 def _numbers(model: Bytes, field: _Field) -> list[int]:

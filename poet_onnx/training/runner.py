@@ -16,6 +16,7 @@ from poet_onnx.runtime import installed_runtime, session_options
 from poet_onnx.runtime.code_pages import release_code_pages
 from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
 from poet_onnx.training.batch import Wanted
+from poet_onnx.training.model_file import check_external_data
 
 Array = npt.NDArray[np.generic]
 
@@ -65,7 +66,7 @@ class Runner:
             page_dir: as in `session_options`.
 
         Raises:
-            InputError: if ONNX Runtime does not take the model.
+            InputError: if ONNX Runtime does not take the model, or it refers to files outside of its folder.
         """
         self._runtime: Any = import_onnxruntime()
         self._role = role
@@ -74,6 +75,8 @@ class Runner:
         options = session_options(threads=threads, page_dir=page_dir)
         options.log_severity_level = 4
         self._errors = runtime_errors()
+        if isinstance(model, str):
+            check_external_data(model)
         release_code_pages()  # of what ran before: loading has its own peak
         try:
             self._session = self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

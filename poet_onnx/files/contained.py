@@ -1,0 +1,84 @@
+"""Files of a model's own folder, and no others: regular ones, without a link on the way."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from poet_onnx.errors import InputError
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WAY_OUT = "copy the model and its data into a folder of their own, with what links point to (cp -L)"
+
+
+def location_below(location: str, subject: str) -> PurePosixPath:
+    """Return where a model says that a file is, as a path below the model's folder.
+
+    Args:
+        location: as the model says it.
+        subject: what to call the file in errors.
+
+    Raises:
+        InputError: if it is not below the folder.
+    """
+    path = PurePosixPath(location)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in location:
+        raise InputError(
+            f"{subject} is said to be in '{path}', but a model may only refer to files below its own folder: put the "
+            "data file there, and export the model again."
+        )
+    return path
+
+
+@contextmanager
+def open_below(folder: Path, location: PurePosixPath, subject: str) -> Iterator[int]:
+    """Open a regular file below a folder, without following a link on the way from there.
+
+    Args:
+        folder: where to start.
+        location: relative to the folder, without "..".
+        subject: what to call the file in errors.
+
+    Raises:
+        InputError: if there is no such file, or it may not be read.
+    """
+    path = folder / location
+    opened: list[int] = []
+    try:
+        try:
+            opened.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            for part in location.parts[:-1]:
+                _check_kind(os.stat(part, dir_fd=opened[-1], follow_symlinks=False), path, subject)
+                opened.append(os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=opened[-1]))
+            name = location.parts[-1]
+            _check_file(os.stat(name, dir_fd=opened[-1], follow_symlinks=False), path, subject)
+            # It may have become something else meanwhile: a pipe must not make this wait.
+            opened.append(os.open(name, _FLAGS | os.O_NONBLOCK, dir_fd=opened[-1]))
+            _check_file(os.fstat(opened[-1]), path, subject)
+        except OSError as problem:
+            raise InputError(
+                f"{subject} cannot be read: {path}: {problem.strerror or problem}; put the data file beside the model."
+            ) from problem
+        yield opened[-1]
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _check_kind(status: os.stat_result, path: Path, subject: str) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise InputError(f"{subject} cannot be read: {path} is a symbolic link or behind one; {_WAY_OUT}.")
+
+
+def _check_file(status: os.stat_result, path: Path, subject: str) -> None:
+    _check_kind(status, path, subject)
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{subject} cannot be read: {path} is no regular file; put the data file beside the model.")
+    if status.st_nlink > 1:
+        raise InputError(
+            f"{subject} cannot be read: {path} is a hard link, one of {status.st_nlink} names of a file that may "
+            "belong elsewhere; copy the data file (cp), and put the copy in its place."
+        )
