@@ -77,7 +77,7 @@ def gradients(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
     (result * torch.tensor(weights.astype(np.float64))).sum().backward()
     expected = {name: leaf.grad.numpy() for name, leaf in zip(arrays, leaves, strict=True) if leaf.grad is not None}
 
-    model = differentiate(ir.from_proto(_forward(case, arrays, weights)), "loss", list(arrays))
+    model = differentiate(ir.from_proto(forward(case, arrays, weights)), "loss", list(arrays))
     feeds: dict[str, Array] = {**arrays, "lazy_reset_grad": np.ones(1, np.bool_)}
     feeds |= {f"{name}_grad.accumulation.buffer": np.zeros_like(array) for name, array in arrays.items()}
     after = run_step(ir.to_proto(_bare(model)).SerializeToString(), feeds)
@@ -88,7 +88,7 @@ def _double(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
-def _forward(case: Case, arrays: Mapping[str, Array], weights: Array) -> onnx.ModelProto:
+def forward(case: Case, arrays: Mapping[str, Array], weights: Array) -> onnx.ModelProto:
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(case.dtype))
     nodes = [onnx.parser.parse_node(line) for line in case.nodes.strip().splitlines()]
     nodes.append(onnx.helper.make_node("Mul", ["y", "weights"], ["weighted"]))

@@ -50,6 +50,55 @@ def test_classes_are_weighed_as_torch_weighs_them(options: dict[str, Any], pixel
     np.testing.assert_allclose(gradients["w"], leaf.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("places", [(7,), (5,), (2, 3), (2, 1, 3)])
+@pytest.mark.parametrize("options", [{}, {"ignore_index": 2, "label_smoothing": 0.2, "class_weights": WEIGHTS}])
+def test_the_class_is_dimension_1_or_where_asked_the_last(
+    places: tuple[int, ...], last: bool, options: dict[str, Any]
+) -> None:
+    shape = (4, *places, 5) if last else (4, 5, *places)
+    text = f"g (float{list(shape)} x) => (float{list(shape)} y) {{ y = Mul(x, w) }}"
+    x, w = random(*shape), random(*shape)
+    labels = np.random.default_rng(0).integers(0, 5, (4, *places))
+    made = poet_onnx.train_graph(
+        parse(text, {"w": w}), loss="cross-entropy-last" if last else "cross-entropy", **options
+    )
+    assert list(made.training.graph.inputs[1].shape or ()) == [4, *places]
+    found, gradients = step(made, x=x, labels=labels)
+    leaf = torch.tensor(w, requires_grad=True)
+    scores = leaf * torch.tensor(x)
+    asked = {"weight" if key == "class_weights" else key: value for key, value in options.items()}
+    if "weight" in asked:
+        asked["weight"] = torch.tensor(WEIGHTS)
+    expected = functional.cross_entropy(scores.movedim(-1, 1) if last else scores, torch.tensor(labels), **asked)
+    expected.backward()
+    assert found == pytest.approx(expected.item(), rel=1e-5)
+    assert leaf.grad is not None
+    np.testing.assert_allclose(gradients["w"], leaf.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+HEADS = [
+    "y = MatMul(x, w)",
+    "h = MatMul(x, w)\n y = Add(h, b)",
+    "r = Reshape(x, rows)\n h = Gemm(r, w, b)\n y = Reshape(h, whole)",
+]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_head_of_a_language_model_is_warned_of(head: str) -> None:
+    text = f"g (float[2, 4, 3] x) => (float[2, 4, 5] y) {{ {head} }}"
+    arrays = {"w": random(3, 5), "b": random(5), "rows": np.array([-1, 3]), "whole": np.array([2, 4, 5])}
+    used = {name: array for name, array in arrays.items() if name in head.replace("MatMul", "")}
+    with pytest.warns(PoetWarning, match=r"dimension 1 of 'y' \[2, 4, 5\] as the 4 classes.*'cross-entropy-last'"):
+        poet_onnx.train_graph(parse(text, used))
+    poet_onnx.train_graph(parse(text, used), loss="cross-entropy-last")
+
+
+def test_a_convolution_over_places_is_not_warned_of() -> None:
+    text = "g (float[2, 3, 4] x) => (float[2, 5, 4] y) { y = Conv(x, w) }"
+    poet_onnx.train_graph(parse(text, {"w": random(5, 3, 1)}))
+
+
 def test_losses_of_several_outputs_are_added_up() -> None:
     made = poet_onnx.train_graph(
         parse(TWO, {"w": random(3, 5), "v": random(5)}), loss="cross-entropy:scores + 0.5*mse:depth", ignore_index=0

@@ -117,17 +117,6 @@ def test_losses_are_those_of_torch(loss: str, options: dict[str, Any], function:
     np.testing.assert_allclose(gradients["w"], leaf.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_scores_of_sequences_have_a_label_at_each_place() -> None:
-    made = poet_onnx.train_graph(
-        parse("g (float[2, 4, 3] x) => (float[2, 4, 5] y) { y = MatMul(x, w) }", {"w": random(3, 5)})
-    )
-    labels = np.arange(8).reshape(2, 4) % 5
-    x = random(2, 4, 3)
-    found, _ = step(made, x=x, labels=labels)
-    scores = torch.tensor(x) @ torch.tensor(made.values["w"])
-    assert found == pytest.approx(functional.cross_entropy(scores.flatten(0, 1), torch.tensor(labels.ravel())).item())
-
-
 def test_a_loss_that_the_model_computes_is_taken_as_it_is() -> None:
     text = "g (float[4, 3] x) => (float[4, 5] y, float own) { y = MatMul(x, w)\n own = ReduceMean <keepdims = 0> (y) }"
     made = poet_onnx.train_graph(parse(text, {"w": random(3, 5)}), loss="output:own")

@@ -139,7 +139,10 @@ def gradient_options(*, loss: str | None) -> Callable[[_Function], _Function]:
     Args:
         loss: the default; None for a command that takes training graphs, too.
     """
-    kinds = "cross-entropy, mse, l1 or bce-logits of the first output, or of OUTPUT; output:NAME, a loss in it; or A+B."
+    kinds = (
+        "cross-entropy (scores [N, C, ...]), cross-entropy-last ([N, ..., C]), mse, l1 or bce-logits of the first "
+        "output, or of OUTPUT; output:NAME, a loss in it; or A+B."
+    )
     added = (
         click.option(
             "--loss",

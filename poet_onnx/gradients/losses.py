@@ -15,12 +15,11 @@ from poet_onnx.gradients.class_weights import ClassWeights, read_weights
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.passes.pen import initializer
 
-SEQUENCE_RANK = 3
-"""Scores of this rank are of a sequence: batch, place, class. Of more, classes come second: batch, class, pixels."""
-
+SECOND, LAST = "cross-entropy", "cross-entropy-last"
+"""Cross-entropy of scores [N, C, ...], as ONNX and torch have it, and of [N, ..., C], as language models have them."""
 
 _TERM = re.compile(r"(?:(?P<factor>[^*+:]+)\*)?(?P<kind>[a-z0-9-]+)(?::(?P<output>.+))?")
-_BETWEEN_TERMS = re.compile(r"\+(?=(?:[^*+:]+\*)?(?:cross-entropy|mse|l1|bce-logits|output)(?:[:+]|$))")
+_BETWEEN_TERMS = re.compile(r"\+(?=(?:[^*+:]+\*)?(?:cross-entropy(?:-last)?|mse|l1|bce-logits|output)(?:[:+]|$))")
 """A plus sign that no name of an output has: a loss follows."""
 
 
@@ -29,7 +28,7 @@ class Term:
     """A loss of one output.
 
     Attributes:
-        kind: "cross-entropy", "mse", "l1", "bce-logits", or "output" for a number that the model computes itself.
+        kind: one of `LOSSES`; "output" is a number that the model computes itself.
         output: the model's output that it is of; None for the first one.
         factor: by which it is multiplied.
     """
@@ -65,7 +64,7 @@ class Loss:
 
     def __post_init__(self) -> None:
         of_labels = self.ignore_index is not None or self.label_smoothing or self.class_weights is not None
-        if of_labels and all(term.kind != "cross-entropy" for term in self.terms):
+        if of_labels and all(term.kind not in (SECOND, LAST) for term in self.terms):
             kinds = ", ".join(dict.fromkeys(term.kind for term in self.terms))
             raise InputError(
                 f"A loss '{kinds}' has no labels to ignore, to weigh or to smooth: only cross-entropy has."
@@ -108,14 +107,25 @@ def _term(text: str) -> Term:
     return Term(match["kind"], match["output"], factor)
 
 
-def add_loss(model: ir.Model, loss: Loss) -> str:
+def add_loss(model: ir.Model, loss: Loss, warn: Callable[[str], None] = lambda _: None) -> str:
     """Add a loss and its labels or targets to a model, and return the name of the loss.
 
-    The inputs are `labels` and `target`; of a sum they are named after their outputs, such as `depth_target`.
+    The inputs are `labels` and `target`; of a sum they are named after their outputs, such as `depth_target`. With y
+    the output, and torch.nn.functional as F, the losses are:
+
+        cross-entropy       F.cross_entropy(y, labels, weight=class_weights, ignore_index=ignore_index,
+                            label_smoothing=label_smoothing); y is [N, C, ...] and labels [N, ...]
+        cross-entropy-last  the same of y.reshape(-1, C) and labels.reshape(-1); y is [N, ..., C] and labels [N, ...]
+        mse, l1             F.mse_loss(y, target) and F.l1_loss(y, target), the mean of all elements
+        bce-logits          F.binary_cross_entropy_with_logits(y, target)
+        output              y
+
+    Without `ignore_index` every label counts, also torch's default of -100.
 
     Args:
         model: whose shapes are known; changed in place.
         loss: what to add.
+        warn: called with a sentence about what may not be meant so.
 
     Raises:
         InputError: there is no such output, or it is none that the loss can be of.
@@ -134,6 +144,12 @@ def add_loss(model: ir.Model, loss: Loss) -> str:
         if source.dtype not in REAL or source.shape is None:
             raise InputError(f"The output '{name}' holds no real numbers: a loss cannot be of it.")
         sources.append(source)
+        if term.kind == SECOND and _classes_come_last(source):
+            shape = _dims(source)
+            warn(
+                f"Cross-entropy takes dimension 1 of '{name}' {shape} as the {shape[1]} classes, as torch does, but a "
+                f"linear layer made the last one: if that holds the {shape[-1]} classes, give the loss '{LAST}'."
+            )
     pen = _Pen(graph, sources[0].dtype or ir.DataType.FLOAT, named=len(sources) > 1)
     values = [LOSSES[term.kind](pen, source, loss) for term, source in zip(loss.terms, sources, strict=True)]
     if len(values) == 1 and loss.terms[0].factor == 1.0:
@@ -199,17 +215,46 @@ def _dims(value: ir.Value) -> list[int]:
     return [int(size) for size in value.shape or () if isinstance(size, int)]
 
 
+def _classes_come_last(scores: ir.Value) -> bool:
+    """Return whether a matrix made the last dimension of scores that have more than two, as a language model's head."""
+    if len(_dims(scores)) < 3:
+        return False
+    node = scores.producer()
+    while node is not None and node.op_type in ("Add", "Identity", "Cast", "Reshape"):
+        source = max((value for value in node.inputs if value is not None), key=lambda value: len(_dims(value)))
+        if _dims(source)[-1:] != _dims(scores)[-1:]:
+            return False
+        node = source.producer()
+    if node is None or node.op_type not in ("MatMul", "Gemm"):
+        return False
+    matrix = node.inputs[1]
+    return matrix is not None and len(_dims(matrix)) == 2
+
+
 def _cross_entropy(pen: _Pen, scores: ir.Value, loss: Loss) -> ir.Value:
+    dims = _score_dims(scores)
+    labels = pen.input("labels", scores, ir.DataType.INT64, [dims[0], *dims[2:]])
+    return _of_second(pen, scores, labels, dims, loss)
+
+
+def _cross_entropy_last(pen: _Pen, scores: ir.Value, loss: Loss) -> ir.Value:
+    dims = _score_dims(scores)
+    labels = pen.input("labels", scores, ir.DataType.INT64, dims[:-1])
+    if len(dims) > 2:
+        scores = pen.op("Reshape", scores, pen.constant("rows", np.array([-1, dims[-1]], np.int64)))
+        labels = pen.op("Reshape", labels, pen.constant("all", np.array([-1], np.int64)))
+    return _of_second(pen, scores, labels, [-1, dims[-1]], loss)
+
+
+def _score_dims(scores: ir.Value) -> list[int]:
     dims = _dims(scores)
     if len(dims) < 2:
         raise InputError(f"The scores '{scores.name}' have shape {dims}: cross-entropy needs a row of them a sample.")
-    if len(dims) == SEQUENCE_RANK:
-        labels = pen.input("labels", scores, ir.DataType.INT64, dims[:-1])
-        scores = pen.op("Reshape", scores, pen.constant("rows", np.array([-1, dims[-1]], np.int64)))
-        labels = pen.op("Reshape", labels, pen.constant("all", np.array([-1], np.int64)))
-        dims = [-1, dims[-1]]
-    else:
-        labels = pen.input("labels", scores, ir.DataType.INT64, [dims[0], *dims[2:]])
+    return dims
+
+
+def _of_second(pen: _Pen, scores: ir.Value, labels: ir.Value, dims: Sequence[int], loss: Loss) -> ir.Value:
+    """Return the cross-entropy of scores whose dimension 1 is the class."""
     weights = None if loss.class_weights is None else _class_weights(pen, loss.class_weights, dims[1])
     ignored: dict[str, Any] = {} if loss.ignore_index is None else {"ignore_index": loss.ignore_index}
     name = "" if loss.label_smoothing else "loss"
@@ -217,10 +262,11 @@ def _cross_entropy(pen: _Pen, scores: ir.Value, loss: Loss) -> ir.Value:
     hard = pen.op("SoftmaxCrossEntropyLoss", *given, name=name, outputs=2, reduction="mean", **ignored)
     if not loss.label_smoothing:
         return hard
-    each = _spread(pen, scores, weights, dims)
+    each = _surprise(pen, scores, weights, dims)
     spread = _mean(pen, each, labels, weights, loss.ignore_index)
     sharp = pen.op("Mul", hard, pen.number(1.0 - loss.label_smoothing))
-    return pen.op("Add", sharp, pen.op("Mul", spread, pen.number(loss.label_smoothing)), name="loss")
+    smooth = pen.op("Mul", spread, pen.number(loss.label_smoothing / dims[1]))
+    return pen.op("Add", sharp, smooth, name="loss")
 
 
 def _class_weights(pen: _Pen, weights: Sequence[float], classes: int) -> ir.Value:
@@ -229,13 +275,13 @@ def _class_weights(pen: _Pen, weights: Sequence[float], classes: int) -> ir.Valu
     return pen.constant("class_weights", np.array(weights, pen.dtype.numpy()))
 
 
-def _spread(pen: _Pen, scores: ir.Value, weights: ir.Value | None, dims: Sequence[int]) -> ir.Value:
-    """Return each cross-entropy of scores with labels that are all classes alike, as torch weighs it."""
+def _surprise(pen: _Pen, scores: ir.Value, weights: ir.Value | None, dims: Sequence[int]) -> ir.Value:
+    """Return each sum of the cross-entropies with all classes, as torch weighs it."""
     surprise = pen.op("Neg", pen.op("LogSoftmax", scores, axis=1))
     if weights is not None:
         columns = pen.constant("columns", np.array([1, dims[1], *[1] * (len(dims) - 2)], np.int64))
         surprise = pen.op("Mul", surprise, pen.op("Reshape", weights, columns))
-    return pen.op("ReduceMean", surprise, axes=[1], keepdims=0)
+    return pen.op("ReduceSum", surprise, pen.constant("classes", np.array([1], np.int64)), keepdims=0)
 
 
 def _mean(pen: _Pen, each: ir.Value, labels: ir.Value, weights: ir.Value | None, ignore_index: int | None) -> ir.Value:
@@ -284,7 +330,8 @@ def _own(_: _Pen, output: ir.Value, __: Loss) -> ir.Value:
 
 
 LOSSES: Mapping[str, Callable[[_Pen, ir.Value, Loss], ir.Value]] = {
-    "cross-entropy": _cross_entropy,
+    SECOND: _cross_entropy,
+    LAST: _cross_entropy_last,
     "mse": _mean_square,
     "l1": _mean_distance,
     "bce-logits": _binary_cross_entropy,

@@ -132,9 +132,10 @@ def train_graph(
 
     Args:
         model: computes the outputs, with its weights; as a path, a protobuf message or an onnx_ir model.
-        loss: "cross-entropy" with an input `labels`, "mse", "l1" or "bce-logits" with an input `target`, each of the
-            first output or of the one named behind a colon ("mse:depth"); "output:NAME", a number that the model
-            computes; or a sum of such ("cross-entropy:scores+0.5*mse:depth").
+        loss: "cross-entropy" of scores [N, C, ...] and "cross-entropy-last" of scores [N, ..., C] with an input
+            `labels` [N, ...]; "mse", "l1" or "bce-logits" with an input `target`; each of the first output or of the
+            one named behind a colon ("mse:depth"); "output:NAME", a number that the model computes; or a sum of such
+            ("cross-entropy:scores+0.5*mse:depth").
         train: patterns of names of the parameters that are trained; default all that lead to the loss, and none where
             there are adapters.
         freeze: patterns of names of those that are not; such weights get no adapters, either.
@@ -167,7 +168,7 @@ def train_graph(
     )
     fix = [FixDims(dims)] if dims else []
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
-    name = add_loss(forward, wanted)
+    name = add_loss(forward, wanted, warn)
     Normalization(NameNodes(), WriteShapes())(forward)
     parameters = _leading(forward, name, chosen, adapters, warn if train is not None else None)
     values = {each: _values(forward, each) for each in parameters.trained}

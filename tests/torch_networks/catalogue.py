@@ -42,8 +42,8 @@ class Network:
             return found
         if labels.is_floating_point():
             return functional.mse_loss(found, labels)
-        if found.ndim == 3:
-            return functional.cross_entropy(found.flatten(0, 1), labels.flatten())
+        if self.loss.startswith("cross-entropy-last"):
+            return functional.cross_entropy(found.flatten(0, -2), labels.flatten())
         return functional.cross_entropy(found, labels)
 
 
@@ -69,7 +69,7 @@ SIX = {
     "U-Net (GroupNorm, SiLU)": Network(images.UNet, normal(2, 3, 16, 16), labels=classes(3, 2, 16, 16)),
     "MobileNetV3": Network(images.MobileNetV3, normal(4, 3, 32, 32), labels=FIVE),
     "decoder (RMSNorm, rotary, grouped heads, Einsum)": Network(
-        sequences.Decoder, tokens(30, 2, 8), labels=classes(30, 2, 8)
+        sequences.Decoder, tokens(30, 2, 8), loss="cross-entropy-last", labels=classes(30, 2, 8)
     ),
     "ConvNeXt": Network(images.ConvNeXt, normal(4, 3, 32, 32), labels=FIVE),
     "GRU": Network(sequences.Recurrent, normal(4, 3, 6), labels=FIVE),
@@ -86,7 +86,10 @@ OTHERS = {
         labels=classes(3, 2),
     ),
     "decoder with tied weights": Network(
-        partial(sequences.Decoder, tied=True), tokens(30, 2, 8), labels=classes(30, 2, 8)
+        partial(sequences.Decoder, tied=True),
+        tokens(30, 2, 8),
+        loss="cross-entropy-last",
+        labels=classes(30, 2, 8),
     ),
     "LSTM": Network(partial(sequences.Recurrent, "LSTM"), normal(4, 3, 6), labels=FIVE),
     "ViT (fused attention)": Network(others.VisionTransformer, normal(4, 3, 16, 16), labels=FIVE),
@@ -102,11 +105,16 @@ OTHERS = {
         labels=classes(5, 2),
     ),
     "nn.Transformer": Network(
-        others.Translator, lambda: [torch.randint(11, (2, 5)), torch.randint(7, (2, 4))], labels=classes(7, 2, 4)
+        others.Translator,
+        lambda: [torch.randint(11, (2, 5)), torch.randint(7, (2, 4))],
+        loss="cross-entropy-last",
+        labels=classes(7, 2, 4),
     ),
     "DenseNet": Network(others.DenseNet, normal(4, 3, 8, 8), labels=FIVE),
     "ShuffleNet": Network(others.ShuffleNet, normal(4, 3, 16, 16), labels=FIVE),
-    "LSTM tagger (Embedding)": Network(others.Tagger, tokens(20, 2, 4), labels=classes(4, 2, 4)),
+    "LSTM tagger (Embedding)": Network(
+        others.Tagger, tokens(20, 2, 4), loss="cross-entropy-last", labels=classes(4, 2, 4)
+    ),
     "super-resolution (PixelShuffle, bilinear)": Network(
         others.SuperResolution, normal(2, 1, 8, 8), loss="mse", labels=partial(torch.randn, 2, 1, 16, 16)
     ),
@@ -118,7 +126,9 @@ OTHERS = {
         lambda: [torch.randn(2, 3, 8, 8), torch.rand(2, 4, 4), torch.randint(3, (2, 4))],
         loss="output:loss",
     ),
-    "WaveNet (dilated Conv1d)": Network(others.WaveNet, tokens(6, 2, 12), labels=classes(6, 2, 12)),
+    "WaveNet (dilated Conv1d)": Network(
+        others.WaveNet, tokens(6, 2, 12), loss="cross-entropy-last", labels=classes(6, 2, 12)
+    ),
     "mixture (topk, scatter, gather, where)": Network(others.Mixture, normal(4, 6), labels=FIVE),
     "volumes (Conv3d, ConvTranspose3d)": Network(
         others.Volumes, normal(2, 1, 4, 4, 4), loss="mse", labels=partial(torch.randn, 2, 1, 4, 4, 4)
@@ -134,7 +144,7 @@ TRANSFORMERS = {
         encoder, padded_tokens, loss="cross-entropy:logits", labels=classes(3, 2)
     ),
     "transformers Qwen2ForCausalLM": Network(
-        decoder, padded_tokens, loss="cross-entropy:logits", labels=classes(VOCABULARY, 2, 8)
+        decoder, padded_tokens, loss="cross-entropy-last:logits", labels=classes(VOCABULARY, 2, 8)
     ),
     "transformers Qwen2ForCausalLM, tied, with its own loss": Network(
         partial(decoder, tie_word_embeddings=True), partial(padded_tokens, labelled=True), loss="output:loss"
