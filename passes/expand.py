@@ -18,6 +18,7 @@ from poet_onnx.graph.extract import check_structure
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.operators.reduction import broadcast_gradient_axes
 from poet_onnx.graph.shapes import TensorType, infer
+from poet_onnx.graph.shapes.declared import describe
 from poet_onnx.passes.pen import Replacement
 
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
@@ -94,6 +95,8 @@ def _body(node: ir.Node, types: Mapping[str, TensorType], version: int) -> ir.Fu
         written = schema.get_function_with_opset_version(max(versions))
         _write_defaults(node, schema)  # a body refers to attributes, and knows no defaults
     proto = onnx.FunctionProto.FromString(written)
+    if len(proto.input) < len(node.inputs):  # what onnx returns where it cannot write the body
+        raise InputError(f"The {describe(node)} has inputs or attributes that do not fit it: export the model again.")
     del proto.output[len(node.outputs) :]  # those that nobody wants may have no maker
     if not {name for each in proto.node for name in each.output}.issuperset(proto.output):
         return None

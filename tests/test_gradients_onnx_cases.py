@@ -29,6 +29,7 @@ REFUSALS = (
     r"imports no version of domain",
     r"which inference does not compute",
     r"is unknown in ONNX opset",
+    r"has shape .*, no numbers: choose",
     r"is declared as .*: export the model again",
 )
 """How the reasons begin for which a case may have no gradient."""

@@ -32,7 +32,7 @@ RUNTIMES_OWN = frozenset(("ConvGrad", "MaxPoolGrad", "AveragePoolGrad", "SinGrad
 
 
 def misfits(model: ir.Model) -> Iterator[str]:
-    """Yield the nodes that are not of the declared opset, by their attributes or their numbers of inputs and outputs."""
+    """Yield the nodes that are not of the declared opset, by attributes or numbers of inputs and outputs."""
     opset = model.opset_imports[""]
     for node in model.graph:
         if node.domain not in ONNX_DOMAINS or node.op_type in RUNTIMES_OWN:

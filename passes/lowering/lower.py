@@ -11,6 +11,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import check_structure
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
+from poet_onnx.graph.shapes.declared import fitting
 from poet_onnx.passes.lowering import (
     accumulation,
     activation,
@@ -113,7 +114,8 @@ class LowerTraining(InPlacePass):
                 rule = RULES.get(node.op_type)
                 if rule is None:
                     raise UnsupportedError("")
-                rule(site)
+                with fitting(node):
+                    rule(site)
             except UnsupportedError as reason:
                 what = f"{node.op_type} ({reason})" if str(reason) else node.op_type
                 refused.setdefault(what, []).append(node.name or "")

@@ -17,6 +17,7 @@ from poet_onnx.gradients.registry import gradient
 from poet_onnx.gradients.site import NoGradientError, Site
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.graph.shapes.declared import fitting
 from poet_onnx.passes.lowering.site import list_nodes
 from poet_onnx.passes.normalize import NameNodes, Normalization, WriteShapes
 from poet_onnx.passes.pen import initializer
@@ -198,7 +199,8 @@ class _Sweep:
         if found is None or found.rule is None:
             raise NoGradientError("it has none")
         site = Site(self.graph, node, self.inferred, gradients=self.gradients, wanted=self.paths.values)
-        found.rule(site)
+        with fitting(node):
+            found.rule(site)
         given = {value for value, _ in site.sent}
         forgotten = [value.name for value in sources(node) if value in self.paths.values and value not in given]
         if forgotten:

@@ -143,6 +143,10 @@ def add_loss(model: ir.Model, loss: Loss, warn: Callable[[str], None] = lambda _
         source = outputs[name]
         if source.dtype not in REAL or source.shape is None:
             raise InputError(f"The output '{name}' holds no real numbers: a loss cannot be of it.")
+        if 0 in source.shape:
+            raise InputError(
+                f"The output '{name}' has shape {_dims(source)}, no numbers: choose a batch and classes of at least 1."
+            )
         sources.append(source)
         if term.kind == SECOND and _classes_come_last(source):
             shape = _dims(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped, unused-ignore]
 from onnx import version_converter
+from onnx.shape_inference import InferenceError
 
 from poet_onnx.errors import InputError
 
@@ -29,7 +30,13 @@ def converted(model: ir.Model) -> ir.Model:
         proto = ir.to_proto(model)
         proto.ir_version = max(proto.ir_version, _INITIALIZERS_ALONE)
         return ir.from_proto(version_converter.convert_version(proto, OPSET))
-    except (version_converter.ConvertError, RuntimeError, ValueError, EncodeError) as error:  # also above 2 GiB
+    except (
+        version_converter.ConvertError,
+        InferenceError,
+        RuntimeError,
+        ValueError,
+        EncodeError,
+    ) as error:  # also above 2 GiB
         reason = str(error).strip().splitlines()[0].rpartition(" failed: ")[2].rstrip(".")
         raise InputError(
             f"The model is of ONNX opset {version}, and onnx cannot convert it to {OPSET} ({reason}):"

@@ -11,6 +11,7 @@ from poet_onnx.gradients.site import NoGradientError
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.graph.shapes.declared import fitting
 from poet_onnx.passes.pen import Replacement
 
 GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
@@ -50,7 +51,8 @@ def expand_recurrent(model: ir.Model, trained: Iterable[ir.Value]) -> None:
     if nodes:
         inferred = infer(model)
         for node in nodes:
-            _Layer(model.graph, node, inferred).expand()
+            with fitting(node):
+                _Layer(model.graph, node, inferred).expand()
 
 
 class _Layer(Replacement):

@@ -26,6 +26,7 @@ from poet_onnx.graph.extract.makers import MAKE_TRAINING, check_training, is_ste
 from poet_onnx.graph.extract.reads import reads_shape_alone
 from poet_onnx.graph.operators import OpSpec, spec_of
 from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.graph.shapes.declared import MOST_BYTES
 from poet_onnx.graph.shapes.inference import has_rule
 
 
@@ -87,6 +88,11 @@ class _Extraction:
             self._node(draft, phases[draft.name], changed, after[index]) for index, draft in enumerate(self.drafts)
         )
         tensors = self._tensors()
+        total = sum(tensor.size_bytes for tensor in tensors.values())
+        if total > MOST_BYTES:
+            raise InputError(
+                f"The model's tensors have {total:.3g} bytes, more than a process can address: choose a smaller batch."
+            )
         return TrainingGraph(
             name=self.graph.name or "",
             nodes=nodes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
@@ -42,6 +42,11 @@ def check_wellformed(model: ir.Model) -> None:
     for function in model.functions.values():
         _check_flow(function.graph, frozenset())
     _check_calls(model)
+    for node in model.graph.all_nodes():
+        _check_attributes(node, model.opset_imports)
+    for function in model.functions.values():
+        for node in function.all_nodes():
+            _check_attributes(node, function.opset_imports)
     replace_tensors(model, _checked)
 
 
@@ -197,6 +202,21 @@ def _check_there(values: Iterable[ir.Value | None], there: Set[ir.Value], reader
             raise InputError(
                 f"Tensor '{value.name}' is not there when {reader}: it is no input, no initializer, and no node before "
                 "makes it; export the model again."
+            )
+
+
+def _check_attributes(node: ir.Node, opsets: Mapping[str, int]) -> None:
+    """Check that the attributes of an operator of ONNX are of its types: onnx's own code may crash over others."""
+    version = opsets.get("", opsets.get("ai.onnx", 0))
+    if node.domain not in ONNX_DOMAINS or not onnx.defs.has(node.op_type, version):
+        return
+    known = onnx.defs.get_schema(node.op_type, version, "").attributes if node.attributes else {}
+    for name, attribute in node.attributes.items():
+        kind = ir.AttributeType[str(known[name].type).rpartition(".")[2]] if name in known else attribute.type
+        if attribute.type is not kind:
+            raise InputError(
+                f"Attribute '{name}' of {describe(node)} is of type {attribute.type.name}, not {kind.name}:"
+                " export the model again."
             )
 
 

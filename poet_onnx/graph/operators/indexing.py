@@ -20,6 +20,13 @@ def _gather(site: Site, inputs: list[Array]) -> list[Array]:
     return [np.take(inputs[0], inputs[1].astype(np.int64), axis=site.axis(0, inputs[0].ndim))]
 
 
+def _coordinates_fit(site: Site) -> None:
+    """GatherND(data, indices): onnx itself reads beyond its memory where batch_dims is none."""
+    batch, ranks = site.integer("batch_dims", 0), [len(site.type(index).shape) for index in (0, 1)]
+    if not 0 <= batch < min(ranks):
+        raise RuleError(f"its batch_dims is {batch} and must be at least 0 and below {min(ranks)}")
+
+
 def _gather_gradient_fits(site: Site) -> None:
     shape, indices = site.integers(0), site.type(1)
     axis = site.axis(0, len(shape))
@@ -47,7 +54,7 @@ def _gather_nd_gradient_fits(site: Site) -> None:
 SPECS = [
     OpSpec("Gather", value=_gather, work=movement, workspace=nothing),
     OpSpec("GatherElements", work=movement, workspace=nothing),
-    OpSpec("GatherND", MICROSOFT_DOMAIN, work=movement, workspace=nothing),
+    OpSpec("GatherND", MICROSOFT_DOMAIN, check=_coordinates_fit, work=movement, workspace=nothing),
     OpSpec("ScatterElements", inplace=((0, 0),), work=per_output(1), workspace=nothing),
     OpSpec("ScatterND", work=per_output(1), workspace=nothing),
     *family("Scatter TensorScatter OneHot NonZero", workspace=nothing),

@@ -67,6 +67,14 @@ def _slice_gradient_fits(site: Site) -> None:
     expect(site, 0, shape)
 
 
+def _permutes(site: Site) -> None:
+    """Transpose: an order of all dimensions."""
+    rank = len(site.type(0).shape)
+    order = site.attributes.get("perm")
+    if order is not None and sorted(order) != list(range(rank)):
+        raise RuleError(f"its perm {list(order)} is no order of the {rank} dimensions of its input")
+
+
 def axes_of(site: Site, inputs: list[Array], index: int = 1) -> list[int] | None:
     """Return the axes that an input or, in older versions, an attribute names; None where neither is there."""
     if index < len(inputs):
@@ -161,7 +169,7 @@ SPECS = [
     OpSpec("Unsqueeze", value=_unsqueeze, **_VIEW),
     OpSpec("Flatten", **_VIEW),
     OpSpec("Slice", value=_slice, **_MOVES),
-    OpSpec("Transpose", value=_transpose, **_MOVES),
+    OpSpec("Transpose", value=_transpose, check=_permutes, **_MOVES),
     OpSpec("Expand", value=_expand, **_MOVES),
     OpSpec("Concat", value=_concat, **_MOVES),
     *family("Split Tile DepthToSpace SpaceToDepth", **_MOVES),

@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators.site import TensorType
+
+ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What Python and numpy raise where a node's inputs or attributes are none that its operator can have."""
+
+MOST_BYTES = 2**47
+"""A process can address no more, on x86_64 and aarch64."""
+
+
+@contextmanager
+def fitting(node: ir.Node) -> Iterator[None]:
+    """Say of which node a rule could not make sense.
+
+    Raises:
+        InputError: the rule failed over inputs or attributes that the node's operator cannot have.
+    """
+    try:
+        yield
+    except ODD as problem:
+        reason = " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
+        raise InputError(f"The {describe(node)} has inputs or attributes that do not fit it: {reason}.") from problem
+
+
+def check_size(what: str, kind: TensorType) -> None:
+    """Check that a tensor's shape is one that a tensor can have in memory.
+
+    Args:
+        what: the tensor, as the beginning of a sentence.
+        kind: its type.
+
+    Raises:
+        InputError: a negative dimension, or more bytes than a process can address.
+    """
+    if min(kind.shape, default=0) < 0:
+        raise InputError(
+            f"{what} has shape {list(kind.shape)}: a dimension cannot be negative; export the model again."
+        )
+    if kind.size_bytes > MOST_BYTES:
+        raise InputError(
+            f"{what} has shape {list(kind.shape)} and would take {kind.size_bytes:.3g} bytes, more than a process can"
+            " address: choose smaller dimensions."
+        )
 
 
 def describe(node: ir.Node) -> str:

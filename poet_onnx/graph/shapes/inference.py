@@ -15,14 +15,19 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import ONNX_DOMAINS, POET_DOMAIN, OpSpec, spec_of
 from poet_onnx.graph.operators.site import LARGEST_VALUE, Array, RuleError, Site, TensorType
-from poet_onnx.graph.shapes.declared import check_kind, declared_type, describe, fixed_dims
+from poet_onnx.graph.shapes.declared import (
+    ODD,
+    check_kind,
+    check_size,
+    declared_type,
+    describe,
+    fitting,
+    fixed_dims,
+)
 from poet_onnx.graph.shapes.values import evaluate
 
 PLAIN = {getattr(ir.AttributeType, kind + more) for kind in ("INT", "FLOAT", "STRING") for more in ("", "S")}
 """Attributes that are the same where their values are."""
-
-ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What Python and numpy raise where a node's inputs or attributes are none that its operator can have."""
 
 
 @dataclass
@@ -86,7 +91,9 @@ class _Inference:
 
     def run(self) -> Inferred:
         for value in self.graph.inputs:
-            self.found.types[value.name or ""] = self._input(value)
+            kind = self._input(value)
+            check_size(f"The graph input '{value.name}'", kind)
+            self.found.types[value.name or ""] = kind
         for name, value in self.graph.initializers.items():
             self._initializer(name, value)
         for node in self.graph:
@@ -143,6 +150,7 @@ class _Inference:
                     f"The size of tensor '{value.name}', made by {describe(node)}, is not known before the step runs:"
                     " export the model with static shapes."
                 )
+            check_size(f"Tensor '{value.name}', made by {describe(node)},", kind)
             self._check_declared(value, kind, f", made by {describe(node)},")
             if kind.dtype == ir.DataType.STRING:
                 raise InputError(
@@ -212,21 +220,20 @@ class _Inference:
         schema = self._schema(node) if rule is None else None
         try:
             types: Sequence[TensorType | None]
-            if spec.check is not None and schema is None:
-                spec.check(site)
-            if rule is not None:
-                types = rule(site)
-            elif schema is not None:
-                types = self._like_others(node, site, schema)
-            else:
-                types = site.declared
+            with fitting(node):
+                if spec.check is not None:
+                    spec.check(site)
+                if rule is not None:
+                    types = rule(site)
+                elif schema is not None:
+                    types = self._like_others(node, site, schema)
+                else:
+                    types = site.declared
         except RuleError as problem:
             name = next((value.name for value in node.outputs if value.name), "")
             raise InputError(
                 f"The size of tensor '{name}', made by {describe(node)}, is not known: {problem}."
             ) from None
-        except ODD as problem:
-            raise InputError(f"The {describe(node)} has inputs or attributes that do not fit it: {problem}.") from None
         if len(types) < len(node.outputs) and any(value.name for value in node.outputs[len(types) :]):
             raise InputError(f"The {describe(node)} has more than the {len(types)} outputs of its operator.")
         return list(types) + [None] * (len(node.outputs) - len(types))
