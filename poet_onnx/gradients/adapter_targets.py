@@ -11,13 +11,13 @@ Rules:
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from poet_onnx.gradients.module_names import module_of
 from poet_onnx.gradients.parameters import ANONYMOUS
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.graph.operators import ONNX_DOMAINS
@@ -25,9 +25,6 @@ from poet_onnx.training.adapters import CONVOLUTION, EMBEDDING, LINEAR, WEIGHT
 
 PLACES = {("MatMul", 1): LINEAR, ("Gemm", 1): LINEAR, ("Gather", 0): EMBEDDING, ("Conv", 1): CONVOLUTION}
 """What reads a weight, by operator and input."""
-
-SCOPES_KEY = "pkg.torch.onnx.name_scopes"
-"""Of a node's metadata: the modules that it is in, from the outermost on, and its own name."""
 
 _NUMBERS = REAL | {
     *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4),
@@ -104,7 +101,7 @@ def find_weights(graph: ir.Graph) -> list[Weight]:
 def _told(weight: Weight) -> list[str]:
     """Return the modules that the readers tell: of a weight without a name, or with several kinds of them (T2)."""
     told = weight.is_tied or weight.name.startswith(ANONYMOUS)
-    return list(dict.fromkeys(_module_of(reader.node) for reader in weight.readers)) if told else []
+    return list(dict.fromkeys(module_of(reader.node) for reader in weight.readers)) if told else []
 
 
 def _named(weight: Weight, modules: Sequence[str]) -> Weight:
@@ -166,27 +163,3 @@ def _turns_a_matrix(node: ir.Node) -> bool:
     if perm is not None:
         return list(perm) == [1, 0]
     return source is not None and source.shape is not None and len(source.shape) == 2
-
-
-def _module_of(node: ir.Node) -> str:
-    """Return the name of the torch module that a node is in, as torch's exporters say it; empty if they do not."""
-    scopes = node.metadata_props.get(SCOPES_KEY)
-    if scopes is not None:
-        try:
-            names = ast.literal_eval(scopes)
-        except (ValueError, SyntaxError):
-            return ""
-        return str(names[-2]) if isinstance(names, list) and len(names) > 1 else ""
-    name = node.name or ""
-    return _joined(name.split("/")[1:-1]) if name.startswith("/") else ""
-
-
-def _joined(scopes: Iterable[str]) -> str:
-    """Return the name of a module: a child of a Sequential repeats its parent's name, as in /layer1/layer1.0/conv1."""
-    parts: list[str] = []
-    for scope in scopes:
-        if parts and scope.startswith(f"{parts[-1]}."):
-            parts[-1] = scope
-        else:
-            parts.append(scope)
-    return ".".join(parts)

@@ -10,21 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
+from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, WEIGHTS, verdict
+from poet_onnx.gradients.module_names import module_of
 from poet_onnx.gradients.paths import REAL
+from poet_onnx.gradients.torch_words import TorchWords, is_folded, read_words
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.pen import initializer
-
-WEIGHTS = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), (1, 2)),
-    **dict.fromkeys(
-        ("BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization"), (1, 2)
-    ),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2, 3)),
-    **dict.fromkeys(("RMSNormalization", "PRelu"), (1,)),
-    "MatMul": (0, 1),
-    "Gather": (0,),
-}
-"""Inputs at which a constant is a weight."""
 
 STATISTICS = {"BatchNormalization": (3, 4)}
 """Inputs that the forward pass moves, and no gradient."""
@@ -32,8 +23,24 @@ STATISTICS = {"BatchNormalization": (3, 4)}
 ANONYMOUS = ("onnx::", "val_")
 """How torch's exporters name what they compute beforehand, such as a weight that they transposed."""
 
-LARGEST_WEIGHT = 1e3
-"""A number beyond it is that of a mask."""
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A tensor of which it cannot be told whether it is to be trained.
+
+    Attributes:
+        name: of the tensor, or of a parameter that is gone.
+        shape: of the tensor.
+        readers: the nodes that read it, as a text.
+        reason: why nothing is done about it without a word.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    readers: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -44,11 +51,13 @@ class Parameters:
         trained: names of what is trained, in the model's order.
         frozen: names of what stays as it is.
         tied: transposed copies that read their original from now on, by name.
+        doubts: what the user is to decide; the tensors among it are frozen.
     """
 
     trained: tuple[str, ...]
     frozen: tuple[str, ...]
     tied: tuple[tuple[str, str], ...] = ()
+    doubts: tuple[Doubt, ...] = ()
 
 
 def show_weights(graph: ir.Graph, own: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
@@ -70,7 +79,8 @@ def find_parameters(
 ) -> Parameters:
     """Choose what is trained; weights that are Constant nodes become initializers, transposed copies go.
 
-    Without patterns, all real initializers are parameters that are no mask and no number of the exporter's own.
+    Without patterns, what trains is what torch's dynamo exporter calls a parameter, and what it moved to another
+    layout; in other models what stands in a weight's place or has a weight's name. What cannot be told is a doubt.
 
     Args:
         model: without functions; changed in place.
@@ -82,28 +92,108 @@ def find_parameters(
         InputError: a pattern has no match.
     """
     graph = model.graph
-    _part_merged(graph, warn)
+    words = read_words(model)
+    if words is not None:
+        _warn_of_parted(words.part(), warn)
+    else:
+        _part_merged(graph, warn)
+        _warn_of_merged(graph, warn)
     tied = show_weights(graph)
-    _warn_of_merged(graph, warn)
     statistics = {value for node in graph for value in _inputs(node, STATISTICS)}
-    real = [
-        value
+    real = {
+        value.name: value
         for value in graph.initializers.values()
         if value.dtype in REAL and value.uses() and value not in statistics and value.name
-    ]
-    names = [value.name or "" for value in real]
-    given = {"train": () if train is None else train, "freeze": freeze}
+    }
+    lost = {each.name: each for each in (words.lost if words is not None else ())}
+    _check_patterns({"train": train or (), "freeze": freeze}, list(real), list(lost))
+    if train is None:
+        of_torch = (model.producer_name or "").startswith("pytorch")
+        verdicts = {name: _judge(value, words, of_torch=of_torch) for name, value in real.items()}
+        trained = [name for name, found in verdicts.items() if found == PARAMETER and not matches(name, freeze)]
+        doubts = [
+            Doubt(name, _shape(value), _shown_readers(value), verdicts[name])
+            for name, value in real.items()
+            if verdicts[name] not in (PARAMETER, CONSTANT) and not matches(name, freeze)
+        ]
+        doubts += [Doubt(each.name, (), "", each.reason) for each in lost.values() if not matches(each.name, freeze)]
+    else:
+        trained = [name for name in real if matches(name, train) and not matches(name, freeze)]
+        doubts = []
+    for name in trained:
+        _check_finite(real[name])
+    return Parameters(tuple(trained), tuple(name for name in real if name not in set(trained)), tied, tuple(doubts))
+
+
+def _check_patterns(given: Mapping[str, Sequence[str]], names: Sequence[str], lost: Sequence[str]) -> None:
     for what, patterns in given.items():
         for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
+            if not any(fnmatchcase(name, pattern) for name in (*names, *(lost if what == "freeze" else ()))):
                 shown = ", ".join(names[:6]) or "none"
                 raise InputError(f"No parameter is named '{pattern}', which {what} names; the model has {shown}.")
-    trained = [
-        name
-        for name, value in zip(names, real, strict=True)
-        if (_may_be_trained(value) if train is None else matches(name, train)) and not matches(name, freeze)
+
+
+def _judge(value: ir.Value, words: TorchWords | None, *, of_torch: bool) -> str:
+    """Return a verdict, or as a part of a sentence why there is none."""
+    if words is not None:
+        reason = words.why_not(value)
+        if reason or words.is_constant(value):
+            return reason or CONSTANT
+        if words.is_parameter(value):
+            return PARAMETER
+    found = verdict(value, of_torch=of_torch)
+    return "may be a parameter or a constant" if found == DOUBTFUL else found
+
+
+def _shape(value: ir.Value) -> tuple[int, ...]:
+    return () if value.const_value is None else tuple(value.const_value.shape.numpy())
+
+
+def _shown_readers(value: ir.Value) -> str:
+    readers = sorted({f"{node.op_type} '{node.name}'" for node, _ in value.uses()})
+    return readers[0] + (f" and {len(readers) - 1} more" if len(readers) > 1 else "")
+
+
+def refuse_doubts(doubts: Sequence[Doubt], trained: Sequence[str]) -> None:
+    """Refuse to guess what is trained, with a table of what is in doubt.
+
+    Raises:
+        InputError: always.
+    """
+    lines = [
+        f"  {each.name}  {'x'.join(map(str, each.shape)) or '-'}  {each.reason}"
+        + (f"; read by {each.readers}" if each.readers else "")
+        for each in doubts[:_SHOWN]
     ]
-    return Parameters(tuple(trained), tuple(name for name in names if name not in set(trained)), tied)
+    more = [f"  and {len(doubts) - _SHOWN} more"] if len(doubts) > _SHOWN else []
+    certain = ", ".join(trained[:_SHOWN]) + (f" and {len(trained) - _SHOWN} more" if len(trained) > _SHOWN else "")
+    raise InputError(
+        "\n".join(
+            [
+                "The model does not tell what is to be trained: name it with --train and --freeze (in Python train= and"
+                " freeze=), or export it with optimize=False (dynamo), do_constant_folding=False (legacy), or by"
+                " poet_onnx.torch.export. In doubt are:",
+                *lines,
+                *more,
+                f"Trained without doubt: {certain or 'none'}.",
+            ]
+        )
+    )
+
+
+def _check_finite(value: ir.Value) -> None:
+    array = np.asarray(value.const_value.numpy()) if value.const_value is not None else np.zeros(())
+    wrong = int(array.size - np.isfinite(array.astype(np.float32)).sum())
+    if wrong:
+        raise InputError(
+            f"Parameter '{value.name}' holds {wrong} numbers of {array.size} that are NaN or infinite: give a model"
+            " whose numbers are finite, or freeze the parameter."
+        )
+
+
+def _warn_of_parted(count: int, warn: Callable[[str], None]) -> None:
+    if count:
+        warn(f"The exporter merged {count} tensors with others of equal numbers: each is one by itself again.")
 
 
 def _part_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
@@ -135,7 +225,9 @@ def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
     """Warn of a vector that several normalizations read: exporters merge those that are equal before training."""
     for value in graph.initializers.values():
         readers = {node.name: node for node, _ in value.uses() if node.op_type.endswith("Normalization")}
-        if len(readers) > 1 and value.dtype in REAL:
+        modules = {module_of(node) for node in readers.values()}
+        is_shared = len(modules) == 1 and modules != {""}
+        if len(readers) > 1 and value.dtype in REAL and not is_shared:
             warn(
                 f"'{value.name}' belongs to {len(readers)} normalizations, such as '{min(readers, key=str)}', and is"
                 " trained as one: if it should not be, export the model without optimization (optimize=False)."
@@ -151,16 +243,6 @@ def as_patterns(given: str | Sequence[str]) -> Sequence[str]:
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a name fits one of some patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _may_be_trained(value: ir.Value) -> bool:
-    """Return whether a real initializer is taken for a parameter where nobody says."""
-    tensor = value.const_value
-    if tensor is None or (tensor.size <= 1 and (value.name or "").startswith(ANONYMOUS)):
-        return False
-    array = np.asarray(tensor.numpy())
-    low, high = array.min(initial=0), array.max(initial=0)
-    return bool(-low < LARGEST_WEIGHT and high < LARGEST_WEIGHT)  # false for what is no number
 
 
 def _inputs(node: ir.Node, places: Mapping[str, tuple[int, ...]]) -> list[ir.Value]:
@@ -191,13 +273,13 @@ def _tie_transposed(graph: ir.Graph, own: Collection[str]) -> Iterable[tuple[str
     originals: dict[tuple[int, ...], list[ir.Value]] = {}
     for value in graph.initializers.values():
         tensor = value.const_value
-        named = not (value.name or "").startswith(ANONYMOUS)
+        named = not (value.name or "").startswith(ANONYMOUS) and not is_folded(value)
         if tensor is not None and len(tensor.shape) == 2 and tensor.dtype in REAL and named:
             originals.setdefault(tuple(tensor.shape.numpy()), []).append(value)
     for value in list(graph.initializers.values()):
         tensor = value.const_value
         name = value.name or ""
-        copied = name.startswith(ANONYMOUS) and name not in own
+        copied = (name.startswith(ANONYMOUS) or is_folded(value)) and name not in own
         if tensor is None or len(tensor.shape) != 2 or not copied or tensor.dtype not in REAL:
             continue
         array = np.asarray(tensor.numpy())

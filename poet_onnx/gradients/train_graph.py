@@ -24,7 +24,7 @@ from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.differentiate import differentiate, take_parameters
 from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
-from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed
+from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.graph.extract import check_derivative, is_step
 from poet_onnx.graph.extract.contents import constant_array
@@ -195,7 +195,7 @@ def _chosen(
         chosen = find_parameters(model, train or (), freeze, warn)
         adapters = add_adapters(model, asked, trained=chosen.trained, freeze=freeze)
         chosen = replace(chosen, trained=(*chosen.trained, *adapters.parameters))
-    if not chosen.trained:
+    if not chosen.trained and not chosen.doubts:
         raise InputError(
             "Nothing is left to train: all parameters are frozen, or the model brings none along, as an eval_model.onnx"
             " that takes them as inputs; then give the model that was exported."
@@ -243,16 +243,25 @@ def _leading(
         chosen: what is to be trained.
         adapters: that are among it, all of which must lead to the loss.
         warn: called with a sentence about what was chosen by name, and stays.
+
+    Raises:
+        InputError: if nothing leads to the loss, or what does may be a parameter or not.
     """
     graph = model.graph
     target = next((value for node in graph for value in node.outputs if value.name == loss), None)
     candidates = [graph.initializers[name] for name in chosen.trained if name in graph.initializers]
     if target is None:
         raise InputError(f"The model computes no tensor '{loss}': name one of its outputs as the loss.")
-    found = find_paths(graph, target, candidates, infer(model).types).values
+    types = infer(model).types
+    in_doubt = [graph.initializers[each.name] for each in chosen.doubts if each.name in graph.initializers]
+    leading = {value.name for value in find_paths(graph, target, in_doubt, types).values} if in_doubt else set()
+    doubts = [each for each in chosen.doubts if each.name in leading or each.name not in graph.initializers]
+    if doubts:
+        refuse_doubts(doubts, chosen.trained)
+    found = find_paths(graph, target, candidates, types).values
     trained = tuple(value.name or "" for value in candidates if value in found)
     astray = tuple(name for name in chosen.trained if name not in trained)
-    shown = ", ".join(map(repr, astray[:6]))
+    shown = ", ".join(map(repr, astray[:6])) or "a parameter"
     if not trained:
         raise InputError(f"No gradient of '{loss}' leads to {shown}: train others.")
     if adapters is not None and not set(astray).isdisjoint(adapters.parameters):

@@ -1,0 +1,121 @@
+"""Whether an initializer is a parameter, by its name, its place and its numbers, where no exporter says so.
+
+For a parameter speaks: a weight's place in the graph, or a weight's name. Against it speaks: a name that an exporter
+gives what it computed, or the numbers of a mask. A tensor of which neither speaks is doubtful: so is a named one of
+torch's legacy exporter, which writes buffers as it writes parameters, and a constant number in the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.graph.operators import ONNX_DOMAINS
+
+PARAMETER, CONSTANT, DOUBTFUL = "parameter", "constant", "doubtful"
+"""The verdicts."""
+
+WEIGHTS = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), (1, 2)),
+    **dict.fromkeys(
+        ("BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization"), (1, 2)
+    ),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2, 3)),
+    **dict.fromkeys(("RMSNormalization", "PRelu"), (1,)),
+    "MatMul": (0, 1),
+    "Gather": (0,),
+}
+"""Inputs at which a constant is a weight."""
+
+LARGEST_WEIGHT = 1e3
+"""A number beyond it is that of a mask."""
+
+_COMPUTED = re.compile(r"onnx::|val_\d|/|\d+$|Constant|const_fold_opt__|lifted_tensor|.*_output_\d+$")
+"""How names begin that exporters give to what they compute: torch's of a transposed weight, for example."""
+
+_NAMED = re.compile(r"(?:.*[._/])?(?:weight|bias|kernel|gamma|beta|embeddings?|cls_token)(?:[._:/].*)?$", re.IGNORECASE)
+"""Names that frameworks give to weights."""
+
+_MOVES = ("Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Cast", "Slice", "Split", "Concat")
+"""Through which a weight is still a weight."""
+
+_WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+def verdict(value: ir.Value, *, of_torch: bool) -> str:
+    """Return what a real initializer seems to be, one of the verdicts.
+
+    Args:
+        value: that has uses.
+        of_torch: whether torch's legacy exporter wrote the model.
+    """
+    name, tensor = value.name or "", value.const_value
+    if tensor is None:
+        return CONSTANT
+    array = np.asarray(tensor.numpy())
+    computed = _COMPUTED.match(name) is not None
+    if computed and array.size <= 1:
+        return CONSTANT
+    is_mask = bool((~np.isnan(array) & (np.abs(array) >= LARGEST_WEIGHT)).any())
+    places = [node.op_type for node, index in _readers(value) if _is_weight(node, index, array)]
+    if _NAMED.match(name) or (places and not (is_mask and {*places} <= {"Add", "Mul"})):
+        return PARAMETER
+    is_filled = array.size == 0 or bool((array == array.flat[0]).all())
+    if is_mask or (computed and is_filled):
+        return CONSTANT
+    return DOUBTFUL if computed or of_torch or is_filled or not _is_plain(value) else PARAMETER
+
+
+def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
+    """Yield what reads a tensor, also where it is turned, cut or joined on the way."""
+    pending, seen = [value], {value}
+    while pending:
+        for node, index in sorted(pending.pop().uses(), key=lambda use: (use.node.name or "", use.idx)):
+            yield node, index
+            if node.domain in ONNX_DOMAINS and node.op_type in _MOVES:
+                fresh = [output for output in node.outputs if output not in seen]
+                seen.update(fresh)
+                pending += fresh if index == 0 or node.op_type == "Concat" else []
+
+
+def _is_weight(node: ir.Node, index: int, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
+    """Return whether a node reads a weight at an input."""
+    if node.domain not in ONNX_DOMAINS:
+        return False
+    if index in WEIGHTS.get(node.op_type, ()):
+        return array.ndim > 1 or node.op_type not in ("MatMul", "Gather")
+    is_channel = sum(size > 1 for size in array.shape) <= 1 <= array.ndim
+    if node.op_type in ("Add", "Mul") and is_channel:
+        other = node.inputs[1 - index]
+        return other is not None and _is_of_weights(other)
+    return False
+
+
+def _is_of_weights(value: ir.Value | None) -> bool:
+    """Return whether a tensor is what a layer with weights makes, before its bias or scale."""
+    while value is not None and (node := value.producer()) is not None and node.domain in ONNX_DOMAINS:
+        if node.op_type == "MatMul":
+            return any(each is not None and _is_stored(each) for each in node.inputs)
+        if node.op_type in _WITH_WEIGHTS or node.op_type.endswith("Normalization"):
+            return True
+        scales = node.op_type in ("Mul", "Add") and any(each is not None and _is_stored(each) for each in node.inputs)
+        if not scales and node.op_type not in _MOVES:
+            return False
+        value = next((each for each in node.inputs if each is not None and not _is_stored(each)), None)
+    return False
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """Return whether a tensor is an initializer, or one that is turned."""
+    while (node := value.producer()) is not None and node.op_type in _MOVES and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return value.is_initializer() or (node is not None and node.op_type == "Constant")
+
+
+def _is_plain(value: ir.Value) -> bool:
+    """Return whether no reader speaks against a parameter: an exponent and a state at the start are rarely trained."""
+    against = {"Pow": (1,), "LSTM": (5, 6), "GRU": (5,), "RNN": (5,), "Clip": (1, 2), "Pad": (2,), "Where": (0,)}
+    return not all(index in against.get(node.op_type, ()) for node, index in value.uses())

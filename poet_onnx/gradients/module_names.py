@@ -1,0 +1,35 @@
+"""The torch modules that nodes are in, as torch's exporters say it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+SCOPES_KEY = "pkg.torch.onnx.name_scopes"
+"""Of a node's metadata: the modules that it is in, from the outermost on, and its own name."""
+
+
+def module_of(node: ir.Node) -> str:
+    """Return the name of the torch module that a node is in; empty if no exporter says it."""
+    scopes = node.metadata_props.get(SCOPES_KEY)
+    if scopes is not None:
+        try:
+            names = ast.literal_eval(scopes)
+        except (ValueError, SyntaxError):
+            return ""
+        return str(names[-2]) if isinstance(names, list) and len(names) > 1 else ""
+    name = node.name or ""
+    return _joined(name.split("/")[1:-1]) if name.startswith("/") else ""
+
+
+def _joined(scopes: Iterable[str]) -> str:
+    """Return the name of a module: a child of a Sequential repeats its parent's name, as in /layer1/layer1.0/conv1."""
+    parts: list[str] = []
+    for scope in scopes:
+        if parts and scope.startswith(f"{parts[-1]}."):
+            parts[-1] = scope
+        else:
+            parts.append(scope)
+    return ".".join(parts)

@@ -1,0 +1,270 @@
+"""What torch's dynamo exporter says of the tensors that it writes: parameter, buffer, constant, or folded from such.
+
+Words:
+    W1. The graph's metadata has the signature of the traced program: a placeholder for each parameter, buffer and
+        constant, with its name in the module.
+    W2. A tensor's metadata has its placeholder, or the names of all that the optimizer folded into it.
+    W3. A node's metadata has the call of torch that it belongs to, with the placeholders that the call reads.
+
+The exporter's optimizer merges initializers of equal numbers, whatever they are: a bias of zeros with running means of
+zeros. By W3 they are parted again. What it folds batch normalizations into keeps its name, and loses W2.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import onnx_ir as ir
+
+from poet_onnx.gradients.evidence import WEIGHTS
+from poet_onnx.gradients.paths import REAL
+
+_SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+_PLACEHOLDER = "pkg.torch.onnx.original_node_name"
+_FOLDED = "pkg.onnxscript.optimizer.folded_from"
+_CALL = "pkg.torch.onnx.fx_node"
+
+_ENTRY = re.compile(r"^\s*(\w+): (?:InputKind\.)?([A-Z_]+) target='([^']*)'", re.MULTILINE)
+_TARGET = re.compile(r"call_function\[target=(?:torch\.ops\.)?(?:\w+\.)*?(\w+)(?:\.\w+)?\]")
+_ARGUMENT = re.compile(r"%(\w+)")
+_COMPUTED = re.compile(r"val_\d+")
+_NUMBERED = re.compile(r"_\d+$")
+
+_RECURRENT = ("LSTM", "GRU", "RNN")
+_PARAMETER = "PARAMETER"
+_NORMALIZES = "batch_norm"
+
+_MOVES = frozenset(
+    [
+        *("permute", "transpose", "t", "numpy_t", "mT", "mH", "T", "view", "reshape", "_unsafe_view", "view_copy"),
+        *("unsqueeze", "squeeze", "flatten", "unflatten", "alias", "contiguous", "clone", "lift_fresh_copy"),
+        *("movedim", "swapaxes"),
+    ]
+)
+"""Calls of torch that give each number of a tensor another place, and keep them all."""
+
+_LAYS_OUT = frozenset(
+    [
+        *("linear", "addmm", "matmul", "mm", "bmm", "lstm", "gru", "rnn_tanh", "rnn_relu", "group_norm"),
+        *("native_group_norm", "layer_norm", "native_layer_norm", "prelu", "conv1d", "conv2d", "conv3d"),
+        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution"),
+    ]
+)
+"""Calls that the exporter writes as nodes that read a parameter in another layout."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What is not in the model as torch would train it.
+
+    Attributes:
+        name: of the parameter.
+        reason: what became of it, as a part of a sentence.
+        value: the initializer that it concerns; None if there is none.
+    """
+
+    name: str
+    reason: str
+    value: ir.Value | None = None
+
+
+@dataclass
+class TorchWords:
+    """The words of one model.
+
+    Attributes:
+        graph: of the model.
+        targets: names in the module, by placeholder.
+        kinds: of the placeholders.
+        lost: what `part` found that it could not restore.
+    """
+
+    graph: ir.Graph
+    targets: Mapping[str, str]
+    kinds: Mapping[str, str]
+    lost: list[Lost] = field(default_factory=list)
+
+    @cached_property
+    def _placeholders(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for placeholder, target in self.targets.items():
+            found.setdefault(target, []).append(placeholder)
+        return found
+
+    @cached_property
+    def _are_kept(self) -> bool:
+        """Whether tensors still have metadata of their own: other tools drop them."""
+        return any(_KIND in value.metadata_props for value in self.graph.initializers.values())
+
+    def owners(self, value: ir.Value) -> frozenset[str]:
+        """Return the placeholders of what a tensor is, or was folded from."""
+        own = value.metadata_props.get(_PLACEHOLDER)
+        if own is not None and own in self.targets:
+            return frozenset((own,))
+        names = [value.name or "", *_folded(value)]
+        return frozenset(each for name in names for each in self._placeholders.get(name, ()))
+
+    def is_constant(self, value: ir.Value) -> bool:
+        """Return whether the exporter says that a tensor is no parameter, and was folded from none."""
+        owners = self.owners(value)
+        if owners:
+            return not any(self.kinds[each] == _PARAMETER for each in owners)
+        return self._are_kept
+
+    def is_parameter(self, value: ir.Value) -> bool:
+        """Return whether a tensor is a parameter, or one that only stands in another layout."""
+        return self.why_not(value) == "" and any(self.kinds[each] == _PARAMETER for each in self.owners(value))
+
+    def why_not(self, value: ir.Value) -> str:
+        """Return why training a tensor is not what torch does; empty if it is, or the tensor is no parameter's."""
+        owners = [each for each in self.owners(value) if self.kinds[each] == _PARAMETER]
+        if not owners:
+            return ""
+        names = ", ".join(sorted(repr(self.targets[each]) for each in owners))
+        if not _folded(value):
+            return "" if not self._is_changed(value) else "a batch normalization was folded into its numbers"
+        if not self._is_moved(value, owners):
+            return f"computed of {names} by the exporter"
+        if any(self._held[each] > 1 for each in owners):
+            return f"one of several copies of {names}"
+        return ""
+
+    @cached_property
+    def _held(self) -> Counter[str]:
+        """How many tensors come of each placeholder."""
+        return Counter(each for value in self._read() for each in self.owners(value))
+
+    def _is_changed(self, value: ir.Value) -> bool:
+        if self._are_kept and _KIND not in value.metadata_props:
+            return True
+        readers = [node for node, _ in value.uses()]
+        return any(not _is_normalization(node) and _NORMALIZES in _called(node) for node in readers)
+
+    def _is_moved(self, value: ir.Value, owners: Iterable[str]) -> bool:
+        """Return whether each number of some parameters is in a folded tensor once, as it was."""
+        if all(node.op_type in _RECURRENT and index in WEIGHTS[node.op_type] for node, index in value.uses()):
+            return True  # ONNX has the gates in another order
+        names = {self.targets[each] for each in owners}
+        steps = [*(name for name in _folded(value) if name not in names), value.name or ""]
+        if not all(_COMPUTED.fullmatch(name) or _NUMBERED.sub("", name) in _MOVES for name in steps[:-1]):
+            return False
+        if not _COMPUTED.fullmatch(steps[-1]):
+            return _NUMBERED.sub("", steps[-1]) in _MOVES
+        return all(_called(node) in _LAYS_OUT for node, _ in value.uses())
+
+    def _read(self) -> Iterator[ir.Value]:
+        return (value for value in self.graph.initializers.values() if value.dtype in REAL and value.uses())
+
+    def part(self) -> int:
+        """Part what the optimizer merged because its numbers were equal; return how many tensors come back.
+
+        What cannot be restored is in `lost` afterwards.
+        """
+        parted = 0
+        for node in list(self.graph):
+            mentioned = self._mentioned(node)
+            slots = [
+                (index, value)
+                for index, value in enumerate(node.inputs)
+                if value is not None and value.is_initializer() and value.dtype in REAL
+            ]
+            if slots and mentioned and not any(self._is_changed(value) for _, value in slots if self.owners(value)):
+                parted += self._part_inputs(node, slots, mentioned)
+        self.__dict__.pop("_held", None)
+        for node in self.graph:
+            absent = [each for each in self._mentioned(node) if not self._held[each] and self._trains(each)]
+            self.lost += [
+                Lost(self.targets[each], f"gone: the exporter folded or dropped it at '{node.name}'") for each in absent
+            ]
+        self.lost = list({each.name: each for each in self.lost}.values())
+        return parted
+
+    def _trains(self, placeholder: str) -> bool:
+        return self.kinds[placeholder] == _PARAMETER
+
+    def _mentioned(self, node: ir.Node) -> list[str]:
+        arguments = node.metadata_props.get(_CALL, "").partition("](args")[2]
+        return [each for each in dict.fromkeys(_ARGUMENT.findall(arguments)) if each in self.targets]
+
+    def _part_inputs(self, node: ir.Node, slots: list[tuple[int, ir.Value]], mentioned: list[str]) -> int:
+        held = self._held
+        absent = [each for each in mentioned if not held[each]]
+        if len(slots) == len(mentioned):  # the node reads them in the order of the call
+            pairs = list(zip(slots, mentioned, strict=True))
+            if all(each in self.owners(value) or each in absent for (_, value), each in pairs):
+                return sum(self._give_own(node, *slot, each) for slot, each in pairs if each in absent)
+        strange = [(index, value) for index, value in slots if self._is_strange(value, mentioned)]
+        if len(strange) == len(absent) == 1:
+            return self._give_own(node, *strange[0], absent[0])
+        for index, value in strange:
+            if not absent:  # a constant of the call, such as the ones of an instance normalization
+                self._give_own(node, index, value, None)
+        return 0
+
+    def _is_strange(self, value: ir.Value, mentioned: list[str]) -> bool:
+        """Return whether a tensor belongs to another call than that of a node, which mentions others."""
+        owners = self.owners(value)
+        if not owners or not owners.isdisjoint(mentioned):
+            return False
+        return any(not owners.isdisjoint(self._mentioned(node)) for node, _ in value.uses())
+
+    def _give_own(self, node: ir.Node, index: int, value: ir.Value, placeholder: str | None) -> int:
+        """Let a node read a tensor of its own again, which is a placeholder's or a constant."""
+        name = f"{value.name}/constant/{node.name}" if placeholder is None else self.targets[placeholder]
+        if placeholder is not None and _folded(value):
+            name = f"{name}/moved"
+        known = self.graph.initializers.get(name)
+        if known is None:
+            taken = {output.name for each in self.graph for output in each.outputs}
+            own = ir.Value(
+                name=f"{name}/parted" if name in taken else name,
+                type=value.type,
+                shape=value.shape,
+                const_value=value.const_value,
+            )
+            if placeholder is not None:
+                own.metadata_props.update({_PLACEHOLDER: placeholder, _KIND: self.kinds[placeholder]})
+            self.graph.register_initializer(own)
+            known = own
+        node.replace_input_with(index, known)
+        return int(placeholder is not None)
+
+
+def read_words(model: ir.Model) -> TorchWords | None:
+    """Return what torch's dynamo exporter says of a model's tensors; None for a model of another origin."""
+    entries = _ENTRY.findall(model.graph.metadata_props.get(_SIGNATURE, ""))
+    if not entries:
+        return None
+    return TorchWords(
+        model.graph, {each: target for each, _, target in entries}, {each: kind for each, kind, _ in entries}
+    )
+
+
+def is_folded(value: ir.Value) -> bool:
+    """Return whether torch's optimizer computed a tensor."""
+    return bool(_folded(value))
+
+
+def _folded(value: ir.Value) -> list[str]:
+    """Return the names of what a tensor was folded from; empty if it was not."""
+    try:
+        found = ast.literal_eval(value.metadata_props.get(_FOLDED, "[]"))
+    except (ValueError, SyntaxError):
+        return []
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def _called(node: ir.Node) -> str:
+    """Return the function of torch that a node belongs to."""
+    found = _TARGET.search(node.metadata_props.get(_CALL, ""))
+    return found[1] if found else ""
+
+
+def _is_normalization(node: ir.Node) -> bool:
+    return node.op_type.endswith("Normalization")

@@ -1,0 +1,169 @@
+"""What torch's exporters write: what torch trains is trained, with torch's gradients, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from lowering_runs import AFTER, run_step
+from torch import Tensor, nn
+
+import poet_onnx
+from poet_onnx.errors import InputError
+
+
+class Recurrent(nn.Module):
+    """An LSTM that starts from zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(6, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class GraphNet(nn.Module):
+    """Messages along edges of a graph that is a buffer, with zeros and ones of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("edges", torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores of each node."""
+        hidden = torch.relu(self.first(x))
+        source, target = self.edges[0], self.edges[1]
+        sums = torch.zeros(4, 8).index_add(0, target, hidden[source])
+        degree = torch.zeros(4).index_add(0, target, torch.ones(5))
+        return self.second(sums / degree.clamp(min=1)[:, None])
+
+
+class Rotary(nn.Module):
+    """Queries turned by tables of sines and cosines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+        angles = torch.arange(4)[:, None] * 10.0 ** -torch.arange(3)[None]
+        self.register_buffer("sine", angles.sin())
+        self.register_buffer("cosine", angles.cos())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        query = self.query(x)
+        left, right = query[:, :3], query[:, 3:]
+        turned = torch.cat([left * self.cosine - right * self.sine, right * self.cosine + left * self.sine], -1)
+        return self.head(turned)
+
+
+class Siren(nn.Module):
+    """A network of sines with a factor of 30."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.head(torch.sin(30.0 * self.first(x)))
+
+
+class Power(nn.Module):
+    """An exponent that nobody trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.head(torch.pow(torch.sigmoid(self.first(x)) + 0.5, 1.7))
+
+
+class Biased(nn.Module):
+    """Scores with a bias that is gathered from a table, as in T5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.query, self.head = nn.Embedding(5, 2), nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        places = torch.arange(4)
+        buckets = (places[None, :] - places[:, None]).clamp(-2, 2) + 2
+        bias = self.table(buckets).permute(2, 0, 1)
+        hidden = self.query(x).view(4, 2, 4).transpose(0, 1)
+        mixed = torch.softmax(hidden @ hidden.transpose(1, 2) + bias, -1) @ hidden
+        return self.head(mixed.transpose(0, 1).reshape(4, 8))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "LSTM": (Recurrent, (4, 5, 6)),
+    "graph": (GraphNet, (4, 6)),
+    "rotary": (Rotary, (4, 6)),
+    "SIREN": (Siren, (4, 6)),
+    "power": (Power, (4, 6)),
+    "gathered bias": (Biased, (4, 6)),
+}
+
+
+def exported(module: nn.Module, x: Tensor, *, optimize: bool) -> ir.Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module, (x,), dynamo=True, optimize=optimize, verbose=False)
+    assert program is not None
+    return program.model
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_what_torch_trains_is_trained_or_the_model_is_refused(name: str, optimize: bool) -> None:
+    build, shape = CASES[name]
+    torch.manual_seed(0)
+    module, x = build(), torch.randn(*shape)
+    labels = torch.randint(3, (4,))
+    model = exported(module, x, optimize=optimize)
+    try:
+        made = poet_onnx.train_graph(model, loss="cross-entropy")
+    except InputError as refusal:
+        assert name == "gathered bias", refusal
+        assert optimize
+        assert "table.weight" in str(refusal)
+        assert "--freeze" in str(refusal)
+        return
+    expected = {key: value.detach().numpy() for key, value in module.named_parameters()}
+    assert sum(array.size for array in made.values.values()) == sum(array.size for array in expected.values())
+    numbers = np.sort(np.concatenate([array.ravel() for array in made.values.values()]))
+    np.testing.assert_array_equal(numbers, np.sort(np.concatenate([array.ravel() for array in expected.values()])))
+    nn.functional.cross_entropy(module(x), labels).backward()
+    found = gradients(made, {"x": x.numpy(), "labels": labels.numpy()})
+    for key, parameter in module.named_parameters():
+        if key in found and found[key].shape == tuple(parameter.shape):
+            assert parameter.grad is not None
+            np.testing.assert_allclose(found[key], parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+def gradients(made: poet_onnx.TrainGraph, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the gradient of each parameter of a training graph."""
+    feeds = {**batch, **made.values, "lazy_reset_grad": np.ones(1, np.bool_)}
+    feeds |= {f"{name}_grad.accumulation.buffer": np.zeros_like(array) for name, array in made.values.items()}
+    after = run_step(ir.to_proto(made.training).SerializeToString(), feeds)
+    return {name: after[f"{AFTER}{name}_grad.accumulation.buffer"] for name in made.values}
+
+
+def test_a_weight_with_a_number_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
+    module = copy.deepcopy(Siren())
+    with torch.no_grad():
+        module.first.weight[0, 0] = torch.nan
+    with pytest.raises(InputError, match=r"'first\.weight' holds 1 numbers of 48 that are NaN"):
+        poet_onnx.train_graph(exported(module, torch.randn(4, 6), optimize=False))
