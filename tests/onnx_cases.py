@@ -64,7 +64,7 @@ def trainable(model: onnx.ModelProto, inputs: list[Any]) -> bool:
 def verdict(model: onnx.ModelProto) -> tuple[str, str]:
     """Return right, wrong or undecided, and unchecked or refused with the reason."""
     try:
-        training = poet_onnx.train_graph(model, loss="mse").training
+        training = poet_onnx.train_graph(model, train="*", loss="mse").training
     except InputError as refusal:
         return "refused", str(refusal)
     try:

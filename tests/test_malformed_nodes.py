@@ -42,13 +42,13 @@ def model(node: onnx.NodeProto, x: tuple[int, ...] = X, opset: int = 17) -> onnx
     initializers = [
         *(helper.make_tensor(name, 1, shape, [0.5] * math.prod(shape)) for name, shape in SHAPES.items()),
         helper.make_tensor("one", 1, [6], [1.0] * 6),
-        helper.make_tensor("scale", 1, [1], [2.0]),
+        helper.make_tensor("weight", 1, [1], [2.0]),
         helper.make_tensor("i", 7, [1, 2], [0, 1]),
         helper.make_tensor("rows", 7, [2], [-1, 6]),
         helper.make_tensor("steps", 7, [3], [-1, 2, 6]),
     ]
     nodes = [
-        helper.make_node("Mul", ["x", "scale"], ["h"], "before"),
+        helper.make_node("Mul", ["x", "weight"], ["h"], "before"),
         helper.make_node("Reshape", ["h", "rows"], ["r"], "rows_"),
         helper.make_node("Reshape", ["h", "steps"], ["s"], "steps_"),
         node,
