@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from poet_onnx.rewriting.rewrite import RewriteResult, pipeline, rewrite
     from poet_onnx.runtime import count_allocations, session_options, training_module
     from poet_onnx.training.adapters import Lora
-    from poet_onnx.training.optimizers import SGD, Adam, AdamW
+    from poet_onnx.training.optimizers import SGD, Adam, AdamW, AdamWOrt
     from poet_onnx.training.session import TrainingSession
     from poet_onnx.verification import GradientReport, VerificationReport, verify, verify_gradients
 
@@ -33,6 +33,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "AdamWOrt",
     "CheckFailedError",
     "Comparison",
     "GradientReport",
@@ -68,7 +69,7 @@ _HOMES = {
     "rewriting.rewrite": ("RewriteResult", "pipeline", "rewrite"),
     "runtime": ("count_allocations", "session_options", "training_module"),
     "training.adapters": ("Lora",),
-    "training.optimizers": ("SGD", "Adam", "AdamW"),
+    "training.optimizers": ("SGD", "Adam", "AdamW", "AdamWOrt"),
     "training.session": ("TrainingSession",),
     "verification": ("GradientReport", "VerificationReport", "verify", "verify_gradients"),
 }

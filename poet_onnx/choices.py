@@ -22,7 +22,7 @@ AUTO, ALL, NONE = "auto", "all", "none"
 """Batch normalizations that are frozen: those of which the model tells, each, or no one."""
 
 NO_OPTIMIZER = "none"
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", NO_OPTIMIZER)
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adamw-ort", NO_OPTIMIZER)
 """What updates the parameters within the step."""
 
 LEAST_STEPS = 2

@@ -10,7 +10,10 @@ import onnx
 import pytest
 from cli_runs import Cli, assert_one_sentence
 
+from poet_onnx import Adam, AdamW, AdamWOrt, TrainingSession
+from poet_onnx.training.checkpoint import open_checkpoint
 from poet_onnx.training.description import TRAINING_KEY, Description
+from poet_onnx.training.optimizers import settings
 
 QUICK = ("--device", "a72", "--activation-budget", "80%", "--gap", "0.9")
 
@@ -30,11 +33,26 @@ def test_the_optimizer_is_in_the_model_and_in_the_report(cli: Cli, model: Path) 
         resident[kind] = report["resident_bytes"]
         assert (TRAINING_KEY in metadata(out)) is (kind != "none")
     parameters_bytes = resident["none"] - resident["sgd"] + 3 * 4 - 1  # rates came, and the flag went
-    assert resident["adam"] - resident["sgd"] == 2 * parameters_bytes + (9 - 3) * 4
+    assert resident["adam"] - resident["sgd"] == 2 * parameters_bytes + (10 - 3) * 4
     result = cli("verify", model, model.with_name("adam.onnx"), "--feeds", "2")
     assert result.code == 0, result
     result = cli("verify", model, model.with_name("adam.onnx"), "--optimized")
     assert_one_sentence(result, 2, "optimizer in its step")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("adamw", AdamW()), ("adamw-ort", AdamWOrt())], ids=["torch's", "ONNX Runtime's"]
+)
+def test_each_adamw_is_named_from_the_command_line_to_the_checkpoint(
+    cli: Cli, model_path: Callable[..., Path], tmp_path: Path, kind: str, expected: Adam
+) -> None:
+    model, out, saved = model_path("mlp-mse"), tmp_path / "out.onnx", tmp_path / "saved.safetensors"
+    result = cli("rewrite", model, out, "--device", "a72", "--activation-budget", "100%", "--optimizer", kind)
+    assert f"optimizer: {kind}, in the step" in result.out
+    assert Description.from_json(metadata(out)[TRAINING_KEY]).updates.optimizer == kind
+    session = TrainingSession(out, model.with_name("checkpoint"))
+    session.save_checkpoint(saved)
+    assert open_checkpoint(saved).progress()["optimizer"] == settings(expected)
 
 
 @pytest.mark.parametrize(("target", "expected"), [("training", "none"), ("stock", "adamw")])
@@ -55,7 +73,7 @@ def test_accumulation_and_clipping_are_told_to_the_session(cli: Cli, model: Path
 def test_a_plan_is_for_one_optimizer(cli: Cli, model: Path, tmp_path: Path) -> None:
     plan, out = tmp_path / "plan.json", tmp_path / "out.onnx"
     assert cli("rewrite", model, *QUICK, "--optimizer", "adam", "--plan-out", plan).code == 0
-    for other in ("sgd", "adamw", "none"):
+    for other in ("sgd", "adamw", "adamw-ort", "none"):
         result = cli("rewrite", model, out, "--device", "a72", "--plan", plan, "--optimizer", other)
         assert_one_sentence(result, 2, "'adam'", f"'{other}'", "--optimizer")
         result = cli("rewrite", model, out, *QUICK, "--known-plan", plan, "--optimizer", other)

@@ -159,7 +159,7 @@ CHANGING = {  # operators that change some of their inputs: types and sizes of a
     "AccumulateRows": (("f4", "i1", "f4", "b1"), (0,)),
     "UpdateSgd": (("f3", "f3", "f3"), (2,)),
     "UpdateMomentum": (("f5", "f5", "f5", "f5"), (2, 3)),
-    "UpdateAdam": (("f9", "f9", "f9", "f9", "f9"), (2, 3, 4)),
+    "UpdateAdam": (("f10", "f10", "f10", "f10", "f10"), (2, 3, 4)),
     "BatchNormalize": (("x2", "f2", "f2", "f2", "f2", "f2"), (3, 4)),
 }
 KINDS = {"f": FLOAT, "x": FLOAT, "i": TensorProto.INT64, "b": TensorProto.BOOL}
@@ -177,7 +177,7 @@ SHARING = [
 def test_inputs_that_are_changed_share_no_memory(tmp_path: Path, op_type: str, changed: int, other: int) -> None:
     kinds, _ = CHANGING[op_type]
     names = [f"x{index}" for index in range(len(kinds))]
-    shapes = [(1, int(kind[1])) if kind[0] == "x" else (int(kind[1]),) for kind in kinds]
+    shapes = [(1, int(kind[1:])) if kind[0] == "x" else (int(kind[1:]),) for kind in kinds]
     if op_type == "AccumulateRows":
         shapes[0] = shapes[2] = (1, 4)
     attributes = {"offset": 0} if op_type.startswith("Update") or op_type == "Accumulate" else {}

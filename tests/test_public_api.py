@@ -14,7 +14,7 @@ import poet_onnx
 def test_the_public_names_are_these() -> None:
     assert sorted(poet_onnx.__all__, key=lambda name: (not name.isupper(), name)) == poet_onnx.__all__
     wanted = {"rewrite", "pipeline", "verify", "library_path", "session_options", "RewriteResult", "VerificationReport"}
-    wanted |= {"TrainingSession", "SGD", "Adam", "AdamW"}
+    wanted |= {"TrainingSession", "SGD", "Adam", "AdamW", "AdamWOrt"}
     assert wanted <= set(poet_onnx.__all__)
     for name in poet_onnx.__all__:
         assert inspect.getdoc(getattr(poet_onnx, name)), f"{name} has no documentation"

@@ -78,13 +78,14 @@ def test_whatever_stands_there_is_read_or_refused(place: str, value: Any) -> Non
         ("", "is no JSON"),
         ("[" * 100_000, "is no JSON"),
         ('{"format": 0}', "is of another version"),
+        (example().to_json().replace('"format":3', '"format":2'), "is of another version"),
         (example().to_json().replace('"loss":"loss",', ""), "lacks parts"),
         (example().to_json().replace("adamw", "lion"), "There is no optimizer 'lion'"),
         (example().to_json().replace('"accumulation_steps":1', '"accumulation_steps":0'), "0 batches make no update"),
         (example().to_json().replace("[4]", "[5]"), "has 16 bytes of 'mean', whose shape [5] takes 20"),
         (example().to_json().replace("[4]", "[100000000000000000]"), "whose shape"),
     ],
-    ids=["empty", "deep", "version", "part", "optimizer", "batches", "shape", "size"],
+    ids=["empty", "deep", "version", "when adamw was ONNX Runtime's", "part", "optimizer", "batches", "shape", "size"],
 )
 def test_what_is_damaged_is_refused(text: str, message: str) -> None:
     with pytest.raises(InputError) as refused:

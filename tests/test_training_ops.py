@@ -71,16 +71,16 @@ def test_momentum_is_its_formula_to_the_bit(size: int, nesterov: float) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("l2", [0.0, 0.01])
-def test_adam_is_its_formula_to_the_bit(size: int, l2: float) -> None:
+@pytest.mark.parametrize(("keep", "decay", "l2"), [(1, 0, 0), (1, 0, 0.01), (0.99, 0, 0), (1, 1e-4, 0)])
+def test_adam_is_its_formula_to_the_bit(size: int, keep: float, decay: float, l2: float) -> None:
     gradient, w, m, v = samples(size, 4)
     v = np.abs(v)
-    r = rates(0.25, 0.001, 0.9, 1 - 0.9, 0.999, 1 - 0.999, 1e-6, 1e-4, l2)
-    scale, rate, beta1, rest1, beta2, rest2, epsilon, decay, _ = r
-    g = scale * gradient + r[8] * w
+    r = rates(0.25, 0.001, 0.9, 1 - 0.9, 0.999, 1 - 0.999, 1e-6, keep, decay, l2)
+    scale, rate, beta1, rest1, beta2, rest2, epsilon, keep, decay, l2 = r
+    g = scale * gradient + l2 * w
     new_m = beta1 * m + rest1 * g
     new_v = beta2 * v + (rest2 * g) * g
-    moved = w - (rate * new_m) / (np.sqrt(new_v) + epsilon)
+    moved = keep * w - (rate * new_m) / (np.sqrt(new_v) + epsilon)
     new_w = moved - decay * moved
     run("UpdateAdam", {"g": gradient, "r": r, "w": w, "m": m, "v": v}, offset=0)
     assert m.tobytes() == new_m.tobytes()
@@ -92,7 +92,7 @@ def test_adam_is_its_formula_to_the_bit(size: int, l2: float) -> None:
 def test_updates_in_parts_give_the_bits_of_one(bounds: Sequence[int]) -> None:
     gradient, w, m, v = samples(12, 4)
     v = np.abs(v)
-    r = rates(1.0, 0.001, 0.9, 0.1, 0.999, 0.001, 1e-6, 0.0, 0.0)
+    r = rates(1.0, 0.001, 0.9, 0.1, 0.999, 0.001, 1e-6, 1.0, 0.0, 0.0)
     whole = [w.copy(), m.copy(), v.copy()]
     run("UpdateAdam", dict(zip("grwmv", (gradient, r, *whole), strict=True)), offset=0)
     for first, last in itertools.pairwise(bounds):
@@ -131,9 +131,9 @@ def test_squares_are_summed_in_one_order(size: int) -> None:
         ("UpdateSgd", (4, 4, 4), {"offset": 0}, "rates have 4 elements, but must have 3"),
         ("UpdateMomentum", (4, 5, 4, 3), {"offset": 0}, "4 elements at offset 0 does not fit into input 3 of 3"),
         ("UpdateSgd", (4, 3, 4), {"offset": 1}, "4 elements at offset 1 does not fit into input 2 of 4"),
-        ("UpdateAdam", (4, 9, 4, 4, 3), {"offset": 0}, "does not fit into input 4 of 3"),
-        ("UpdateAdam", (4, 9, 4, 4, 4), {"offset": -1}, "'offset' is -1, but must be 0 or more"),
-        ("UpdateAdam", (4, 9, 4, 4, 4), {}, "'offset' is missing"),
+        ("UpdateAdam", (4, 10, 4, 4, 3), {"offset": 0}, "does not fit into input 4 of 3"),
+        ("UpdateAdam", (4, 10, 4, 4, 4), {"offset": -1}, "'offset' is -1, but must be 0 or more"),
+        ("UpdateAdam", (4, 10, 4, 4, 4), {}, "'offset' is missing"),
     ],
 )
 def test_what_does_not_fit_is_refused(

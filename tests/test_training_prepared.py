@@ -15,7 +15,7 @@ from deep import sampled
 from training_batches import digest, session_of, train
 
 import poet_onnx
-from poet_onnx import SGD, Adam, AdamW, TrainingSession
+from poet_onnx import SGD, Adam, AdamW, AdamWOrt, TrainingSession
 from poet_onnx.errors import InputError
 from poet_onnx.runtime import training_module
 from poet_onnx.training.optimizers import Optimizer
@@ -94,6 +94,7 @@ def test_the_optimizer_and_the_statistics_are_the_model_s_own(
     [
         ({}, {"optimizer": SGD(0.1)}, r"rewritten for the optimizer 'adamw', not for SGD\(.*--optimizer sgd"),
         ({}, {"optimizer": Adam(0.1)}, r"rewritten for the optimizer 'adamw', not for Adam\(.*--optimizer adam\."),
+        ({}, {"optimizer": AdamWOrt(0.1)}, r"optimizer 'adamw', not for AdamWOrt\(.*--optimizer adamw-ort\."),
         ({}, {"accumulation_steps": 2}, "gradients of 1 batches an update, not for 2: .* --accumulation-steps 2"),
         ({}, {"clip_norm": 1.0}, "cannot be clipped: rewrite the original with --clip-norm"),
         ({}, {"keep_gradients": True}, "none are there to be kept: rewrite the original with --optimizer none"),

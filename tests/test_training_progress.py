@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poet_onnx import SGD, AdamW
+from poet_onnx import SGD, AdamW, AdamWOrt
 from poet_onnx.errors import InputError
 from poet_onnx.training.progress import Progress
 
@@ -47,6 +47,7 @@ DAMAGE = [
     {"format": True},
     {"format": 2.0},
     {"format": 1},
+    {"format": 2},
     {"clip_norm": True},
     {"clip_norm": math.nan},
     {"clip_norm": math.inf},
@@ -106,6 +107,7 @@ def test_only_a_session_with_the_same_settings_goes_on() -> None:
     PROGRESS.check_fits(dataclasses.replace(PROGRESS, updates=9, batches=0, runs=1), "file")
     for changed, message in (
         ({"optimizer": SGD()}, r"file was made with SGD\(.*has AdamW\("),
+        ({"optimizer": AdamWOrt()}, r"file was made with AdamWOrt\(.*has AdamW\("),
         ({"accumulation_steps": 2}, "accumulation_steps=2 and clip_norm=1.5, but this session has 4 and 1.5"),
         ({"clip_norm": None}, "clip_norm=None"),
         ({"seeds": {"a": 7}}, "other random numbers"),

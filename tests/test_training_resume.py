@@ -16,7 +16,7 @@ import pytest
 from training_batches import batch, digest, session_of, train
 
 import poet_onnx
-from poet_onnx import Adam, AdamW, TrainingSession
+from poet_onnx import Adam, AdamWOrt, TrainingSession
 from poet_onnx.errors import CheckFailedError, InputError
 
 HERE = Path(__file__).parent
@@ -113,6 +113,22 @@ def test_a_killed_run_resumes_to_the_same_bits(model_path: Callable[..., Path], 
     assert list(tmp_path.iterdir()) == [saved]
 
 
+def test_a_checkpoint_of_other_formulas_gives_its_parameters_alone(
+    model_path: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In format 2, AdamW was what AdamWOrt is, and Adam had another epsilon."""
+    path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
+    first = session_of(path)
+    train(first, 2)
+    with monkeypatch.context() as before:
+        before.setattr("poet_onnx.training.progress._FORMAT", 2)
+        first.save_checkpoint(saved)
+    with pytest.raises(InputError, match=r"in format 2, but this version reads 3: give it .* as its parameters"):
+        session_of(path).load_checkpoint(saved)
+    values = TrainingSession(path, saved).parameters
+    assert all(array.tobytes() == values[name].tobytes() for name, array in first.parameters.items())
+
+
 def test_a_damaged_checkpoint_changes_nothing(model_path: Callable[..., Path], tmp_path: Path) -> None:
     path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
     session = session_of(path)
@@ -141,8 +157,8 @@ def test_checkpoints_of_something_else_are_refused(model_path: Callable[..., Pat
     before = digest(session)
     for options, message in (
         ({}, r"accumulation_steps=2 and clip_norm=None, but this session has 1 and None"),
-        ({"accumulation_steps": 2, "optimizer": AdamW(0.5)}, r"learning_rate=0\.001.*learning_rate=0\.5"),
-        ({"accumulation_steps": 2, "optimizer": Adam(epsilon=1e-6)}, r"made with AdamW\(.*has Adam\("),
+        ({"accumulation_steps": 2, "optimizer": AdamWOrt(0.5)}, r"learning_rate=0\.001.*learning_rate=0\.5"),
+        ({"accumulation_steps": 2, "optimizer": Adam(epsilon=1e-6)}, r"made with AdamWOrt\(.*has Adam\("),
     ):
         with pytest.raises(InputError, match=message):
             session_of(path, **options).load_checkpoint(saved)

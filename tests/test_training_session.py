@@ -13,7 +13,7 @@ from deep import sampled
 from training_batches import batch, digest, session_of, train
 
 import poet_onnx
-from poet_onnx import SGD, Adam, AdamW, TrainingSession
+from poet_onnx import SGD, Adam, AdamW, AdamWOrt, TrainingSession
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.runtime import count_allocations, training_module
 from poet_onnx.training.optimizers import KINDS
@@ -81,7 +81,7 @@ def test_losses_and_parameters_are_those_of_the_training_api(model_path: Callabl
     from onnxruntime.training import api
 
     path = model_path("mobilenet")
-    session = session_of(path, optimizer=AdamW(1e-3), keep_gradients=True)
+    session = session_of(path, optimizer=AdamWOrt(1e-3), keep_gradients=True)
     state = api.CheckpointState.load_checkpoint(str(path.with_name("checkpoint")))
     module = training_module(path, state)
     optimizer = api.Optimizer(str(path.with_name("optimizer_model.onnx")), module)

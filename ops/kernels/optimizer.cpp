@@ -16,11 +16,12 @@
 //   UpdateMomentum:   rates = (scale, rate, l2, momentum, nesterov)
 //       g = scale * gradient + l2 * w;  b = momentum * b + g;  w = w - rate * (nesterov != 0 ? g + momentum * b : b)
 //       (torch.optim.SGD without dampening; b starts as zero)
-//   UpdateAdam:  rates = (scale, rate, beta1, 1 - beta1, beta2, 1 - beta2, epsilon, decay, l2)
+//   UpdateAdam:  rates = (scale, rate, beta1, 1 - beta1, beta2, 1 - beta2, epsilon, keep, decay, l2)
 //       g = scale * gradient + l2 * w;  m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + ((1 - beta2) * g) * g
-//       w = w - (rate * m) / (sqrt(v) + epsilon);  w = w - decay * w
-//       (AdamWComputeMode1 in orttraining/orttraining/training_ops/cpu/optimizer/adamw/adamw.cc of
-//       github.com/microsoft/onnxruntime, v1.19.2, whose square root is an approximation on x86)
+//       w = keep * w - (rate * m) / (sqrt(v) + epsilon);  w = w - decay * w
+//       (with decay = 0: torch.optim.Adam and AdamW, which decay before they move. With keep = 1: AdamWComputeMode1 in
+//       orttraining/orttraining/training_ops/cpu/optimizer/adamw/adamw.cc of github.com/microsoft/onnxruntime, v1.19.2,
+//       which decays afterwards, and whose square root is an approximation on x86)
 #include "kernels/optimizer.h"
 
 #include <array>
@@ -54,12 +55,12 @@ POET_WIDE void momentum_sgd(float* __restrict w, float* __restrict b, const floa
 POET_WIDE void adam(float* __restrict w, float* __restrict m, float* __restrict v, const float* __restrict gradient,
                     uint64_t count, const float* rates) {
   const float scale = rates[0], rate = rates[1], beta1 = rates[2], rest1 = rates[3], beta2 = rates[4], rest2 = rates[5],
-              epsilon = rates[6], decay = rates[7], l2 = rates[8];
+              epsilon = rates[6], keep = rates[7], decay = rates[8], l2 = rates[9];
   for (uint64_t i = 0; i < count; ++i) {
     const float g = scale * gradient[i] + l2 * w[i];
     m[i] = beta1 * m[i] + rest1 * g;
     v[i] = beta2 * v[i] + (rest2 * g) * g;
-    const float moved = w[i] - (rate * m[i]) / (std::sqrt(v[i]) + epsilon);
+    const float moved = keep * w[i] - (rate * m[i]) / (std::sqrt(v[i]) + epsilon);
     w[i] = moved - decay * moved;
   }
 }
@@ -145,7 +146,7 @@ class Update final : public Kernel {
 
 using UpdateSgd = Update<3, update_sgd, 2>;
 using UpdateMomentum = Update<5, update_momentum, 2, 3>;
-using UpdateAdam = Update<9, update_adam, 2, 3, 4>;
+using UpdateAdam = Update<10, update_adam, 2, 3, 4>;
 
 }  // namespace
 

@@ -126,7 +126,8 @@ def optimizer_options(function: _Function) -> _Function:
         click.option(
             "--optimizer",
             type=click.Choice(OPTIMIZERS),
-            help="What updates the parameters within the step (default: adamw for stock, none for training).",
+            help="What updates the parameters within the step: torch's formulas, or ONNX Runtime's AdamW, adamw-ort "
+            "(default: adamw for stock, none for training).",
         ),
     ):
         function = option(function)

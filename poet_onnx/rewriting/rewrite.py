@@ -187,10 +187,10 @@ def rewrite(
             eval mode: "auto" are those of which the model, or the eval_model.onnx beside its file, tells; "all";
             "none"; or patterns of names of nodes or parameters with commas between them, such as "layer1.*,bn1.*".
         threads: threads inside an operator that the model will run with; each may need workspace of its own.
-        optimizer: what updates the parameters within the step, "sgd", "momentum", "adam" or "adamw", with what it keeps
-            for each of them; "none" leaves gradients to be collected, for ONNX Runtime's own optimizer. Default "adamw"
-            for the stock runtime, "none" for onnxruntime-training. Learning rate and other settings are
-            `TrainingSession`'s.
+        optimizer: what updates the parameters within the step, with what it keeps for each of them: "sgd", "momentum",
+            "adam" or "adamw", which compute what torch's do, or "adamw-ort", ONNX Runtime's own variant of AdamW.
+            "none" leaves gradients to be collected, for ONNX Runtime's own optimizer. Default "adamw" for the stock
+            runtime, "none" for onnxruntime-training. Learning rate and other settings are `TrainingSession`'s.
         accumulation_steps: batches whose gradients are averaged for one update; more than 1 needs a buffer for each.
         clip_norm: whether the session may bound the norm of all gradients together, which needs a buffer for each.
         loss: says that the model is a forward model, and what is minimized, as for `train_graph`.

@@ -33,7 +33,7 @@ RATES = f"{OWN_PREFIX}rates"
 RUNS = f"{OWN_PREFIX}runs"
 """Input of what draws random numbers: how often the graph has run before."""
 
-FORMAT = 2
+FORMAT = 3
 
 _MOST_BATCHES = 2**31
 _TYPES = ("float16", "float32", "float64", "int32", "int64", "bool")

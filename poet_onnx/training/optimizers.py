@@ -7,13 +7,19 @@ correctly rounded float operation, so the bits are the same on every machine and
             (with nesterov: w = w - rate * (g + momentum * b); without momentum: w = w - rate * g)
             Source: torch.optim.SGD without dampening.
     Adam    g = g + weight_decay * w;  m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + ((1 - beta2) * g) * g
-            w = w - (corrected * m) / (sqrt(v) + epsilon)
-            with corrected = rate * sqrt(1 - beta2^t) / (1 - beta1^t) at update t = 1, 2, ...
-            Source: Kingma and Ba, Adam, ICLR 2015, the order of computation at the end of section 2.
-    AdamW   the same without weight_decay in g, and then w = w - (rate * weight_decay) * w
+            w = w - (corrected * m) / (sqrt(v) + root * epsilon)
+            with root = sqrt(1 - beta2^t), corrected = rate * root / (1 - beta1^t) at update t = 1, 2, ...
+            Source: torch.optim.Adam, which computes rate / (1 - beta1^t) * m / (sqrt(v) / root + epsilon): the same
+            number, for numerator and denominator are multiplied by root. Here that costs nothing for each element.
+    AdamW   the same without weight_decay in g, but with (1 - rate * weight_decay) * w in the place of w
+            Source: torch.optim.AdamW.
+    AdamWOrt  as Adam without weight_decay in g, with epsilon alone in the place of root * epsilon, and then
+            w = w - (rate * weight_decay) * w
             Source: AdamWComputeMode1 in orttraining/orttraining/training_ops/cpu/optimizer/adamw/adamw.cc of
             github.com/microsoft/onnxruntime, v1.19.2: what the optimizer model of onnxruntime.training.artifacts
             computes, with its default settings. On x86 that kernel approximates the square root; this one does not.
+
+Factors are computed in double and rounded once, as torch does; those of AdamWOrt in float, as ONNX Runtime does.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent, with momentum if that is not 0.
+    """Stochastic gradient descent, with momentum if that is not 0; formula and defaults are those of torch.optim.SGD.
 
     Attributes:
         learning_rate: step size, where no schedule gives one.
@@ -45,7 +51,7 @@ class SGD:
         nesterov: look ahead by the momentum.
     """
 
-    learning_rate: float = 1e-2
+    learning_rate: float = 1e-3
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
@@ -86,13 +92,13 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam, with its weight decay as an L2 penalty in the gradient.
+    """Adam, with its weight decay as an L2 penalty in the gradient; formula and defaults are those of torch.optim.Adam.
 
     Attributes:
         learning_rate: step size, where no schedule gives one.
         beta1: part of the mean gradient that each step keeps.
         beta2: part of the mean squared gradient that each step keeps.
-        epsilon: added to the square root, after its bias correction moved into the step size.
+        epsilon: added to the square root, after its bias is corrected.
         weight_decay: L2 penalty that is added to the gradient.
     """
 
@@ -102,7 +108,8 @@ class Adam:
     epsilon: float = 1e-8
     weight_decay: float = 0.0
 
-    decoupled: ClassVar[bool] = False
+    kind: ClassVar[str] = "adam"
+    """What `rewrite` calls it."""
 
     def __post_init__(self) -> None:
         _check_rate(self.learning_rate)
@@ -110,11 +117,6 @@ class Adam:
         _check(0 <= self.beta2 < 1, "beta2", self.beta2, "0 or more and less than 1")
         _check(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "more than 0")
         _check(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "0 or more")
-
-    @property
-    def kind(self) -> str:
-        """What `rewrite` calls it."""
-        return "adamw" if self.decoupled else "adam"
 
     @property
     def operator(self) -> str:
@@ -134,38 +136,69 @@ class Adam:
             learning_rate: of this update.
             scale: factor of the gradient.
         """
-        rate, beta1, beta2 = np.float32(learning_rate), np.float32(self.beta1), np.float32(self.beta2)
-        # As in ONNX Runtime: the powers in double, all else in float.
-        correction1 = _ONE - np.float32(math.pow(float(beta1), step))
-        correction2 = _ONE - np.float32(math.pow(float(beta2), step))
-        corrected = rate * (np.sqrt(correction2) / correction1)
-        decay = np.float32(self.weight_decay)
-        decays = (rate * decay, 0.0) if self.decoupled else (0.0, decay)
-        moments = (beta1, _ONE - beta1, beta2, _ONE - beta2, self.epsilon)
-        return np.array((scale, corrected, *moments, *decays), np.float32)
+        rate, beta1, beta2 = float(learning_rate), float(self.beta1), float(self.beta2)
+        root = math.sqrt(1 - beta2**step)
+        moments = (beta1, 1 - beta1, beta2, 1 - beta2, root * float(self.epsilon))
+        keep, l2 = self._decays(rate)
+        return np.array((scale, rate * root / (1 - beta1**step), *moments, keep, 0.0, l2), np.float32)
+
+    def _decays(self, rate: float) -> tuple[float, float]:
+        """Return what is kept of a parameter, and how much of it is added to its gradient."""
+        return 1.0, self.weight_decay
 
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay; the defaults are those of ONNX Runtime's training artifacts.
+    """Adam with decoupled weight decay; formula and defaults are those of torch.optim.AdamW.
+
+    Attributes:
+        learning_rate: step size, where no schedule gives one.
+        beta1: part of the mean gradient that each step keeps.
+        beta2: part of the mean squared gradient that each step keeps.
+        epsilon: added to the square root, after its bias is corrected.
+        weight_decay: part of the parameter, times the learning rate, that each step takes away before it moves.
+    """
+
+    weight_decay: float = 1e-2
+
+    kind: ClassVar[str] = "adamw"
+
+    def _decays(self, rate: float) -> tuple[float, float]:
+        return 1 - rate * float(self.weight_decay), 0.0
+
+
+@dataclass(frozen=True)
+class AdamWOrt(Adam):
+    """ONNX Runtime's AdamW; formula and defaults are those of the optimizer model of its training artifacts.
 
     Attributes:
         learning_rate: step size, where no schedule gives one.
         beta1: part of the mean gradient that each step keeps.
         beta2: part of the mean squared gradient that each step keeps.
         epsilon: added to the square root, after its bias correction moved into the step size.
-        weight_decay: part of the parameter, times the learning rate, that each step takes away.
+        weight_decay: part of the parameter, times the learning rate, that each step takes away after it moved.
     """
 
     epsilon: float = 1e-6
 
-    decoupled: ClassVar[bool] = True
+    kind: ClassVar[str] = "adamw-ort"
+
+    def rates(self, step: int, learning_rate: float, scale: float) -> Rates:
+        """Return the operator's second input, as `Adam.rates` does."""
+        rate, beta1, beta2 = np.float32(learning_rate), np.float32(self.beta1), np.float32(self.beta2)
+        # As in ONNX Runtime: the powers in double, all else in float.
+        correction1 = _ONE - np.float32(math.pow(float(beta1), step))
+        correction2 = _ONE - np.float32(math.pow(float(beta2), step))
+        corrected = rate * (np.sqrt(correction2) / correction1)
+        moments = (beta1, _ONE - beta1, beta2, _ONE - beta2, self.epsilon)
+        decay = rate * np.float32(self.weight_decay)
+        return np.array((scale, corrected, *moments, 1.0, decay, 0.0), np.float32)
 
 
 Optimizer = SGD | Adam
-"""Settings of any optimizer; `AdamW` is an `Adam`."""
+"""Settings of any optimizer; `AdamW` and `AdamWOrt` are `Adam`s."""
 
-_CLASSES: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam, "AdamW": AdamW}
+_CLASSES: dict[str, type[SGD] | type[Adam]] = {each.__name__: each for each in (SGD, Adam, AdamW, AdamWOrt)}
 
 
 def settings(optimizer: Optimizer) -> dict[str, float | bool | str]:
@@ -208,6 +241,6 @@ def _check(holds: bool, name: str, value: float, must_be: str) -> None:
 
 
 KINDS: Mapping[str, Optimizer] = {
-    optimizer.kind: optimizer for optimizer in (SGD(), SGD(momentum=0.9), Adam(), AdamW())
+    optimizer.kind: optimizer for optimizer in (SGD(), SGD(momentum=0.9), Adam(), AdamW(), AdamWOrt())
 }
 """One optimizer of each kind that a model may be rewritten for, with its default settings."""

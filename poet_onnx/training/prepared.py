@@ -15,7 +15,7 @@ from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 from poet_onnx.training import model_file
 from poet_onnx.training.adapters import Adapters
 from poet_onnx.training.description import Description, Updates
-from poet_onnx.training.optimizers import AdamW, Optimizer
+from poet_onnx.training.optimizers import AdamWOrt, Optimizer
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -28,7 +28,7 @@ class Wishes:
     """What a session was asked for that the graph must allow.
 
     Attributes:
-        optimizer: None for the model's own kind, else AdamW.
+        optimizer: None for the model's own kind, else ONNX Runtime's AdamW.
         accumulation_steps: batches for one update; None for the model's own number, else 1.
         clip_norm: whether gradients are clipped.
         keep_gradients: whether all gradients are to be seen.
@@ -45,7 +45,7 @@ class Wishes:
     def updates(self) -> Updates:
         """What is done with the gradients of a graph that was not rewritten for an optimizer."""
         steps = 1 if self.accumulation_steps is None else self.accumulation_steps
-        return Updates((self.optimizer or AdamW()).kind, steps, self.clip_norm)
+        return Updates((self.optimizer or AdamWOrt()).kind, steps, self.clip_norm)
 
     def check(self, description: Description) -> None:
         """Check that a graph that was rewritten for an optimizer allows it.

@@ -11,7 +11,7 @@ from typing import TypeGuard
 from poet_onnx.errors import InputError
 from poet_onnx.training.optimizers import Optimizer, from_settings, settings
 
-_FORMAT = 2
+_FORMAT = 3
 _MOST = 2**53
 """Counts stay below: a step a microsecond for 285 years."""
 
@@ -62,7 +62,10 @@ class Progress:
             InputError: if they do not describe a session, or come from another version.
         """
         if not _whole(values.get("format")) or values["format"] != _FORMAT:
-            raise InputError(f"{source} is in format {_short(values.get('format'))}, but this version reads {_FORMAT}.")
+            raise InputError(
+                f"{source} is in format {_short(values.get('format'))}, but this version reads {_FORMAT}: give it to "
+                "a new TrainingSession as its parameters, to start from them with a new optimizer."
+            )
         unsaid = InputError(f"{source} does not say how far it is: it was not written by this version.")
         optimizer, seeds, clip_norm = (values.get(name) for name in ("optimizer", "seeds", "clip_norm"))
         counts = {name: values.get(name) for name in ("accumulation_steps", "updates", "batches", "runs")}

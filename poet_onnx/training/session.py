@@ -65,8 +65,8 @@ class TrainingSession:
             training_model: what onnxruntime.training.artifacts generates, rewritten or not.
             parameters: the first values: the checkpoint beside the artifacts, the forward ONNX model, a safetensors
                 file, or arrays by name. Running statistics in it replace those of the training model.
-            optimizer: of the kind that the model was rewritten for; default one of that kind, and `AdamW()` for a model
-                without an optimizer in its step.
+            optimizer: of the kind that the model was rewritten for; default one of that kind, and ONNX Runtime's own,
+                `AdamWOrt()`, for a model without an optimizer in its step.
             schedule: number of updates made before -> learning rate of the next one; default the optimizer's own rate.
             accumulation_steps: batches whose gradients are averaged for one update; default those that the model was
                 rewritten for, else 1.

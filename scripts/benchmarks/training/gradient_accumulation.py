@@ -105,9 +105,9 @@ def added_by_plain_nodes(model: ir.Model) -> dict[str, str]:
 def plain_adamw(roles: Roles, shapes: Mapping[str, Sequence[int]]) -> tuple[bytes, dict[str, str]]:
     """Return a model that updates by nodes of ONNX alone, and the array that each output belongs to."""
     inputs, outputs, nodes, written = {}, [], [], {}
-    names = ["scale", "rate", "beta1", "rest1", "beta2", "rest2", "epsilon", "decay"]
+    names = ["scale", "rate", "beta1", "rest1", "beta2", "rest2", "epsilon", "keep", "decay"]
     nodes.append(helper.make_node("Split", [RATES], [*names, "l2"]))
-    inputs[RATES] = helper.make_tensor_value_info(RATES, TensorProto.FLOAT, [9])
+    inputs[RATES] = helper.make_tensor_value_info(RATES, TensorProto.FLOAT, [10])
     for index, (parameter, shape) in enumerate(shapes.items()):
         g, w = roles.buffers[parameter], parameter
         m, v = (slot_name(parameter, slot) for slot in OPTIMIZER.slots)
@@ -123,7 +123,7 @@ def plain_adamw(roles: Roles, shapes: Mapping[str, Sequence[int]]) -> tuple[byte
         square = make("Mul", make("Mul", "rest2", g), g)
         new_v = make("Add", make("Mul", "beta2", v), square, to=f"v{index}")
         below = make("Add", make("Sqrt", new_v), "epsilon")
-        moved = make("Sub", w, make("Div", make("Mul", "rate", new_m), below))
+        moved = make("Sub", make("Mul", "keep", w), make("Div", make("Mul", "rate", new_m), below))
         new_w = make("Sub", moved, make("Mul", "decay", moved), to=f"w{index}")
         for name, target in ((new_m, m), (new_v, v), (new_w, w)):
             written[name] = target
