@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from small_models import export_small
 
 import poet_onnx
 from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.verification.differences import Probe, visible_errors, visible_share
 from poet_onnx.verification.double_operators import OPERATORS
 
 Damage = Callable[[onnx.ModelProto, onnx.NodeProto], str]
@@ -158,6 +160,74 @@ def test_a_wrong_gradient_of_pooling_is_found_where_it_is(kinks: Path, seed: int
     assert report.undecided == ()
 
 
+@pytest.fixture(scope="module")
+def convolution(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a training graph with a parameter 'w' of 1,728 elements."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Sigmoid", ["c"], ["s"], name="sigmoid"),
+        helper.make_node("GlobalAveragePool", ["s"], ["p"], name="pool"),
+        helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
+        helper.make_node("Gemm", ["f", "v", "b"], ["scores"], name="gemm"),
+    ]
+    shapes = {"w": (8, 24, 3, 3), "v": (8, 5), "b": (5,)}
+    return export_small(tmp_path_factory.mktemp("convolution"), nodes, shapes, x=(4, 24, 6, 6), classes=5)
+
+
+def with_factors(path: Path, places: object, factor: float) -> ir.Model:
+    """Return the training graph with some elements of the gradient of 'w' times a factor."""
+    model = onnx.load(path)
+    node = next(node for node in model.graph.node if node.op_type == "ConvGrad")
+    factors = np.ones((8, 24, 3, 3), np.float32)
+    if isinstance(places, int):
+        factors.reshape(-1)[places] = factor
+    else:
+        factors[places] = factor  # type: ignore[index]
+    scaled(1)(model, node)
+    kept = [each for each in model.graph.initializer if each.name != "damage/factor"]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend([*kept, onnx.numpy_helper.from_array(factors, "damage/factor")])
+    return ir.from_proto(model)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0])
+@pytest.mark.parametrize("place", [7, 353, 526, 699, 1564])  # of 0.1 to 1.7 of the gradient's root mean square
+def test_one_wrong_element_of_many_is_found(convolution: Path, place: int, factor: float) -> None:
+    report = poet_onnx.verify_gradients(with_factors(convolution, place, factor))
+    assert [check.parameter for check in report.wrong] == ["w"]
+
+
+def test_one_row_that_is_off_by_one_percent_is_found(convolution: Path) -> None:
+    report = poet_onnx.verify_gradients(with_factors(convolution, slice(3, 4), 1.01), directions=1)
+    assert [check.parameter for check in report.wrong] == ["w"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_could_be_missed_is_said(convolution: Path, seed: int) -> None:
+    report = poet_onnx.verify_gradients(convolution, seed=seed)
+    assert report.passed
+    assert [check.visible_share == 1.0 for check in report.parameters] == [True] * 3
+    weights = next(check for check in report.parameters if check.parameter == "w")
+    assert (weights.elements, weights.elements_alone) == (1728, 3)
+    assert (weights.directions, weights.undecided_directions) == (12, 0)
+
+
+def test_an_element_hides_in_a_direction_too_long() -> None:
+    """What a probe could hide is what an element must be off by to show."""
+    along = np.full((2, 500), 1000**-0.5)
+    probe = Probe(along, expected=1.0, found=1.0 + 2e-4, error_bar=1e-4, allowed=1e-3, negligible=0.0)
+    wrong = dataclasses.replace(probe, found=1.0 + 1.01e-3 + 1e-4)
+    visible = visible_errors([probe], along.shape)
+    assert not probe.wrong
+    assert wrong.wrong
+    np.testing.assert_allclose(visible, 1.3e-3 * 1000**0.5)
+    gradient = np.full(along.shape, 0.04)
+    assert visible_share(visible, gradient) == 0.0
+    assert visible_share(visible, 2 * gradient) == 1.0
+    undecided = dataclasses.replace(probe, error_bar=1e-2)
+    assert np.isinf(visible_errors([undecided], along.shape)).all()
+
+
 def test_what_is_undecided_has_its_own_outcome(cli: Cli, tmp_path: Path) -> None:
     """A staircase of many small steps has no slope that differences could agree on."""
     text = """<ir_version: 8, opset_import: ["" : 17]> net (float[600,1] x) => (float loss) {
@@ -178,13 +248,15 @@ def test_what_is_undecided_has_its_own_outcome(cli: Cli, tmp_path: Path) -> None
     done = cli("verify", tmp_path / "training_model.onnx", "--gradients", "--directions", 2)
     assert (done.code, "undecided: The gradient of 'w'" in done.out) == (4, True)
     assert "2 directions" in done.out
-    assert "no gradient is wrong" in done.out
+    assert "1 of 1 gradients are undecided, none is wrong" in done.out
+    assert "gradients are right in" not in done.out
 
 
 def test_the_command_tells_right_from_wrong(cli: Cli, model_path: Callable[..., Path], tmp_path: Path) -> None:
     path = model_path("mlp-l1", batch=2)
     right = cli("verify", path, "--gradients")
-    assert (right.code, "every gradient is right" in right.out) == (0, True)
+    assert (right.code, "gradients are right in the directions tried" in right.out) == (0, True)
+    assert "what could be missed: an error of one element" in right.out
     model = onnx.load(path)
     swapped(model, next(node for node in model.graph.node if node.op_type == "TanhGrad"))
     onnx.save(model, tmp_path / "wrong.onnx")

@@ -83,15 +83,24 @@ def _gradient_lines(report: GradientReport) -> Iterator[str]:
     """Yield what a check of gradients found: what is wrong or undecided, then how many are right."""
     yield from (f"problem: {check}" for check in report.wrong)
     yield from (f"undecided: {check}" for check in report.undecided)
-    wrong, undecided = len(report.wrong), len(report.undecided)
+    wrong, undecided, number = len(report.wrong), len(report.undecided), len(report.parameters)
     yield (
-        f"{len(report.parameters) - wrong - undecided} gradients right, {wrong} wrong, {undecided} undecided, "
-        f"each in {report.directions} directions, on {report.runtime}"
+        f"{number - wrong - undecided} gradients right, {wrong} wrong, {undecided} undecided, each in "
+        f"{report.directions} directions, random blocks and single elements besides, on {report.runtime}"
     )
+    right = [check for check in report.parameters if check.verdict == "right"]
+    if right:
+        least = min(right, key=lambda check: check.visible_share)
+        yield (
+            "what could be missed: an error of one element below the gradient's root mean square; one of that size "
+            f"shows in {least.visible_share:.1%} of the elements of '{least.parameter}', and in more of the others"
+        )
     if report.passed:
-        yield "verified: every gradient is right"
+        yield f"verified: {number} of {number} gradients are right in the directions tried"
+    elif wrong:
+        yield f"not verified: {wrong} of {number} gradients are wrong, {undecided} undecided"
     else:
-        yield "not verified" if wrong else "not verified: no gradient is wrong; --directions tries more"
+        yield f"not verified: {undecided} of {number} gradients are undecided, none is wrong; --directions tries more"
 
 
 def _show(found: BaseModel, parts: Iterable[str | Table], as_json: bool) -> None:

@@ -1,10 +1,9 @@
 """Check the gradients of a training graph against differences of its own loss in double precision.
 
-A direction mixes the gradient's own with a random one, so that a wrong length and a wrong part both show. Central
-differences of two step sizes, and those to either side, tell how far a difference is to be trusted: where a kink (of
-Relu, of a maximum) lies between, they disagree, and smaller steps are tried. A kink at the point itself is a tie,
-mostly of zeros that a Relu made; so where nothing is decided, zeros stay where they are. What single precision itself
-adds to a gradient is measured: parameters that differ in their last bits give other gradients.
+A parameter is moved as a whole, in random blocks of its elements, and in single elements: one wrong element is a small
+part of a long direction. A kink at the point itself is a tie, mostly of zeros that a Relu made; so where nothing is
+decided, zeros stay where they are. What single precision itself adds to a gradient is measured: parameters that differ
+in their last bits give other gradients.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,28 +27,23 @@ from poet_onnx.passes.normalize import Normalization, normalize
 from poet_onnx.passes.roles import find_roles, is_accumulator
 from poet_onnx.runtime import installed_runtime
 from poet_onnx.runtime.feeds import random_feeds
+from poet_onnx.verification.differences import (
+    Probe,
+    block_directions,
+    single_directions,
+    visible_errors,
+    visible_share,
+    whole_directions,
+)
 from poet_onnx.verification.double import DoubleForward, dropout_masks, forward_nodes
 from poet_onnx.verification.report import GradientCheck, GradientReport
 from poet_onnx.verification.sessions import Conditions, Session
 
 Array = npt.NDArray[Any]
 
-_STEPS = (1e-5, 1e-6, 1e-7, 1e-8)
-"""Of a tensor's own length."""
-
-_RELATIVE_ERROR = 1e-3
-"""Of a gradient's length, beyond what rounding makes."""
-
 _NOISE_RUNS = 2
-_NOISE_MARGIN = 4.0
 _LAST_BITS = 2.0**-22
-_ROUNDING = 1e-14
-"""Of the loss in double precision, of its own size."""
-
 _LOSS_ERROR = 1e-3
-
-_NEGLIGIBLE = 2.0**-24
-"""Of the loss, over a tensor's own length: single precision does not show what is less."""
 
 
 def verify_gradients(
@@ -68,7 +61,8 @@ def verify_gradients(
 
     Args:
         model: a training graph, as a path or an onnx_ir model, made by whatever made it.
-        directions: in which each parameter is moved.
+        directions: in which each parameter is moved as a whole; twice as many random blocks of its elements and as
+            many single elements by chance are moved besides.
         dims: sizes of named dimensions.
         threads: inside an operator of ONNX Runtime.
         seed: of the random numbers.
@@ -128,7 +122,9 @@ class _Trial:
     def check(self, parameter: str, directions: int) -> GradientCheck:
         """Check the gradient of a parameter."""
         name = self.gradients[parameter]
-        return self._check(parameter, name, self._made[name], [noisy[name] for noisy in self._noisy], directions)
+        return self._check(
+            parameter, name, self._made[name], [noisy[name] for noisy in self._noisy], directions, parts=True
+        )
 
     def located(self, wrong: GradientCheck) -> GradientCheck:
         """Return a wrong gradient with the first node, from the loss on, that makes a wrong one on the way to it."""
@@ -162,32 +158,44 @@ class _Trial:
         if name not in self._known:
             made, *noisy = self._inner
             noise = [each[name] for each in noisy]
-            self._known[name] = self._check(self._suspects[name], name, made[name], noise, directions=1)
+            self._known[name] = self._check(self._suspects[name], name, made[name], noise, directions=1, parts=False)
         return self._known[name]
 
-    def _check(self, tensor: str, name: str, gradient: Array, noisy: Sequence[Array], directions: int) -> GradientCheck:
+    def _check(
+        self, tensor: str, name: str, gradient: Array, noisy: Sequence[Array], directions: int, *, parts: bool
+    ) -> GradientCheck:
         gradient = gradient.astype(np.float64)
-        noise = max(float(np.linalg.norm(each - gradient)) for each in noisy)
+        noise = np.maximum.reduce([np.abs(each - gradient) for each in noisy])
         generator = np.random.default_rng([self._seed, *name.encode()])
-        drawn = _directions(gradient, generator, directions)
-        tried = [_Direction.tried(self.double, tensor, each, gradient, noise) for each in drawn]
+        drawn = whole_directions(gradient, generator, directions)
+        alone = 0
+        if parts:
+            single = single_directions(gradient, generator, directions)
+            alone = len(single)
+            drawn += [*block_directions(gradient, generator, directions), *single]
+        tried = [Probe.tried(self.double, tensor, each, gradient, noise) for each in drawn]
         moving = self.double.values[tensor] != 0
         if all(each.undecided for each in tried) and moving.any() and not moving.all():
-            drawn = _directions(gradient * moving, generator, directions, moving)
-            tried += [_Direction.tried(self.double, tensor, each, gradient, noise) for each in drawn]
+            drawn = whole_directions(gradient * moving, generator, directions, moving)
+            tried += [Probe.tried(self.double, tensor, each, gradient, noise) for each in drawn]
         worst = max(tried, key=lambda each: (each.wrong, not each.undecided, each.apart))
-        verdict = "wrong" if worst.wrong else "undecided" if worst.undecided else "right"
+        visible = visible_errors(tried, gradient.shape)
+        known = bool(np.isfinite(visible).all())
         producer = next(node for node in self._graph.nodes if name in node.outputs)
         return GradientCheck(
             parameter=tensor,
-            verdict=verdict,
+            verdict="wrong" if worst.wrong else "right" if known else "undecided",
             gradient=name,
             node=producer.name,
             operator=producer.op_type,
             expected=worst.expected,
             found=worst.found,
             error_bar=worst.error_bar,
+            directions=len(tried),
             undecided_directions=sum(each.undecided for each in tried),
+            elements=gradient.size,
+            elements_alone=alone,
+            visible_share=visible_share(visible, gradient),
         )
 
     def _run(self, wanted: Iterable[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -234,88 +242,6 @@ def _lowered(model: ir.Model, dims: Mapping[str, int] | None) -> ir.Model:
     lowered = model.clone()
     Normalization(normalize_for("stock", dims), LowerTraining(kernels=False))(lowered)
     return lowered
-
-
-@dataclass(frozen=True)
-class _Direction:
-    """A derivative along a direction.
-
-    Attributes:
-        expected: by differences of the loss.
-        found: by the gradient.
-        error_bar: by how much the differences disagree.
-        allowed: error of a right gradient.
-        negligible: derivatives up to here are none.
-    """
-
-    expected: float
-    found: float
-    error_bar: float
-    allowed: float
-    negligible: float
-
-    @property
-    def undecided(self) -> bool:
-        none = max(abs(self.expected) + self.error_bar, abs(self.found)) <= self.negligible
-        return not none and not self.error_bar <= self.allowed
-
-    @property
-    def apart(self) -> float:
-        return abs(self.expected - self.found) / (self.allowed + self.error_bar or 1.0)
-
-    @property
-    def wrong(self) -> bool:
-        return not self.undecided and not self.apart <= 1.0
-
-    @classmethod
-    def tried(cls, forward: DoubleForward, tensor: str, along: Array, gradient: Array, noise: float) -> _Direction:
-        """Take differences of ever smaller steps, until they agree with the gradient, or there are none left.
-
-        A gradient is wrong by the last that agree among themselves: a kink farther away is then out of reach.
-        """
-        found = float(np.vdot(gradient, along))
-        start = forward.values[tensor]
-        length = float(np.linalg.norm(start)) or float(np.sqrt(start.size)) or 1.0
-        negligible = _NEGLIGIBLE * abs(forward.loss) / length
-        last: _Direction | None = None
-        for fraction in _STEPS:
-            expected, error_bar = _derivative(forward, tensor, along, fraction * length)
-            scale = max(float(np.linalg.norm(gradient)), abs(expected))
-            each = cls(expected, found, error_bar, _RELATIVE_ERROR * scale + _NOISE_MARGIN * noise, negligible)
-            if not each.undecided and not each.wrong:
-                return each
-            if last is None or not each.undecided:
-                last = each
-        assert last is not None
-        return last
-
-
-def _derivative(forward: DoubleForward, tensor: str, along: Array, step: float) -> tuple[float, float]:
-    """Return the loss's derivative along a direction, and how far it is to be trusted."""
-    start, middle = forward.values[tensor], forward.loss
-    central, bends = [], []
-    for size in (step, step / 4):
-        after = forward.loss_with(tensor, start + size * along)
-        before = forward.loss_with(tensor, start - size * along)
-        central.append((after - before) / (2 * size))
-        bends.append(abs(after - 2 * middle + before) / size)
-    rounding = _ROUNDING * abs(middle) / step
-    # A smooth loss bends a quarter as much over a quarter of the way, a kink at the point itself just as much.
-    kink = max(0.0, bends[1] - bends[0] / 2)
-    return central[1], abs(central[0] - central[1]) + kink + rounding
-
-
-def _directions(
-    gradient: Array, generator: np.random.Generator, number: int, moving: Array | bool = True
-) -> list[Array]:
-    """Return directions of length 1: of the gradient and of chance in equal parts, along what may move."""
-    length = float(np.linalg.norm(gradient))
-    directions = []
-    for _ in range(number):
-        chance = generator.standard_normal(gradient.shape) * moving
-        along = chance / np.linalg.norm(chance) + (gradient / length if length else 0.0)
-        directions.append(along / np.linalg.norm(along))
-    return directions
 
 
 def _gradient_names(model: ir.Model, buffers: Mapping[str, str]) -> dict[str, str]:

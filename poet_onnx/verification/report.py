@@ -95,14 +95,19 @@ class GradientCheck(_Value):
 
     Attributes:
         parameter: its name.
-        verdict: "right", "wrong", or "undecided" where no direction's differences agree among themselves.
+        verdict: "wrong"; "right" along all that was decided, if that moves every element; "undecided" otherwise.
         gradient: name of the tensor that is its gradient.
         node: that makes it; of a wrong one the first node, from the loss on, whose gradient is found to be wrong.
         operator: of that node.
         expected: derivative of the loss, by differences in double precision.
         found: the same by the gradient.
         error_bar: by how much the differences disagree.
-        undecided_directions: of those that were tried.
+        directions: that were tried, those that move a block or one element among them.
+        undecided_directions: of these, where differences disagree among themselves.
+        elements: of the parameter.
+        elements_alone: elements that were also moved alone.
+        visible_share: of the elements; an error in one of them alone would show if it is as large as the gradient's
+            root mean square (of a gradient of zeros, if it is large enough).
     """
 
     parameter: str
@@ -113,15 +118,22 @@ class GradientCheck(_Value):
     expected: float
     found: float
     error_bar: float
+    directions: int
     undecided_directions: int
+    elements: int
+    elements_alone: int
+    visible_share: float
 
     def __str__(self) -> str:
         """Return it as a sentence."""
         derivative = f"along a direction it is {self.found:.6g}, by differences of the loss {self.expected:.6g}"
         if self.verdict == "undecided":
-            return f"The gradient of '{self.parameter}' is undecided: the loss has kinks; {derivative}."
+            return (
+                f"The gradient of '{self.parameter}' is undecided: in {self.undecided_directions} of {self.directions} "
+                f"directions the loss has kinks or differences too small for double precision; {derivative}."
+            )
         if self.verdict == "right":
-            return f"The gradient of '{self.parameter}' is right: {derivative}."
+            return f"The gradient of '{self.parameter}' is right in the directions tried: {derivative}."
         return (
             f"The gradient of '{self.parameter}' is wrong from node '{self.node}' ({self.operator}) on: {derivative} "
             f"(± {self.error_bar:.2g})."
@@ -133,10 +145,10 @@ class GradientReport(_Value):
 
     Attributes:
         schema_version: of this JSON.
-        passed: every gradient is right.
+        passed: every gradient is right in the directions tried, and none is undecided.
         runtime: distribution and version of the ONNX Runtime that computed the gradients.
         loss: in double precision.
-        directions: that each parameter was moved in.
+        directions: that each parameter was moved in as a whole.
         parameters: the check of each.
     """
 

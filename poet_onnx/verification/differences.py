@@ -1,0 +1,177 @@
+"""Derivatives of the loss in double precision along directions, and what a wrong gradient they could miss.
+
+A direction mixes the gradient's own with a random one, so that a wrong length and a wrong part both show. Central
+differences of two step sizes, and those to either side, tell how far a difference is to be trusted: where a kink (of
+Relu, of a maximum) lies between, they disagree, and smaller steps are tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.verification.double import DoubleForward
+
+Array = npt.NDArray[Any]
+
+_STEPS = (1e-5, 1e-6, 1e-7, 1e-8)
+"""Of a tensor's own length."""
+
+_RELATIVE_ERROR = 1e-4
+"""Of the gradient's length along what a direction moves, beyond what rounding makes."""
+
+_NOISE_MARGIN = 4.0
+_ROUNDING = 1e-14
+"""Of the loss in double precision, of its own size."""
+
+_NEGLIGIBLE = 2.0**-24
+"""Of the loss, over a tensor's own length: single precision does not show what is less."""
+
+_BLOCKS_PER_DIRECTION = 2
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A derivative along a direction.
+
+    Attributes:
+        along: the direction, of length 1.
+        expected: by differences of the loss.
+        found: by the gradient.
+        error_bar: by how much the differences disagree.
+        allowed: error of a right gradient.
+        negligible: derivatives up to here are none.
+    """
+
+    along: Array
+    expected: float
+    found: float
+    error_bar: float
+    allowed: float
+    negligible: float
+
+    @property
+    def undecided(self) -> bool:
+        """Tell whether the differences disagree by more than a right gradient may be off."""
+        none = max(abs(self.expected) + self.error_bar, abs(self.found)) <= self.negligible
+        return not none and not self.error_bar <= self.allowed
+
+    @property
+    def apart(self) -> float:
+        """Return how far the two derivatives are apart, in what they may be."""
+        return abs(self.expected - self.found) / (self.allowed + self.error_bar or 1.0)
+
+    @property
+    def wrong(self) -> bool:
+        """Tell whether the gradient is wrong along the direction."""
+        return not self.undecided and not self.apart <= 1.0
+
+    @property
+    def hidden(self) -> float:
+        """Return the largest further error of the derivative that this probe could miss."""
+        return max(abs(self.expected - self.found) + self.allowed + self.error_bar, self.negligible)
+
+    @classmethod
+    def tried(cls, forward: DoubleForward, tensor: str, along: Array, gradient: Array, noise: Array) -> Probe:
+        """Take differences of ever smaller steps, until they agree with the gradient, or there are none left.
+
+        A gradient is wrong by the last that agree among themselves: a kink farther away is then out of reach.
+
+        Args:
+            forward: the loss in double precision.
+            tensor: that is moved.
+            along: the direction.
+            gradient: the tensor's.
+            noise: what single precision adds to each element of it, as far as is known.
+        """
+        found = float(np.vdot(gradient, along))
+        moved = along != 0
+        own = float(np.linalg.norm(gradient[moved]))
+        # The noise of few elements is known too badly: none is held to be below the largest of all.
+        most = float(noise.max(initial=0.0))
+        rounding = min(float(np.linalg.norm(noise)), math.sqrt(np.count_nonzero(moved)) * most)
+        start = forward.values[tensor]
+        length = float(np.linalg.norm(start)) or float(np.sqrt(start.size)) or 1.0
+        negligible = _NEGLIGIBLE * abs(forward.loss) / length
+        last: Probe | None = None
+        for fraction in _STEPS:
+            expected, error_bar = _derivative(forward, tensor, along, fraction * length)
+            allowed = _RELATIVE_ERROR * max(own, abs(expected)) + _NOISE_MARGIN * rounding
+            each = cls(along, expected, found, error_bar, allowed, negligible)
+            if not each.undecided and not each.wrong:
+                return each
+            if last is None or not each.undecided:
+                last = each
+        assert last is not None
+        return last
+
+
+def whole_directions(
+    gradient: Array, generator: np.random.Generator, number: int, moving: Array | bool = True
+) -> list[Array]:
+    """Return directions of length 1: of the gradient and of chance in equal parts, along what may move."""
+    length = float(np.linalg.norm(gradient))
+    directions = []
+    for _ in range(number):
+        chance = generator.standard_normal(gradient.shape) * moving
+        along = chance / np.linalg.norm(chance) + (gradient / length if length else 0.0)
+        directions.append(along / np.linalg.norm(along))
+    return directions
+
+
+def block_directions(gradient: Array, generator: np.random.Generator, number: int) -> list[Array]:
+    """Return a direction in each of random blocks that hold all elements together, so that each counts for more."""
+    order = generator.permutation(gradient.size)
+    directions = []
+    for places in np.array_split(order, min(_BLOCKS_PER_DIRECTION * number, gradient.size)):
+        # Signs by chance and equal lengths: no element hides behind a small factor.
+        block = np.zeros(gradient.size)
+        block[places] = generator.choice((-1.0, 1.0), len(places)) / math.sqrt(len(places))
+        directions.append(block.reshape(gradient.shape))
+    return directions if len(directions) > 1 else []
+
+
+def single_directions(gradient: Array, generator: np.random.Generator, number: int) -> list[Array]:
+    """Return directions that move one element each, by chance: the others find those of large gradients."""
+    directions = []
+    for place in generator.choice(gradient.size, min(number, gradient.size), replace=False):
+        single = np.zeros(gradient.size)
+        single[place] = 1.0
+        directions.append(single.reshape(gradient.shape))
+    return directions
+
+
+def visible_errors(probes: Sequence[Probe], shape: tuple[int, ...]) -> Array:
+    """Return the smallest error of each element alone that one of the probes would show; infinite where none would."""
+    visible = np.full(shape, np.inf)
+    for probe in probes:
+        if not probe.undecided:
+            with np.errstate(divide="ignore"):
+                np.minimum(visible, probe.hidden / np.abs(probe.along), out=visible)
+    return visible
+
+
+def visible_share(visible: Array, gradient: Array) -> float:
+    """Return the share of elements in each of which alone an error of the gradient's root mean square would show."""
+    size = float(np.linalg.norm(gradient)) / math.sqrt(gradient.size) if gradient.any() else math.inf
+    return float(np.mean(np.isfinite(visible) & (visible <= size)))
+
+
+def _derivative(forward: DoubleForward, tensor: str, along: Array, step: float) -> tuple[float, float]:
+    """Return the loss's derivative along a direction, and how far it is to be trusted."""
+    start, middle = forward.values[tensor], forward.loss
+    central, bends = [], []
+    for size in (step, step / 4):
+        after = forward.loss_with(tensor, start + size * along)
+        before = forward.loss_with(tensor, start - size * along)
+        central.append((after - before) / (2 * size))
+        bends.append(abs(after - 2 * middle + before) / size)
+    rounding = _ROUNDING * abs(middle) / step
+    # A smooth loss bends a quarter as much over a quarter of the way, a kink at the point itself just as much.
+    kink = max(0.0, bends[1] - bends[0] / 2)
+    return central[1], abs(central[0] - central[1]) + kink + rounding
