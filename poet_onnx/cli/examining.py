@@ -93,7 +93,7 @@ def _gradient_lines(report: GradientReport) -> Iterator[str]:
         least = min(right, key=lambda check: check.visible_share)
         yield (
             "what could be missed: an error of one element below the gradient's root mean square; one of that size "
-            f"shows in {least.visible_share:.1%} of the elements of '{least.parameter}', and in more of the others"
+            f"shows in {least.visible_share:.1%} of the elements of '{least.parameter}', the least of all right ones"
         )
     if report.passed:
         yield f"verified: {number} of {number} gradients are right in the directions tried"
