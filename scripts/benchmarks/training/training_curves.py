@@ -81,7 +81,7 @@ TASKS = (
 
 def train(task: Task, model: Path, checkpoint: Path, steps: int) -> list[float]:
     """Return the loss of every step on the runtime of this interpreter."""
-    optimizer = poet_onnx.AdamW(task.learning_rate)
+    optimizer = poet_onnx.AdamWOrt(task.learning_rate)  # the formula of the training build
     session = poet_onnx.TrainingSession(model, checkpoint, optimizer=optimizer)
     return [session.step(batch) for batch, _ in zip(task.batches(task.batch), range(steps), strict=False)]
 
@@ -103,7 +103,8 @@ def curves(task: Task, folder: Path, stock: str, steps: int) -> dict[str, list[f
 
     def rewritten(target: str, budget: str) -> Path:
         model = original.with_name(f"{target}-{budget[:-1]}.onnx")
-        poet_onnx.rewrite(original, device="a72", activation_budget=budget, target=target, gap=0.1).save(model)
+        options = {"device": "a72", "optimizer": "adamw-ort", "gap": 0.1}
+        poet_onnx.rewrite(original, activation_budget=budget, target=target, **options).save(model)
         return model
 
     ways = {
