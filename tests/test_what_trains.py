@@ -167,3 +167,50 @@ def test_a_weight_with_a_number_that_is_none_is_refused_by_name(tmp_path: Path) 
         module.first.weight[0, 0] = torch.nan
     with pytest.raises(InputError, match=r"'first\.weight' holds 1 numbers of 48 that are NaN"):
         poet_onnx.train_graph(exported(module, torch.randn(4, 6), optimize=False))
+
+
+class Normalized(nn.Module):
+    """Batch normalizations of hidden features and of scores."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8, **options)
+        self.head, self.last = nn.Linear(8, 3), nn.BatchNorm1d(3, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.last(self.head(torch.tanh(self.norm(self.first(x)))))
+
+
+@pytest.mark.parametrize(("optimize", "frozen"), [(True, "auto"), (False, "auto"), (False, "none")])
+def test_gradients_flow_through_statistics_that_the_model_computes(optimize: bool, frozen: str) -> None:
+    torch.manual_seed(0)
+    module, x, labels = Normalized(track_running_stats=False), torch.randn(5, 6), torch.randint(3, (5,))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.rand_like(parameter) / 2)
+    made = poet_onnx.train_graph(exported(module, x, optimize=optimize), frozen_batch_norm=frozen)
+    assert made.warnings == ()  # there are no running statistics to keep to
+    assert made.values.keys() == dict(module.named_parameters()).keys()
+    nn.functional.cross_entropy(module(x), labels).backward()
+    found = gradients(made, {"x": x.numpy(), "labels": labels.numpy()})
+    for key, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        np.testing.assert_allclose(found[key], parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+def test_a_mean_over_all_batches_which_onnx_cannot_say_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "forward.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            Normalized(momentum=None).train(),
+            (torch.randn(5, 6),),
+            path,
+            dynamo=False,
+            training=torch.onnx.TrainingMode.PRESERVE,
+            opset_version=17,
+        )
+    with pytest.raises(InputError, match=r"'/norm/BatchNormalization' has momentum 0: .* set a momentum"):
+        poet_onnx.train_graph(path)
+    assert poet_onnx.train_graph(path, frozen_batch_norm="all").values

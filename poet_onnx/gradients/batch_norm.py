@@ -26,12 +26,14 @@ def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None
         warn: called with a sentence about those that were exported for inference.
 
     Raises:
-        InputError: a pattern without a match, or one that trains in an opset that has no such mode.
+        InputError: a pattern without a match, or one that trains with a momentum of 0 or in an opset that has no such
+            mode.
     """
     nodes = [node for node in graph if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS]
     if frozen == AUTO:
         _check_opset(graph, nodes)
-        _warn_of([node for node in nodes if not _trains(node)], warn)
+        _check_momentum(nodes)
+        _warn_of([node for node in nodes if not _trains(node) and not _computes_statistics(node)], warn)
         return
     kept = set(nodes) if frozen == ALL else set()
     for pattern in [] if frozen in (ALL, NONE) else [part.strip() for part in frozen.split(",")]:
@@ -43,8 +45,10 @@ def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None
             )
         kept.update(found)
     for node in nodes:
-        _set_mode(node, trains=node not in kept)
+        if not _computes_statistics(node):
+            _set_mode(node, trains=node not in kept)
     _check_opset(graph, nodes)
+    _check_momentum(nodes)
 
 
 def _check_opset(graph: ir.Graph, nodes: list[ir.Node]) -> None:
@@ -55,6 +59,22 @@ def _check_opset(graph: ir.Graph, nodes: list[ir.Node]) -> None:
             f"Batch normalization '{training[0].name}' is to train, which the model's opset {version} cannot say:"
             f" export the model with opset {FIRST_WITH_MODE} or later."
         )
+
+
+def _check_momentum(nodes: list[ir.Node]) -> None:
+    for node in nodes:
+        if _trains(node) and plain_attributes(node).get("momentum", 0.9) == 0:
+            raise InputError(
+                f"Batch normalization '{node.name}' has momentum 0: its running statistics would be the last batch's."
+                " torch's momentum=None, the mean over all batches, is exported so: set a momentum, such as 0.1, or"
+                " keep the statistics with --frozen-batch-norm."
+            )
+
+
+def _computes_statistics(node: ir.Node) -> bool:
+    """Return whether the model computes the statistics, as of torch's layers with track_running_stats=False."""
+    makers = [value.producer() for value in node.inputs[3:5] if value is not None]
+    return not _trains(node) and any(maker is not None and maker.op_type != "Constant" for maker in makers)
 
 
 def _trains(node: ir.Node) -> bool:

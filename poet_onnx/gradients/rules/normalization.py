@@ -21,9 +21,9 @@ def batch_normalization(site: Site) -> None:
         site.send(index, gradient)
 
 
-@gradient_of("BatchNormalization", stops=(3, 4))
+@gradient_of("BatchNormalization")
 def frozen_batch_normalization(site: Site) -> None:
-    """Differentiate a normalization by running statistics, which are constants of the step."""
+    """Differentiate a normalization by given statistics: running ones, or what the model computes of the batch."""
     if site.attributes.get("training_mode", 0):
         raise NoGradientError("in training mode it must be prepared first")
     shape = site.shape(site.input(0))
@@ -42,6 +42,14 @@ def frozen_batch_normalization(site: Site) -> None:
         site.send(1, site.op("Div", total, deviation))
     if site.wants(2):
         site.send(2, site.reduce_sum(gradient, axes, keep=False))
+    if site.wants(3):
+        slope = site.op("Div", site.input(1), deviation)
+        site.send(3, site.op("Neg", site.op("Mul", site.reduce_sum(gradient, axes, keep=False), slope)))
+    if site.wants(4):
+        centred = site.op("Sub", site.input(0), site.reshape(site.input(3), column))
+        total = site.reduce_sum(site.op("Mul", gradient, centred), axes, keep=False)
+        slope = site.op("Div", site.op("Div", site.input(1), deviation), shifted)
+        site.send(4, site.op("Mul", site.op("Mul", total, slope), site.number(-0.5, statistics)))
 
 
 @gradient_of("LayerNormalization")
