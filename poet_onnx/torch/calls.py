@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.errors import InputError
-from poet_onnx.torch.stops import marked
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,13 +36,16 @@ class Call:
     outputs: tuple[str, ...] = ()
 
 
-def wrap(module: nn.Module, example_inputs: Any) -> Call:
+def wrap(
+    module: nn.Module, example_inputs: Any, within: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> Call:
     """Return the call of a module by its example inputs.
 
     Args:
         module: what is called.
         example_inputs: a tensor, a sequence of arguments, or a mapping of keyword arguments. Tensors in them may be
             nested; whatever else they hold is taken as it is in every step.
+        within: makes the context in which the module is called.
 
     Raises:
         InputError: if the module does not take them, or there is no tensor among them.
@@ -74,7 +77,7 @@ def wrap(module: nn.Module, example_inputs: Any) -> Call:
             for place, tensor in zip(places, given, strict=True):
                 filled[place] = tensor
             positional, by_name = pytree.tree_unflatten(filled, structure)
-            with marked():
+            with within():
                 found = _tensors(getattr(self, CHILD)(*positional, **by_name))
             call.outputs = tuple(_distinct([_name(path, OUTPUT) for path, _ in found], {*taken, *inputs}))
             return tuple(tensor for _, tensor in found)

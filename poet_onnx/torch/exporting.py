@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError, PoetWarning
-from poet_onnx.gradients.parameters import as_patterns, matches
+from poet_onnx.gradients.losses import parse_loss
+from poet_onnx.rewriting.request import read_request
 from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
+from poet_onnx.torch.choosing import chosen_parameters
 from poet_onnx.torch.tracing import frozen_batch_norm, trace
+from poet_onnx.torch.verifying import TorchReport, check_export
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+_OF_LOSS = ("ignore_index", "label_smoothing", "class_weights")
+"""Arguments of `rewrite` that say more of the loss."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class Exported:
         evaluation: path of the evaluation graph.
         forward: the forward model that they were made of.
         result: what was planned and written.
+        check: what the check against torch found; None where nothing was checked.
     """
 
     model: Path
@@ -38,6 +45,7 @@ class Exported:
     evaluation: Path
     forward: ir.Model
     result: RewriteResult
+    check: TorchReport | None = None
 
 
 def export(
@@ -51,6 +59,8 @@ def export(
     train: str | Sequence[str] | None = None,
     freeze: str | Sequence[str] = (),
     replace: bool = True,
+    check: bool = True,
+    example_labels: Tensor | Sequence[Tensor] | None = None,
     **options: Any,
 ) -> Exported:
     """Export a module, make its training graph, rewrite that for a device, and write it with its parameters.
@@ -58,6 +68,11 @@ def export(
     The module stays as it is: its modes, its running statistics, torch's random state. Layers in training mode train;
     those in eval mode keep to their running statistics and drop nothing, but their weights are trained, as in torch.
     Parameters that require no gradient are frozen. Names are those of `state_dict`.
+
+    Before it is rewritten, the training graph is run beside torch, on the example batch and near it: loss, gradients,
+    buffers and the optimizer's update must be torch's, within what torch's own single precision is off from double.
+    Both sides run without dropout. That takes two steps of torch in each precision, and memory for two copies of the
+    module, one of them in double precision.
 
     Args:
         module: on any device of torch.
@@ -71,39 +86,44 @@ def export(
         train: patterns of names of the parameters that are trained, of those that require a gradient; default all.
         freeze: patterns of names of those that are not.
         replace: whether files of these names may be replaced.
+        check: whether to compare with torch.
+        example_labels: labels and targets of the batch for that, in the order of the loss; default random ones.
         options: the other keyword arguments of `rewrite`, such as device, ram_budget and target.
 
     Raises:
         InputError: if the module cannot be exported or differentiated, or an argument cannot be used.
         InfeasibleError: if no plan keeps to the limits.
         LimitReachedError: if the time limit came before any plan was found.
-        CheckFailedError: if a check of ours did not hold.
+        CheckFailedError: if the training graph does not compute what torch does, or a check of ours did not hold.
     """
-    chosen = _chosen(module, train, freeze)
+    chosen = chosen_parameters(module, train, freeze)
+    request = read_request(loss=loss, **options)
     forward = trace(module, example_inputs, exporter=exporter, opset=opset)
+    names = _written(forward, chosen)
+    report: TorchReport | None = None
+    if check:
+        given = {name: options[name] for name in _OF_LOSS if name in options}
+        updates = request.optimizer.updates
+        report = check_export(
+            module,
+            example_inputs,
+            forward,
+            chosen,
+            loss=parse_loss(loss, **given),
+            example_labels=example_labels,
+            target=request.target,
+            optimizer="adamw" if updates is None else updates.optimizer,
+            gradients={"loss": loss, **given, "lora": options.get("lora")},
+        )
     result = rewrite(
         forward,
         loss=loss,
-        train=[escape(name) for name in _written(forward, chosen)],
+        train=[escape(name) for name in names],
         frozen_batch_norm=frozen_batch_norm(forward),
         **options,
     )
     model, parameters, evaluation = result.save(path, replace=replace)
-    return Exported(model, parameters, evaluation, forward, result)
-
-
-def _chosen(module: nn.Module, train: str | Sequence[str] | None, freeze: str | Sequence[str]) -> list[str]:
-    """Return the names of the parameters that are to be trained."""
-    trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    wanted, unwanted = as_patterns("*" if train is None else train), as_patterns(freeze)
-    for pattern in (*wanted, *unwanted):
-        if not any(matches(name, [pattern]) for name in trainable):
-            shown = ", ".join(trainable[:6]) or "none"
-            raise InputError(f"No parameter that requires a gradient is named '{pattern}'; the module has {shown}.")
-    found = [name for name in trainable if matches(name, wanted) and not matches(name, unwanted)]
-    if not found:
-        raise InputError("Nothing is left to train: all parameters are frozen.")
-    return found
+    return Exported(model, parameters, evaluation, forward, result, report)
 
 
 def _written(forward: ir.Model, names: Sequence[str]) -> list[str]:

@@ -33,6 +33,8 @@ def marked() -> AbstractContextManager[Any]:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             """Mark the result of a call that cuts it off from what it is computed of."""
             found = func(*args, **(kwargs or {}))
+            if func is torch.nn.functional.embedding:
+                return _padded(found, *args, **(kwargs or {}))
             if func not in detaching and torch.is_grad_enabled():
                 return found
             if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.requires_grad:
@@ -43,6 +45,16 @@ def marked() -> AbstractContextManager[Any]:
             return found
 
     return Marking()
+
+
+def _padded(found: Tensor, input: Tensor, weight: Tensor, padding_idx: int | None = None, *_: Any, **__: Any) -> Tensor:
+    """Return embeddings of which those of the padding have no gradient, as in torch's backward."""
+    import torch
+
+    if padding_idx is None or not found.requires_grad:
+        return found
+    row = padding_idx if padding_idx >= 0 else weight.shape[0] + padding_idx
+    return torch.where((input == row).unsqueeze(-1), operator()(found.detach()), found)
 
 
 @functools.cache

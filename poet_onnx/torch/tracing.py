@@ -20,7 +20,7 @@ from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.torch.calls import Call, wrap
 from poet_onnx.torch.naming import rename_outputs, restore_state
 from poet_onnx.torch.sequences import split_plainly
-from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops
+from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
 from poet_onnx.torch.untouched import untouched
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def trace(module: nn.Module, example_inputs: Any, *, exporter: str, opset: int |
         raise InputError(f"There is no exporter {exporter!r}: give one of {', '.join(OPSETS)}.")
     _check_version(exporter)
     with untouched(module), _quiet():
-        call = wrap(module, example_inputs)
+        call = wrap(module, example_inputs, marked)
         try:
             write = _dynamo if exporter == "dynamo" else _legacy
             model = write(call, OPSETS[exporter] if opset is None else opset)

@@ -99,11 +99,15 @@ class Memory:
         """Return the gradients that are kept, by parameter."""
         return {name: self.arrays[buffer] for name, buffer in self._description.buffers.items()}
 
+    def moments(self) -> dict[str, Array]:
+        """Return what the optimizer keeps."""
+        slots = [slot for name in self._description.parameters for slot in self._slots(name)]
+        return {name: self.arrays[name] for name in slots}
+
     def lasting(self, *, gradients: bool) -> dict[str, Array]:
         """Return all that a checkpoint needs, with or without gradients that are half collected."""
-        slots = [slot for name in self._description.parameters for slot in self._slots(name)]
         buffers = self._description.buffers.values() if gradients else ()
-        return self.values() | {name: self.arrays[name] for name in (*slots, *buffers)}
+        return self.values() | self.moments() | {name: self.arrays[name] for name in buffers}
 
     def sum_of_squares(self) -> float:
         """Return the sum of the squares of all gradients that are kept."""

@@ -139,6 +139,16 @@ class TrainingSession:
         return self._memory.gradients()
 
     @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the parameters that are trained."""
+        return self._description.parameters
+
+    @property
+    def moments(self) -> Mapping[str, Array]:
+        """What the optimizer keeps, by the names that a checkpoint has for it: the arrays themselves."""
+        return self._memory.moments()
+
+    @property
     def updates(self) -> int:
         """Updates made so far."""
         return self._progress.updates

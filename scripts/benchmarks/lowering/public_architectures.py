@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -110,7 +111,8 @@ def _words(masked: bool, batch: int) -> dict[str, Tensor]:
 
 def _hugging_face(name: str, settings: dict[str, Any]) -> nn.Module:
     """Return a model of transformers by its class and the settings of its configuration."""
-    _import_torchvision()  # transformers would, and fail
+    if importlib.util.find_spec("torchvision") is not None:
+        _import_torchvision()  # transformers would, and fail
     import transformers
 
     make = getattr(transformers, name)

@@ -1,0 +1,150 @@
+"""Random numbers do not tell torch and a training graph apart: both run without dropout, and with fixed numbers.
+
+torch and ONNX Runtime draw from generators of their own. To compare them, dropout drops nothing, and what is drawn
+evenly or normally is one and the same number everywhere, on both sides.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.graph.operators import ONNX_DOMAINS
+
+_PLACE = 0.37
+"""Of a fixed number: of the width above the lowest one, of the scale above the mean."""
+
+_UNIFORM, _NORMAL = ("RandomUniform", "RandomUniformLike"), ("RandomNormal", "RandomNormalLike")
+
+
+def calm_graph(model: ir.Model) -> tuple[str, ...]:
+    """Take dropout and random numbers out of a forward model, which changes; return the operators that were there."""
+    found: dict[str, None] = {}
+    for node in list(model.graph):
+        if node.domain not in ONNX_DOMAINS:
+            continue
+        if node.op_type == "Dropout" and not any(value.uses() for value in node.outputs[1:]):
+            if len(node.inputs) > 2 and node.inputs[2] is not None:  # others are for inference
+                found[node.op_type] = None
+                _replace(model.graph, node, ir.Node("", "Identity", node.inputs[:1], name=node.name))
+        elif node.op_type in (*_UNIFORM, *_NORMAL):
+            found[node.op_type] = None
+            _replace(model.graph, node, *_fixed(node))
+    return tuple(found)
+
+
+def _fixed(node: ir.Node) -> list[ir.Node]:
+    """Return nodes that make a tensor of one number in place of a random one."""
+    first, second = ("low", "high") if node.op_type in _UNIFORM else ("mean", "scale")
+    low, width = (node.attributes.get_float(first, 0.0), node.attributes.get_float(second, 1.0))
+    number = low + _PLACE * ((width - low) if node.op_type in _UNIFORM else width)
+    dtype = node.attributes.get_int("dtype", 0)
+    like = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
+    kind = ir.DataType(dtype) if dtype else like or ir.DataType.FLOAT
+    filled = ir.AttrTensor("value", ir.tensor(np.array([number], kind.numpy())))
+    if node.op_type.endswith("Like"):
+        shape = ir.Node("", "Shape", node.inputs[:1], name=f"{node.name}/shape")
+    else:
+        sizes = ir.tensor(np.array(node.attributes.get_ints("shape"), np.int64))
+        shape = ir.Node("", "Constant", [], [ir.AttrTensor("value", sizes)], name=f"{node.name}/shape")
+    shape.outputs[0].name = f"{node.name}/shape"
+    return [shape, ir.Node("", "ConstantOfShape", [shape.outputs[0]], [filled], name=node.name)]
+
+
+def _replace(graph: ir.Graph, node: ir.Node, *new: ir.Node) -> None:
+    graph.insert_before(node, list(new))
+    old, made = node.outputs[0], new[-1].outputs[0]
+    made.name, made.type, made.shape = old.name, old.type, old.shape
+    old.name = f"{old.name}/random"
+    old.replace_all_uses_with(made, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
+@contextmanager
+def calm_torch() -> Iterator[None]:
+    """Let torch drop nothing and draw the fixed numbers, in this context."""
+    from torch.overrides import TorchFunctionMode
+
+    known = _known()
+
+    class Calm(TorchFunctionMode):
+        """Looks at each call of torch."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Answer what draws random numbers."""
+            answer = known.get(func)
+            return func(*args, **(kwargs or {})) if answer is None else answer(func, args, kwargs or {})
+
+    with Calm():
+        yield
+
+
+def _known() -> Mapping[Any, Callable[[Any, Any, Any], Any]]:
+    """Return what to do in place of each function that draws random numbers."""
+    import torch
+    from torch.nn import functional
+
+    names = [f"{kind}dropout" for kind in ("", "alpha_", "feature_", "feature_alpha_")]
+    names += [f"dropout{rank}d" for rank in (1, 2, 3)]
+    drops = [getattr(place, name) for place in (functional, torch) for name in names if hasattr(place, name)]
+    layers = [getattr(torch, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")]
+    tensor: Any = torch.Tensor
+    return {
+        **dict.fromkeys(drops, lambda _, args, kwargs: args[0] if args else kwargs["input"]),
+        **dict.fromkeys(layers, _undropped_layers),
+        functional.multi_head_attention_forward: _undropped_attention,
+        functional.scaled_dot_product_attention: _undropped_product,
+        **dict.fromkeys((torch.rand, torch.rand_like, torch.randn, torch.randn_like), _filled),
+        tensor.uniform_: _uniform,
+        tensor.normal_: _normal,
+    }
+
+
+def _undropped_layers(func: Any, args: Any, kwargs: Any) -> Any:
+    return func(*(0.0 if isinstance(each, float) else each for each in args), **kwargs)
+
+
+def _undropped_attention(func: Any, args: Any, kwargs: Any) -> Any:
+    bound = inspect.signature(func).bind(*args, **kwargs)
+    bound.arguments["dropout_p"] = 0.0
+    return func(*bound.args, **bound.kwargs)
+
+
+def _undropped_product(func: Any, args: Any, kwargs: Any) -> Any:
+    place = 4  # query, key, value, attn_mask, dropout_p
+    positional = [0.0 if number == place else each for number, each in enumerate(args)]
+    return func(*positional, **{name: 0.0 if name == "dropout_p" else each for name, each in kwargs.items()})
+
+
+def _filled(func: Any, args: Any, kwargs: Any) -> Any:
+    import torch
+
+    state = torch.get_rng_state()
+    found = func(*args, **kwargs)
+    torch.set_rng_state(state)  # whoever looks there sees what else was drawn
+    with torch.no_grad():
+        return found.fill_(_PLACE)
+
+
+def _uniform(_: Any, args: Any, kwargs: Any) -> Any:
+    return _moved(*_two(args, kwargs, ("from", 0.0), ("to", 1.0)), width=True)
+
+
+def _normal(_: Any, args: Any, kwargs: Any) -> Any:
+    return _moved(*_two(args, kwargs, ("mean", 0.0), ("std", 1.0)), width=False)
+
+
+def _two(args: Any, kwargs: Any, first: tuple[str, float], second: tuple[str, float]) -> tuple[Any, float, float]:
+    tensor, *rest = args
+    numbers = dict((first, second)) | dict(zip((first[0], second[0]), rest, strict=False))
+    numbers |= {name: value for name, value in kwargs.items() if name in numbers}
+    return tensor, numbers[first[0]], numbers[second[0]]
+
+
+def _moved(tensor: Any, low: float, high: float, *, width: bool) -> Any:
+    return tensor.fill_(low + _PLACE * ((high - low) if width else high))

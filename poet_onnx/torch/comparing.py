@@ -1,0 +1,341 @@
+"""Compare steps of torch with those of a training graph, point by point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.errors import CheckFailedError, PoetError
+from poet_onnx.torch.judging import Judgement
+from poet_onnx.torch.objective import Objective
+from poet_onnx.torch.optimizers import TorchUpdates
+from poet_onnx.torch.points import Point
+from poet_onnx.torch.reference import Reference
+from poet_onnx.torch.trained import Trained, TrainedStep, usual
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Array = npt.NDArray[Any]
+Make = Callable[[float, float], Trained]
+"""Loads a training graph, given a usual number of its gradients and one of its parameters."""
+
+_LEAST_POINTS, _MOST_POINTS = 2, 4
+_FAR, _SCALED = 0.02, 0.75
+"""How far parameters of another point are away, and its real inputs from those of the point before."""
+
+_UPDATE, _LAST_BITS = 1e-4, 2.0**-22
+"""Of an update, and of a parameter, which is rounded."""
+
+
+@dataclass
+class Findings:
+    """What was found so far.
+
+    Attributes:
+        problems: what is wrong, a sentence each.
+        differences: that are known and named, a sentence each.
+        left_out: what was not compared, a sentence each.
+        errors: by parameter, how far its gradient is off at the best point, relative to its largest element.
+        at_points: names of parameters whose gradients are right at one point and off at another.
+        loss: of the training graph and of torch, at the first point.
+        optimizer: whose update was compared with torch's; empty if none.
+    """
+
+    problems: dict[str, str] = field(default_factory=dict)
+    differences: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    errors: dict[str, float] = field(default_factory=dict)
+    at_points: tuple[str, ...] = ()
+    loss: tuple[float, float] = (float("nan"), float("nan"))
+    optimizer: str = ""
+
+
+class Comparison:
+    """A module beside a training graph of it."""
+
+    def __init__(self, module: nn.Module, example_inputs: Any, objective: Objective, chosen: Sequence[str]) -> None:
+        """Run torch once.
+
+        Args:
+            module: that was exported.
+            example_inputs: as for `export`.
+            objective: the loss.
+            chosen: names of the parameters that are to be trained.
+
+        Raises:
+            CheckFailedError: if torch cannot run a step.
+        """
+        self.found = Findings()
+        self._still: set[str] = set()
+        self._without: set[str] = set()
+        self._name, self._chosen, self._objective = type(module).__name__, chosen, objective
+        try:
+            self._single = Reference(module, example_inputs, objective)
+            self._batch = self._single.batch()
+            self.first = self._single.step({}, self._batch, keep=False)
+        except PoetError:
+            raise
+        except Exception as error:  # whatever a module's code raises
+            raise CheckFailedError(
+                f"torch cannot run a step of {self._name} itself, so that nothing can be compared "
+                f"({type(error).__name__}: {_line(error)}): mend that, or give check=False."
+            ) from error
+        self._double = self._in_double(module, example_inputs)
+
+    def _in_double(self, module: nn.Module, example_inputs: Any) -> Reference | None:
+        try:
+            double = Reference(module, example_inputs, self._objective, double=True)
+            double.step({}, self._batch, keep=False)
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            self.found.left_out.append(
+                f"{self._name} does not run in double precision ({type(error).__name__}: {_line(error)}): single"
+                " precision was the judge."
+            )
+            return None
+        return double
+
+    def run(self, make: Make) -> None:
+        """Compare as many points as it takes."""
+        tensors = {name: np.array(each.detach().float().numpy()) for name, each in self._single.tensors.items()}
+        parameters = [tensors[name] for name in self._single.parameters]
+        gradients = {name: self.first.gradients.get(name, np.zeros(())) for name in self._chosen}
+        self._scale = usual(parameters)
+        trained = make(usual(list(gradients.values())), self._scale)
+        self._names = self._matched(trained, tensors)
+        feed = self._feeding(trained)
+        if feed is None:
+            return
+        self._feed = feed
+        start = {name: trained.values[name].copy() for name in self._names}
+        updates = self._updates(trained, start)
+        judged: dict[str, list[Judgement]] = {}
+        for number in range(_MOST_POINTS):
+            now = trained.values
+            values = {
+                name: self._moved(start[name], name, number) if self._is_parameter(name) else now[name].copy()
+                for name in self._names
+            }
+            batch = {name: _scaled(each, number) for name, each in self._batch.items()}
+            point, ours = self._point(trained, values, batch)
+            self._compare_loss(point, ours)
+            self._compare_gradients(point, ours, judged)
+            self._compare_buffers(point, ours)
+            if updates is not None:
+                self._compare_updates(updates, ours)
+            if number + 1 >= _LEAST_POINTS and not any(map(_is_open, judged.values())):
+                break
+        self._conclude(judged)
+
+    def _matched(self, trained: Trained, tensors: Mapping[str, Array]) -> dict[str, tuple[str, bool]]:
+        """Return the module's name of each tensor of the graph, and whether it is transposed there."""
+        values = trained.values
+        names = {
+            name: (name, False) for name in values if name in tensors and values[name].shape == tensors[name].shape
+        }
+        free = {name: each for name, each in tensors.items() if (name, False) not in names.values()}
+        for name in values:
+            if name in names:
+                continue
+            equal = [
+                (other, turned)
+                for other, each in free.items()
+                for turned in (False, True)
+                if (not turned or each.ndim == 2) and np.array_equal(each.T if turned else each, values[name])
+            ]
+            if len(equal) == 1:
+                names[name] = equal[0]
+            elif name in trained.names:
+                self.found.problems[name] = (
+                    f"'{name}' {list(values[name].shape)} is trained in the training graph, but is no parameter of"
+                    f" {self._name}: a constant is trained."
+                )
+        parameters = set(self._single.parameters)
+        for name in trained.names:
+            other = names.get(name, (name, False))[0]
+            if name in names and other not in parameters:
+                self.found.problems[name] = (
+                    f"'{other}' is trained in the training graph, but is a buffer of {self._name}."
+                )
+        return names
+
+    def _feeding(self, trained: Trained) -> Callable[[Mapping[str, Array]], dict[str, Array]] | None:
+        """Return what makes of a batch and the targets what the graph takes; None if they do not fit."""
+        targets = self._single.targets()
+        wanted = list(trained.inputs)
+        count = len(wanted) - len(targets)
+        own, others = wanted[: max(count, 0)], wanted[max(count, 0) :]
+        if not all(name in self._batch for name, _ in own):  # exported elsewhere, under other names
+            if len(own) != len(self._batch):
+                self.found.problems["inputs"] = (
+                    f"The training graph takes {len(wanted)} arrays ({', '.join(name for name, _ in wanted)}), but"
+                    f" {len(self._batch)} example inputs and {len(targets)} labels or targets are there."
+                )
+                return None
+            names = dict(zip((name for name, _ in own), self._batch, strict=True))
+        else:
+            names = {name: name for name, _ in own}
+        for (name, shape), target in zip(others, targets, strict=True):
+            fits = len(shape) == target.ndim and all(
+                not isinstance(size, int) or size == other for size, other in zip(shape, target.shape, strict=True)
+            )
+            if not fits:
+                self.found.problems["labels"] = (
+                    f"The training graph takes '{name}' of shape {list(shape)}, but torch's loss takes"
+                    f" {list(target.shape)}: another dimension is taken for the classes."
+                )
+                return None
+        fixed = {name: target for (name, _), target in zip(others, targets, strict=True)}
+        return lambda batch: {name: batch[other] for name, other in names.items()} | fixed
+
+    def _updates(self, trained: Trained, start: Mapping[str, Array]) -> TorchUpdates | None:
+        kind = trained.optimizer.kind
+        if not TorchUpdates.has(trained.optimizer):
+            self.found.left_out.append(f"torch has no optimizer '{kind}': its updates were not compared.")
+            return None
+        self.found.optimizer = kind
+        return TorchUpdates(trained.optimizer, {name: start[name] for name in trained.names if name in start})
+
+    def _moved(self, array: Array, name: str, number: int) -> Array:
+        """Return a parameter at a point: at the first one as it is."""
+        if not number or array.dtype.kind != "f":
+            return array
+        generator = np.random.default_rng([number, *name.encode()])
+        width = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
+        noise = generator.standard_normal(array.shape) * (np.abs(array) + (width or self._scale))
+        moved: Array = (array + _FAR * noise).astype(array.dtype)
+        return moved
+
+    def _point(
+        self, trained: Trained, values: Mapping[str, Array], batch: Mapping[str, Array]
+    ) -> tuple[Point, TrainedStep]:
+        """Run one step on both sides."""
+        parameters = {name: each for name, each in values.items() if self._is_parameter(name)}
+        given = {self._names[name][0]: self.turned(name, each) for name, each in values.items()}
+        point = Point(self._single, self._double, given, batch)
+        return point, trained.step(parameters, self._feed(batch))
+
+    def _is_parameter(self, name: str) -> bool:
+        return self._names[name][0] in self._single.parameters
+
+    def turned(self, name: str, array: Array) -> Array:
+        """Return a tensor of the graph as the module has it."""
+        return array.T if self._names[name][1] else array
+
+    def _compare_loss(self, point: Point, ours: TrainedStep) -> None:
+        judgement = point.of_loss(ours.loss)
+        if np.isnan(self.found.loss[0]):
+            self.found.loss = ours.loss, judgement.single
+        if judgement.verdict == "wrong":
+            self.found.problems.setdefault("loss", f"The loss is {judgement}.")
+
+    def _compare_gradients(self, point: Point, ours: TrainedStep, judged: dict[str, list[Judgement]]) -> None:
+        made = {self._names[name][0]: (name, each) for name, each in ours.gradients.items() if name in self._names}
+        for other in self._single.parameters:
+            torchs = other in point.single.gradients
+            if other in made:
+                name, gradient = made[other]
+                found = point.of_gradient(other, self.turned(name, gradient), ours.resolution[name])
+            elif torchs and other in self._chosen:
+                found = point.of_gradient(other, np.zeros_like(point.single.gradients[other]), 0.0)
+            else:
+                continue
+            judged.setdefault(other, []).append(found)
+            if other not in made:
+                self._still.add(other)
+            if not torchs and found.verdict == "wrong":
+                self._without.add(other)
+
+    def _compare_buffers(self, point: Point, ours: TrainedStep) -> None:
+        made = {
+            self._names[name][0]: self.turned(name, each) for name, each in ours.state.items() if name in self._names
+        }
+        for name in point.single.buffers:
+            if not point.moved(name) and name not in made:
+                continue
+            if name.endswith("num_batches_tracked"):
+                self.found.differences[name] = f"'{name}' is not counted."
+                continue
+            if name not in made:
+                before, after = point.example_of(name)
+                self.found.problems.setdefault(
+                    name,
+                    f"The buffer '{name}' goes from {before:.6g} to {after:.6g} in a step of torch, and stands still in"
+                    " the training graph.",
+                )
+                continue
+            judgement = point.of_buffer(name, made[name])
+            if judgement.verdict != "wrong":
+                continue
+            if point.is_biased_variance(name, made[name]):
+                self.found.differences[name] = (
+                    f"'{name}' takes each batch's variance over n, as ONNX Runtime does; torch takes it over n - 1."
+                )
+                continue
+            self.found.problems.setdefault(name, f"The buffer {judgement.named(name)} is {judgement} after a step.")
+
+    def _compare_updates(self, updates: TorchUpdates, ours: TrainedStep) -> None:
+        if ours.after is None:
+            return
+        known = [name for name in ours.gradients if name in updates.names]
+        theirs = updates.step(
+            {name: ours.before[name].astype(np.float64) for name in known},
+            {name: ours.gradients[name] for name in known},
+        )
+        for name in known:
+            before, after = ours.before[name].astype(np.float64), ours.after[name].astype(np.float64)
+            moved = theirs[name] - before
+            allowed = _UPDATE * np.abs(moved) + _LAST_BITS * np.maximum(np.abs(before), np.abs(after))
+            allowed += _LAST_BITS * float(np.abs(moved).max(initial=0.0))  # a gradient and its decay may cancel
+            off = np.abs(after - theirs[name]) - allowed
+            if off.size and not float(off.max()) <= 0.0:
+                place = np.unravel_index(int(off.argmax()), off.shape)
+                at = f"{name}{[int(index) for index in place] if place else ''}"
+                self.found.problems.setdefault(
+                    "update",
+                    f"The optimizer moves '{at}' by {float((after - before)[place]):.6g} in the training graph and by"
+                    f" {float(moved[place]):.6g} in torch, for the same gradient.",
+                )
+
+    def _conclude(self, judged: Mapping[str, Sequence[Judgement]]) -> None:
+        kinked = []
+        for name, every in judged.items():
+            decided = [each for each in every if each.verdict != "undecided"]
+            best = min(decided or every, key=lambda each: (each.verdict == "wrong", each.error))
+            self.found.errors[name] = best.error
+            if best.verdict != "wrong":
+                kinked += [name] if any(each.verdict == "wrong" for each in every) else []
+                continue
+            if name in self._still:
+                sentence = (
+                    f"'{name}' stands still in the training graph, but has a gradient in torch: {best.named(name)} is"
+                    f" {best.single:.6g}."
+                )
+            elif name in self._without:
+                sentence = f"'{name}' has no gradient in torch, but is trained: {best.named(name)} is {best.ours:.6g}."
+            else:
+                sentence = f"The gradient of {best.named(name)} is {best}."
+            self.found.problems.setdefault(name, sentence)
+        self.found.at_points = tuple(kinked)
+
+
+def _is_open(every: Sequence[Judgement]) -> bool:
+    """Return whether more points would tell more of a gradient."""
+    verdicts = [each.verdict for each in every]
+    return "wrong" in verdicts and "right" not in verdicts
+
+
+def _scaled(array: Array, number: int) -> Array:
+    if array.dtype.kind != "f":
+        return array
+    scaled: Array = (array * _SCALED**number).astype(array.dtype)
+    return scaled
+
+
+def _line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else "no message"

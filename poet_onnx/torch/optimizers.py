@@ -1,0 +1,76 @@
+"""torch's own optimizers, with the settings of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.training.optimizers import SGD, Adam, AdamW, Optimizer
+
+if TYPE_CHECKING:
+    import torch
+
+Array = npt.NDArray[Any]
+
+
+class TorchUpdates:
+    """Updates of torch's optimizer in double precision, by gradients that it is given."""
+
+    def __init__(self, settings: Optimizer, parameters: Mapping[str, Array]) -> None:
+        """Start.
+
+        Args:
+            settings: of an optimizer that torch has, too: see `has`.
+            parameters: by name.
+        """
+        import torch
+
+        self._tensors = {name: torch.from_numpy(each.astype(np.float64)) for name, each in parameters.items()}
+        self._optimizer = _optimizer(settings, list(self._tensors.values()))
+
+    @property
+    def names(self) -> Collection[str]:
+        """Return the names of the parameters."""
+        return self._tensors.keys()
+
+    @staticmethod
+    def has(settings: Optimizer) -> bool:
+        """Return whether torch has such an optimizer."""
+        return type(settings) in (SGD, Adam, AdamW)
+
+    def step(self, before: Mapping[str, Array], gradients: Mapping[str, Array]) -> dict[str, Array]:
+        """Return parameters after an update.
+
+        Args:
+            before: what they are before it.
+            gradients: of all of them.
+        """
+        import torch
+
+        with torch.no_grad():
+            for name, tensor in self._tensors.items():
+                tensor.copy_(torch.from_numpy(before[name]))
+                tensor.grad = torch.from_numpy(np.array(gradients[name], np.float64))
+        self._optimizer.step()
+        return {name: tensor.numpy().copy() for name, tensor in self._tensors.items()}
+
+
+def _optimizer(settings: Optimizer, tensors: list[torch.Tensor]) -> torch.optim.Optimizer:
+    import torch
+
+    if isinstance(settings, SGD):
+        return torch.optim.SGD(
+            tensors,
+            lr=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            nesterov=settings.nesterov,
+        )
+    made = torch.optim.AdamW if isinstance(settings, AdamW) else torch.optim.Adam
+    betas = (settings.beta1, settings.beta2)
+    return made(
+        tensors, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, weight_decay=settings.weight_decay
+    )

@@ -1,0 +1,120 @@
+"""One point of a comparison: torch's step at some parameters, in single and in double precision, and its noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.torch.judging import Judgement, judge, largest_of, noise_of
+from poet_onnx.torch.reference import Reference, Step
+
+Array = npt.NDArray[Any]
+
+_LAST_BITS, _NOISE_RUNS = 2.0**-22, 2
+_FLOOR = 1e-7
+"""Of the largest number: what is less, single precision cannot tell from zero."""
+
+
+class Point:
+    """Torch's step.
+
+    Attributes:
+        single: in the module's own precision.
+        double: in double precision; None if that is not known.
+    """
+
+    def __init__(
+        self, single: Reference, double: Reference | None, values: Mapping[str, Array], batch: Mapping[str, Array]
+    ) -> None:
+        """Run the steps.
+
+        Args:
+            single: the module.
+            double: it in double precision.
+            values: of parameters and buffers.
+            batch: by the names of the example inputs.
+        """
+        self._reference, self._values, self._batch = single, values, batch
+        self._before = single.buffers() | {name: each for name, each in values.items() if name in single.buffers()}
+        self.single = single.step(values, batch)
+        self.double = None if double is None else double.step(values, batch)
+
+    def of_loss(self, ours: float) -> Judgement:
+        """Judge a loss."""
+        return self._judged(np.array(ours), lambda step: np.array(step.loss), 0.0)
+
+    def of_gradient(self, name: str, ours: Array, resolution: float) -> Judgement:
+        """Judge a gradient, which is told as finely as a resolution says; where torch has none, it must be zero."""
+        exact = self.single if self.double is None else self.double
+        nothing = np.zeros_like(ours)
+        floor = _FLOOR * largest_of(exact.gradients) + resolution
+        return self._judged(ours, lambda step: step.gradients.get(name, nothing), floor)
+
+    def of_buffer(self, name: str, ours: Array) -> Judgement:
+        """Judge what a buffer is after the step."""
+        exact = self.single if self.double is None else self.double
+        floats = {key: each for key, each in exact.buffers.items() if each.dtype.kind == "f"}
+        floor = _FLOOR * largest_of(floats)
+        return self._judged(ours.astype(np.float64), lambda step: step.buffers[name].astype(np.float64), floor)
+
+    def moved(self, name: str) -> bool:
+        """Return whether torch's step changed a buffer."""
+        return not np.array_equal(self._before[name], self.single.buffers[name], equal_nan=True)
+
+    def example_of(self, name: str) -> tuple[float, float]:
+        """Return a number of a buffer before and after torch's step, that which moved the farthest."""
+        before, after = (
+            self._before[name].astype(np.float64).ravel(),
+            self.single.buffers[name].astype(np.float64).ravel(),
+        )
+        if before.shape != after.shape:
+            return float(before.size), float(after.size)
+        place = int(np.abs(after - before).argmax())
+        return float(before[place]), float(after[place])
+
+    def is_biased_variance(self, name: str, ours: Array) -> bool:
+        """Return whether a running variance is torch's but for the division by n, in place of n - 1."""
+        layer, _, kind = name.rpartition(".")
+        count, runs = self._reference.samples.get(layer, (0, 0))
+        if kind != "running_var" or count < 2:
+            return False
+        exact = self.single if self.double is None else self.double
+        theirs, before = exact.buffers[name], self._before[name].astype(np.float64)
+        share = (count - 1) / count
+        momentum = dict(self._reference.batch_norms())[layer].momentum
+        if runs == 1 and momentum is not None:
+            kept = (1 - momentum) * before
+            return self._judged(ours, lambda _: kept + (theirs - kept) * share, 0.0).verdict != "wrong"
+        slack = 1e-4 * np.abs(theirs)
+        return bool(np.all((ours >= theirs * share - slack) & (ours <= theirs + slack)))
+
+    def _judged(self, ours: Array, part: Callable[[Step], Array], floor: float) -> Judgement:
+        """Judge a tensor; what parameters with other last bits change is measured only where it may decide."""
+        single, exact = part(self.single), None if self.double is None else part(self.double)
+        if single.shape != ours.shape:
+            single = np.broadcast_to(single, ours.shape) if single.size == 1 else single
+        noise = 0.0 if exact is None else noise_of(single, exact)
+        found = judge(ours, single, exact, noise=noise, floor=floor)
+        if found.verdict != "wrong":
+            return found
+        base, *nudged = self._nudged
+        noise = max(noise, *(noise_of(part(step), part(base)) for step in nudged))
+        return judge(ours, single, exact, noise=noise, floor=floor)
+
+    @cached_property
+    def _nudged(self) -> list[Step]:
+        """Torch's steps at the parameters, and at others that differ in their last bits: all from the state of now."""
+        found = [self._reference.step(self._values, self._batch, keep=False)]
+        for run in range(_NOISE_RUNS):
+            generator = np.random.default_rng(run)
+            near = {
+                name: (each * (1 + _LAST_BITS * generator.choice((-1.0, 1.0), each.shape))).astype(each.dtype)
+                for name, each in self._values.items()
+                if name in self._reference.parameters
+            }
+            found.append(self._reference.step({**self._values, **near}, self._batch, keep=False))
+        return found

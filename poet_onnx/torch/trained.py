@@ -1,0 +1,182 @@
+"""What a training graph computes: steps of a session at any values of its parameters, gradients and updates apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.errors import InputError
+from poet_onnx.training.adapters import Adapters
+from poet_onnx.training.description import Description, slot_name
+from poet_onnx.training.optimizers import KINDS, SGD, Adam, AdamW, AdamWOrt, Optimizer
+from poet_onnx.training.session import TrainingSession
+
+if TYPE_CHECKING:
+    from poet_onnx.training.parameters import Source
+    from poet_onnx.training.prepare import AnyModel
+
+Array = npt.NDArray[Any]
+
+DECOUPLED = (AdamW, AdamWOrt)
+"""Optimizers whose weight decay is no part of the gradient."""
+
+_KEPT = 0.5
+"""Of a moment in each step: a power of two, so that the gradient is told from two moments without rounding."""
+
+_SMALL, _LARGE = 1e-2, 1e4
+"""Rates of Adam's rule, which bounds its steps, and of the others, whose steps then tell the gradient."""
+
+_DECAY = 0.1
+"""How large a weight decay is beside the gradient."""
+
+
+@dataclass(frozen=True)
+class TrainedStep:
+    """What a step computed.
+
+    Attributes:
+        loss: before the update.
+        gradients: by parameter.
+        before: the parameters.
+        after: the parameters after the update; None where the step makes none.
+        state: running statistics and the like, after the step.
+        resolution: by parameter, how finely the gradient is told.
+    """
+
+    loss: float
+    gradients: Mapping[str, Array]
+    before: Mapping[str, Array]
+    after: Mapping[str, Array] | None
+    state: Mapping[str, Array]
+    resolution: Mapping[str, float]
+
+
+class Trained:
+    """A session of a training graph.
+
+    Attributes:
+        optimizer: settings that show every part of the update; the kind is the model's.
+        names: of the parameters that are trained, without adapters.
+        adapters: how many numbers in low-rank adapters are trained beside them.
+    """
+
+    def __init__(
+        self,
+        model: AnyModel,
+        metadata: Mapping[str, str],
+        parameters: Source,
+        *,
+        kind: str,
+        scales: tuple[float, float],
+        adapters: Adapters | None = None,
+        page_dir: str | None = None,
+    ) -> None:
+        """Load a training graph.
+
+        Args:
+            model: the graph.
+            metadata: of the model.
+            parameters: as for a session.
+            kind: of the optimizer, where the model does not tell.
+            scales: a usual number in a gradient, and one in a parameter.
+            adapters: that it has, where its metadata do not tell.
+            page_dir: as for a session.
+
+        Raises:
+            InputError: if the runtime that is installed cannot run it.
+        """
+        described = Description.of_metadata(metadata)
+        updates = None if described is None else described.updates
+        self.optimizer = _settings(kind if updates is None else updates.optimizer, *scales)
+        self._batches_an_update = 1 if updates is None else updates.accumulation_steps
+        self._runs = 0
+        self._session = TrainingSession(
+            model, parameters, optimizer=self.optimizer, keep_gradients=described is None, page_dir=page_dir
+        )
+        adapted = adapters or Adapters.of_metadata(metadata)
+        apart = () if adapted is None else adapted.parameters
+        self.names = tuple(name for name in self._session.trained if name not in apart)
+        self.adapters = sum(self._session.parameters[name].size for name in apart)
+        if described is not None and (described.seeds or described.unresumable):
+            raise InputError(
+                "The step draws random numbers, as for dropout, which torch draws otherwise: make the files again with"
+                " a dropout of 0 to verify them; `export` checks itself without."
+            )
+
+    @property
+    def values(self) -> dict[str, Array]:
+        """Parameters, those not trained, and running statistics, as they are now."""
+        return dict(self._session.parameters)
+
+    @property
+    def inputs(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+        """Name and shape of what a batch fills."""
+        return tuple((wanted.name, wanted.shape) for wanted in self._session.data_inputs)
+
+    def step(self, values: Mapping[str, Array], batch: Mapping[str, Array]) -> TrainedStep:
+        """Train on a batch from given values of the parameters."""
+        session = self._session
+        for name, array in values.items():
+            session.parameters[name][...] = array
+        before = {name: session.parameters[name].copy() for name in self.names}
+        moments = {name: each.copy() for name, each in session.moments.items()}
+        kept = {name: each.astype(np.float64) for name, each in session.gradients.items()}
+        loss = session.step(batch)
+        collected = session.gradients
+        fresh = self._runs % self._batches_an_update == 0
+        self._runs += 1
+        gradients, resolution = {}, {}
+        for name in self.names:
+            if name in collected:
+                gradients[name] = collected[name].astype(np.float64) - (0.0 if fresh else kept[name])
+                resolution[name] = 0.0
+            else:
+                gradients[name] = self._told(name, before[name].astype(np.float64), moments)
+                resolution[name] = self._resolution(before[name], gradients[name])
+        state = {name: each.copy() for name, each in session.parameters.items() if name not in session.trained}
+        after = {name: session.parameters[name].copy() for name in self.names}
+        updated = after if self._batches_an_update == 1 else None
+        return TrainedStep(loss, gradients, before, updated, state, resolution)
+
+    def _told(self, name: str, before: Array, moments: Mapping[str, Array]) -> Array:
+        """Return a gradient that was used up within the step, as what the optimizer keeps tells it."""
+        settings, session = self.optimizer, self._session
+        slots = settings.slots
+        if not slots:
+            assert isinstance(settings, SGD)
+            moved: Array = (before - session.parameters[name]) / settings.learning_rate
+            return moved - settings.weight_decay * before
+        slot = slot_name(name, slots[0])
+        new, old = session.moments[slot].astype(np.float64), moments[slot].astype(np.float64)
+        if isinstance(settings, SGD):
+            return new - settings.momentum * old - settings.weight_decay * before
+        told: Array = (new - settings.beta1 * old) / (1 - settings.beta1)
+        return told if isinstance(settings, DECOUPLED) else np.asarray(told - settings.weight_decay * before)
+
+    def _resolution(self, before: Array, gradient: Array) -> float:
+        largest = float(np.abs(gradient).max(initial=0.0)) + self.optimizer.weight_decay * float(
+            np.abs(before).max(initial=0.0)
+        )
+        return 2.0**-22 * largest
+
+
+def usual(arrays: Sequence[Array]) -> float:
+    """Return the root mean square of all numbers, 1 if all are 0."""
+    count = sum(each.size for each in arrays)
+    total = float(sum(np.square(each, dtype=np.float64).sum() for each in arrays))
+    return float(np.sqrt(total / count)) if count and total > 0 else 1.0
+
+
+def _settings(kind: str, gradient_scale: float, parameter_scale: float) -> Optimizer:
+    """Return settings with which every part of an update makes a difference."""
+    known = KINDS[kind]
+    decay = _DECAY * gradient_scale / parameter_scale
+    if isinstance(known, Adam):
+        given = {"learning_rate": _SMALL, "beta1": _KEPT, "beta2": 0.75, "epsilon": _DECAY * gradient_scale}
+        return replace(known, weight_decay=_DECAY if isinstance(known, DECOUPLED) else decay, **given)
+    momentum = _KEPT if known.momentum else 0.0
+    return replace(known, learning_rate=_LARGE / gradient_scale, momentum=momentum, weight_decay=decay)
