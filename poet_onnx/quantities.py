@@ -6,6 +6,7 @@ import math
 import operator
 import re
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import SupportsIndex
 
 from poet_onnx.errors import InputError
@@ -28,6 +29,16 @@ _MOST_SECONDS = 1e7
 _MOST_SHARE = 10.0
 _MOST_FACTOR = 1e6
 _MOST_STEPS = 1e12
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number, of Python or numpy; true and false are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    """Return whether a value is a whole number, of Python or numpy; true and false are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,9 @@ def test_peak_is_the_liveness_of_the_file_order(threads: int) -> None:
 def test_options_are_checked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="0 threads cannot run a session"):
         session_options(threads=0)
+    for odd in (1.5, True, "1"):
+        with pytest.raises(InputError, match="threads cannot run a session"):
+            session_options(threads=odd)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=f"{tmp_path}/none does not exist"):
         session_options(page_dir=tmp_path / "none")
     (tmp_path / "file").touch()

@@ -154,11 +154,21 @@ def test_variants_of_adam_are_told_apart() -> None:
         (AdamW, {"beta2": -0.1}, "beta2 is -0.1"),
         (AdamW, {"epsilon": 0.0}, "epsilon is 0.0, but must be more than 0"),
         (AdamW, {"weight_decay": float("nan")}, "weight_decay is nan"),
+        (SGD, {"learning_rate": "0.1"}, "learning_rate is '0.1', but must be a number"),
+        (AdamW, {"learning_rate": True}, "learning_rate is True, but must be a number"),
+        (AdamW, {"learning_rate": 1e300}, r"learning_rate is 1e\+300, but must be a number of single precision"),
+        (AdamW, {"epsilon": 1e-300}, "epsilon is 1e-300, but must be more than 0 in single precision"),
+        (Adam, {"beta2": 1 - 1e-12}, "beta2 is .* in single precision, less than 1"),
+        (SGD, {"momentum": 0.9, "nesterov": 1}, "nesterov is 1, but must be True or False"),
     ],
 )
-def test_bad_settings_are_refused(kind: type, options: dict[str, float], message: str) -> None:
+def test_bad_settings_are_refused(kind: type, options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         kind(**options)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert settings(SGD(np.float64(0.5), np.float32(0.25))) == settings(SGD(0.5, 0.25))
 
 
 @pytest.mark.parametrize(

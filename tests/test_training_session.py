@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,8 +148,9 @@ def test_schedules_set_the_rate_of_each_update(model_path: Callable[..., Path]) 
     train(constant, 2)
     train(halted, 8)
     assert digest(constant) == digest(halted)
-    with pytest.raises(InputError, match=r"After 0 updates the schedule gives -1\.0"):
-        train(session_of(path, schedule=lambda _: -1.0), 1)
+    for rate in (-1.0, None, "0.1", 1e300):
+        with pytest.raises(InputError, match=f"After 0 updates the schedule gives {re.escape(repr(rate))}"):
+            train(session_of(path, schedule=lambda _, rate=rate: rate), 1)
 
 
 def test_evaluation_changes_nothing(model_path: Callable[..., Path]) -> None:

@@ -14,7 +14,16 @@ from poet_onnx.errors import InputError
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
-from poet_onnx.quantities import MOST_THREADS, Budget, Deadline, parse_budget, parse_deadline, parse_lifetime
+from poet_onnx.quantities import (
+    MOST_THREADS,
+    Budget,
+    Deadline,
+    is_number,
+    is_whole,
+    parse_budget,
+    parse_deadline,
+    parse_lifetime,
+)
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.training.adapters import Lora
 
@@ -133,12 +142,15 @@ def read_request(
     if ram_budget is not None and activation_budget is not None:
         raise InputError("Give a RAM budget or an activation budget, not both.")
     _check_plans(plan is not None, bool(known_plans), method)
-    for name, number, low, high in (
-        ("gap", gap, 0, 1),
-        ("time limit", time_limit_seconds, 0, _MOST_SECONDS),
-        ("seed", seed, 0, 2**31),
-        ("number of threads", threads, 1, MOST_THREADS + 1),
+    for name, number, fits, low, high in (
+        ("gap", gap, is_number, 0, 1),
+        ("time limit", time_limit_seconds, is_number, 0, _MOST_SECONDS),
+        ("seed", seed, is_whole, 0, 2**31),
+        ("number of threads", threads, is_whole, 1, MOST_THREADS + 1),
     ):
+        if not fits(number):
+            kind = "a whole number" if fits is is_whole else "a number"
+            raise InputError(f"A {name} cannot be {number!r}: it must be {kind}, at least {low} and below {high}.")
         if not low <= number < high:
             raise InputError(f"A {name} of {number} is out of range: it must be at least {low} and below {high}.")
     for name, size in (dims or {}).items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from poet_onnx.errors import InputError
 from poet_onnx.ops import library_path
-from poet_onnx.quantities import MOST_THREADS
+from poet_onnx.quantities import MOST_THREADS, is_whole
 from poet_onnx.runtime.directories import page_directory
 from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
 from poet_onnx.training.description import TRAINING_KEY
@@ -122,7 +122,7 @@ def session_options(
     Raises:
         InputError: no usable ONNX Runtime, operator library or page directory, or no number of threads from 1 to 1024.
     """
-    if not 1 <= threads <= MOST_THREADS:
+    if not is_whole(threads) or not 1 <= threads <= MOST_THREADS:
         raise InputError(f"{threads} threads cannot run a session: give 1 to {MOST_THREADS}.")
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
+from poet_onnx.quantities import is_number
 
 Rates = npt.NDArray[np.float32]
 
@@ -57,9 +58,10 @@ class SGD:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        _check_rate(self.learning_rate)
+        _check_numbers(self)
+        _check(self.learning_rate >= 0, "learning_rate", self.learning_rate, "0 or more")
         _check(0 <= self.momentum < 1, "momentum", self.momentum, "0 or more and less than 1")
-        _check(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "0 or more")
+        _check(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
         _check(not self.nesterov or self.momentum > 0, "momentum", self.momentum, "more than 0 for nesterov")
 
     @property
@@ -112,11 +114,15 @@ class Adam:
     """What `rewrite` calls it."""
 
     def __post_init__(self) -> None:
-        _check_rate(self.learning_rate)
-        _check(0 <= self.beta1 < 1, "beta1", self.beta1, "0 or more and less than 1")
-        _check(0 <= self.beta2 < 1, "beta2", self.beta2, "0 or more and less than 1")
-        _check(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "more than 0")
-        _check(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "0 or more")
+        _check_numbers(self)
+        _check(self.learning_rate >= 0, "learning_rate", self.learning_rate, "0 or more")
+        for name in ("beta1", "beta2"):
+            beta = getattr(self, name)
+            _check(
+                beta >= 0 and float(np.float32(beta)) < 1, name, beta, "0 or more and, in single precision, less than 1"
+            )
+        _check(bool(np.float32(self.epsilon) > 0), "epsilon", self.epsilon, "more than 0 in single precision")
+        _check(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
 
     @property
     def operator(self) -> str:
@@ -231,11 +237,27 @@ def _like(value: object, default: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
-def _check_rate(value: float) -> None:
-    _check(0 <= value < math.inf, "learning_rate", value, "0 or more")
+def as_number(value: object) -> float | None:
+    """Return a number that single precision can hold; None if a value is no number, or not such a one."""
+    number = float(value) if is_number(value) else math.nan  # type: ignore[arg-type]
+    return number if abs(number) <= _LARGEST else None
 
 
-def _check(holds: bool, name: str, value: float, must_be: str) -> None:
+def _check_numbers(optimizer: Optimizer) -> None:
+    """Check that all settings are numbers that single precision can hold, and make plain ones of numpy's."""
+    for each in fields(optimizer):
+        value = getattr(optimizer, each.name)
+        if isinstance(each.default, bool):
+            _check(isinstance(value, (bool, np.bool_)), each.name, value, "True or False")
+            object.__setattr__(optimizer, each.name, bool(value))
+            continue
+        number = as_number(value)
+        if number is None:
+            raise InputError(f"The optimizer's {each.name} is {value!r}, but must be a number of single precision.")
+        object.__setattr__(optimizer, each.name, number)
+
+
+def _check(holds: bool, name: str, value: object, must_be: str) -> None:
     if not holds:
         raise InputError(f"The optimizer's {name} is {value}, but must be {must_be}.")
 

@@ -18,7 +18,7 @@ from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
 from poet_onnx.training.evaluation import Evaluation, read_model
 from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.memory import Memory
-from poet_onnx.training.optimizers import Optimizer
+from poet_onnx.training.optimizers import Optimizer, as_number
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress
@@ -207,9 +207,12 @@ class TrainingSession:
         done = self._progress
         updating = done.batches + 1 == done.accumulation_steps
         if updating:
-            rate = self._optimizer.learning_rate if self._schedule is None else float(self._schedule(done.updates))
-            if not 0 <= rate < math.inf:
-                raise InputError(f"After {done.updates} updates the schedule gives {rate}: give a rate of 0 or more.")
+            given = self._optimizer.learning_rate if self._schedule is None else self._schedule(done.updates)
+            rate = as_number(given)
+            if rate is None or rate < 0:
+                raise InputError(
+                    f"After {done.updates} updates the schedule gives {given!r}: give a rate of 0 or more."
+                )
             if self._progress is not done:
                 raise InputError("The schedule has trained, or loaded a checkpoint, itself: let it only return a rate.")
             self._rate = rate
