@@ -194,7 +194,8 @@ def test_the_guide_leads_to_a_trained_model(guided: Path) -> None:
 def test_blocks_run(path: Path, tmp_path: Path, guided: Path, model_path: Callable[..., Path]) -> None:
     """Run a document's blocks beside the guide's exported network, or the artifacts of onnxruntime-training."""
     if path == README:
-        shutil.copy(guided / "forward.onnx", tmp_path)
+        for name in ("network.py", "forward.onnx"):
+            shutil.copy(guided / name, tmp_path)
         shape = GUIDE_SHAPE
     else:
         shutil.copytree(model_path("densenet").parent, tmp_path, dirs_exist_ok=True)

@@ -228,6 +228,7 @@ def test_files_are_verified(optimizer: str, tmp_path: Path) -> None:
     made = export(module, x, tmp_path, optimizer=optimizer, check=False)
     report = poet_onnx.torch.verify(module, made.model, x)
     assert report.passed, str(report)
+    assert f"The gradients of {len(report.gradient_errors)} parameters are torch's" in str(report)
     assert max(report.gradient_errors.values()) < 1e-4
     with torch.no_grad():
         module.first.weight.add_(1.0)  # the files' numbers count

@@ -258,7 +258,9 @@ class Comparison:
             if not point.moved(name) and name not in made:
                 continue
             if name.endswith("num_batches_tracked"):
-                self.found.differences[name] = f"'{name}' is not counted."
+                self.found.differences["batches"] = (
+                    "The batches that a normalization has seen, 'num_batches_tracked', are not counted."
+                )
                 continue
             if name not in made:
                 before, after = point.example_of(name)

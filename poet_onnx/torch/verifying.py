@@ -63,7 +63,16 @@ class TorchReport:
 
     def __str__(self) -> str:
         """Return it in sentences."""
-        return " ".join((*self.problems, *self.differences, *self.left_out)) or "Everything is as in torch."
+        return " ".join((*self.problems or (self._agreement,), *self.differences, *self.left_out))
+
+    @property
+    def _agreement(self) -> str:
+        worst = max(self.gradient_errors.values(), default=0.0)
+        others = f"Buffers and the update by {self.optimizer}" if self.optimizer else "Buffers"
+        return (
+            f"The loss is {self.loss:.6g}, {self.torch_loss:.6g} in torch. The gradients of {len(self.gradient_errors)}"
+            f" parameters are torch's: the largest error is {worst:.1e} of a gradient's largest element. {others} are, too."
+        )
 
 
 def verify(
