@@ -63,15 +63,16 @@ class TorchReport:
 
     def __str__(self) -> str:
         """Return it in sentences."""
-        return " ".join((*self.problems or (self._agreement,), *self.differences, *self.left_out))
+        return " ".join((*(self.problems or (self._agreement,)), *self.differences, *self.left_out))
 
     @property
     def _agreement(self) -> str:
         worst = max(self.gradient_errors.values(), default=0.0)
+        count = len(self.gradient_errors)
         others = f"Buffers and the update by {self.optimizer}" if self.optimizer else "Buffers"
         return (
-            f"The loss is {self.loss:.6g}, {self.torch_loss:.6g} in torch. The gradients of {len(self.gradient_errors)}"
-            f" parameters are torch's: the largest error is {worst:.1e} of a gradient's largest element. {others} are, too."
+            f"The loss is {self.loss:.6g}, {self.torch_loss:.6g} in torch. The gradients of {count} parameters are"
+            f" torch's: the largest error is {worst:.1e} of a gradient's largest element. {others} are, too."
         )
 
 
