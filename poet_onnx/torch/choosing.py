@@ -12,15 +12,30 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def chosen_parameters(module: nn.Module, train: str | Sequence[str] | None, freeze: str | Sequence[str]) -> list[str]:
-    """Return the names of the parameters that are to be trained."""
+def chosen_parameters(
+    module: nn.Module, train: str | Sequence[str] | None, freeze: str | Sequence[str], *, adapted: bool = False
+) -> list[str]:
+    """Return the names of the parameters that are to be trained.
+
+    Args:
+        module: that has them.
+        train: patterns of names; None for all that require a gradient, and for none where there are adapters.
+        freeze: patterns of names of those that are not.
+        adapted: whether low-rank adapters are trained; then any weight may be frozen, which gets none.
+
+    Raises:
+        InputError: if a pattern names nothing, or nothing is left to train.
+    """
+    every = [name for name, _ in module.named_parameters()]
     trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    wanted, unwanted = as_patterns("*" if train is None else train), as_patterns(freeze)
-    for pattern in (*wanted, *unwanted):
-        if not any(matches(name, [pattern]) for name in trainable):
-            shown = ", ".join(trainable[:6]) or "none"
-            raise InputError(f"No parameter that requires a gradient is named '{pattern}'; the module has {shown}.")
+    everything = () if adapted else ("*",)
+    wanted, unwanted = as_patterns(everything if train is None else train), as_patterns(freeze)
+    for patterns, known in ((wanted, trainable), (unwanted, every if adapted else trainable)):
+        for pattern in patterns:
+            if not any(matches(name, [pattern]) for name in known):
+                shown = ", ".join(known[:6]) or "none"
+                raise InputError(f"No parameter that requires a gradient is named '{pattern}'; the module has {shown}.")
     found = [name for name in trainable if matches(name, wanted) and not matches(name, unwanted)]
-    if not found:
+    if not found and not adapted:
         raise InputError("Nothing is left to train: all parameters are frozen.")
     return found

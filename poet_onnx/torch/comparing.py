@@ -28,6 +28,9 @@ _LEAST_POINTS, _MOST_POINTS = 2, 4
 _FAR, _SCALED = 0.02, 0.75
 """How far parameters of another point are away, and its real inputs from those of the point before."""
 
+_ADAPTED = 0.25
+"""How large a factor of an adapter is at another point that begins with zeros, beside what is usual of parameters."""
+
 _UPDATE, _LAST_BITS = 1e-4, 2.0**-22
 """Of an update, and of a parameter, which is rounded."""
 
@@ -71,6 +74,8 @@ class Comparison:
             CheckFailedError: if torch cannot run a step.
         """
         self.found = Findings()
+        self._adapters: set[str] = set()
+        self._held: dict[str, Array] = {}  # adapters that are left out: their product is 0 and stays so
         self._still: set[str] = set()
         self._without: set[str] = set()
         self._name, self._chosen, self._objective = type(module).__name__, chosen, objective
@@ -103,9 +108,11 @@ class Comparison:
         """Compare as many points as it takes."""
         tensors = {name: np.array(each.detach().float().numpy()) for name, each in self._single.tensors.items()}
         parameters = [tensors[name] for name in self._single.parameters]
-        gradients = {name: self.first.gradients.get(name, np.zeros(())) for name in self._chosen}
+        trained_ones = self._chosen or self._single.parameters
+        gradients = [self.first.gradients.get(name, np.zeros(())) for name in trained_ones]
         self._scale = usual(parameters)
-        trained = make(usual(list(gradients.values())), self._scale)
+        trained = make(usual(gradients), self._scale)
+        tensors |= self._adapt(trained)
         self._names = self._matched(trained, tensors)
         feed = self._feeding(trained)
         if feed is None:
@@ -131,6 +138,19 @@ class Comparison:
                 break
         self._conclude(judged)
 
+    def _adapt(self, trained: Trained) -> dict[str, Array]:
+        """Put adapters beside the module's weights, too, and return their numbers; leave out those that cannot be."""
+        if trained.adapters is None:
+            return {}
+        values = {name: trained.values[name].copy() for name in trained.adapters.parameters}
+        self.found.left_out += self._single.adapt(trained.adapters, values)
+        if self._double is not None:
+            self._double.adapt(trained.adapters, values)
+        adapted = {name: each for name, each in values.items() if name in self._single.tensors}
+        self._held = {name: each for name, each in values.items() if name not in adapted}
+        self._adapters = set(adapted)
+        return adapted
+
     def _matched(self, trained: Trained, tensors: Mapping[str, Array]) -> dict[str, tuple[str, bool]]:
         """Return the module's name of each tensor of the graph, and whether it is transposed there."""
         values = trained.values
@@ -139,7 +159,7 @@ class Comparison:
         }
         free = {name: each for name, each in tensors.items() if (name, False) not in names.values()}
         for name in values:
-            if name in names:
+            if name in names or name in self._held:
                 continue
             equal = [
                 (other, turned)
@@ -205,6 +225,8 @@ class Comparison:
         if not number or array.dtype.kind != "f":
             return array
         generator = np.random.default_rng([number, *name.encode()])
+        if name in self._adapters and not array.any():  # a factor of 0 would leave the other one without a gradient
+            return (_ADAPTED * self._scale * generator.standard_normal(array.shape)).astype(array.dtype)
         width = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
         noise = generator.standard_normal(array.shape) * (np.abs(array) + (width or self._scale))
         moved: Array = (array + _FAR * noise).astype(array.dtype)
@@ -217,7 +239,7 @@ class Comparison:
         parameters = {name: each for name, each in values.items() if self._is_parameter(name)}
         given = {self._names[name][0]: self.turned(name, each) for name, each in values.items()}
         point = Point(self._single, self._double, given, batch)
-        return point, trained.step(parameters, self._feed(batch))
+        return point, trained.step({**parameters, **self._held}, self._feed(batch))
 
     def _is_parameter(self, name: str) -> bool:
         return self._names[name][0] in self._single.parameters

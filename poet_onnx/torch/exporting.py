@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.gradients.losses import parse_loss
+from poet_onnx.gradients.parameters import as_patterns, matches
 from poet_onnx.rewriting.request import read_request
 from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.torch.choosing import chosen_parameters
@@ -83,8 +84,9 @@ def export(
             one is "output", and of several the first "output_0".
         exporter: "dynamo", which needs onnxscript, or "legacy", the one of TorchScript.
         opset: of ONNX; default 18 for dynamo, 17 for legacy.
-        train: patterns of names of the parameters that are trained, of those that require a gradient; default all.
-        freeze: patterns of names of those that are not.
+        train: patterns of names of the parameters that are trained, of those that require a gradient; default all, and
+            none where there are adapters (`lora=`).
+        freeze: patterns of names of those that are not; such weights get no adapters, either.
         replace: whether files of these names may be replaced.
         check: whether to compare with torch.
         example_labels: labels and targets of the batch for that, in the order of the loss; default random ones.
@@ -96,10 +98,14 @@ def export(
         LimitReachedError: if the time limit came before any plan was found.
         CheckFailedError: if the training graph does not compute what torch does, or a check of ours did not hold.
     """
-    chosen = chosen_parameters(module, train, freeze)
+    adapted = options.get("lora") is not None
+    chosen = chosen_parameters(module, train, freeze, adapted=adapted)
     request = read_request(loss=loss, **options)
-    forward = trace(module, example_inputs, exporter=exporter, opset=opset)
-    names = _written(forward, chosen)
+    forward = trace(module, example_inputs, exporter=exporter, opset=opset, adapted=adapted)
+    patterns: dict[str, Any] = {"train": [escape(name) for name in _written(forward, chosen)]}
+    if adapted:
+        unwanted = as_patterns(freeze)
+        patterns["freeze"] = [escape(name) for name in forward.graph.initializers if matches(name, unwanted)]
     report: TorchReport | None = None
     if check:
         given = {name: options[name] for name in _OF_LOSS if name in options}
@@ -113,12 +119,12 @@ def export(
             example_labels=example_labels,
             target=request.target,
             optimizer="adamw" if updates is None else updates.optimizer,
-            gradients={"loss": loss, **given, "lora": options.get("lora")},
+            gradients={"loss": loss, **given, "lora": options.get("lora"), **patterns},
         )
     result = rewrite(
         forward,
         loss=loss,
-        train=[escape(name) for name in names],
+        **patterns,
         frozen_batch_norm=frozen_batch_norm(forward),
         **options,
     )
@@ -131,7 +137,7 @@ def _written(forward: ir.Model, names: Sequence[str]) -> list[str]:
     initializers = forward.graph.initializers
     written = [name for name in names if name in initializers]
     absent = ", ".join(repr(name) for name in names if name not in initializers)
-    if not written:
+    if absent and not written:
         raise InputError(f"No output depends on {absent}: train others.")
     if absent:
         warnings.warn(f"No output depends on {absent}: not trained.", PoetWarning, stacklevel=3)

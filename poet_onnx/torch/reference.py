@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.torch.calls import wrap
+from poet_onnx.torch.adapting import Placed, place
+from poet_onnx.torch.calls import CHILD, wrap
 from poet_onnx.torch.calm import calm_torch
 from poet_onnx.torch.naming import canonical_names, named_tensors
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.untouched import untouched
+from poet_onnx.training.adapters import Adapters
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -67,9 +69,30 @@ class Reference:
         first = canonical_names(self._module)
         self.tensors = {name: each for name, each in named_tensors(self._module).items() if first[name] == name}
         self.parameters = [first[name] for name, _ in self._module.named_parameters()]
+        self._placed: Sequence[Placed] = ()
         self.samples: dict[str, tuple[int, int]] = {}
         for name, layer in self.batch_norms():
             layer.register_forward_pre_hook(lambda _, given, name=name: self._count(name, given[0]))
+
+    def adapt(self, adapters: Adapters, values: Mapping[str, Array]) -> list[str]:
+        """Let the module compute with adapters, whose A and B become parameters under the names of the graph.
+
+        Args:
+            adapters: of a training graph.
+            values: A and B as they stand there, by name.
+
+        Returns:
+            A sentence about each adapter that is left out.
+        """
+        import torch
+
+        dtype = torch.float64 if self._double else torch.float32
+        self._placed, left_out = place(adapters, self._module, self.tensors, values)
+        for each in self._placed:
+            for name in (each.adapter.first, each.adapter.second):
+                self.tensors[name] = torch.tensor(values[name], dtype=dtype, requires_grad=True)
+                self.parameters.append(name)
+        return left_out
 
     def batch_norms(self) -> Iterator[tuple[str, Any]]:
         """Yield torch's batch normalizations, by name."""
@@ -105,18 +128,36 @@ class Reference:
             self._take(values)
             state = torch.get_rng_state()
             with self._precision(), calm_torch():
-                outputs = self._call.wrapper(*(self._tensor(batch[name]) for name in self._call.inputs))
+                outputs = self._outputs(tuple(self._tensor(batch[name]) for name in self._call.inputs))
                 loss = self._objective(dict(zip(self._call.outputs, outputs, strict=True)))
             draws = not torch.equal(state, torch.get_rng_state())
             custom = tuple(_custom(loss))
-            self._module.zero_grad(set_to_none=True)
-            with self._precision():
-                torch.autograd.backward(loss)
+            self._forget_gradients()
+            if loss.requires_grad:
+                with self._precision():
+                    torch.autograd.backward(loss)
             grads = {name: self.tensors[name].grad for name in self.parameters}
-            self._module.zero_grad(set_to_none=True)
+            self._forget_gradients()
             buffers = self.buffers()
             found = {name: _array(each) for name, each in grads.items() if each is not None}
             return Step(float(loss.detach()), found, buffers, draws, custom)
+
+    def _outputs(self, inputs: tuple[Tensor, ...]) -> Sequence[Tensor]:
+        """Return what the module computes of its inputs, with what adapters add to its weights."""
+        import torch
+
+        now = self._now()
+        weights = {
+            each.tensor: now[each.tensor] + each.added(now[each.adapter.first], now[each.adapter.second])
+            for each in self._placed
+        }
+        named = {f"{CHILD}.{name}": weight for name, weight in weights.items()}
+        outputs: Sequence[Tensor] = torch.func.functional_call(self._call.wrapper, named, inputs)
+        return outputs
+
+    def _forget_gradients(self) -> None:
+        for name in self.parameters:
+            self.tensors[name].grad = None
 
     def _now(self) -> dict[str, Tensor]:
         """Return all tensors as they are now: a forward pass may have put another one in the place of a buffer."""

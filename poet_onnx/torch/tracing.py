@@ -15,9 +15,10 @@ import onnx_ir as ir
 
 from poet_onnx.choices import NONE
 from poet_onnx.errors import InputError
+from poet_onnx.gradients.module_names import leave_scope
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.torch.calls import Call, wrap
+from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.naming import rename_outputs, restore_state
 from poet_onnx.torch.sequences import split_plainly
 from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
@@ -36,7 +37,9 @@ _TRAINS = "_native_batch_norm_legit_functional"
 """What torch makes of a batch normalization that trains; the dynamo exporter writes it as for inference."""
 
 
-def trace(module: nn.Module, example_inputs: Any, *, exporter: str, opset: int | None) -> ir.Model:
+def trace(
+    module: nn.Module, example_inputs: Any, *, exporter: str, opset: int | None, adapted: bool = False
+) -> ir.Model:
     """Return the forward model of a module, which stays as it is.
 
     Every layer is exported in the mode in which it is. Shapes are those of the example. Parameters and buffers have
@@ -47,6 +50,7 @@ def trace(module: nn.Module, example_inputs: Any, *, exporter: str, opset: int |
         example_inputs: as for `poet_onnx.torch.export`.
         exporter: one of `OPSETS`.
         opset: of ONNX; None for the exporter's usual one.
+        adapted: whether weights get adapters: then what `detach` cuts off of them has a gradient in torch, too.
 
     Raises:
         InputError: if the module cannot be exported.
@@ -54,7 +58,7 @@ def trace(module: nn.Module, example_inputs: Any, *, exporter: str, opset: int |
     if exporter not in OPSETS:
         raise InputError(f"There is no exporter {exporter!r}: give one of {', '.join(OPSETS)}.")
     _check_version(exporter)
-    with untouched(module), _quiet():
+    with untouched(module), _quiet(), _with_gradients(module) if adapted else contextlib.nullcontext():
         call = wrap(module, example_inputs, marked)
         try:
             write = _dynamo if exporter == "dynamo" else _legacy
@@ -65,7 +69,22 @@ def trace(module: nn.Module, example_inputs: Any, *, exporter: str, opset: int |
     mark_stops(model)
     restore_state(model, module)
     rename_outputs(model, call.outputs)
+    for node in model.graph:
+        leave_scope(node, CHILD)
     return model
+
+
+@contextlib.contextmanager
+def _with_gradients(module: nn.Module) -> Iterator[None]:
+    """Let all parameters require a gradient, as what is computed of a weight does that has an adapter."""
+    frozen = [each for each in module.parameters() if not each.requires_grad and each.is_floating_point()]
+    for each in frozen:
+        each.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for each in frozen:
+            each.requires_grad_(False)
 
 
 def _check_version(exporter: str) -> None:

@@ -60,8 +60,8 @@ class Trained:
 
     Attributes:
         optimizer: settings that show every part of the update; the kind is the model's.
-        names: of the parameters that are trained, without adapters.
-        adapters: how many numbers in low-rank adapters are trained beside them.
+        names: of what is trained, adapters included.
+        adapters: low-rank adapters that it has; None if it has none.
     """
 
     def __init__(
@@ -97,11 +97,10 @@ class Trained:
         self._session = TrainingSession(
             model, parameters, optimizer=self.optimizer, keep_gradients=described is None, page_dir=page_dir
         )
-        adapted = adapters or Adapters.of_metadata(metadata)
-        apart = () if adapted is None else adapted.parameters
-        self.names = tuple(name for name in self._session.trained if name not in apart)
-        self.adapters = sum(self._session.parameters[name].size for name in apart)
-        if described is not None and (described.seeds or described.unresumable):
+        self.adapters = adapters or Adapters.of_metadata(metadata)
+        self.names = tuple(self._session.trained)
+        drops = self.adapters is not None and self.adapters.lora.dropout > 0
+        if drops or (described is not None and (described.seeds or described.unresumable)):
             raise InputError(
                 "The step draws random numbers, as for dropout, which torch draws otherwise: make the files again with"
                 " a dropout of 0 to verify them; `export` checks itself without."

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from glob import escape
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from poet_onnx.torch.comparing import Comparison
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.tracing import frozen_batch_norm
 from poet_onnx.torch.trained import Trained
+from poet_onnx.training.adapters import ADAPTERS_KEY, Lora
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -101,7 +101,7 @@ def verify(
         example_inputs: one batch, as for `export`.
         loss: that the files were made with.
         example_labels: labels and targets of the batch, in the order of the loss; default random ones.
-        train: as the files were made.
+        train: as the files were made; default all, and none besides adapters.
         freeze: as the files were made.
         ignore_index: as the files were made.
         label_smoothing: as the files were made.
@@ -114,10 +114,10 @@ def verify(
         CheckFailedError: if torch cannot run a step.
     """
     wanted = parse_loss(loss, ignore_index=ignore_index, label_smoothing=label_smoothing, class_weights=class_weights)
-    chosen = chosen_parameters(module, train, freeze)
-    comparison = Comparison(module, example_inputs, Objective(wanted, example_labels), chosen)
     path = Path(files)
     model = as_model(path)
+    chosen = chosen_parameters(module, train, freeze, adapted=ADAPTERS_KEY in model.metadata_props)
+    comparison = Comparison(module, example_inputs, Objective(wanted, example_labels), chosen)
     source = _beside(path) if parameters is None else Path(parameters)
     folder = None if page_dir is None else os.fspath(page_dir)
 
@@ -163,12 +163,16 @@ def check_export(
     comparison = Comparison(module, example_inputs, Objective(loss, example_labels), chosen)
     calm = forward.clone()
     taken_out = calm_graph(calm)
+    lora = gradients["lora"]
+    asked = Lora.parse(lora) if isinstance(lora, str) else lora
+    if asked is not None and asked.dropout:
+        taken_out = (*taken_out, "dropout of adapters")
+        asked = replace(asked, dropout=0.0)
     if taken_out:
         comparison.found.left_out.append(f"Random numbers ({', '.join(taken_out)}) were taken out on both sides.")
-    names = [escape(name) for name in chosen if name in calm.graph.initializers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PoetWarning)  # `rewrite` says the same
-        made = train_graph(calm, train=names, frozen_batch_norm=frozen_batch_norm(forward), **gradients)
+        made = train_graph(calm, frozen_batch_norm=frozen_batch_norm(forward), **{**gradients, "lora": asked})
     try:
         runtime = installed_runtime()
         _check_draws(comparison, module)
