@@ -16,6 +16,7 @@ STAGES = [
         "errors",
         "files.atomic",
         "files.contained",
+        "files.regular",
         "choices",
         "interrupts",
         "quantities",

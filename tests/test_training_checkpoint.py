@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +111,37 @@ def test_torn_files_are_refused(tmp_path: Path) -> None:
             open_checkpoint(path)
     with pytest.raises(InputError, match="cannot be read"):
         open_checkpoint(tmp_path / "other.safetensors")
+
+
+def test_the_header_that_is_used_is_the_one_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another header stands in the file just before each of the reads: never a traceback, never a mixture."""
+    path, read = tmp_path / "a.safetensors", os.preadv
+    write_checkpoint(path, {"a": np.zeros(3)}, {})
+    whole = path.read_bytes()
+    size = int.from_bytes(whole[:8], "little")
+    others = [b"{}".ljust(size), b'{"a": 1}'.ljust(size), whole[8 : 8 + size].replace(b"[0,24]", b"[24,9]")]
+    for other in others:
+        for number in range(3):
+            count, changed = iter(range(99)), whole[:8] + other + whole[8 + size :]
+
+            def preadv(*call: Any, count: Iterator[int] = count, number: int = number, data: bytes = changed) -> int:
+                if next(count) == number:
+                    path.write_bytes(data)
+                return read(*call)
+
+            path.write_bytes(whole)
+            monkeypatch.setattr(os, "preadv", preadv)
+            with contextlib.suppress(InputError):
+                checkpoint = open_checkpoint(path)
+                assert checkpoint.names == (("a",) if METADATA_KEY in checkpoint._file.metadata else ())
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(InputError, match="cannot be read: it is a device, pipe or socket"):
+        open_checkpoint(tmp_path / "pipe.safetensors")
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        open_checkpoint(tmp_path)
 
 
 def test_files_with_similar_names_are_the_users_own(tmp_path: Path) -> None:

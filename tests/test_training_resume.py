@@ -149,6 +149,54 @@ def test_a_damaged_checkpoint_changes_nothing(model_path: Callable[..., Path], t
     assert digest(session) == before
 
 
+def test_a_checkpoint_that_changes_while_it_is_loaded_is_never_taken(
+    model_path: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bit changes just before each of the reads: what is used must be what was hashed."""
+    path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
+    session = session_of(path)
+    train(session, 1)
+    session.save_checkpoint(saved)
+    whole, checked = saved.read_bytes(), digest(session)
+    train(session, 1, first=1)
+    before = digest(session)
+    reads: list[int] = []
+    read, damaged = os.preadv, -1
+
+    def preadv(descriptor: int, rooms: list[memoryview], start: int) -> int:
+        if len(reads) == damaged:
+            place = start + len(rooms[0]) // 2
+            saved.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        reads.append(start)
+        return read(descriptor, rooms, start)
+
+    def load() -> None:
+        reads.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "preadv", preadv)
+            session.load_checkpoint(saved)
+
+    load()
+    assert digest(session) == checked
+    count, tensors = len(reads), len(session.parameters) + len(session.moments)
+    assert count >= 2 * tensors
+    for damaged in range(count):
+        saved.write_bytes(whole)
+        session.load_checkpoint(saved)
+        train(session, 1, first=1)
+        assert digest(session) == before
+        if damaged < count - tensors:
+            with pytest.raises(InputError, match=r"saved\.safetensors (is damaged|is no whole)"):
+                load()
+            assert digest(session) == before
+            train(session, 1, first=2)
+        else:
+            with pytest.raises(CheckFailedError, match=r"changed while it was loaded.*\(.*tensor '.*' is not what was"):
+                load()
+            with pytest.raises(InputError, match="half-way: load a checkpoint first"):
+                train(session, 1, first=2)
+
+
 def test_checkpoints_of_something_else_are_refused(model_path: Callable[..., Path], tmp_path: Path) -> None:
     path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
     session = session_of(path, accumulation_steps=2)

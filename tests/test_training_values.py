@@ -44,7 +44,7 @@ saved = peak() - start
 file = open_checkpoint(sys.argv[3])
 for name, array in arrays.items():
     file.check(name, array)
-    file.read_into(name, array)
+file.load(arrays)
 size = sum(array.nbytes for array in arrays.values())
 print(json.dumps({"arrays": size, "loaded": loaded, "saved": saved, "resumed": peak() - start}))
 """

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.training.tensor_file import TYPES, TensorFile, flat, parse_json
 from poet_onnx.training.values import Kind
@@ -144,20 +144,39 @@ class Checkpoint:
         self._file.check(name, array)
         self._verify(name, self._file.chunks(name))
 
-    def read_into(self, name: str, array: Array, *, verify: bool = True) -> None:
-        """Read a tensor into an array.
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """Read tensors that were checked into the arrays of their names, in which they are checked again.
+
+        So memory never holds a tensor twice, and what is used is what was hashed, even if the file changes meanwhile.
+
+        Args:
+            arrays: contiguous.
+
+        Raises:
+            CheckFailedError: if the file changed since it was checked; the arrays hold a part of it then.
+        """
+        for name, array in arrays.items():
+            try:
+                self.read_into(name, array)
+            except InputError as error:
+                raise CheckFailedError(
+                    f"{self._path} changed while it was loaded, so that the session holds a part of it: load a "
+                    f"checkpoint that nobody writes to before the next step ({str(error).rstrip('.')})."
+                ) from error
+
+    def read_into(self, name: str, array: Array) -> None:
+        """Read a tensor into an array, and hold what stands there against the hash of what was written.
 
         Args:
             name: of the tensor.
             array: contiguous, of the tensor's type and shape.
-            verify: whether its bytes are held against what was written; of a file of another program nothing is known.
 
         Raises:
-            InputError: if it does not fit, cannot be read, or is damaged.
+            InputError: if it does not fit, cannot be read, or is damaged; of a file of another program, which has no
+                hashes, damage is not known.
         """
         self._file.read_into(name, array)
-        if verify:
-            self._verify(name, [flat(array)])
+        self._verify(name, [flat(array)])
 
     def kinds(self) -> dict[str, Kind]:
         """Return what the tensors are, by name."""

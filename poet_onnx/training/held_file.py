@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.regular import open_regular
 
 _CHUNK_BYTES = 2**20
 
@@ -22,12 +23,13 @@ class HeldFile:
         """Open it.
 
         Raises:
-            OSError: if it cannot be read.
+            OSError: if it cannot be read, or is no regular file.
         """
         self.path = path
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_regular(path)
+        self.descriptor = file.fileno()
         """Of the open file."""
-        self.close = weakref.finalize(self, os.close, self.descriptor)
+        self.close = weakref.finalize(self, file.close)
         """Close it now."""
 
     def fill(self, room: memoryview, start: int) -> None:

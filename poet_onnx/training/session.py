@@ -261,6 +261,8 @@ class TrainingSession:
 
         Raises:
             InputError: if it cannot be read or is of another graph or of other settings; nothing has changed then.
+            CheckFailedError: if the file changed while it was loaded; then a checkpoint must be loaded before the next
+                step.
         """
         file = open_checkpoint(path)
         progress = Progress.from_values(file.progress(), path)
@@ -269,8 +271,7 @@ class TrainingSession:
         for name, array in wanted.items():
             file.check(name, array)
         with self._all_or_failed():
-            for name, array in wanted.items():
-                file.read_into(name, array, verify=False)
+            file.load(wanted)
             self._progress = progress
 
     @exclusive

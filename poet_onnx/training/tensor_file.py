@@ -31,6 +31,8 @@ TYPES = {
 """What the format calls element types, by what numpy calls them."""
 
 _LENGTH_BYTES = 8  # of the number before the header
+_MOST_HEADER_BYTES = 100_000_000
+"""As in MAX_HEADER_SIZE of safetensors/src/tensor.rs of github.com/huggingface/safetensors, v0.8."""
 
 
 class Place(NamedTuple):
@@ -60,10 +62,10 @@ class TensorFile:
         self.path = path
         try:
             self.file = HeldFile(path)
-            with safe_open(f"/proc/self/fd/{self.file.descriptor}", framework="numpy") as file:
-                self.metadata: Mapping[str, str] = file.metadata() or {}
-                """Texts beside the tensors."""
-            self.places: Mapping[str, Place] = _places(self.file)
+            header = _read_header(self.file)
+            self.metadata: Mapping[str, str] = _checked_metadata(header, os.fstat(self.file.descriptor).st_size)
+            """Texts beside the tensors."""
+            self.places: Mapping[str, Place] = _places(header)
             """The tensors by name."""
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
@@ -117,22 +119,55 @@ class TensorFile:
         return self.file.chunks(place.start, place.size_bytes)
 
 
-def _places(file: HeldFile) -> dict[str, Place]:
-    """Return where the tensors of a safetensors file are, whose header was checked.
+def _read_header(file: HeldFile) -> bytes:
+    """Return the header of a safetensors file, with the number before it.
+
+    Raises:
+        ValueError: if it cannot be one.
+        InputError: if it cannot be read.
+    """
+    size = os.fstat(file.descriptor).st_size
+    length = bytearray(_LENGTH_BYTES)
+    if size < len(length):
+        raise ValueError(f"it has {size} bytes")
+    file.fill(memoryview(length), 0)
+    (text_bytes,) = struct.unpack("<Q", length)
+    if text_bytes > min(size - len(length), _MOST_HEADER_BYTES):
+        raise ValueError(f"its header is said to have {text_bytes} bytes")
+    header = bytearray(len(length) + text_bytes)
+    file.fill(memoryview(header), 0)
+    if header[: len(length)] != length:
+        raise ValueError("it changed while it was read")
+    return bytes(header)
+
+
+def _checked_metadata(header: bytes, size_bytes: int) -> dict[str, str]:
+    """Return the texts in a header that was read, if the `safetensors` package takes it for a file of that size.
+
+    The package opens files by name. It gets one with this header and without data: the file itself may change.
+
+    Raises:
+        OSError: if there is no memory for it.
+        SafetensorError: if it does not take it.
+    """
+    with os.fdopen(os.memfd_create("header"), "wb") as file:
+        file.write(header)
+        file.truncate(size_bytes)
+        with safe_open(f"/proc/self/fd/{file.fileno()}", framework="numpy") as checked:
+            return checked.metadata() or {}
+
+
+def _places(header: bytes) -> dict[str, Place]:
+    """Return where the tensors of a file with a checked header are.
 
     Raises:
         ValueError: if readers of JSON may not agree on the header.
-        InputError: if it cannot be read.
     """
-    (length,) = struct.unpack("<Q", os.pread(file.descriptor, _LENGTH_BYTES, 0))
-    text = bytearray(length)
-    file.fill(memoryview(text), _LENGTH_BYTES)
     places = {}
-    for name, about in parse_json(text.decode()).items():
+    for name, about in parse_json(header[_LENGTH_BYTES:].decode()).items():
         if name != "__metadata__":
             start, end = about["data_offsets"]
-            first = _LENGTH_BYTES + length + start
-            places[name] = Place(about["dtype"], tuple(about["shape"]), first, end - start)
+            places[name] = Place(about["dtype"], tuple(about["shape"]), len(header) + start, end - start)
     return places
 
 

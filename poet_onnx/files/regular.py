@@ -1,0 +1,45 @@
+"""Regular files: what else has a name, such as a pipe, would make a reader wait, or never end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: if it cannot be read, or is no regular file.
+    """
+    try:
+        _check(Path(path).stat())  # to open a device may have effects
+    except ValueError as error:  # of a zero byte
+        raise FileNotFoundError(errno.ENOENT, "no file has such a name") from error
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe that came meanwhile does not wait
+    try:
+        _check(os.fstat(descriptor))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Return what is in a regular file.
+
+    Raises:
+        OSError: if it cannot be read, or is no regular file.
+    """
+    with open_regular(path) as file:
+        return file.read()
+
+
+def _check(status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is a device, pipe or socket")
