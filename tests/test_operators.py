@@ -15,7 +15,7 @@ import pytest
 from operator_cases import CASES, Case, build, constant, feeds, floats, microsoft
 
 from poet_onnx.graph.extract import load_model, plain_attributes
-from poet_onnx.graph.operators import POET_DOMAIN, SPECS, OpSpec, spec_of
+from poet_onnx.graph.operators import BUFFER, POET_DOMAIN, SPECS, OpSpec, spec_of
 from poet_onnx.graph.shapes import infer
 from poet_onnx.graph.shapes.inference import has_rule
 from poet_onnx.passes.normalize import WriteShapes, normalize
@@ -200,7 +200,7 @@ def test_a_declaration_agrees_with_itself(spec: OpSpec) -> None:
     assert spec_of(spec.domain, spec.name) is spec
     assert (spec.schema is not None) == (spec.domain == POET_DOMAIN)
     assert spec.schema is None or spec.shape is not None
-    assert bool(spec.buffers) == bool(spec.allocation_order)
+    assert bool(spec.buffers) == (BUFFER in spec.allocation_order)
     assert set(spec.unread) <= {source for source, _ in spec.aliases} | set(spec.writes)
     assert not (spec.always_writes or spec.unread) or spec.writes
     assert spec.reset_input is None or spec.update

@@ -126,17 +126,18 @@ def _asked(
     for size_bytes in problem.graph.scratch_sizes(node) if step.copy else ():
         yield BlockKind.SCRATCH, size_bytes
     buffers = workspace_parts(problem.graph, node)
-    if buffers and sum(buffers) <= workspace_bytes:
-        workspace_bytes -= sum(buffers)
-        of_name, left = {version.value: version for version in made}, iter(buffers)
-        for place in allocation_order(node):
-            name = node.outputs[place] if BUFFER != place < len(node.outputs) else ""
-            if place == BUFFER:
-                yield BlockKind.SCRATCH, next(left)
-            elif name in of_name:
-                yield of_name[name]
-    else:
-        yield from made
+    if sum(buffers) > workspace_bytes:  # which was measured
+        buffers = ()
+    workspace_bytes -= sum(buffers)
+    asked, left = {version.value: version for version in made}, iter(buffers)
+    for place in allocation_order(node):
+        name = node.outputs[place] if BUFFER != place < len(node.outputs) else ""
+        size_bytes = next(left, 0) if place == BUFFER else 0
+        if size_bytes:
+            yield BlockKind.SCRATCH, size_bytes
+        elif name in asked:
+            yield asked.pop(name)
+    yield from asked.values()
     if workspace_bytes:
         yield BlockKind.WORKSPACE, workspace_bytes
 

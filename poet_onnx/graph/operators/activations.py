@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from poet_onnx.graph.operators.fitting import bias, both, same
 from poet_onnx.graph.operators.rules import input_copy, like, nothing, per_output, transposing
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, POET_DOMAIN, Call, OpSpec, Schema, family
+from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, POET_DOMAIN, Call, OpSpec, Schema, family
 
 _in_place = partial(family, inplace=((0, 0),), workspace=nothing)
 _gradient = partial(family, domain=MICROSOFT_DOMAIN, shape=like(0), check=same(0, 1), workspace=nothing)
@@ -17,6 +18,12 @@ def _with_bias_copy(call: Call) -> int:
     return call.input(0).size_bytes if len(call.inputs) > 1 and call.inputs[-1] else 0
 
 
+_EXPANDED: dict[str, Any] = {  # functions of simpler operators; what the first of them make comes before the output
+    "workspace": input_copy,
+    "allocation_order": (BUFFER, 0),
+    "buffers": lambda call: (input_copy(call),),
+}
+
 SPECS = [
     *_in_place("Relu", work=per_output(1)),
     *_in_place("HardSigmoid LeakyRelu ThresholdedRelu", work=per_output(2)),
@@ -25,8 +32,8 @@ SPECS = [
     *_in_place("Shrink"),
     *_in_place("Softmax LogSoftmax", work=per_output(12), workspace=transposing(2)),
     OpSpec("PRelu", work=per_output(2), workspace=nothing),
-    OpSpec("HardSwish", work=per_output(2), workspace=input_copy),
-    OpSpec("Mish", work=per_output(15), workspace=input_copy),
+    OpSpec("HardSwish", work=per_output(2), **_EXPANDED),
+    OpSpec("Mish", work=per_output(15), **_EXPANDED),
     OpSpec("Hardmax", workspace=transposing(2)),
     *family("Gelu QuickGelu", MICROSOFT_DOMAIN, shape=like(0), work=per_output(15), workspace=nothing),
     OpSpec("BiasGelu", MICROSOFT_DOMAIN, shape=like(0), check=bias(1), work=per_output(15), workspace=input_copy),

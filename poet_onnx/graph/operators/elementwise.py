@@ -12,7 +12,7 @@ import onnx_ir as ir
 from poet_onnx.graph.operators.fitting import expect_count, same
 from poet_onnx.graph.operators.rules import BOOL, broadcast, like, nothing, per_output, shape_bytes
 from poet_onnx.graph.operators.site import Array, Site, TensorType
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, Evaluator, OpSpec, family
+from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, Evaluator, OpSpec, family
 
 
 def _unary(function: Callable[[Array], Any]) -> Evaluator:
@@ -65,17 +65,32 @@ def _variadic_workspace(call: Call) -> int:
     return max(first + second for first, second in pairwise(sizes)) - y.size_bytes
 
 
-def _where_workspace(call: Call) -> int:
+def _variadic_buffers(call: Call) -> tuple[int]:
+    # More operands take turns with two buffers, of which the output is one.
+    return (_variadic_workspace(call) if sum(1 for tensor in call.inputs if tensor) == 3 else 0,)
+
+
+def _where_buffers(call: Call) -> tuple[int, int]:
     # What is chosen from each branch, broadcast with the condition only.
     condition, y = call.input(0), call.output(0)
-    chosen = (broadcast(condition.shape, call.input(branch).shape) for branch in (1, 2))
-    return sum(shape_bytes(shape, y) for shape in chosen)
+    first, second = (broadcast(condition.shape, call.input(branch).shape) for branch in (1, 2))
+    return shape_bytes(first, y), shape_bytes(second, y)
+
+
+def _where_workspace(call: Call) -> int:
+    return sum(_where_buffers(call))
 
 
 def _exact(name: str, value: Evaluator, flops: int = 1, **facts: Any) -> OpSpec:
     """Return an operator whose values are computed where its inputs are small constants."""
     return OpSpec(name, value=value, work=per_output(flops), **({"workspace": nothing} | facts))
 
+
+_COMBINING: dict[str, Any] = {
+    "workspace": _variadic_workspace,
+    "allocation_order": (BUFFER, 0),  # UntypedBroadcastVariadic in element_wise_ops.cc
+    "buffers": _variadic_buffers,
+}
 
 SPECS = [
     _exact("Add", _binary(np.add)),
@@ -96,12 +111,18 @@ SPECS = [
     # ONNX has no shape inference for some versions of these two.
     _exact("LessOrEqual", _binary(np.less_equal), shape=_comparison),
     _exact("GreaterOrEqual", _binary(np.greater_equal), shape=_comparison),
-    _exact("Max", _variadic(np.maximum), workspace=_variadic_workspace),
-    _exact("Min", _variadic(np.minimum), workspace=_variadic_workspace),
-    _exact("Where", lambda site, inputs: [np.where(*inputs)], workspace=_where_workspace),
+    _exact("Max", _variadic(np.maximum), **_COMBINING),
+    _exact("Min", _variadic(np.minimum), **_COMBINING),
+    _exact(
+        "Where",
+        lambda site, inputs: [np.where(*inputs)],
+        workspace=_where_workspace,
+        allocation_order=(BUFFER, BUFFER, 0),  # where_op.cc
+        buffers=_where_buffers,
+    ),
     _exact("Cast", _cast, inplace=((0, 0),)),
-    OpSpec("Sum", work=per_output(1), workspace=_variadic_workspace),
-    OpSpec("Mean", work=per_output(2), workspace=_variadic_workspace),
+    OpSpec("Sum", work=per_output(1), **_COMBINING),
+    OpSpec("Mean", work=per_output(2), **_COMBINING),
     OpSpec("Clip", inplace=((0, 0),), work=per_output(1), workspace=nothing),
     OpSpec("Sign", work=per_output(1), workspace=nothing),
     OpSpec("Round", work=per_output(2), workspace=nothing),

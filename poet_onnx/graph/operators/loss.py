@@ -9,7 +9,7 @@ import onnx_ir as ir
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said
 from poet_onnx.graph.operators.rules import per_input, per_output
 from poet_onnx.graph.operators.site import RuleError, Site, TensorType
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, Check, OpSpec, WorkspaceRule, family
+from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, Check, OpSpec, WorkspaceRule, family
 
 
 def _output_type(site: Site, default: ir.DataType) -> ir.DataType:
@@ -61,7 +61,14 @@ def _transposed(scores: int) -> WorkspaceRule:
     return rule
 
 
-_cross_entropy = partial(OpSpec, check=_labels_fit(0), work=per_input(14), workspace=_transposed(0))
+_cross_entropy = partial(
+    OpSpec,
+    check=_labels_fit(0),
+    work=per_input(14),
+    workspace=_transposed(0),
+    allocation_order=(BUFFER, 0, 1),  # cross_entropy.cc
+    buffers=lambda call: (_transposed(0)(call),),
+)
 
 SPECS = [
     _cross_entropy("SoftmaxCrossEntropyLoss"),

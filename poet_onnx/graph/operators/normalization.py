@@ -12,7 +12,7 @@ import onnx_ir as ir
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said, same_shape
 from poet_onnx.graph.operators.rules import FLOAT, like, nothing, per_input, per_output, shape_bytes
 from poet_onnx.graph.operators.site import RuleError, Site, TensorType
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, POET_DOMAIN, Call, Check, OpSpec, Schema, family
+from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, POET_DOMAIN, Call, Check, OpSpec, Schema, family
 
 _FLOPS, _GRADIENT_FLOPS = per_input(6), per_input(10)
 _F32 = "tensor(float)"
@@ -87,6 +87,8 @@ _TRAINING = OpSpec(
     unread=(3, 4),
     work=_FLOPS,
     workspace=_batch_statistics,
+    allocation_order=(0, BUFFER, BUFFER, 1, 2),  # batch_norm.cc
+    buffers=lambda call: (_batch_statistics(call) // 2,) * 2,
 )
 
 
@@ -120,6 +122,7 @@ SPECS = [
         shape=_batch_norm_internal,
         check=_channels(0, 1, 2, 3, 4),
         work=_FLOPS,
+        allocation_order=(0, 3, 4, 1, 2),  # batch_norm_internal.cc
     ),
     _measured(
         "BatchNormalizationGrad",
