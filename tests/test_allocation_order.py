@@ -1,4 +1,4 @@
-"""The order in which kernels ask for memory: every operator gets its blocks where a layout has them, in its first run."""
+"""The order in which kernels ask for memory: every operator gets its blocks where a layout has them, at once."""
 
 from __future__ import annotations
 
