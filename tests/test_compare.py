@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -123,19 +126,40 @@ def test_nothing_is_computed_twice(compared: poet_onnx.Comparison, bert: Path, f
     assert len(again.results) == 4
 
 
-def test_a_damaged_cell_is_computed_again(bert: Path, tmp_path: Path) -> None:
+def test_a_damaged_or_edited_cell_is_computed_again(bert: Path, tmp_path: Path) -> None:
+    """An edited number, missing, negative, contradictory or a word, is never shown."""
+
     def found() -> poet_onnx.Comparison:
         return poet_onnx.compare(bert, device="a72", budgets=["100%"], methods=["poet"], output=tmp_path)
 
     first = found()
     (cell,) = (tmp_path / "cells").iterdir()
-    whole = json.loads(cell.read_text(encoding="utf-8"))
-    for damage in (b"\xff{", b'{"cell": {}, "outcome": {"status": "optimal"}}'):
-        cell.write_bytes(damage)
-        with pytest.warns(PoetWarning, match=r"is damaged; the cell \(poet, a72, 100%\) is computed again"):
+    whole = cell.read_text(encoding="utf-8")
+    joules = first.results[0].outcome.energy_joules
+    edited = {**json.loads(whole), "cell": {**json.loads(whole)["cell"], "fingerprint": "0" * 64}}
+    damages = [
+        "\udcff{",
+        '{"cell": {}, "outcome": {"status": "optimal"}}',
+        json.dumps(edited),
+        *(
+            whole.replace(f'"energy_joules": {joules}', f'"energy_joules": {other}')
+            for other in (-1, 0.5, "null", '"x"')
+        ),
+        re.sub(r'"base_joules": [^,]*', '"base_joules": 0', whole),
+        re.sub(r'"budget_bytes": [^,]*', '"budget_bytes": NaN', whole),
+        re.sub(r'"transient_peak_bytes": [^,]*,', "", whole),
+    ]
+    for damage in damages:
+        assert damage != whole
+        cell.write_bytes(damage.encode(errors="surrogateescape"))
+        with pytest.warns(PoetWarning, match=r"was edited; the cell \(poet, a72, 100%\) is computed again"):
             again = found()
-        assert again.results[0].outcome.energy_joules == first.results[0].outcome.energy_joules
-        assert json.loads(cell.read_text(encoding="utf-8"))["cell"] == whole["cell"]
+        assert again.results[0].outcome.energy_joules == joules
+        assert json.loads(cell.read_text(encoding="utf-8"))["cell"] == json.loads(whole)["cell"]
+    cell.unlink()
+    os.mkfifo(cell)
+    with pytest.warns(PoetWarning, match="is damaged"), contextlib.suppress(InputError):
+        found()
 
 
 def test_cells_are_those_of_the_code_that_plans_and_simulates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

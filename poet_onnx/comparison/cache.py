@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,20 @@ import pydantic
 from poet_onnx.comparison.cell import Cell, CellResult, Outcome
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import write_text
+from poet_onnx.files.regular import read_regular
 
 _PASSING = ("failed", "interrupted")
 """Statuses of outcomes that another run may do better than."""
+
+
+class _Kept(CellResult):
+    """What a file holds: a result, and a hash of it, by which a cell is known that somebody edited."""
+
+    digest: str
+
+    @property
+    def is_whole(self) -> bool:
+        return self.digest == _digest(self.cell, self.outcome)
 
 
 @dataclass(frozen=True)
@@ -29,14 +41,16 @@ class Cache:
     say: Callable[[str], None]
 
     def find(self, cell: Cell) -> CellResult | None:
-        """Return a cell's result, if it is there; a damaged one is as none."""
+        """Return a cell's result, if it is there; one that is damaged, edited or another's is as none."""
         path = self._path(cell)
         if path is None or not path.exists():
             return None
         try:
-            found = CellResult.model_validate_json(path.read_bytes())
+            found = _Kept.model_validate_json(read_regular(path))
         except (OSError, pydantic.ValidationError):
-            self.say(f"{path} is damaged; the cell ({cell}) is computed again.")
+            found = None
+        if found is None or not found.is_whole or found.cell.fingerprint != cell.fingerprint:
+            self.say(f"{path} is damaged, or was edited; the cell ({cell}) is computed again.")
             return None
         # The figures are the file's, the words this run's: a budget of 50 % may be asked for in bytes now.
         return CellResult(cell=cell, outcome=found.outcome)
@@ -54,7 +68,12 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"The folder {path.parent} cannot be made: {error.strerror}.") from error
-        write_text(path, CellResult(cell=cell, outcome=outcome).model_dump_json(indent=1) + "\n")
+        kept = _Kept(cell=cell, outcome=outcome, digest=_digest(cell, outcome))
+        write_text(path, kept.model_dump_json(indent=1) + "\n")
 
     def _path(self, cell: Cell) -> Path | None:
         return None if self.folder is None else self.folder / f"{cell.fingerprint[:32]}.json"
+
+
+def _digest(cell: Cell, outcome: Outcome) -> str:
+    return hashlib.sha256(CellResult(cell=cell, outcome=outcome).model_dump_json().encode()).hexdigest()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.regular import read_regular
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -196,7 +197,7 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     if str(name_or_path).endswith(".toml"):
         path = Path(name_or_path)
         try:
-            data = path.read_bytes()
+            data = read_regular(path)
         except OSError as error:
             raise InputError(f"Cannot read device profile {path}: {error.strerror or error}.") from error
         return _parse(data, str(path))

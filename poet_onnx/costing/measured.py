@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from poet_onnx.costing.device import Text, describe_first_error
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import write_text
+from poet_onnx.files.regular import read_regular
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.quantities import MOST_THREADS
 
@@ -236,7 +237,7 @@ def load_measured(path: str | os.PathLike[str]) -> MeasuredCosts:
         InputError: the file cannot be read, is of another schema version, or holds something that cannot be right.
     """
     try:
-        text = Path(path).read_bytes()
+        text = read_regular(path)
     except OSError as error:
         raise InputError(f"Cannot read measured costs {path}: {error.strerror or error}.") from error
     try:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.regular import open_regular, read_regular
 
 ClassWeights: TypeAlias = Sequence[float] | str | os.PathLike[str]
 
@@ -40,9 +41,10 @@ def read_weights(given: ClassWeights) -> tuple[float, ...]:
 def _from_file(path: Path) -> list[float]:
     try:
         if path.suffix == ".npy":
-            array = np.load(path, allow_pickle=False)
+            with open_regular(path) as file:
+                array = np.load(file, allow_pickle=False)
             return [float(each) for each in np.asarray(array, np.float64).ravel()]
-        return _numbers(path.read_text(encoding="utf-8"), str(path))
+        return _numbers(read_regular(path).decode(), str(path))
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"The class weights {path} cannot be read: {reason}; numbers have commas between.") from error

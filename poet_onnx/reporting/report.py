@@ -13,6 +13,7 @@ from poet_onnx.costing.device import StorageProfile, describe_first_error
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.errors import InputError
+from poet_onnx.files.regular import read_regular
 from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.paging import page_file_bytes
@@ -285,8 +286,8 @@ def load_report(path: Path) -> Report:
         InputError: the file cannot be read or is not such a report.
     """
     try:
-        return Report.model_validate_json(path.read_bytes())
+        return Report.model_validate_json(read_regular(path))
     except OSError as error:
-        raise InputError(f"Cannot read the report {path}: {error.strerror}.") from error
+        raise InputError(f"Cannot read the report {path}: {error.strerror or error}.") from error
     except pydantic.ValidationError as error:
         raise InputError(f"{path} is not a report of this release: {describe_first_error(error)}.") from error

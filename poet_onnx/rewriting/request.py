@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 from poet_onnx.choices import METHODS, OURS, POET, POET_PAGING, POET_RECOMPUTE, TARGETS
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
+from poet_onnx.files.regular import read_regular
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
@@ -236,9 +237,9 @@ def _named(plan: Plan | str | os.PathLike[str], number: int) -> NamedPlan:
 
 def _read_text(path: Path, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path).decode()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        reason = (error.strerror or error) if isinstance(error, OSError) else "it is not text"
         raise InputError(f"Cannot read the {what} {path}: {reason}.") from error
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.atomic import Written, write_text
+from poet_onnx.files.regular import read_regular
 from poet_onnx.training.adapters import WEIGHT, Adapters, PeftTensor
 from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
 
@@ -189,7 +190,7 @@ class AdapterFiles:
 
     def _check_config(self, path: Path) -> None:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(read_regular(path))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path} cannot be read as the configuration of an adapter: {error}.") from error
         wanted = {name: self._config()[name] for name in ("r", "lora_alpha", "use_rslora")}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.regular import open_regular
 from poet_onnx.training.batch import Array
 from poet_onnx.training.runner import Runner
 
@@ -44,7 +44,7 @@ class Evaluation:
         self._runner: Runner | None = None
         if isinstance(source, (str, os.PathLike)):
             try:
-                Path(source).open("rb").close()
+                open_regular(source).close()
             except OSError as error:
                 raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.contained import location_below, open_below
+from poet_onnx.files.regular import open_regular
 
 Bytes = bytes | mmap.mmap
 
@@ -63,7 +64,7 @@ class _Field(NamedTuple):
 def read_metadata(path: str | os.PathLike[str]) -> Mapping[str, str]:
     """Return the metadata of a model file; none where there is no such file, or it is no model."""
     try:
-        with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return dict(_metadata(data))
     except (OSError, ValueError, InputError):
         return {}
@@ -85,12 +86,13 @@ def check_external_data(path: str | os.PathLike[str]) -> None:
         InputError: if it refers to others, or it is no model, or it cannot be read.
     """
     try:
-        with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if data.find(b"location") < 0:  # as in most models, and much quicker to see
                 return
             found = set(_external_data(data, _whole(data), "model"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{os.fspath(path)} cannot be read: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) else ""
+        raise InputError(f"{os.fspath(path)} cannot be read: {reason or error}.") from error
     for name, location in sorted(found):
         subject = f"The external data of tensor '{name}'"
         with open_below(Path(path).parent.resolve(), location_below(location, subject), subject):

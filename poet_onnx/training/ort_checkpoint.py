@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.regular import open_regular
 from poet_onnx.training.held_file import HeldFile
 from poet_onnx.training.tensor_file import flat
 from poet_onnx.training.values import Kind, Values
@@ -55,7 +56,7 @@ def is_ort_checkpoint(path: Path) -> bool:
     Raises:
         OSError: if it cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(8)[4:] == IDENTIFIER
 
 

@@ -6,11 +6,11 @@ import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
+from poet_onnx.files.regular import open_regular
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 from poet_onnx.training import model_file
 from poet_onnx.training.adapters import Adapters
@@ -109,7 +109,7 @@ class Prepared:
     def _opened(self) -> BinaryIO:
         assert isinstance(self.model, str)
         try:
-            return Path(self.model).open("rb")
+            return open_regular(self.model)
         except OSError as error:
             raise InputError(f"{self.model} cannot be read: {error.strerror or error}.") from error
 
