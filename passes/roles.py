@@ -95,13 +95,14 @@ def find_roles(model: ir.Model) -> Roles:
 
 def _check_accumulators(nodes: Sequence[ir.Node]) -> None:
     """Check that accumulators have what their operator needs, and that the model returns that each buffer is filled."""
+    accumulators = set(nodes)
     returned = {node.inputs[0] for node in nodes if node.outputs[0].is_graph_output()}
     for node in nodes:
         flag = flag_of(node)
         if flag is None or not flag.is_graph_input() or node.inputs[1] is None:
             raise InputError(f"The accumulator '{node.name}' lacks a gradient, or a flag that is a graph input.")
         buffer = node.inputs[0]
-        if buffer is not None and any(reader not in nodes or place for reader, place in buffer.uses()):
+        if buffer is not None and any(reader not in accumulators or place for reader, place in buffer.uses()):
             raise InputError(f"'{buffer.name}' is read by more than the accumulators that fill it: export it again.")
         if buffer not in returned:
             raise InputError(f"No output of the model says that the accumulator '{node.name}' ran: export it again.")

@@ -17,18 +17,19 @@ from poet_onnx.passes.lowering.site import Site
 from poet_onnx.passes.normalize import WriteShapes
 
 
-def choose_expansions(model: ir.Model, device: DeviceProfile, *, thrifty: bool) -> str:
-    """Return a letter for each node of a model that has several expansions, as `LowerTraining` takes them.
+def choose_expansions(model: ir.Model, device: DeviceProfile) -> tuple[str, str]:
+    """Return two choices of a letter for each node that has several expansions, as `LowerTraining` takes them.
+
+    The first takes the quickest expansions, among equal ones those of the least peak; the second those of the least
+    peak, among equal ones the quickest.
 
     Args:
         model: normalized, not lowered yet.
         device: what the nodes' times are modelled on.
-        thrifty: take the expansion of the least peak, among equal ones the quickest; otherwise the quickest, among
-            equal ones that of the least peak.
     """
     inferred = infer(model)
-    known: dict[object, str] = {}
-    letters = []
+    known: dict[object, tuple[str, str]] = {}
+    chosen = []
     for node in model.graph:
         if not is_training_only(node):
             continue
@@ -39,9 +40,11 @@ def choose_expansions(model: ir.Model, device: DeviceProfile, *, thrifty: bool) 
         signature = (node.op_type, *map(site.shape, range(3)), repr(sorted(site.attributes.items())))
         if signature not in known:
             costs = {name[0]: _cost(_alone(node, inferred, model), name[0], device) for name in names}
-            known[signature] = min(costs, key=lambda letter: costs[letter][:: -1 if thrifty else 1])
-        letters.append(known[signature])
-    return "".join(letters)
+            quickest = min(costs, key=lambda letter: costs[letter])
+            known[signature] = quickest, min(costs, key=lambda letter: costs[letter][::-1])
+        chosen.append(known[signature])
+    quick, thrifty = ("".join(letters[which] for letters in chosen) for which in (0, 1))
+    return quick, thrifty
 
 
 def _alone(node: ir.Node, inferred: Inferred, model: ir.Model) -> ir.Model:

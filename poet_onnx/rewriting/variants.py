@@ -116,11 +116,7 @@ def _lowered(model: ir.Model, device: DeviceProfile, target: str) -> Iterator[tu
     if target == "training":
         yield None, model
         return
-    known: set[str] = set()
-    for thrifty in (False, True):
-        expansions = choose_expansions(model, device, thrifty=thrifty)
-        if expansions not in known:
-            known.add(expansions)
-            lowered = model.clone()
-            lower(lowered, target, expansions)
-            yield expansions, lowered
+    for expansions in dict.fromkeys(choose_expansions(model, device)):
+        lowered = model.clone()
+        lower(lowered, target, expansions)
+        yield expansions, lowered
