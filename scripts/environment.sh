@@ -120,3 +120,9 @@ stock_environment() {
     fi
     STOCK_PYTHON=$folder/bin/python
 }
+
+# stock_tests: let the few tests run that need the stock environment. To be called after stock_environment.
+stock_tests() {
+    "$STOCK_PYTHON" -c 'import pytest' 2>/dev/null || install "$ROOT/.venv-stock" pytest
+    export POET_STOCK_PYTHON=$STOCK_PYTHON
+}

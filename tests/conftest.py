@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from cli_runs import Cli, Result
+from first_session import SessionWithoutArena
 from hypothesis import settings
 from model_cache import cache_directory, export
 
+sys.meta_path.insert(0, SessionWithoutArena())
 settings.register_profile("usual", max_examples=20, deadline=None, derandomize=True)
 settings.register_profile("deep", max_examples=200, deadline=None)
 settings.load_profile("usual")  # scripts/test --deep asks for the other one
@@ -43,24 +45,6 @@ def _temporary_folders_hold_pages(tmp_path_factory: pytest.TempPathFactory) -> N
         page_directory(tmp_path_factory.getbasetemp())
     except InputError:
         os.environ["POET_PAGE_IN_RAM"] = "1"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _allocations_show() -> None:
-    """Make the process's first session one without an arena.
-
-    In onnxruntime-training the first session decides on the arena for all later ones, whatever their options; behind
-    an arena the allocator shows nothing.
-    """
-    if find_spec("onnxruntime") is None:
-        return
-    import onnx
-    import onnxruntime
-
-    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 15]> g (float x) => (float y) { y = Neg(x) }')
-    options = onnxruntime.SessionOptions()
-    options.enable_cpu_mem_arena = False
-    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,25 @@
 """The environment with the stock onnxruntime, whose import package is that of onnxruntime-training, too.
 
-The variable POET_STOCK_PYTHON names its interpreter, and that environment has `poet-onnx[stock]` and pytest installed;
-scripts/test makes it. Without the variable, what is tested there is skipped.
+It is that of scripts/setup, or the one whose interpreter the variable POET_STOCK_PYTHON names, which has
+`poet-onnx[stock]` and pytest installed. Where there is none, what is tested there is skipped.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
+
+_MADE = Path(__file__).resolve().parents[1] / ".venv-stock" / "bin" / "python"
+if _MADE.exists() and _MADE.parent != Path(sys.executable).parent:
+    os.environ.setdefault("POET_STOCK_PYTHON", str(_MADE))
 
 STOCK_PYTHON = os.environ.get("POET_STOCK_PYTHON", "")
 """Interpreter of the environment, or nothing."""
 
-_REASON = "POET_STOCK_PYTHON names no interpreter with the stock onnxruntime; scripts/test sets it"
+_REASON = "there is no environment with the stock onnxruntime; scripts/setup makes it"
 
 NEEDS_STOCK = pytest.mark.skipif(not STOCK_PYTHON, reason=_REASON)
 
