@@ -33,7 +33,7 @@ STAGES = [
     {"passes"},
     {"costing", "gradients"},
     {"files", "training.held_file", "training.tensor_file", "training.values", "training.checkpoint"},
-    {"training.outputs", "training.inference", "training.adapter_merging", "gradients.train_graph"},
+    {"training.outputs", "training.inference", "gradients.train_graph"},
     {"rewriting"},
     {"runtime", "verification", "profiler", "training"},
     {"reporting", "comparison", "torch"},

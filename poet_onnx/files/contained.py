@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from poet_onnx.errors import InputError
 
@@ -31,6 +33,70 @@ def location_below(location: str, subject: str) -> PurePosixPath:
             "data file there, and export the model again."
         )
     return path
+
+
+class InFile(Protocol):
+    """A tensor whose elements are in a file."""
+
+    @property
+    def path(self) -> str | os.PathLike[str]:
+        """Of the file."""
+
+    @property
+    def first(self) -> int:
+        """Offset of the first byte."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+
+    def opened(self) -> AbstractContextManager[int]:
+        """Open the file for reading."""
+
+
+@dataclass(frozen=True)
+class BelowFolder:
+    """A tensor in a file below a folder.
+
+    Attributes:
+        name: of the tensor.
+        folder: with all links resolved.
+        location: of the file, relative to the folder, without "..".
+        first: offset of the first byte.
+        nbytes: of the tensor.
+    """
+
+    name: str
+    folder: Path
+    location: PurePosixPath
+    first: int
+    nbytes: int
+
+    @property
+    def path(self) -> Path:
+        """Of the file."""
+        return self.folder / self.location
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Open the file for reading.
+
+        Raises:
+            InputError: if it may not be read, or ends before the tensor does.
+        """
+        with open_below(self.folder, self.location, external_data_of(self.name)) as descriptor:
+            size_bytes, needed_bytes = os.fstat(descriptor).st_size, self.first + self.nbytes
+            if size_bytes < needed_bytes:
+                raise InputError(
+                    f"{self.path} is truncated: it has {size_bytes} bytes, and tensor '{self.name}' needs "
+                    f"{needed_bytes}."
+                )
+            yield descriptor
+
+
+def external_data_of(name: str | None) -> str:
+    """Return what to call a tensor's data file in errors."""
+    return f"The external data of tensor '{name}'"
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.files.contained import location_below, open_below
+from poet_onnx.files.contained import BelowFolder, external_data_of, location_below
 
 Array = npt.NDArray[np.generic]
 Bytes = npt.NDArray[np.uint8]
@@ -67,13 +67,8 @@ class FileTensor(ir.ExternalTensor):
         Raises:
             InputError: if it may not be read, or ends before the tensor does.
         """
-        with open_below(Path(self.base_dir), PurePosixPath(self.location), _subject(self)) as descriptor:
-            size_bytes, needed_bytes = os.fstat(descriptor).st_size, self.first + self.nbytes
-            if size_bytes < needed_bytes:
-                raise InputError(
-                    f"{self.path} is truncated: it has {size_bytes} bytes, and tensor '{self.name}' needs "
-                    f"{needed_bytes}."
-                )
+        below = BelowFolder(self.name or "", Path(self.base_dir), PurePosixPath(self.location), self.first, self.nbytes)
+        with below.opened() as descriptor:
             yield descriptor
 
     def numpy(self) -> Array:
@@ -130,7 +125,7 @@ def hold_external(model: ir.Model, folders: Sequence[Path] = ()) -> None:
     def hold(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         if not isinstance(tensor, ir.ExternalTensor) or isinstance(tensor, FileTensor):
             return tensor
-        location = location_below(os.fsdecode(tensor.location), _subject(tensor))
+        location = location_below(os.fsdecode(tensor.location), external_data_of(tensor.name))
         offset = _offset(tensor)
         if not tensor.nbytes:
             return ir.tensor(np.empty(tensor.shape.numpy(), tensor.dtype.numpy()), name=tensor.name)
@@ -141,10 +136,6 @@ def hold_external(model: ir.Model, folders: Sequence[Path] = ()) -> None:
             return held
 
     replace_tensors(model, hold)
-
-
-def _subject(tensor: ir.ExternalTensor) -> str:
-    return f"The external data of tensor '{tensor.name}'"
 
 
 def _offset(tensor: ir.ExternalTensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, 
 from poet_onnx.passes.roles import is_accumulator
 from poet_onnx.training.adapters import Adapters, Lora
 from poet_onnx.training.checkpoint import write_checkpoint
+from poet_onnx.training.description import OUTPUTS_KEY
 from poet_onnx.training.inference import infer_only
 
 Array = npt.NDArray[np.generic]
@@ -284,4 +286,7 @@ def _evaluation(forward: ir.Model, loss: str, parameters: Sequence[str]) -> ir.M
     graph.outputs[:] = [*first, *(value for value in graph.outputs if value not in first)]
     take_parameters(graph, parameters)
     infer_only(model)
+    outputs = [value.name for value in graph.outputs[1:]]
+    if outputs:  # else which of the values before the loss are outputs is for the caller to know
+        model.metadata_props[OUTPUTS_KEY] = json.dumps(outputs)
     return model

@@ -1,63 +1,89 @@
-"""Make adapters a part of the weights beside which they stand."""
+"""Make adapters a part of the weights beside which they stand, some rows of a weight at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph.extract.contents import constant_array
-from poet_onnx.training.adapters import Adapters
+from poet_onnx.training.adapters import Adapter, Adapters, Floats
+from poet_onnx.training.forward_graph import ForwardGraph, Weight
+from poet_onnx.training.protobuf import Chunk, Piece
+from poet_onnx.training.tensor_file import flat
 
 Array = npt.NDArray[np.generic]
 
+_BLOCK_BYTES = 2**18
+_LEAST_ROWS = 2  # of one row BLAS makes a product of a vector, whose sums it adds up in another order
 
-def merge_adapters(model: ir.Model, adapters: Adapters, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Take adapters out of a forward graph, and return what it is to be filled with: merged weights in their place.
+
+def merge_adapters(forward: ForwardGraph, adapters: Adapters, values: Mapping[str, Array]) -> dict[str, Piece]:
+    """Return the elements of merged weights, which are computed while they are written.
 
     Args:
-        model: with the adapters, whose nodes are cut off, or without; changed in place.
+        forward: a model that has the weights.
         adapters: beside its weights.
-        values: parameters and running statistics by name.
+        values: parameters by name.
 
     Raises:
         InputError: if a weight is not there, or cannot be merged.
     """
-    graph = model.graph
-    names = {value.name for value in (*graph.inputs, *graph.initializers.values())}
-    if not names.isdisjoint(adapters.parameters):
-        _cut(graph, adapters)
-    filled = {name: array for name, array in values.items() if name not in adapters.parameters}
-    for adapter in adapters.each:
-        weight = graph.initializers.get(adapter.weight)
-        if weight is None:
-            raise InputError(
-                f"The model has no weight '{adapter.weight}', beside which an adapter was trained: give the forward "
-                "model that was trained."
-            )
-        base = constant_array(adapter.weight, weight.const_value)
-        first, second = (np.asarray(values[name], np.float32) for name in (adapter.first, adapter.second))
-        delta = adapter.delta(first, second, adapters.lora.scale)
-        if delta.shape != base.shape:
-            raise InputError(
-                f"'{adapter.weight}' has shape {list(base.shape)} in the forward model, but its adapter is for "
-                f"{list(delta.shape)}: give the forward model that was trained."
-            )
-        filled[adapter.weight] = np.asarray(base, np.float32) + delta
-    return filled
+    return {adapter.weight: _merged(forward, adapter, adapters.lora.scale, values) for adapter in adapters.each}
 
 
-def _cut(graph: ir.Graph, adapters: Adapters) -> None:
-    """Let what is read behind adapters be read before them; nodes that nobody reads are left."""
-    made = {value.name: value for node in graph for value in node.outputs}
+def _merged(forward: ForwardGraph, adapter: Adapter, scale: float, values: Mapping[str, Array]) -> Piece:
+    weight = forward.weights.get(adapter.weight)
+    if weight is None:
+        raise InputError(
+            f"The model has no weight '{adapter.weight}', beside which an adapter was trained: give the forward "
+            "model that was trained."
+        )
+    first, second = (np.asarray(values[name], np.float32) for name in (adapter.first, adapter.second))
+    shape = adapter.merged_shape(first, second)
+    if weight.dims != shape:
+        raise InputError(
+            f"'{adapter.weight}' has shape {list(weight.dims)} in the forward model, but its adapter is for "
+            f"{list(shape)}: give the forward model that was trained."
+        )
+    delta = partial(adapter.delta, first, second, scale)
+    return Piece(weight.size_bytes, partial(_sums, forward, weight, delta))
+
+
+def _sums(forward: ForwardGraph, weight: Weight, delta: Callable[[slice], Floats]) -> Iterator[Chunk]:
+    """Yield the bytes of a weight with what an adapter adds."""
+    row_bytes = weight.size_bytes // max(1, weight.dims[0])
+    count = max(1, weight.dims[0] // max(_LEAST_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
+    bounds = [weight.dims[0] * index // count for index in range(count + 1)]
+    for start, end in pairwise(bounds):
+        block = forward.read(weight, start * row_bytes, (end - start) * row_bytes)
+        if weight.kind != 1 or block is None:
+            raise InputError(
+                f"'{weight.name}' cannot be merged with its adapter, as the model does not keep it as plain float32: "
+                "give merge=False, which keeps adapters as nodes."
+            )
+        base = np.frombuffer(block, "<f4").reshape(end - start, *weight.dims[1:])
+        yield flat(np.ascontiguousarray(base + delta(slice(start, end))))
+
+
+def is_in_graph(forward: ForwardGraph, adapters: Adapters) -> bool:
+    """Return whether a model has the adapters as nodes."""
+    return not (forward.inputs.keys() | forward.weights.keys()).isdisjoint(adapters.parameters)
+
+
+def cut_off(forward: ForwardGraph, adapters: Adapters) -> dict[str, str]:
+    """Return by which name is to be read, instead of its own, what stands before an adapter: that of the sum behind it.
+
+    Raises:
+        InputError: if an adapter's sum is not there.
+    """
+    sums = {name: node for node in forward.nodes for name in node.outputs}
+    renamed = {}
     for name in (name for adapter in adapters.each for name in adapter.sums):
-        total = made.get(name)
-        node = None if total is None else total.producer()
-        base = None if node is None else node.inputs[0]
-        if total is None or base is None:
+        if name not in sums or not sums[name].inputs:
             raise InputError(f"The model has no tensor '{name}', to which an adapter adds: give the evaluation graph.")
-        total.replace_all_uses_with(base, replace_graph_outputs=True)
-        total.name, base.name = None, name
+        renamed[sums[name].inputs[0]] = name
+    return renamed

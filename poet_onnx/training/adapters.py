@@ -179,8 +179,8 @@ class Adapter:
             yield PeftTensor(module, f".lora_A{WEIGHT}", self.second, turned=False)
             yield PeftTensor(module, f".lora_B{WEIGHT}", self.first, turned=False)
 
-    def delta(self, first: Floats, second: Floats, scale: float) -> Floats:
-        """Return what is added to the weight when it is merged, in the weight's own layout.
+    def merged_shape(self, first: Floats, second: Floats) -> tuple[int, ...]:
+        """Return the shape of the weight when it is merged.
 
         Raises:
             InputError: if it cannot be merged.
@@ -191,11 +191,18 @@ class Adapter:
                     f"The adapter of '{self.weight}' cannot be merged: it mixes all channels, and the convolution has "
                     f"{self.groups} groups; give merge=False, which keeps adapters as nodes."
                 )
-            columns = second.reshape(second.shape[0], -1) @ first.reshape(first.shape[0], -1)
+            return (second.shape[0], *first.shape[1:])
+        return (second.shape[1], first.shape[0]) if self.transposed else (first.shape[0], second.shape[1])
+
+    def delta(self, first: Floats, second: Floats, scale: float, rows: slice) -> Floats:
+        """Return what is added to some rows of the weight when it is merged, in the weight's own layout."""
+        if self.kind == CONVOLUTION:
+            columns = second.reshape(second.shape[0], -1)[rows] @ first.reshape(first.shape[0], -1)
             merged: Floats = columns.reshape(-1, *first.shape[1:])
+        elif self.transposed:
+            merged = (first @ second[:, rows]).T
         else:
-            product = first @ second
-            merged = product.T if self.transposed else product
+            merged = first[rows] @ second
         return merged * np.float32(scale)
 
 

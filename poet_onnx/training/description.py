@@ -24,6 +24,12 @@ Array = npt.NDArray[np.generic]
 TRAINING_KEY = "poet.training"
 """Key of the metadata that hold a description."""
 
+OUTPUTS_KEY = "poet.outputs"
+"""Key of the metadata of an evaluation graph that name, as a list, what the model computes besides the loss.
+
+Such a graph does what it does for inference, its trained parameters are inputs, and all its types are known.
+"""
+
 OWN_PREFIX = "poet/"
 """Of what training keeps besides parameters: of its inputs, and of tensors in a checkpoint."""
 

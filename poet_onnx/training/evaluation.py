@@ -39,7 +39,8 @@ class Evaluation:
         Raises:
             InputError: if it is a file that cannot be read: better now than after the training.
         """
-        self._source = source
+        self.source = source
+        """As it was given."""
         self._model: ir.Model | None = None
         self._runner: Runner | None = None
         if isinstance(source, (str, os.PathLike)):
@@ -51,7 +52,7 @@ class Evaluation:
     @property
     def is_given(self) -> bool:
         """Whether there is an evaluation graph."""
-        return self._source is not None
+        return self.source is not None
 
     def model(self) -> ir.Model | None:
         """Return the graph as it was given; it must not be changed.
@@ -59,8 +60,8 @@ class Evaluation:
         Raises:
             InputError: if it cannot be used.
         """
-        if self._model is None and self._source is not None:
-            self._model = read_model(self._source)
+        if self._model is None and self.source is not None:
+            self._model = read_model(self.source)
         return self._model
 
     def constants(self) -> dict[str, Array]:

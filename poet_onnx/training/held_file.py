@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from poet_onnx.errors import InputError
 from poet_onnx.files.regular import open_regular
 
-_CHUNK_BYTES = 2**20
+_CHUNK_BYTES = 2**18
 
 
 class HeldFile:

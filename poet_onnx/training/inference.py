@@ -1,64 +1,71 @@
-"""Make a plain ONNX model for inference of a forward graph and trained values."""
+"""Make a forward graph infer: what needs onnx_ir, of models that `rewrite` has not made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.external_data import FileTensor, embed, replace_tensors
+from poet_onnx.gradients.differentiate import take_parameters
 from poet_onnx.gradients.parameters import show_weights
 from poet_onnx.graph.extract.contents import infer_types
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.pen import let_stand_for
 from poet_onnx.passes.roles import is_accumulator
-from poet_onnx.training.adapter_merging import merge_adapters
-from poet_onnx.training.adapters import Adapters
+from poet_onnx.training.description import OUTPUTS_KEY
 from poet_onnx.training.outputs import model_outputs
 
-Array = npt.NDArray[np.generic]
 
-
-def make_inference_model(
-    model: ir.Model,
-    values: Mapping[str, Array],
-    *,
-    outputs: Sequence[str] | None = None,
-    cut_loss: bool,
-    merged: Adapters | None = None,
-) -> None:
-    """Give a forward graph trained values and let it infer; changes the model.
+def forward_model(
+    model: ir.Model, own: Collection[str], *, outputs: Sequence[str] | None, cut_loss: bool
+) -> tuple[bytes, Path]:
+    """Return a forward model as one that `rewrite` made is, and the folder of its external data.
 
     Args:
-        model: with parameters as inputs or initializers.
-        values: parameters and running statistics by name.
+        model: with parameters as inputs or initializers; changed in place.
+        own: names of parameters and running statistics, whose values are not written.
         outputs: names of what is to be computed; default the model's outputs.
         cut_loss: whether a loss stands behind the model's outputs.
-        merged: adapters that become a part of the weights.
 
     Raises:
-        InputError: if an output is not there or not known, or nothing is trained that the model reads.
+        InputError: if an output is not known, or what the model reads is not computed in inference.
     """
     graph = model.graph
     if any(map(is_accumulator, graph)):
         raise InputError("The model accumulates gradients: give the forward model, not the training graph.")
+    if outputs is None and cut_loss:
+        outputs = model_outputs(model)
+        model.metadata_props[OUTPUTS_KEY] = json.dumps(outputs)
     if outputs is not None:
-        _set_outputs(graph, outputs)
-    elif cut_loss:
-        _set_outputs(graph, model_outputs(model))
+        wanted = set(outputs)
+        graph.outputs[:] = [value for node in graph for value in node.outputs if value.name in wanted]
     infer_only(model)
-    show_weights(graph, own=values)
-    if merged is not None:
-        values = merge_adapters(model, merged, values)
-    _fill(graph, values)
-    RemoveUnusedNodesPass()(model)
-    for value in [value for value in graph.inputs if not value.uses() and not value.is_graph_output()]:
-        graph.inputs.remove(value)
-    RemoveUnusedOpsetsPass()(model)
+    show_weights(graph, own=own)
+    take_parameters(graph, [name for name in graph.initializers if name in own])
     infer_types(model)  # what was inside of the model may have had no type, and an output must have one
+    return _payload(model)
+
+
+def _payload(model: ir.Model) -> tuple[bytes, Path]:
+    """Return a model as bytes, and the folder of its external data."""
+    held: list[FileTensor] = []
+
+    def note(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        if isinstance(tensor, FileTensor):
+            held.append(tensor)
+        return tensor
+
+    replace_tensors(model, note)
+    weights = [value.const_value for value in model.graph.initializers.values()]
+    folders = {Path(tensor.base_dir) for tensor in held}
+    if len(folders) > 1 or len(held) > sum(isinstance(weight, FileTensor) for weight in weights):
+        embed(model)  # only weights of one folder can be referred to
+    payload: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
+    return payload, next(iter(folders), Path())
 
 
 def infer_only(model: ir.Model) -> None:
@@ -72,16 +79,6 @@ def infer_only(model: ir.Model) -> None:
             _use_running_statistics(model.graph, node)
         elif node.domain in ONNX_DOMAINS and node.op_type == "Dropout" and len(node.inputs) > 2:
             node.replace_input_with(2, None)
-
-
-def _set_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
-    made = {value.name: value for node in graph for value in node.outputs if value.name}
-    if isinstance(names, str) or not names or len(set(names)) < len(names):
-        raise InputError(f"The outputs to export are {names!r}: give a list of one name or more, each once.")
-    for name in names:
-        if name not in made:
-            raise InputError(f"No node of the model makes an output '{name}'.")
-    graph.outputs[:] = [made[name] for name in names]
 
 
 def _use_running_statistics(graph: ir.Graph, node: ir.Node) -> None:
@@ -98,22 +95,3 @@ def _use_running_statistics(graph: ir.Graph, node: ir.Node) -> None:
     graph.insert_before(node, new)
     let_stand_for(new.outputs[0], old)
     graph.remove(node, safe=True)
-
-
-def _fill(graph: ir.Graph, values: Mapping[str, Array]) -> None:
-    places = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values())}
-    known = [name for name in values if name in places]
-    if not known:
-        raise InputError("The model has none of the trained parameters: give the forward model that was trained.")
-    for name in known:
-        value, array = places[name], values[name]
-        if value.shape is not None and tuple(value.shape) != array.shape:
-            raise InputError(
-                f"'{name}' has shape {list(value.shape)} in the forward model, but {list(array.shape)} was trained: "
-                "give the forward model that was trained."
-            )
-        value.const_value = ir.tensor(np.array(array), name=name)
-        value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(array.shape)
-        if value.is_graph_input():
-            graph.inputs.remove(value)
-        graph.initializers[name] = value

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.regular import open_regular
+from poet_onnx.training.element_types import NAMES
 from poet_onnx.training.held_file import HeldFile
 from poet_onnx.training.tensor_file import flat
 from poet_onnx.training.values import Kind, Values
@@ -32,22 +33,6 @@ IDENTIFIER = b"ODTC"
 _MODULE_STATE = 1  # of Checkpoint
 _TRAINED, _FROZEN, _NOMINAL, _EXTERNAL = 0, 1, 2, 3  # of ModuleState
 _NAME, _DIMS, _TYPE, _RAW = 0, 2, 3, 4  # of Tensor
-
-_TYPES = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-}
-"""Element types that a session can take, by their number in ONNX's TensorProto.DataType."""
 
 
 def is_ort_checkpoint(path: Path) -> bool:
@@ -102,13 +87,13 @@ def _parameters(checkpoint: _Table, path: Path) -> Iterator[tuple[str, _Place]]:
 
 def _place(tensor: _Table) -> _Place:
     number, name = tensor.number(_TYPE, "<i", 0), tensor.string(_NAME)
-    if number not in _TYPES:
+    if number not in NAMES:
         raise ValueError(f"'{name}' has elements of the unknown type {number}")
     shape = tuple(struct.unpack_from(f"<{tensor.length(_DIMS)}q", tensor.data, tensor.start(_DIMS)))
     size = tensor.length(_RAW)
-    if min(shape, default=0) < 0 or size != math.prod(shape) * np.dtype(_TYPES[number]).itemsize:
+    if min(shape, default=0) < 0 or size != math.prod(shape) * np.dtype(NAMES[number]).itemsize:
         raise ValueError(f"'{name}' of shape {list(shape)} has {size} bytes")
-    return _Place(Kind(_TYPES[number], shape), tensor.start(_RAW))
+    return _Place(Kind(NAMES[number], shape), tensor.start(_RAW))
 
 
 @dataclass(frozen=True)

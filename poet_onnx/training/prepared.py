@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
-from poet_onnx.files.regular import open_regular
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 from poet_onnx.training import model_file
 from poet_onnx.training.adapters import Adapters
 from poet_onnx.training.description import Description, Updates
 from poet_onnx.training.optimizers import AdamWOrt, Optimizer
+from poet_onnx.training.protobuf import FileBytes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -103,15 +102,11 @@ class Prepared:
         """Return the bytes of the graph's initializers."""
         if isinstance(self.model, bytes):
             return model_file.constant_bytes(self.model)
-        with self._opened() as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return model_file.constant_bytes(data)
-
-    def _opened(self) -> BinaryIO:
-        assert isinstance(self.model, str)
         try:
-            return open_regular(self.model)
+            data = FileBytes(self.model)
         except OSError as error:
             raise InputError(f"{self.model} cannot be read: {error.strerror or error}.") from error
+        return model_file.constant_bytes(data)
 
 
 def open_model(

@@ -15,7 +15,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.training.adapter_files import AdapterFiles
 from poet_onnx.training.batch import Array, Arrays, Wanted, read_batch
 from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
-from poet_onnx.training.evaluation import Evaluation, read_model
+from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.memory import Memory
 from poet_onnx.training.optimizers import Optimizer, as_number
@@ -72,7 +72,7 @@ class TrainingSession:
                 rewritten for, else 1.
             clip_norm: bound on the Euclidean norm of all gradients together.
             eval_model: graph of the loss without training, for `eval` and `export_inference_model`. Beside a model that
-                was rewritten for an optimizer it is read by the first of them, which imports onnx_ir.
+                was rewritten for an optimizer it is read by the first `eval`, which imports onnx_ir.
             keep_gradients: let `gradients` show them; costs memory and time.
             threads: inside an operator; results of several threads are not reproducible for every operator.
             page_dir: existing directory for the page file.
@@ -283,7 +283,10 @@ class TrainingSession:
         outputs: Sequence[str] | None = None,
         merge: bool = True,
     ) -> None:
-        """Write a plain ONNX model with what was trained and running statistics, for any ONNX Runtime; imports onnx_ir.
+        """Write a plain ONNX model with what was trained and running statistics, for any ONNX Runtime.
+
+        It is written whole or not at all, and tensor by tensor: beside an evaluation graph that `rewrite` wrote, no
+        tensor is copied in memory and no parser of ONNX is imported. Another model is read with onnx_ir first.
 
         Args:
             path: of the file.
@@ -295,16 +298,18 @@ class TrainingSession:
             InputError: if there is no forward model, or it does not tell its outputs, or it has none of the parameters,
                 or the file cannot be written.
         """
-        from poet_onnx.files.saving import save_model
-        from poet_onnx.training.inference import make_inference_model
+        from poet_onnx.training.forward import open_forward
+        from poet_onnx.training.inference_model import check_outputs, write_inference_model
 
-        source = self._evaluation.model() if model is None else read_model(model)
+        source = self._evaluation.source if model is None else model
         if source is None:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
-        forward = source.clone()
+        if outputs is not None:
+            check_outputs(outputs)
+        values = self._memory.values()
+        forward, wanted = open_forward(source, values, outputs=outputs, cut_loss=model is None)
         merged = self._model.adapters if merge else None
-        make_inference_model(forward, self._memory.values(), outputs=outputs, cut_loss=model is None, merged=merged)
-        save_model(forward, path)
+        write_inference_model(path, forward, values, outputs=wanted, merged=merged)
 
     @exclusive
     def export_adapter(self, path: str | os.PathLike[str], *, inside: str = "") -> None:

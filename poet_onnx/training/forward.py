@@ -1,0 +1,64 @@
+"""The forward model that is exported: as it lies in a file that `rewrite` wrote, else made like one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from poet_onnx.errors import InputError
+from poet_onnx.training.description import OUTPUTS_KEY
+from poet_onnx.training.forward_graph import ForwardGraph
+from poet_onnx.training.model_file import metadata_of, read_metadata
+from poet_onnx.training.protobuf import Bytes, FileBytes
+from poet_onnx.training.tensor_file import parse_json
+
+if TYPE_CHECKING:
+    from poet_onnx.training.prepare import AnyModel
+
+
+def open_forward(
+    given: AnyModel, own: Collection[str], *, outputs: Sequence[str] | None, cut_loss: bool
+) -> tuple[ForwardGraph, Sequence[str] | None]:
+    """Return a forward model, and the names of what is to be computed; None for all that it returns.
+
+    Args:
+        given: an evaluation graph, or the model that was trained.
+        own: names of parameters and running statistics.
+        outputs: names of what is to be computed; default the model's own outputs.
+        cut_loss: whether a loss stands behind the model's outputs.
+
+    Raises:
+        InputError: if it cannot be used, or does not tell its outputs.
+    """
+    data, folder = _read(given, own, outputs=outputs, cut_loss=cut_loss)
+    if outputs is None and cut_loss:
+        outputs = _names(metadata_of(data)[OUTPUTS_KEY])
+    return ForwardGraph(data, folder), outputs
+
+
+def _read(
+    given: AnyModel, own: Collection[str], *, outputs: Sequence[str] | None, cut_loss: bool
+) -> tuple[Bytes, Path]:
+    if isinstance(given, (str, os.PathLike)) and OUTPUTS_KEY in read_metadata(given):
+        try:
+            return FileBytes(given), Path(given).parent
+        except OSError as error:
+            raise InputError(f"{given} cannot be read: {error.strerror or error}.") from error
+    from poet_onnx.files.loading import as_model
+    from poet_onnx.training.inference import forward_model
+
+    return forward_model(as_model(given), own, outputs=outputs, cut_loss=cut_loss)
+
+
+def _names(text: str) -> list[str]:
+    try:
+        names = parse_json(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            f"The evaluation graph's metadata {OUTPUTS_KEY} cannot be read: name what to export in outputs=[...]."
+        )
+    return names

@@ -1,0 +1,258 @@
+"""A forward graph as it lies in a model file: what its nodes read and make, and where its tensors are.
+
+Only names and places are kept, so that a graph of large weights takes little memory. Numbers of fields are those of
+onnx/onnx.proto in github.com/onnx/onnx.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from poet_onnx.errors import InputError
+from poet_onnx.files.contained import BelowFolder, external_data_of, location_below
+from poet_onnx.training.element_types import BITS
+from poet_onnx.training.protobuf import (
+    MESSAGE,
+    Bytes,
+    Field,
+    contents,
+    fields,
+    last_number,
+    no_model,
+    numbers,
+    text,
+    texts,
+    whole,
+)
+
+GRAPH, OPSET, MODEL_METADATA, FUNCTION = 7, 8, 14, 25
+"""Of ModelProto."""
+NODE, INITIALIZER, INPUT, OUTPUT, VALUE_INFO = 1, 5, 11, 12, 13
+"""Of GraphProto."""
+DIMS, TYPE, NAME, RAW_DATA, EXTERNAL_DATA, LOCATION = 1, 2, 8, 9, 13, 14
+"""Of TensorProto."""
+KEY, VALUE = 1, 2
+"""Of StringStringEntryProto."""
+
+_FLOAT_DATA, _DOUBLE_DATA = 4, 10  # of TensorProto: packed, as raw data are
+NODE_VALUES = _NODE_INPUT, _NODE_OUTPUT = 1, 2
+"""Inputs and outputs of NodeProto."""
+_ATTRIBUTE, _DOMAIN = 5, 7  # of NodeProto
+_SUBGRAPHS, _TENSORS = (6, 11), (5, 10)  # of AttributeProto
+_VALUE_NAME, _VALUE_TYPE = 1, 2  # of ValueInfoProto
+_TENSOR_TYPE, _SHAPE, _DIMENSION, _SIZE = 1, 2, 1, 1  # of TypeProto and what is in it
+_OPSET_DOMAIN = 1  # of OperatorSetIdProto
+_NO_OTHER_DOMAIN = frozenset[str]()
+_MOST_LEVELS = 200
+_NO_NUMBER = 2**62
+_IN_A_FILE = 1  # of TensorProto.DataLocation
+
+
+class Node(NamedTuple):
+    """A node.
+
+    Attributes:
+        begin, end: where it is.
+        inputs: names of what it reads, in graphs within it, too.
+        outputs: names of what it makes.
+        domains: of its operator, and of those in graphs within it; that of ONNX itself may be missing.
+    """
+
+    begin: int
+    end: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    domains: frozenset[str]
+
+
+class Weight(NamedTuple):
+    """An initializer.
+
+    Attributes:
+        name: of it.
+        kind: element type, as TensorProto.DataType numbers them.
+        dims: sizes.
+        message: where it is; None if its elements are not there.
+        elements: where its elements begin and end, if they are there as they are in memory.
+        file: where they are if they are in a file of their own.
+    """
+
+    name: str
+    kind: int
+    dims: tuple[int, ...]
+    message: Field | None
+    elements: tuple[int, int] | None
+    file: BelowFolder | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements; none for strings."""
+        return -(-math.prod(self.dims) * BITS.get(self.kind, 0) // 8)
+
+
+class ForwardGraph:
+    """A model whose graph is read."""
+
+    def __init__(self, data: Bytes, folder: Path) -> None:
+        """Read it.
+
+        Args:
+            data: the model.
+            folder: where its external data are.
+
+        Raises:
+            InputError: if it is damaged, or its external data are not where they may be.
+        """
+        self.data, self._folder = data, folder.resolve()
+        self.nodes: list[Node] = []
+        self.weights: dict[str, Weight] = {}
+        self.inputs: dict[str, Field] = {}
+        self.outputs: dict[str, Field] = {}
+        self.types: dict[str, Field] = {}
+        """What is said of values inside of the graph."""
+        self.opsets: list[tuple[str, Field]] = []
+        self.metadata: list[tuple[str, Field]] = []
+        self.others: list[Field] = []
+        """All else of the model."""
+        self.graph_others: list[Field] = []
+        """All else of the graph."""
+        graphs = 0
+        for field in fields(data, whole(data)):
+            if field.number == GRAPH:
+                graphs += 1
+                self._read_graph(field)
+            elif field.number == OPSET:
+                self.opsets.append(("".join(texts(data, field, _OPSET_DOMAIN)[-1:]), field))
+            elif field.number == MODEL_METADATA:
+                self.metadata.append(("".join(texts(data, field, KEY)[-1:]), field))
+            else:
+                self.others.append(field)
+        if graphs != 1:
+            raise no_model()
+
+    @property
+    def has_functions(self) -> bool:
+        """Whether it has functions of its own."""
+        return any(field.number == FUNCTION for field in self.others)
+
+    def read(self, weight: Weight, start: int, size_bytes: int) -> bytes | None:
+        """Return a part of an initializer's elements; None if they are not there as they are in memory."""
+        if weight.file is not None:
+            with weight.file.opened() as descriptor:
+                found = os.pread(descriptor, size_bytes, weight.file.first + start)
+            if len(found) < size_bytes:
+                raise InputError(f"{weight.file.path} became shorter while it was read: put it back, and try again.")
+            return found
+        if weight.elements is None:
+            return None
+        first = weight.elements[0] + start
+        return bytes(self.data[first : first + size_bytes])
+
+    def shape(self, value: Field) -> tuple[int, ...] | None:
+        """Return the shape that a graph's input has, with -1 for sizes that are not known; None if it is not."""
+        shape = self._within(value, (_VALUE_TYPE, _TENSOR_TYPE, _SHAPE))
+        if shape is None:
+            return None
+        found = []
+        for dimension in fields(self.data, shape):
+            if dimension.number == _DIMENSION:
+                sizes = [field for field in fields(self.data, dimension) if field.number == _SIZE]
+                found.append(last_number(self.data, sizes, default=-1))
+        return tuple(found)
+
+    def _within(self, message: Field, path: tuple[int, ...]) -> Field | None:
+        """Return a message that is some levels deep in another one."""
+        found: Field | None = message
+        for number in path:
+            if found is not None:
+                found = next((field for field in fields(self.data, found) if field.number == number), None)
+        return found
+
+    def _read_graph(self, graph: Field) -> None:
+        named: Mapping[int, dict[str, Field]] = {INPUT: self.inputs, OUTPUT: self.outputs, VALUE_INFO: self.types}
+        for field in fields(self.data, graph):
+            if field.number == NODE:
+                self.nodes.append(self._node(field))
+            elif field.number == INITIALIZER:
+                weight = self._weight(field)
+                self.weights[weight.name] = weight
+            elif field.number in named:
+                named[field.number][self._name(field)] = field
+            else:
+                self.graph_others.append(field)
+
+    def _name(self, value: Field) -> str:
+        return sys.intern("".join(texts(self.data, value, _VALUE_NAME)[-1:]))
+
+    def _node(self, node: Field) -> Node:
+        outputs = [text(self.data, field) for field in fields(self.data, node) if field.number == _NODE_OUTPUT]
+        found = dict.fromkeys(self._reads(node, 0))
+        domains = frozenset(name for is_domain, name in found if is_domain) or _NO_OTHER_DOMAIN
+        inputs = tuple(name for is_domain, name in found if not is_domain and name)
+        return Node(node.begin, node.end, inputs, tuple(sys.intern(name) for name in outputs), domains)
+
+    def _reads(self, node: Field, level: int) -> Iterator[tuple[bool, str]]:
+        """Yield domains (true) and names of values (false) that a node reads, and nodes within it."""
+        if level > _MOST_LEVELS:
+            raise no_model()
+        for field in fields(self.data, node):
+            if field.number in (_NODE_INPUT, _DOMAIN):
+                yield field.number == _DOMAIN, sys.intern(text(self.data, field))
+            elif field.number == _ATTRIBUTE:
+                for inner in fields(self.data, field):
+                    if inner.number in _SUBGRAPHS:
+                        yield from self._reads_of_graph(inner, level + 1)
+                    elif inner.number in _TENSORS and texts(self.data, inner, EXTERNAL_DATA):
+                        raise InputError(
+                            "A node of the model has a constant as external data: export the model with its constants "
+                            "embedded, or as initializers."
+                        )
+
+    def _reads_of_graph(self, graph: Field, level: int) -> Iterator[tuple[bool, str]]:
+        for field in fields(self.data, graph):
+            if field.number == NODE:
+                yield from self._reads(field, level)
+            elif field.number == OUTPUT:
+                yield False, self._name(field)
+
+    def _weight(self, tensor: Field) -> Weight:
+        found: dict[int, list[Field]] = {}
+        for field in fields(self.data, tensor):
+            found.setdefault(field.number, []).append(field)
+        dims = tuple(size for field in found.get(DIMS, ()) for size in numbers(self.data, field))
+        kind, place = (last_number(self.data, found.get(each, ())) for each in (TYPE, LOCATION))
+        name = sys.intern(text(self.data, found[NAME][-1])) if NAME in found else ""
+        if min(dims, default=0) < 0 or math.prod(max(1, size) for size in dims) > _NO_NUMBER:
+            raise InputError(f"Tensor '{name}' of shape {list(dims)} is larger than any file: export the model again.")
+        weight = Weight(name, kind, dims, tensor, None, None)
+        if place == _IN_A_FILE:
+            said = {}
+            for field in found.get(EXTERNAL_DATA, ()):
+                key = "".join(texts(self.data, field, KEY)[-1:])
+                said[key] = os.fsdecode(b"".join(contents(self.data, field, VALUE)[-1:]))
+            return weight._replace(message=None, elements=(0, 0), file=self._file(weight, said))
+        for number in (RAW_DATA, _FLOAT_DATA, _DOUBLE_DATA):
+            for field in found.get(number, ()) if len(found.get(number, ())) == 1 else ():
+                if field.form == MESSAGE and field.end - field.content == weight.size_bytes:
+                    return weight._replace(elements=(field.content, field.end))
+        return weight
+
+    def _file(self, weight: Weight, said: Mapping[str, str]) -> BelowFolder | None:
+        """Return where an initializer's elements are; None where there are none."""
+        subject = external_data_of(weight.name)
+        location = location_below(said.get("location", ""), subject)
+        try:
+            first, size_bytes = int(said.get("offset", 0)), int(said.get("length", weight.size_bytes))
+        except ValueError:
+            first = size_bytes = -1
+        if weight.kind not in BITS or size_bytes != weight.size_bytes or not 0 <= first < _NO_NUMBER:
+            raise InputError(
+                f"{subject} is said to have {said.get('length')} bytes from byte {said.get('offset')} on, which do not "
+                f"fit its type and shape {list(weight.dims)}: export the model again."
+            )
+        return BelowFolder(weight.name, self._folder, location, first, size_bytes) if size_bytes else None

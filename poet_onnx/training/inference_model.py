@@ -1,0 +1,332 @@
+"""Write a plain ONNX model for inference of a forward graph and trained values, tensor by tensor.
+
+What does not change is copied from the forward model's file, and values are written from where they are: beside what
+it reads, this takes the names of the graph and a block of a tensor. Nothing of ONNX is imported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.errors import InputError
+from poet_onnx.files import data_files
+from poet_onnx.files.atomic import Written, cannot_write, write_file
+from poet_onnx.files.contained import BelowFolder
+from poet_onnx.files.data_files import SMALL_BYTES, DataPiece, copy_data, write_beside
+from poet_onnx.training import forward_graph as onnx
+from poet_onnx.training.adapter_merging import cut_off, is_in_graph, merge_adapters
+from poet_onnx.training.adapters import ADAPTERS_KEY, Adapters
+from poet_onnx.training.element_types import NUMBERS
+from poet_onnx.training.forward_graph import ForwardGraph, Node
+from poet_onnx.training.protobuf import (
+    MESSAGE,
+    Field,
+    Piece,
+    copied,
+    fields,
+    in_chunks,
+    message_field,
+    number_field,
+    text,
+    text_field,
+    written,
+)
+from poet_onnx.training.tensor_file import flat
+
+Array = npt.NDArray[np.generic]
+
+_OWN_METADATA = "poet."
+
+
+def write_inference_model(
+    path: str | os.PathLike[str],
+    forward: ForwardGraph,
+    values: Mapping[str, Array],
+    *,
+    outputs: Sequence[str] | None,
+    merged: Adapters | None,
+) -> None:
+    """Write a forward graph with trained values; after a failure or a crash there is the old file or the new one.
+
+    Args:
+        path: of the file.
+        forward: computes what it does for inference; it has parameters as inputs or initializers.
+        values: parameters and running statistics by name.
+        outputs: names of what is to be computed; None for all that the graph returns.
+        merged: adapters that become a part of the weights.
+
+    Raises:
+        InputError: if an output is not there, nothing is trained that the model reads, or the file cannot be written.
+    """
+    names = list(forward.outputs) if outputs is None else check_outputs(outputs, forward)
+    renamed: Mapping[str, str] = {}
+    elements: dict[str, Piece] = {}
+    if merged is not None:
+        elements = merge_adapters(forward, merged, values)
+        renamed = cut_off(forward, merged) if is_in_graph(forward, merged) else {}
+        gone = {*elements, *merged.parameters}
+        values = {name: array for name, array in values.items() if name not in gone}
+    chosen = _choose(forward, [renamed.get(name, name) for name in names], renamed)
+    known = _known(forward, values)
+    if not known and not elements:
+        raise InputError("The model has none of the trained parameters: give the forward model that was trained.")
+    tensors = _tensors(forward, chosen.read, known, elements)
+    target = Path(path)
+    try:
+        with Written() as files:
+            pieces = _model(forward, chosen, _placed(tensors, target, files), adapters=merged is None)
+            write_file(target, partial(_fill, pieces), written=files)
+    except OSError as error:
+        raise cannot_write(target, error) from error
+
+
+def check_outputs(names: Sequence[str], forward: ForwardGraph | None = None) -> list[str]:
+    """Check names of what is to be computed.
+
+    Args:
+        names: as given.
+        forward: which must compute them; None where it is not known yet.
+
+    Raises:
+        InputError: if they are no list of names, or there is no node that makes one.
+    """
+    if isinstance(names, str) or not names or len(set(names)) < len(names):
+        raise InputError(f"The outputs to export are {names!r}: give a list of one name or more, each once.")
+    made = set(names) if forward is None else {name for node in forward.nodes for name in node.outputs}
+    for name in names:
+        if name not in made:
+            raise InputError(f"No node of the model makes an output '{name}'.")
+    return list(names)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What is written of a graph.
+
+    Attributes:
+        nodes: in their order.
+        outputs: names of what it returns.
+        read: names of all that these nodes read, and of the outputs.
+        renamed: names that change.
+    """
+
+    nodes: list[Node]
+    outputs: list[str]
+    read: set[str]
+    renamed: Mapping[str, str]
+
+
+def _choose(forward: ForwardGraph, outputs: list[str], renamed: Mapping[str, str]) -> _Chosen:
+    """Return what outputs depend on."""
+    sums = set(renamed.values())
+    read, nodes = set(outputs), list[Node]()
+    for node in reversed(forward.nodes):
+        made = {renamed.get(name, name) for name in node.outputs}
+        if sums.isdisjoint(node.outputs) and not read.isdisjoint(made):
+            nodes.append(node)
+            read.update(renamed.get(name, name) for name in node.inputs)
+    return _Chosen(nodes[::-1], outputs, read, renamed)
+
+
+def _known(forward: ForwardGraph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the values that a model has a place for, whose shapes are checked."""
+    known = {name: array for name, array in values.items() if name in forward.inputs or name in forward.weights}
+    for name, array in known.items():
+        weight = forward.weights.get(name)
+        shape = forward.shape(forward.inputs[name]) if weight is None else weight.dims
+        if shape is not None and shape != array.shape:
+            raise InputError(
+                f"'{name}' has shape {list(shape)} in the forward model, but {list(array.shape)} was trained: "
+                "give the forward model that was trained."
+            )
+    return known
+
+
+class _Tensor(NamedTuple):
+    """An initializer that is written.
+
+    Attributes:
+        name, kind, dims: as of `Weight`.
+        elements: its bytes, if they are known.
+        message: where it is as it is to be written, if it is not changed.
+        file: where its elements stay, or are to be copied from.
+    """
+
+    name: str
+    kind: int
+    dims: tuple[int, ...]
+    elements: Piece | None
+    message: Field | None
+    file: BelowFolder | None
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.file is None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements.size_bytes if self.elements is not None else 0
+
+
+def _tensors(
+    forward: ForwardGraph, read: set[str], values: Mapping[str, Array], merged: Mapping[str, Piece]
+) -> Iterator[_Tensor]:
+    """Yield the initializers that are read."""
+    for name, array in values.items():
+        if name in read:
+            yield _Tensor(name, NUMBERS[array.dtype.name], array.shape, _of_array(array), None, None)
+    for name, weight in forward.weights.items():
+        if name not in read or name in values:
+            continue
+        if name in merged:
+            yield _Tensor(name, weight.kind, weight.dims, merged[name], None, None)
+        else:
+            elements = None if weight.elements is None else copied(forward.data, *weight.elements)
+            yield _Tensor(name, weight.kind, weight.dims, elements, weight.message, weight.file)
+
+
+def _of_array(array: Array) -> Piece:
+    return Piece(array.nbytes, lambda: in_chunks(flat(array)))
+
+
+def _placed(tensors: Iterable[_Tensor], target: Path, files: Written) -> list[_Tensor]:
+    """Let all external data be in the target's folder, and move large tensors there if a file cannot hold them."""
+    folder = target.parent.resolve()
+    found = list(tensors)
+    elsewhere: dict[Path, list[BelowFolder]] = {}
+    places: dict[BelowFolder, BelowFolder] = {}
+    for place in (tensor.file for tensor in found if tensor.file is not None):
+        if place.path.is_relative_to(folder):
+            places[place] = _moved(place, folder, place.path.relative_to(folder).as_posix(), place.first)
+            with places[place].opened():
+                pass
+        else:
+            elsewhere.setdefault(place.path, []).append(place)
+    for others in elsewhere.values():
+        name, starts = copy_data(others, target, files)
+        places |= {place: _moved(place, folder, name, starts[place]) for place in others}
+    found = [tensor if tensor.file is None else tensor._replace(file=places[tensor.file]) for tensor in found]
+    if sum(tensor.size_bytes for tensor in found if tensor.is_embedded) <= data_files.LARGEST_FILE_BYTES:
+        return found
+    large = {tensor.name: tensor for tensor in found if tensor.is_embedded and tensor.size_bytes > SMALL_BYTES}
+    starts_of = dict(zip(large, itertools.accumulate((t.size_bytes for t in large.values()), initial=0), strict=False))
+    pieces = [
+        DataPiece(starts_of[name], tensor.elements.chunks)
+        for name, tensor in large.items()
+        if tensor.elements is not None
+    ]
+    name = write_beside(target, "weights", pieces, 0o777, files)
+    return [
+        tensor._replace(
+            message=None,
+            file=BelowFolder(tensor.name, folder, PurePosixPath(name), starts_of[tensor.name], tensor.size_bytes),
+        )
+        if tensor.name in large
+        else tensor
+        for tensor in found
+    ]
+
+
+def _moved(place: BelowFolder, folder: Path, location: str, first: int) -> BelowFolder:
+    return BelowFolder(place.name, folder, PurePosixPath(location), first, place.nbytes)
+
+
+def _model(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor], *, adapters: bool) -> list[Piece]:
+    """Return the model."""
+    data = forward.data
+    domains = {"", "ai.onnx"}.union(*(node.domains for node in chosen.nodes))
+    kept = [field for domain, field in forward.opsets if domain in domains or forward.has_functions]
+    for key, field in forward.metadata:
+        if not key.startswith(_OWN_METADATA) or (adapters and key == ADAPTERS_KEY):
+            kept.append(field)
+    return [
+        *(copied(data, field.begin, field.end) for field in (*forward.others, *kept)),
+        *message_field(onnx.GRAPH, _graph(forward, chosen, tensors)),
+    ]
+
+
+def _graph(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor]) -> list[Piece]:
+    data = forward.data
+    filled = {tensor.name for tensor in tensors}
+    made = {name for node in chosen.nodes for name in node.outputs} - chosen.renamed.keys() - set(chosen.outputs)
+    made |= set(chosen.renamed.values()) & chosen.read - set(chosen.outputs)
+    kept = [
+        *forward.graph_others,
+        *(field for name, field in forward.inputs.items() if name in chosen.read and name not in filled),
+        *(field for name, field in forward.types.items() if name in made),
+    ]
+    pieces = [*_nodes(forward, chosen), *_joined(forward, ((field.begin, field.end) for field in kept))]
+    for name in chosen.outputs:
+        value = forward.outputs.get(name) or forward.types.get(name)
+        said = written(text_field(1, name)) if value is None else copied(data, value.content, value.end)
+        pieces += message_field(onnx.OUTPUT, [said])
+    for tensor in tensors:
+        pieces += _initializer(forward, tensor)
+    return pieces
+
+
+def _nodes(forward: ForwardGraph, chosen: _Chosen) -> Iterator[Piece]:
+    """Yield the nodes, with other names where these change."""
+    for changes, nodes in itertools.groupby(chosen.nodes, partial(_changes, chosen.renamed)):
+        if not changes:
+            yield from _joined(forward, ((node.begin, node.end) for node in nodes))
+            continue
+        for node in nodes:
+            (message,) = fields(forward.data, Field(0, MESSAGE, node.begin, node.begin, node.end))
+            inner = []
+            for field in fields(forward.data, message):
+                name = text(forward.data, field) if field.number in onnx.NODE_VALUES else ""
+                new = chosen.renamed.get(name)
+                inner.append(
+                    copied(forward.data, field.begin, field.end)
+                    if new is None
+                    else written(text_field(field.number, new))
+                )
+            yield from message_field(onnx.NODE, inner)
+
+
+def _changes(renamed: Mapping[str, str], node: Node) -> bool:
+    return not renamed.keys().isdisjoint((*node.inputs, *node.outputs))
+
+
+def _joined(forward: ForwardGraph, places: Iterable[tuple[int, int]]) -> Iterator[Piece]:
+    """Yield what is copied, in as few pieces as can be."""
+    first, last = 0, 0
+    for begin, end in places:
+        if begin != last:
+            if last > first:
+                yield copied(forward.data, first, last)
+            first = begin
+        last = end
+    if last > first:
+        yield copied(forward.data, first, last)
+
+
+def _initializer(forward: ForwardGraph, tensor: _Tensor) -> list[Piece]:
+    if tensor.message is not None:
+        return [copied(forward.data, tensor.message.begin, tensor.message.end)]
+    head = b"".join(number_field(onnx.DIMS, size) for size in tensor.dims)
+    head += number_field(onnx.TYPE, tensor.kind) + text_field(onnx.NAME, tensor.name)
+    if tensor.file is not None:
+        place = {"location": tensor.file.location.as_posix(), "offset": tensor.file.first, "length": tensor.file.nbytes}
+        for key, value in place.items():
+            head += text_field(
+                onnx.EXTERNAL_DATA, text_field(onnx.KEY, key) + text_field(onnx.VALUE, os.fsencode(str(value)))
+            )
+        return message_field(onnx.INITIALIZER, [written(head + number_field(onnx.LOCATION, 1))])
+    assert tensor.elements is not None
+    return message_field(onnx.INITIALIZER, [written(head), *message_field(onnx.RAW_DATA, [tensor.elements])])
+
+
+def _fill(pieces: Sequence[Piece], file: BinaryIO) -> None:
+    for piece in pieces:
+        file.writelines(piece.chunks())
