@@ -43,6 +43,9 @@ ARENA = "Arena"
 NORMALIZATIONS = frozenset(("LayerNormalization", "SimplifiedLayerNormalization"))
 """Operators that the runtime fuses with an Add before them."""
 
+RECOMPUTED = "/recompute_"
+"""Between a node's name and the number of its copy, in the name of the copy."""
+
 TOKEN = ""
 """Stands in `Placed.like` for an int64 tensor of one element: a token or a ticket."""
 
@@ -150,7 +153,7 @@ class _Layout:
         node = self._nodes[step.subject]
         versions = self._lives.reads[index]
         inputs = [self._reference(name, versions) for name in node.inputs]
-        suffix = f"/recompute_{step.copy}" if step.copy else ""
+        suffix = f"{RECOMPUTED}{step.copy}" if step.copy else ""
         earlier, read = self._runs.setdefault(node.name, set()), tuple(inputs)
         if read in earlier:
             self._gate_input(index, step, node, inputs)

@@ -26,11 +26,13 @@ from poet_onnx.errors import InputError
 from poet_onnx.files import data_files
 from poet_onnx.files.saving import save_model
 from poet_onnx.graph.extract import infer_types
+from poet_onnx.passes import layout
 from poet_onnx.training.adapters import Adapter, Adapters, Lora
 from poet_onnx.training.forward import open_forward
 from poet_onnx.training.forward_graph import ForwardGraph
 from poet_onnx.training.inference_model import write_inference_model
 from poet_onnx.training.protobuf import FileBytes
+from poet_onnx.training.unplanned import DOMAIN, RECOMPUTED
 
 MIB = 2**20
 WIDTH = 1900
@@ -191,6 +193,35 @@ def test_what_a_branch_reads_is_kept_and_other_operators_are_known(tmp_path: Pat
     feeds = {"x": random(2, 3), "c": np.array(True)}
     (found,) = onnxruntime.InferenceSession(tmp_path / "out.onnx").run(None, feeds)
     np.testing.assert_array_equal(found, -feeds["x"] + random(3) * 2)
+
+
+PLANNED = """g (float[2, 3] x, float[3] s) => (float[2, 3] other, float[2, 3] y) {
+    armed = poet.Arena <region_bytes = 64> (x)
+    [add] a = Add(x, s)
+    b = Add(a, zeros)
+    y = MatMul(b, w)
+    g = poet.Gate(x, y)
+    ["add/recompute_1"] a1 = Add(g, s)
+    b1 = poet.Gate(a1, y)
+    c = Add(b1, zeros)
+    other = Sub(y, c)
+}"""
+
+
+def test_an_exported_model_has_nothing_of_a_plan(tmp_path: Path) -> None:
+    assert (DOMAIN, RECOMPUTED) == (layout.DOMAIN, layout.RECOMPUTED)
+    graph = forward(tmp_path, PLANNED, {name: ARRAYS[name] for name in ("zeros", "w")})
+    values = {"s": np.float32([1, 2, 3])}
+    write_inference_model(tmp_path / "out.onnx", graph, values, outputs=["y", "other"], merged=None)
+    model = onnx.load(tmp_path / "out.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [node.op_type for node in model.graph.node] == ["Add", "Add", "MatMul", "Add", "Sub"]
+    assert [each.domain for each in model.opset_import] == [""]
+    x = random(2, 3)
+    y, other = onnxruntime.InferenceSession(tmp_path / "out.onnx").run(None, {"x": x})
+    summed = x + values["s"] + ARRAYS["zeros"]
+    np.testing.assert_allclose(y, summed @ ARRAYS["w"], rtol=1e-6)
+    np.testing.assert_array_equal(other, y - summed)
 
 
 def saved_outside(folder: Path) -> ForwardGraph:

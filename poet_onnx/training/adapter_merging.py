@@ -14,6 +14,7 @@ from poet_onnx.training.adapters import Adapter, Adapters, Floats
 from poet_onnx.training.forward_graph import ForwardGraph, Weight
 from poet_onnx.training.protobuf import Chunk, Piece
 from poet_onnx.training.tensor_file import flat
+from poet_onnx.training.unplanned import Changes
 
 Array = npt.NDArray[np.generic]
 
@@ -74,16 +75,23 @@ def is_in_graph(forward: ForwardGraph, adapters: Adapters) -> bool:
     return not (forward.inputs.keys() | forward.weights.keys()).isdisjoint(adapters.parameters)
 
 
-def cut_off(forward: ForwardGraph, adapters: Adapters) -> dict[str, str]:
-    """Return by which name is to be read, instead of its own, what stands before an adapter: that of the sum behind it.
+def cut_off(forward: ForwardGraph, adapters: Adapters, plain: Changes) -> Changes:
+    """Return what changes besides when adapters go: what stands before one gets the name of the sum behind it.
+
+    Args:
+        forward: a model that has the adapters as nodes.
+        adapters: that go.
+        plain: what changes without that.
 
     Raises:
         InputError: if an adapter's sum is not there.
     """
-    sums = {name: node for node in forward.nodes for name in node.outputs}
-    renamed = {}
+    sums = {name: node for node in forward.nodes if node.begin not in plain.gone for name in node.outputs}
+    cut, gone = dict[str, str](), set(plain.gone)
     for name in (name for adapter in adapters.each for name in adapter.sums):
         if name not in sums or not sums[name].inputs:
             raise InputError(f"The model has no tensor '{name}', to which an adapter adds: give the evaluation graph.")
-        renamed[sums[name].inputs[0]] = name
-    return renamed
+        base = sums[name].inputs[0]
+        cut[plain.names.get(base, base)] = name
+        gone.add(sums[name].begin)
+    return Changes(cut | {name: cut.get(other, other) for name, other in plain.names.items()}, gone)

@@ -42,7 +42,7 @@ KEY, VALUE = 1, 2
 _FLOAT_DATA, _DOUBLE_DATA = 4, 10  # of TensorProto: packed, as raw data are
 NODE_VALUES = _NODE_INPUT, _NODE_OUTPUT = 1, 2
 """Inputs and outputs of NodeProto."""
-_ATTRIBUTE, _DOMAIN = 5, 7  # of NodeProto
+_NODE_NAME, _ATTRIBUTE, _DOMAIN = 3, 5, 7  # of NodeProto
 _SUBGRAPHS, _TENSORS = (6, 11), (5, 10)  # of AttributeProto
 _VALUE_NAME, _VALUE_TYPE = 1, 2  # of ValueInfoProto
 _TENSOR_TYPE, _SHAPE, _DIMENSION, _SIZE = 1, 2, 1, 1  # of TypeProto and what is in it
@@ -57,12 +57,14 @@ class Node(NamedTuple):
     """A node.
 
     Attributes:
+        name: of it.
         begin, end: where it is.
         inputs: names of what it reads, in graphs within it, too.
         outputs: names of what it makes.
         domains: of its operator, and of those in graphs within it; that of ONNX itself may be missing.
     """
 
+    name: str
     begin: int
     end: int
     inputs: tuple[str, ...]
@@ -190,11 +192,16 @@ class ForwardGraph:
         return sys.intern("".join(texts(self.data, value, _VALUE_NAME)[-1:]))
 
     def _node(self, node: Field) -> Node:
-        outputs = [text(self.data, field) for field in fields(self.data, node) if field.number == _NODE_OUTPUT]
+        name, outputs = "", list[str]()
+        for field in fields(self.data, node):
+            if field.number == _NODE_OUTPUT:
+                outputs.append(sys.intern(text(self.data, field)))
+            elif field.number == _NODE_NAME:
+                name = text(self.data, field)
         found = dict.fromkeys(self._reads(node, 0))
-        domains = frozenset(name for is_domain, name in found if is_domain) or _NO_OTHER_DOMAIN
-        inputs = tuple(name for is_domain, name in found if not is_domain and name)
-        return Node(node.begin, node.end, inputs, tuple(sys.intern(name) for name in outputs), domains)
+        domains = frozenset(domain for is_domain, domain in found if is_domain) or _NO_OTHER_DOMAIN
+        inputs = tuple(value for is_domain, value in found if not is_domain and value)
+        return Node(name, node.begin, node.end, inputs, tuple(outputs), domains)
 
     def _reads(self, node: Field, level: int) -> Iterator[tuple[bool, str]]:
         """Yield domains (true) and names of values (false) that a node reads, and nodes within it."""

@@ -41,6 +41,7 @@ from poet_onnx.training.protobuf import (
     written,
 )
 from poet_onnx.training.tensor_file import flat
+from poet_onnx.training.unplanned import Changes, remove_plan
 
 Array = npt.NDArray[np.generic]
 
@@ -68,14 +69,14 @@ def write_inference_model(
         InputError: if an output is not there, nothing is trained that the model reads, or the file cannot be written.
     """
     names = list(forward.outputs) if outputs is None else check_outputs(outputs, forward)
-    renamed: Mapping[str, str] = {}
+    changes = remove_plan(forward)
     elements: dict[str, Piece] = {}
     if merged is not None:
         elements = merge_adapters(forward, merged, values)
-        renamed = cut_off(forward, merged) if is_in_graph(forward, merged) else {}
+        changes = cut_off(forward, merged, changes) if is_in_graph(forward, merged) else changes
         gone = {*elements, *merged.parameters}
         values = {name: array for name, array in values.items() if name not in gone}
-    chosen = _choose(forward, [renamed.get(name, name) for name in names], renamed)
+    chosen = _choose(forward, [changes.names.get(name, name) for name in names], changes)
     known = _known(forward, values)
     if not known and not elements:
         raise InputError("The model has none of the trained parameters: give the forward model that was trained.")
@@ -125,13 +126,13 @@ class _Chosen:
     renamed: Mapping[str, str]
 
 
-def _choose(forward: ForwardGraph, outputs: list[str], renamed: Mapping[str, str]) -> _Chosen:
+def _choose(forward: ForwardGraph, outputs: list[str], changes: Changes) -> _Chosen:
     """Return what outputs depend on."""
-    sums = set(renamed.values())
+    renamed = changes.names
     read, nodes = set(outputs), list[Node]()
     for node in reversed(forward.nodes):
         made = {renamed.get(name, name) for name in node.outputs}
-        if sums.isdisjoint(node.outputs) and not read.isdisjoint(made):
+        if node.begin not in changes.gone and not read.isdisjoint(made):
             nodes.append(node)
             read.update(renamed.get(name, name) for name in node.inputs)
     return _Chosen(nodes[::-1], outputs, read, renamed)
@@ -257,8 +258,7 @@ def _model(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor], *, ad
 def _graph(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor]) -> list[Piece]:
     data = forward.data
     filled = {tensor.name for tensor in tensors}
-    made = {name for node in chosen.nodes for name in node.outputs} - chosen.renamed.keys() - set(chosen.outputs)
-    made |= set(chosen.renamed.values()) & chosen.read - set(chosen.outputs)
+    made = {chosen.renamed.get(name, name) for node in chosen.nodes for name in node.outputs} - set(chosen.outputs)
     kept = [
         *forward.graph_others,
         *(field for name, field in forward.inputs.items() if name in chosen.read and name not in filled),
