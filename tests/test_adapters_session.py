@@ -175,7 +175,7 @@ def test_the_folder_is_named_as_peft_names_it_and_can_be_taken_back(rewritten: R
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert config["peft_type"] == "LORA"
     assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (2, 6, False)
-    assert config["target_modules"] == ["body.0", "head", "mix", "token"]
+    assert config["target_modules"] == r"body\.0|head|mix|token"
     assert config["modules_to_save"] == ["body.2"]
     tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     assert {name.removeprefix("base_model.model."): array.shape for name, array in tensors.items()} == {
@@ -242,7 +242,7 @@ def altered(folder: Path, change: str) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize("change", ["lacks", "holds", "other numbers", "must be", "'r': 4"])
+@pytest.mark.parametrize("change", ["lacks", "holds", "other numbers", "must be", "rank 4"])
 def test_an_adapter_of_another_model_changes_nothing(rewritten: Rewritten, tmp_path: Path, change: str) -> None:
     session = rewritten.session()
     session.export_adapter(tmp_path)
@@ -309,11 +309,6 @@ def test_what_cannot_be_done_is_said(rewritten: Rewritten, tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"PEFT reads 'body.2' whole, but 'body.2.weight' is not known"):
         session.export_adapter(tmp_path / "adapter")
     assert not (tmp_path / "adapter").exists()
-
-    biased = poet_onnx.train_graph(exported(Tied()), loss="mse", lora=Lora("mix.weight", rank=2), train="mix.bias")
-    session = TrainingSession(biased.training, biased.values)
-    with pytest.raises(InputError, match=r"PEFT keeps no other parameter of a module.*'mix.bias'"):
-        session.export_adapter(tmp_path / "adapter")
 
 
 def test_the_stock_runtime_trains_and_writes_adapters_without_onnx(rewritten: Rewritten, tmp_path: Path) -> None:

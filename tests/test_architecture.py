@@ -33,6 +33,7 @@ STAGES = [
     {"passes"},
     {"costing", "gradients"},
     {"files", "training.held_file", "training.tensor_file", "training.values", "training.checkpoint"},
+    {"training.peft_config", "training.adapter_files", "training.adapter_reading"},
     {"training.outputs", "training.inference", "gradients.train_graph"},
     {"rewriting"},
     {"runtime", "verification", "profiler", "training"},

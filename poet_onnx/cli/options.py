@@ -177,7 +177,7 @@ def gradient_options(*, loss: str | None) -> Callable[[_Function], _Function]:
         click.option(
             "--lora",
             metavar="rank=8,alpha=16,targets=GLOB",
-            help="Train low-rank adapters beside these weights, which stay as they are.",
+            help="Train low-rank adapters beside these weights, which stay as they are, or ones as in peft=FOLDER.",
         ),
     )
     return lambda function: reduce(lambda inner, option: option(inner), reversed(added), function)

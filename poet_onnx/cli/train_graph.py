@@ -58,9 +58,11 @@ def made_lines(made: TrainGraph) -> list[str]:
     numbers = sum(array.size for array in made.values.values())
     lines = [f"{numbers:,} numbers in {len(made.values)} parameters are trained for '{made.loss}'"]
     if made.adapters is not None:
-        lora = made.adapters.lora
-        beside = _listed([each.module or each.weight for each in made.adapters.each])
-        lines.append(f"adapters of rank {lora.rank}, scaled by {lora.scale:g}, stand beside {beside}")
+        beside: dict[tuple[int, float], list[str]] = {}
+        for each in made.adapters.each:
+            beside.setdefault((made.adapters.rank_of(each), made.adapters.scale_of(each)), []).append(each.name)
+        for (rank, scale), names in beside.items():
+            lines.append(f"adapters of rank {rank}, scaled by {scale:g}, stand beside {_listed(names)}")
     if made.frozen:
         lines.append(f"not trained: {_listed(made.frozen)}")
     if made.tied:

@@ -15,7 +15,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.gradients.adapter_targets import Reader, Weight, find_weights
 from poet_onnx.gradients.parameters import matches
 from poet_onnx.passes.pen import initializer
-from poet_onnx.training.adapters import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora
+from poet_onnx.training.adapters import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora, pattern_for
 
 _SHOWN = 4
 _GEOMETRY = ("strides", "pads", "auto_pad")
@@ -38,6 +38,7 @@ def add_adapters(model: ir.Model, lora: Lora, *, trained: Collection[str], freez
     if not chosen:
         raise InputError(f"All weights that {_quoted(lora.patterns)} names are frozen: no adapter is left to train.")
     _check(chosen, lora, trained)
+    _check_patterns([weight.module or weight.name for weight in chosen], lora)
     adapters = Adapters(lora, tuple(_Writer(model.graph, lora, weight).write() for weight in chosen))
     model.metadata_props[ADAPTERS_KEY] = adapters.to_json()
     return adapters
@@ -76,9 +77,17 @@ def _check(weights: Iterable[Weight], lora: Lora, trained: Collection[str]) -> N
         raise InputError(f"These weights cannot have adapters: {listed}. Name other targets, or freeze these.")
 
 
+def _check_patterns(names: Sequence[str], lora: Lora) -> None:
+    """Check that each pattern of ranks and alphas tells that of a module."""
+    for key, patterns in (("rank_pattern", lora.rank_pattern), ("alpha_pattern", lora.alpha_pattern)):
+        for pattern in patterns:
+            if not any(pattern_for({pattern: 1}, name, 0) for name in names):
+                raise InputError(f"No module with an adapter matches '{pattern}' of {key}: there are {_quoted(names)}.")
+
+
 def _problem(weight: Weight, lora: Lora, trained: Collection[str]) -> str:
     """Return why a weight cannot have an adapter; empty if it can."""
-    smallest = min(_sizes(weight))
+    smallest, rank = min(_sizes(weight)), lora.rank_of(weight.module or weight.name)
     is_convolution = len(weight.shape) > 2
     if weight.value.dtype != ir.DataType.FLOAT:
         problem = f"numbers of type {weight.value.dtype}, where only float32 can be trained"
@@ -86,10 +95,10 @@ def _problem(weight: Weight, lora: Lora, trained: Collection[str]) -> str:
         problem = "trained themselves"
     elif weight.others:
         problem = f"also read by {weight.others[0].op_type} '{weight.others[0].name}', which an adapter does not reach"
-    elif smallest < lora.rank:
-        problem = f"of rank {smallest} at most, below {lora.rank}"
-    elif is_convolution and lora.rank % weight.groups:
-        problem = f"convolutions of {weight.groups} groups, of which a rank of {lora.rank} is no multiple"
+    elif smallest < rank:
+        problem = f"of rank {smallest} at most, below {rank}"
+    elif is_convolution and rank % weight.groups:
+        problem = f"convolutions of {weight.groups} groups, of which a rank of {rank} is no multiple"
     elif is_convolution and any(set(_dilations(reader.node)) - {1} for reader in weight.readers):
         problem = "dilated convolutions, for which PEFT has none"
     else:
@@ -127,6 +136,7 @@ class _Writer:
             groups=weight.groups if self.main.kind == CONVOLUTION else 1,
             sums=tuple(reader.node.outputs[0].name or "" for reader in weight.readers),
         )
+        self.scale = self.lora.scale_of(adapter.name)
         first, second = _first_values(adapter, weight.shape, self.lora)
         self.first = initializer(self.graph, adapter.first, first)
         self.second = initializer(self.graph, adapter.second, second)
@@ -147,7 +157,7 @@ class _Writer:
             source = pen.op("Dropout", source, self._shared("dropout", self.lora.dropout), self._shared("train", True))
         if node.op_type == "Gemm" and node.attributes.get_int("transA", 0) == 1:
             source = pen.op("Transpose", source, perm=[1, 0])
-        scale = self.lora.scale * (node.attributes.get_float("alpha", 1.0) if node.op_type == "Gemm" else 1.0)
+        scale = self.scale * (node.attributes.get_float("alpha", 1.0) if node.op_type == "Gemm" else 1.0)
         geometry = {name: node.attributes[name] for name in _GEOMETRY if name in node.attributes}
         if kind == CONVOLUTION:
             low = pen.op("Conv", source, first, **geometry)
@@ -216,7 +226,7 @@ def _first_values(
     embedding A is 0, and B has normal ones. They depend on the seed and the adapter's name alone.
     """
     draw = np.random.RandomState([lora.seed, zlib.crc32(adapter.first.encode())])  # its numbers never change
-    rank = lora.rank
+    rank = lora.rank_of(adapter.name)
     if adapter.kind == CONVOLUTION:
         first_shape: tuple[int, ...] = (rank, shape[1] * adapter.groups, *shape[2:])
         second_shape: tuple[int, ...] = (shape[0], rank // adapter.groups, *(1,) * (len(shape) - 2))

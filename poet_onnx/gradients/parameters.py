@@ -212,7 +212,9 @@ def _part_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
     for node, source in copies:
         output = node.outputs[0]
         name, output.name = output.name or "", None
-        own = ir.Value(name=name, type=source.type, shape=source.shape, const_value=source.const_value)
+        assert source.const_value is not None
+        tensor = ir.tensor(source.const_value.numpy(), name=name)  # a value renames the tensor that it is given
+        own = ir.Value(name=name, type=source.type, shape=source.shape, const_value=tensor)
         output.replace_all_uses_with(own)
         graph.remove(node, safe=True)
         graph.register_initializer(own)

@@ -36,6 +36,7 @@ from poet_onnx.passes.lowering.site import list_nodes
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
 from poet_onnx.passes.roles import is_accumulator
+from poet_onnx.training.adapter_reading import as_lora
 from poet_onnx.training.adapters import Adapters, Lora
 from poet_onnx.training.checkpoint import write_checkpoint
 from poet_onnx.training.description import OUTPUTS_KEY
@@ -147,7 +148,8 @@ def train_graph(
         class_weights: by which a sample counts, one for each class: numbers, or a text or file of them.
         frozen_batch_norm: batch normalizations that keep to their running statistics: "auto" for those exported for
             inference, "all", "none", or patterns with commas between them.
-        lora: low-rank adapters beside frozen weights, as a `Lora` or a text such as "rank=8,alpha=16,targets=*proj*".
+        lora: low-rank adapters beside frozen weights, as a `Lora`, a text such as "rank=8,alpha=16,targets=*proj*", or
+            "peft=FOLDER" for adapters like those that PEFT saved in a folder.
 
     Raises:
         InputError: if the model cannot be trained so; what has no gradient is named.
@@ -193,7 +195,7 @@ def _chosen(
     if lora is None:
         chosen, adapters = find_parameters(model, train, freeze, warn), None
     else:
-        asked = Lora.parse(lora) if isinstance(lora, str) else lora
+        asked = as_lora(lora)
         chosen = find_parameters(model, train or (), freeze, warn)
         adapters = add_adapters(model, asked, trained=chosen.trained, freeze=freeze)
         chosen = replace(chosen, trained=(*chosen.trained, *adapters.parameters))

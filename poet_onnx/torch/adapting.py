@@ -60,7 +60,7 @@ def place(
         if isinstance(found, str):
             left_out.append(f"The adapter beside '{adapter.weight}' was not compared: {found}.")
         else:
-            placed.append(Placed(adapter, adapters.lora.scale, *found))
+            placed.append(Placed(adapter, adapters.scale_of(adapter), *found))
     return placed, left_out
 
 

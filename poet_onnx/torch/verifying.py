@@ -24,7 +24,8 @@ from poet_onnx.torch.comparing import Comparison
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.tracing import frozen_batch_norm
 from poet_onnx.torch.trained import Trained
-from poet_onnx.training.adapters import ADAPTERS_KEY, Lora
+from poet_onnx.training.adapter_reading import as_lora
+from poet_onnx.training.adapters import ADAPTERS_KEY
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -164,7 +165,7 @@ def check_export(
     calm = forward.clone()
     taken_out = calm_graph(calm)
     lora = gradients["lora"]
-    asked = Lora.parse(lora) if isinstance(lora, str) else lora
+    asked = None if lora is None else as_lora(lora)
     if asked is not None and asked.dropout:
         taken_out = (*taken_out, "dropout of adapters")
         asked = replace(asked, dropout=0.0)

@@ -8,7 +8,7 @@ whole: what else such a module has is written, too.
 from __future__ import annotations
 
 import json
-import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,23 +19,29 @@ import numpy.typing as npt
 
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.atomic import Written, write_text
-from poet_onnx.files.regular import read_regular
-from poet_onnx.training.adapters import WEIGHT, Adapters, PeftTensor
-from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
+from poet_onnx.training.adapters import WEIGHT, Adapter, Adapters, PeftTensor
+from poet_onnx.training.checkpoint import write_checkpoint
 
 Array = npt.NDArray[np.generic]
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 """Names of the files."""
 
-PREFIX = "base_model.model."
+PREFIX, BASE = "base_model.model.", "base_layer"
+"""What stands before PEFT's names, and what it calls the module beside which an adapter stands."""
 
 _COUNTER = "num_batches_tracked"
 """Of a batch normalization of torch, which only those without momentum read."""
 
 
 class AdapterFiles:
-    """Reads and writes the adapters of a session."""
+    """What PEFT calls the adapters of a session, and what else is trained.
+
+    Attributes:
+        adapters: of the training graph.
+        tensors: what is trained, by PEFT's names.
+        beside: adapters by PEFT's names of their modules.
+    """
 
     def __init__(self, adapters: Adapters | None, trained: Iterable[str], *, inside: str) -> None:
         """Find PEFT's name of everything that is trained.
@@ -52,13 +58,16 @@ class AdapterFiles:
             raise InputError(
                 "The model has no adapters: make its training graph with --lora rank=8,targets=GLOB, in Python lora=."
             )
-        self._adapters, self._inside = adapters, f"{inside}." if inside else ""
-        self._tensors: dict[str, PeftTensor] = {}
+        self.adapters, self._inside = adapters, f"{inside}." if inside else ""
+        self.tensors: dict[str, PeftTensor] = {}
+        self.beside: dict[str, Adapter] = {}
         for adapter in adapters.each:
             for tensor in adapter.in_peft():
-                self._tensors[self._name(tensor.module, adapter.weight) + tensor.ending] = tensor
-        self._targets = {tensor.module for tensor in self._tensors.values()}
+                self.tensors[self._name(tensor.module, adapter.weight) + tensor.ending] = tensor
+                self.beside[self._name(tensor.module, adapter.weight).removeprefix(PREFIX)] = adapter
+        self._targets = {tensor.module for tensor in self.tensors.values()}
         self._kept: dict[str, str] = {}
+        self._has_biases = False
         for name in trained:
             if name not in adapters.parameters:
                 self._keep(name)
@@ -67,11 +76,17 @@ class AdapterFiles:
         """Remember a parameter that is trained besides."""
         module, _, parameter = name.rpartition(".")
         if module in self._targets:
-            raise InputError(
-                f"PEFT keeps no other parameter of a module that has an adapter, but '{name}' was trained, too."
-            )
+            if parameter != "bias":
+                raise InputError(
+                    f"PEFT keeps no other parameter but the bias of a module that has an adapter, and '{name}' was"
+                    " trained, too."
+                )
+            self._has_biases = True
+            ending = f".{BASE}.bias"
+            self.tensors[self._name(module, name) + ending] = PeftTensor(module, ending, name, turned=False)
+            return
         self._kept[module] = self._name(module, name)
-        self._tensors[f"{self._kept[module]}.{parameter}"] = PeftTensor(module, f".{parameter}", name, turned=False)
+        self.tensors[f"{self._kept[module]}.{parameter}"] = PeftTensor(module, f".{parameter}", name, turned=False)
 
     def _name(self, module: str, weight: str) -> str:
         """Return PEFT's name of a module."""
@@ -83,6 +98,11 @@ class AdapterFiles:
         if not module.startswith(self._inside):
             raise InputError(f"'{weight}' is not inside of the module '{self._inside[:-1]}': name another one.")
         return PREFIX + module[len(self._inside) :]
+
+    def graph_name(self, peft: str) -> str:
+        """Return what a tensor of PEFT's is called in the graph, if it is one of the network itself."""
+        module, _, parameter = peft.removeprefix(PREFIX).rpartition(".")
+        return f"{self._inside}{module.removesuffix(BASE).removesuffix('.')}.{parameter}"
 
     def write(self, folder: Path, values: Mapping[str, Array], others: Callable[[], Mapping[str, Array]]) -> None:
         """Write both files: all of them or none.
@@ -97,10 +117,16 @@ class AdapterFiles:
         """
         tensors = {
             peft: np.ascontiguousarray(values[tensor.name].T if tensor.turned else values[tensor.name])
-            for peft, tensor in self._tensors.items()
+            for peft, tensor in self.tensors.items()
         }
-        if self._kept:
-            tensors |= self._whole({**others(), **values})
+        known = {**others(), **values} if self._kept else {}
+        tensors |= self._whole(known)
+        for name in self.beside:
+            if self._is_saved(name):
+                raise InputError(
+                    f"PEFT takes the ends of names, and so would save '{name}', which has an adapter, for what was"
+                    " trained besides: name one of both otherwise in the module."
+                )
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -122,7 +148,7 @@ class AdapterFiles:
             )
 
     def _whole(self, known: Mapping[str, Array]) -> dict[str, Array]:
-        """Return all that modules have of which a parameter is trained besides.
+        """Return all that modules have of which a parameter is trained besides, and all that PEFT takes for them.
 
         Raises:
             InputError: if a weight of one is not known.
@@ -130,22 +156,36 @@ class AdapterFiles:
         tensors: dict[str, Array] = {}
         for name, array in known.items():
             module, _, ending = name.rpartition(".")
-            if module in self._kept:
-                tensors[f"{self._kept[module]}.{ending}"] = np.ascontiguousarray(array)
-                if ending == "running_mean":
-                    tensors[f"{self._kept[module]}.{_COUNTER}"] = np.zeros((), np.int64)
-        for module, peft in self._kept.items():
-            if f"{peft}.bias" in tensors and f"{peft}{WEIGHT}" not in tensors:
+            if not module.startswith(self._inside) or not self._is_saved(module[len(self._inside) :]):
+                continue
+            peft = PREFIX + module[len(self._inside) :]
+            tensors[f"{peft}.{ending}"] = np.ascontiguousarray(array)
+            if ending == "running_mean":
+                tensors[f"{peft}.{_COUNTER}"] = np.zeros((), np.int64)
+        for name in list(tensors):
+            module = name.removesuffix(".bias")
+            if module != name and f"{module}{WEIGHT}" not in tensors:
+                own = module.removeprefix(PREFIX)
                 raise InputError(
-                    f"PEFT reads '{module}' whole, but '{module}{WEIGHT}' is not known: give TrainingSession its "
+                    f"PEFT reads '{own}' whole, but '{own}{WEIGHT}' is not known: give TrainingSession its "
                     "eval_model, and export the network without constant folding."
                 )
         return tensors
 
+    def _is_saved(self, name: str) -> bool:
+        """Return whether PEFT saves a module whole: it, or one that it is in, ends as one that is named."""
+        parts = name.split(".")
+        paths = [".".join(parts[: count + 1]) for count in range(len(parts))]
+        return any(path.endswith(kept.removeprefix(PREFIX)) for path in paths for kept in self._kept.values())
+
     def _config(self) -> dict[str, Any]:
-        """Return what PEFT's LoraConfig must know; what is left out is its default."""
-        lora = self._adapters.lora
-        cut = len(self._inside)
+        """Return what PEFT's LoraConfig must know; what is left out is its default.
+
+        PEFT takes the names in a list as ends of names. So targets are one regular expression, which is exact.
+        """
+        lora = self.adapters.lora
+        ranks = {name: self.adapters.rank_of(adapter) for name, adapter in self.beside.items()}
+        alphas = {name: lora.alpha_of(adapter.name) for name, adapter in self.beside.items()}
         return {
             "peft_type": "LORA",
             "task_type": None,
@@ -155,45 +195,9 @@ class AdapterFiles:
             "lora_alpha": lora.alpha,
             "lora_dropout": lora.dropout,
             "use_rslora": lora.rslora,
-            "bias": "none",
-            "target_modules": sorted(module[cut:] for module in self._targets),
-            "modules_to_save": sorted(module[cut:] for module in self._kept) or None,
+            "rank_pattern": {f"^{re.escape(name)}": rank for name, rank in ranks.items() if rank != lora.rank},
+            "alpha_pattern": {f"^{re.escape(name)}": alpha for name, alpha in alphas.items() if alpha != lora.alpha},
+            "bias": "lora_only" if self._has_biases else "none",
+            "target_modules": "|".join(re.escape(name) for name in sorted(self.beside)),
+            "modules_to_save": sorted(peft.removeprefix(PREFIX) for peft in self._kept.values()) or None,
         }
-
-    def read(self, folder: str | os.PathLike[str], values: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the trained numbers that a folder holds, as they are in the graph, by the names there.
-
-        Args:
-            folder: that PEFT or `write` made.
-            values: arrays of the right types and shapes.
-
-        Raises:
-            InputError: if it cannot be read, or is not of adapters like these.
-        """
-        self._check_config(Path(folder) / CONFIG)
-        path = Path(folder) / TENSORS
-        file = open_checkpoint(path)
-        unknown = set(file.names) - set(self._tensors)
-        unknown = {name for name in unknown if name.rpartition(".")[0] not in self._kept.values()}
-        for names, what in ((set(self._tensors) - set(file.names), "lacks"), (unknown, "holds")):
-            if names:
-                raise InputError(f"{path} {what} '{min(names)}': it is of other adapters than this model's.")
-        found: dict[str, Array] = {}
-        for peft, tensor in self._tensors.items():
-            like = values[tensor.name]
-            array: Array = np.empty(like.shape[::-1] if tensor.turned else like.shape, like.dtype)
-            file.read_into(peft, array)
-            array = array.T if tensor.turned else array
-            if not np.array_equal(found.setdefault(tensor.name, array), array):
-                raise InputError(f"{path} has other numbers in '{peft}' than in what it is tied to in this model.")
-        return found
-
-    def _check_config(self, path: Path) -> None:
-        try:
-            found = json.loads(read_regular(path))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"{path} cannot be read as the configuration of an adapter: {error}.") from error
-        wanted = {name: self._config()[name] for name in ("r", "lora_alpha", "use_rslora")}
-        mine = {name: found.get(name, False) for name in wanted} if isinstance(found, dict) else {}
-        if mine != wanted:
-            raise InputError(f"{path} says {mine}, but the adapters of this model have {wanted}.")

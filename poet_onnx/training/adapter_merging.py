@@ -33,7 +33,7 @@ def merge_adapters(forward: ForwardGraph, adapters: Adapters, values: Mapping[st
     Raises:
         InputError: if a weight is not there, or cannot be merged.
     """
-    return {adapter.weight: _merged(forward, adapter, adapters.lora.scale, values) for adapter in adapters.each}
+    return {adapter.weight: _merged(forward, adapter, adapters.scale_of(adapter), values) for adapter in adapters.each}
 
 
 def _merged(forward: ForwardGraph, adapter: Adapter, scale: float, values: Mapping[str, Array]) -> Piece:

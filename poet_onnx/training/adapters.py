@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,14 @@ WEIGHT = ".weight"
 LINEAR, EMBEDDING, CONVOLUTION = "linear", "embedding", "convolution"
 KINDS = (LINEAR, EMBEDDING, CONVOLUTION)
 
-_MOST_RANK = 2**20
+MOST_RANK = 2**20
+"""What is above any rank."""
+
+_MOST_REPEATS = 8
+"""In a pattern: with more of them a match may take ages."""
+
+_Number = TypeVar("_Number", int, float)
+_PATTERNS = ("rank_pattern", "alpha_pattern")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -44,6 +52,9 @@ class Lora:
         rslora: divide alpha by the root of the rank (Kalajdzievski 2023), not by the rank.
         dropout: part of an adapter's input that is left out while it trains; embeddings keep all.
         seed: of the first values.
+        rank_pattern: other ranks by regular expressions, as PEFT takes them: the first that matches a module's name, or
+            what stands behind a dot in it, counts.
+        alpha_pattern: other alphas likewise.
 
     Raises:
         InputError: naming a number that cannot be.
@@ -55,14 +66,22 @@ class Lora:
     rslora: bool = False
     dropout: float = 0.0
     seed: int = 0
+    rank_pattern: Mapping[str, int] = field(default_factory=dict)
+    alpha_pattern: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.patterns or not all(self.patterns):
             raise InputError("Adapters need targets, such as targets='*proj.weight': patterns of names of weights.")
-        if type(self.rank) is not int or not 1 <= self.rank < _MOST_RANK:
-            raise InputError(f"The rank of adapters cannot be {self.rank}: give a whole number of at least 1.")
-        if not 0 < self.alpha < math.inf:
-            raise InputError(f"The alpha of adapters cannot be {self.alpha}: give a number above 0.")
+        for rank in (self.rank, *self.rank_pattern.values()):
+            if type(rank) is not int or not 1 <= rank < MOST_RANK:
+                raise InputError(f"The rank of adapters cannot be {rank}: give a whole number of at least 1.")
+        for alpha in (self.alpha, *self.alpha_pattern.values()):
+            if type(alpha) not in (int, float) or not 0 < alpha < math.inf:
+                raise InputError(f"The alpha of adapters cannot be {alpha}: give a number above 0.")
+        for pattern in (*self.rank_pattern, *self.alpha_pattern):
+            problem = why_no_pattern(pattern)
+            if problem:
+                raise InputError(f"Modules cannot be named by the pattern '{pattern}': {problem}.")
         if not 0 <= self.dropout < 1:
             raise InputError(f"The dropout of adapters cannot be {self.dropout}: give at least 0 and less than 1.")
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
@@ -73,10 +92,18 @@ class Lora:
         """The targets as a tuple."""
         return (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
 
-    @property
-    def scale(self) -> float:
-        """What the product of B and A is multiplied by."""
-        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+    def rank_of(self, module: str) -> int:
+        """Return the rank of a module's adapter."""
+        return pattern_for(self.rank_pattern, module, self.rank)
+
+    def alpha_of(self, module: str) -> float:
+        """Return the alpha of a module's adapter."""
+        return pattern_for(self.alpha_pattern, module, self.alpha)
+
+    def scale_of(self, module: str) -> float:
+        """Return what the product of a module's B and A is multiplied by."""
+        rank = self.rank_of(module)
+        return self.alpha_of(module) / (math.sqrt(rank) if self.rslora else rank)
 
     @classmethod
     def parse(cls, text: str) -> Lora:
@@ -92,8 +119,9 @@ class Lora:
             if not equals and last == "targets":
                 given[last] += f",{part}"
                 continue
-            if not equals or name not in cls.__dataclass_fields__ or name in given:
-                known = ", ".join(cls.__dataclass_fields__)
+            fields = [each for each in cls.__dataclass_fields__ if each not in _PATTERNS]
+            if not equals or name not in fields or name in given:
+                known = ", ".join(fields)
                 raise InputError(
                     f"Adapters cannot be read from '{part}' in '{text}': {known} may be given once, as NAME=VALUE."
                 )
@@ -112,6 +140,27 @@ class Lora:
                 f"Adapters cannot be read from '{text}': rank and seed are whole numbers, alpha and dropout numbers, "
                 "rslora is true or false."
             ) from error
+
+
+def pattern_for(patterns: Mapping[str, _Number], module: str, default: _Number) -> _Number:
+    """Return the number of the first pattern that matches a module's name, as PEFT's `get_pattern_key` finds it."""
+    matching = (number for key, number in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
+    return next(matching, default)
+
+
+def why_no_pattern(pattern: str) -> str:
+    """Return why a regular expression cannot be used; empty if it can.
+
+    It may be a stranger's: what repeats something that repeats, or has many repeats, can take more time for a short
+    name than there is.
+    """
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"it is no regular expression ({error})"
+    plain = re.sub(r"\\.|\(\?", "", pattern)
+    many = len(re.findall(r"[*+?{]", plain)) > _MOST_REPEATS
+    return "it repeats too much" if many or re.search(r"\)[*+{]", plain) else ""
 
 
 class PeftTensor(NamedTuple):
@@ -156,14 +205,19 @@ class Adapter:
     sums: tuple[str, ...]
 
     @property
+    def name(self) -> str:
+        """By which it goes: that of the module, else that of the weight."""
+        return self.module or self.weight
+
+    @property
     def first(self) -> str:
         """Name of A in the graph."""
-        return f"{self.module or self.weight}.{self._names[0]}"
+        return f"{self.name}.{self._names[0]}"
 
     @property
     def second(self) -> str:
         """Name of B in the graph."""
-        return f"{self.module or self.weight}.{self._names[1]}"
+        return f"{self.name}.{self._names[1]}"
 
     @property
     def _names(self) -> tuple[str, str]:
@@ -222,6 +276,14 @@ class Adapters:
     def parameters(self) -> tuple[str, ...]:
         """Names of what is trained of them."""
         return tuple(name for adapter in self.each for name in (adapter.first, adapter.second))
+
+    def rank_of(self, adapter: Adapter) -> int:
+        """Return how many columns A has."""
+        return self.lora.rank_of(adapter.name)
+
+    def scale_of(self, adapter: Adapter) -> float:
+        """Return what an adapter's product is multiplied by."""
+        return self.lora.scale_of(adapter.name)
 
     def to_json(self) -> str:
         """Return them as text."""

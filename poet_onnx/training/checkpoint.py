@@ -88,7 +88,7 @@ def write_checkpoint(
         raise cannot_write(path, error) from error
 
 
-def _hash(pieces: Iterable[bytes | memoryview]) -> str:
+def _hash(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
     digest = blake2b(digest_size=16)
     for piece in pieces:
         digest.update(piece)
@@ -178,13 +178,25 @@ class Checkpoint:
         self._file.read_into(name, array)
         self._verify(name, [flat(array)])
 
+    def read_bytes(self, name: str) -> bytearray:
+        """Return the bytes of a tensor of any type, held against the hash of what was written.
+
+        Raises:
+            InputError: if it is not there, cannot be read, or is damaged.
+        """
+        found = bytearray()
+        for piece in self._file.chunks(name):
+            found += piece
+        self._verify(name, [found])
+        return found
+
     def kinds(self) -> dict[str, Kind]:
         """Return what the tensors are, by name."""
         return {
             name: Kind(_DTYPES.get(place.kind, place.kind), place.shape) for name, place in self._file.places.items()
         }
 
-    def _verify(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
+    def _verify(self, name: str, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
         if self._about is not None and self._about[_HASHES].get(name) != _hash(pieces):
             raise self._damaged(f"tensor '{name}'")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
 from poet_onnx.training.adapter_files import AdapterFiles
+from poet_onnx.training.adapter_reading import read_adapter
 from poet_onnx.training.batch import Array, Arrays, Wanted, read_batch
 from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
 from poet_onnx.training.evaluation import Evaluation
@@ -330,12 +331,18 @@ class TrainingSession:
     def load_adapter(self, path: str | os.PathLike[str], *, inside: str = "") -> None:
         """Take the numbers of adapters like these from a folder of PEFT's or `export_adapter`'s.
 
+        Loss and gradients are then PEFT's. What its configuration says is kept to, or refused by its key.
+
+        Args:
+            path: of the folder.
+            inside: name of the submodule that PEFT wraps.
+
         Raises:
             InputError: if they cannot be read, or are of other adapters; nothing has changed then.
         """
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         arrays = self._memory.values()
-        for name, array in files.read(path, arrays).items():
+        for name, array in read_adapter(files, path, arrays, self._evaluation.constants).items():
             arrays[name][...] = array
 
     def _update(self) -> None:

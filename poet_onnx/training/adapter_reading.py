@@ -1,0 +1,192 @@
+"""Read adapters that PEFT saved: what it would compute with them, or a refusal that names what differs."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from glob import escape
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.training.adapter_files import CONFIG, PREFIX, TENSORS, AdapterFiles
+from poet_onnx.training.adapters import WEIGHT, Lora
+from poet_onnx.training.checkpoint import Checkpoint, open_checkpoint
+from poet_onnx.training.peft_config import PeftConfig
+
+Array = npt.NDArray[np.generic]
+
+_PEFT, _INSIDE = "peft=", ",inside="
+"""How a text asks for adapters like those in a folder."""
+
+_OLDER = "adapter_model.bin"
+_UNREAD = re.compile(r".*\.num_batches_tracked|.*\.(?:original_module|modules_to_save)\..*")
+"""Counters, which only a batch normalization without momentum reads, and what PEFT saves and computes nothing with."""
+
+_ADAPTER = re.compile(rf"{re.escape(PREFIX)}(?P<module>.+)\.lora_(?:embedding_)?[AB](?:\.weight)?")
+_FLOATS = {"float16": "<f2", "BF16": "<u2", "float32": "<f4", "float64": "<f8"}
+"""Types of numbers that are read, and how their bytes are."""
+
+_SHOWN = 4
+
+
+def as_lora(asked: Lora | str) -> Lora:
+    """Return what is asked for: a `Lora`, a text that it reads, or "peft=FOLDER" for adapters like those in a folder.
+
+    With "peft=FOLDER,inside=NAME" these stand inside of the submodule of that name.
+
+    Raises:
+        InputError: if it cannot be read, or adapters like these cannot be trained here.
+    """
+    if isinstance(asked, Lora):
+        return asked
+    if not asked.startswith(_PEFT):
+        return Lora.parse(asked)
+    folder, _, inside = asked.removeprefix(_PEFT).partition(_INSIDE)
+    return _read_lora(Path(folder), f"{inside}." if inside else "")
+
+
+def _read_lora(folder: Path, before: str) -> Lora:
+    config, file = PeftConfig(folder / CONFIG), _open(folder)
+    found = (_ADAPTER.fullmatch(name) for name in file.names)
+    modules = sorted({each["module"] for each in found if each is not None})
+    if not modules:
+        raise InputError(f"{folder / TENSORS} holds no adapter of PEFT's: its names must begin with '{PREFIX}'.")
+    _check_targets(config, modules)
+    return config.lora([escape(f"{before}{module}{WEIGHT}") for module in modules], modules, inside=before)
+
+
+def read_adapter(
+    files: AdapterFiles,
+    folder: str | os.PathLike[str],
+    values: Mapping[str, Array],
+    constants: Callable[[], Mapping[str, Array]],
+) -> dict[str, Array]:
+    """Return the numbers that a folder holds, as they are in the graph, by the names there.
+
+    Args:
+        files: names of what is trained.
+        folder: that PEFT or `AdapterFiles.write` made.
+        values: arrays of the right types and shapes.
+        constants: returns tensors of the model that are not trained.
+
+    Raises:
+        InputError: if it cannot be read, or PEFT would compute something else with it than this model.
+    """
+    config, file = PeftConfig(Path(folder) / CONFIG), _open(Path(folder))
+    path = Path(folder) / TENSORS
+    _check_names(files, file, path)
+    _check_config(files, config)
+    found: dict[str, Array] = {}
+    for peft, tensor in files.tensors.items():
+        like = values[tensor.name]
+        array = _read(file, peft, path, like.shape[::-1] if tensor.turned else like.shape)
+        array = np.ascontiguousarray(array.T if tensor.turned else array)
+        if not np.array_equal(found.setdefault(tensor.name, array), array):
+            raise InputError(f"{path} has other numbers in '{peft}' than in what it is tied to in this model.")
+    others = [name for name in file.names if name not in files.tensors and not _UNREAD.fullmatch(name)]
+    fixed = constants() if others else {}
+    for peft in others:
+        name = files.graph_name(peft)
+        if name in values:
+            found[name] = _read(file, peft, path, values[name].shape)
+        else:
+            _check_fixed(file, peft, path, name, fixed)
+    return found
+
+
+def _open(folder: Path) -> Checkpoint:
+    if not (folder / TENSORS).exists() and (folder / _OLDER).exists():
+        raise InputError(
+            f"{folder / _OLDER} is a file that runs code when it is read: load it with PEFT, and save it as {TENSORS}."
+        )
+    return open_checkpoint(folder / TENSORS)
+
+
+def _check_names(files: AdapterFiles, file: Checkpoint, path: Path) -> None:
+    """Check that the file has the adapters of the model, and no other ones."""
+    missing = [name for name in files.tensors if name not in file.names]
+    more = [name for name in file.names if _ADAPTER.fullmatch(name) and name not in files.tensors]
+    for names, what in ((missing, "lacks"), (more, "holds")):
+        if names:
+            raise InputError(
+                f"{path} {what} {_quoted(names)}: it is of other adapters than this model's. {_make_again(path.parent)}"
+            )
+
+
+def _check_config(files: AdapterFiles, config: PeftConfig) -> None:
+    """Check that PEFT has the adapters of the model, of their ranks and scales."""
+    _check_targets(config, list(files.beside))
+    for module, adapter in files.beside.items():
+        theirs = config.rank_of(module), config.scale_of(module)
+        mine = files.adapters.rank_of(adapter), files.adapters.scale_of(adapter)
+        if theirs[0] != mine[0] or not math.isclose(theirs[1], mine[1], rel_tol=1e-6):
+            raise InputError(
+                f"{config.path} gives '{module}' rank {theirs[0]} and scale {theirs[1]:g}, but its adapter has rank"
+                f" {mine[0]} and scale {mine[1]:g} in this model. {_make_again(config.path.parent)}"
+            )
+    dropout = files.adapters.lora.dropout
+    if config.dropout != dropout:
+        warnings.warn(
+            f"{config.path} says lora_dropout={config.dropout:g}, but this model trains its adapters with {dropout:g}.",
+            PoetWarning,
+            stacklevel=6,
+        )
+
+
+def _check_targets(config: PeftConfig, modules: Sequence[str]) -> None:
+    left = [module for module in modules if not config.targets(module)]
+    if left:
+        raise InputError(
+            f"{config.path} leaves out {_quoted(left)} ({config.what_it_targets()}), so that PEFT would not use the"
+            " adapter: save it again with PEFT."
+        )
+
+
+def _check_fixed(file: Checkpoint, peft: str, path: Path, name: str, fixed: Mapping[str, Array]) -> None:
+    """Check that a tensor, which PEFT would read, has the numbers that are not trained here."""
+    if name not in fixed:
+        raise InputError(
+            f"{path} holds '{peft}', but this model tells no '{name}' to compare it with: train it, too (--train), or"
+            " give TrainingSession the eval_model of a network that was exported without constant folding."
+        )
+    if not np.array_equal(_read(file, peft, path, fixed[name].shape), fixed[name]):
+        raise InputError(
+            f"{path} has other numbers in '{peft}' than this model, where '{name}' is not trained: make the training"
+            f" graph with --train '{name}', in Python train=."
+        )
+
+
+def _read(file: Checkpoint, name: str, path: Path, shape: tuple[int, ...]) -> Array:
+    """Return a tensor in single precision, as PEFT takes adapters of any precision."""
+    kind = file.kinds()[name]
+    if kind.dtype not in _FLOATS or kind.shape != shape:
+        raise InputError(
+            f"Tensor '{name}' in {path} is {kind.dtype} {list(kind.shape)}, but must be real numbers {list(shape)}: it"
+            " was made of another model."
+        )
+    numbers = np.frombuffer(file.read_bytes(name), _FLOATS[kind.dtype]).reshape(shape)
+    with np.errstate(over="ignore"):  # what is too large is infinite, and named
+        wide = numbers.astype(np.uint32) << 16 if kind.dtype == "BF16" else numbers
+        array: Array = wide.view(np.float32) if kind.dtype == "BF16" else wide.astype(np.float32)
+    wrong = int(array.size - np.isfinite(array).sum())
+    if wrong:
+        raise InputError(
+            f"Tensor '{name}' in {path} holds {wrong} numbers of {array.size} that are NaN or infinite: give an adapter"
+            " whose numbers are finite."
+        )
+    return array
+
+
+def _make_again(folder: Path) -> str:
+    return f"Make the training graph with --lora 'peft={folder}', in Python lora=."
+
+
+def _quoted(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more
