@@ -14,8 +14,10 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import constant_array, plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS, POET_DOMAIN, spec_of
+from poet_onnx.graph.shapes.declared import describe
 from poet_onnx.training.description import RUNS
 
 _COUNTED = "CountedDropout"
@@ -28,7 +30,12 @@ def count_runs(graph: ir.Graph) -> None:
 
     Args:
         graph: of a model whose seeds are pinned, and whose types are known.
+
+    Raises:
+        InputError: if a dropout has a ratio that none can have.
     """
+    for node in graph:
+        _check_ratio(node)
     nodes = [node for node in graph if _is_countable(node)]
     if not nodes:
         return
@@ -84,6 +91,15 @@ def _keeps_all(node: ir.Node) -> bool:
     training = _constant(node, 2)
     is_off = len(node.inputs) < 3 or node.inputs[2] is None or (training is not None and not training)
     return is_off or _ratio(node) == 0
+
+
+def _check_ratio(node: ir.Node) -> None:
+    ratio = _ratio(node) if _is_dropout(node) and not _keeps_all(node) else None
+    if ratio is not None and not 0 <= np.float32(ratio) < 1:
+        raise InputError(
+            f"The {describe(node)} has the ratio {ratio:g}, but it must be at least 0 and, in single precision, less "
+            "than 1."
+        )
 
 
 def _is_dropout(node: ir.Node) -> bool:

@@ -41,6 +41,16 @@ def is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def check_whole(value: object, name: str, least: int) -> None:
+    """Check that a value is a whole number of at least so much.
+
+    Raises:
+        InputError: if it is not.
+    """
+    if not is_whole(value) or value < least:  # type: ignore[operator]
+        raise InputError(f"A {name} cannot be {value!r}: give a whole number of {least} or more.")
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """A bound on memory: so many bytes, or a share of a peak that is known later; one of the two is None.
@@ -114,7 +124,7 @@ def parse_deadline(value: float | str, *, name: str) -> Deadline:
     """
     if isinstance(value, str):
         number, unit = _split(value, name, "a time such as 250ms or 0.25s, or a factor such as 1.3x")
-    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+    elif not is_number(value):
         raise InputError(f"{name} {value!r} is no time; give seconds, or text such as 250ms or 1.3x.")
     else:
         number, unit = float(value), "s"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
-from poet_onnx import rewrite, train_graph
+from poet_onnx import TrainingSession, rewrite, train_graph
 from poet_onnx.errors import InputError
 
 X = (2, 4, 6, 6)
@@ -132,3 +134,54 @@ def test_a_body_that_onnx_cannot_write_is_refused() -> None:
     node = helper.make_node("GroupNormalization", ["h", "v", "v"], ["y"], "n", num_groups=2, stash_type=-2)
     with pytest.raises(InputError, match=r"'n'.*do not fit it"):
         train_graph(model(node, opset=21), loss="mse")
+
+
+@pytest.mark.parametrize("ratio", [1.0, math.nan, -0.5, 2.0, math.inf, 1 - 1e-12])
+@pytest.mark.parametrize("form", ["attribute", "float", "double", "computed"])
+def test_a_dropout_that_keeps_nothing_is_refused(form: str, ratio: float) -> None:
+    """In torch a ratio of 1 makes zeros; ONNX Runtime's kernel refuses it amid a step."""
+    kind = np.float64 if form == "double" else np.float32
+    if np.isnan(ratio) and form in ("float", "double"):
+        pytest.skip("refused as a parameter that is not finite")
+    graph = onnx.parser.parse_graph(
+        "g (float[2, 3] x) => (float[2, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, bool on = {1}>"
+        "{ a = MatMul(x, w) y = Dropout(a, r, on) }"
+    )
+    if form == "attribute":
+        graph.node[1].CopyFrom(helper.make_node("Dropout", ["a"], ["y"], ratio=ratio))
+        del graph.initializer[1]
+    elif form == "computed":
+        graph.node.insert(0, helper.make_node("Cast", ["given"], ["r"], to=onnx.TensorProto.FLOAT))
+        value = onnx.numpy_helper.from_array(np.array(ratio, np.float64))
+        graph.node.insert(0, helper.make_node("Constant", [], ["given"], value=value))
+    else:
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(ratio, kind), "r"))
+    opset = helper.make_opsetid("", 10 if form == "attribute" else 15)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    for target in ("training", "stock"):
+        with pytest.raises(InputError, match=r"operator Dropout\) .*: its ratio is .* and must be at least 0 and"):
+            rewrite(model, device="a72", loss="mse", target=target)
+
+
+def test_a_dropout_that_is_off_may_have_any_ratio() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 15]> g (float[2, 3] x) => (float[2, 2] y)'
+        "<float[3, 2] w = {1, 2, 3, 4, 5, 6}, float r = {1}, bool off = {0}>"
+        "{ a = MatMul(x, w) y = Dropout(a, r, off) }"
+    )
+    rewrite(model, device="a72", loss="mse")
+
+
+@pytest.mark.parametrize("ratio", [1.0, math.nan])
+def test_a_training_graph_with_a_dropout_that_keeps_nothing_is_refused(
+    model_path: Callable[..., Path], ratio: float
+) -> None:
+    path = model_path("transformer")
+    model = onnx.load(path)
+    dropout = next(node for node in model.graph.node if node.op_type == "Dropout")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(ratio, np.float32), "all"))
+    dropout.input[1] = "all"
+    with pytest.raises(InputError, match=r"operator Dropout\) .*: its ratio is"):
+        rewrite(model, device="a72")
+    with pytest.raises(InputError, match=r"operator Dropout\) has the ratio"):
+        TrainingSession(model, path.with_name("checkpoint"))

@@ -269,7 +269,7 @@ def test_what_cannot_be_verified_is_refused(
         poet_onnx.verify(path.with_name("eval_model.onnx"), result.model)
     with pytest.raises(InputError, match="made for graph"):
         poet_onnx.verify(model_path("mlp-mse"), result.model)
-    with pytest.raises(InputError, match="0 feeds verify nothing"):
+    with pytest.raises(InputError, match="number of feeds cannot be 0: give a whole number of 1 or more"):
         poet_onnx.verify(path, result.model, feeds=0)
     with pytest.raises(InputError, match="page directory"):
         poet_onnx.verify(path, result.model, page_dir=tmp_path / "nowhere")

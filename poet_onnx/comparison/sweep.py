@@ -14,7 +14,7 @@ from poet_onnx.comparison.steps import PreparedStep
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
 from poet_onnx.plan.limits import Limits
-from poet_onnx.quantities import Budget, Deadline, parse_budget, parse_deadline
+from poet_onnx.quantities import Budget, Deadline, is_number, parse_budget, parse_deadline
 from poet_onnx.scheduling import file_order
 
 DEFAULT_BUDGETS = ("90%", "75%", "50%", "25%")
@@ -74,9 +74,9 @@ class Sweep:
             raise InputError(f"This release has no method {unknown[0]!r}; use some of {', '.join(METHODS)}.")
         if order not in ORDERS:
             raise InputError(f"There is no order {order!r} of nodes; give one of {', '.join(ORDERS)}.")
-        if not 0 < time_limit_seconds <= _MOST_SECONDS:
+        if not is_number(time_limit_seconds) or not 0 < time_limit_seconds <= _MOST_SECONDS:
             raise InputError(
-                f"A time limit of {time_limit_seconds} is out of range: give 1 to {_MOST_SECONDS} seconds."
+                f"A time limit of {time_limit_seconds!r} is out of range: give 1 to {_MOST_SECONDS} seconds."
             )
         profiles = [each if isinstance(each, DeviceProfile) else load_device(os.fspath(each)) for each in devices]
         by_name: dict[str, DeviceProfile] = {}

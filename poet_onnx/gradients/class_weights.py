@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.regular import open_regular, read_regular
+from poet_onnx.quantities import is_number
 
 ClassWeights: TypeAlias = Sequence[float] | str | os.PathLike[str]
 
@@ -32,10 +33,18 @@ def read_weights(given: ClassWeights) -> tuple[float, ...]:
     elif isinstance(given, (str, os.PathLike)):
         weights = _from_file(Path(given))
     else:
-        weights = [float(each) for each in given]
+        weights = _of_numbers(given)
     if not weights or not all(math.isfinite(each) and each >= 0.0 for each in weights) or not any(weights):
         raise InputError(f"The class weights {weights[:6]} cannot be used: give finite ones, none negative, not all 0.")
     return tuple(weights)
+
+
+def _of_numbers(given: object) -> list[float]:
+    listed = isinstance(given, Iterable) and not isinstance(given, (bytes, Mapping))
+    numbers: list[Any] = list(given) if listed else [None]  # type: ignore[call-overload]
+    if not all(map(is_number, numbers)):
+        raise InputError("The class weights are no list of numbers: give one for each class.")
+    return [float(number) for number in numbers]
 
 
 def _from_file(path: Path) -> list[float]:

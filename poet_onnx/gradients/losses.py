@@ -14,6 +14,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.gradients.class_weights import ClassWeights, read_weights
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.passes.pen import initializer
+from poet_onnx.quantities import is_number, is_whole
 
 SECOND, LAST = "cross-entropy", "cross-entropy-last"
 """Cross-entropy of scores [N, C, ...], as ONNX and torch have it, and of [N, ..., C], as language models have them."""
@@ -63,14 +64,19 @@ class Loss:
     class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        smoothing, ignored = self.label_smoothing, self.ignore_index
+        if not is_number(smoothing) or not 0.0 <= smoothing < 1.0:
+            raise InputError(f"The label smoothing cannot be {smoothing!r}: give at least 0 and less than 1.")
+        if ignored is not None and (not is_whole(ignored) or not -(2**63) <= ignored < 2**63):
+            raise InputError(f"The label that does not count cannot be {ignored!r}: give a whole number of 64 bits.")
+        object.__setattr__(self, "label_smoothing", float(smoothing))
+        object.__setattr__(self, "ignore_index", None if ignored is None else int(ignored))
         of_labels = self.ignore_index is not None or self.label_smoothing or self.class_weights is not None
         if of_labels and all(term.kind not in (SECOND, LAST) for term in self.terms):
             kinds = ", ".join(dict.fromkeys(term.kind for term in self.terms))
             raise InputError(
                 f"A loss '{kinds}' has no labels to ignore, to weigh or to smooth: only cross-entropy has."
             )
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise InputError(f"The label smoothing cannot be {self.label_smoothing}: give at least 0 and less than 1.")
 
 
 def parse_loss(

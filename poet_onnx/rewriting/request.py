@@ -155,8 +155,8 @@ def read_request(
         if not low <= number < high:
             raise InputError(f"A {name} of {number} is out of range: it must be at least {low} and below {high}.")
     for name, size in (dims or {}).items():
-        if size < 1:
-            raise InputError(f"Dimension {name}={size} is out of range: it must be at least 1.")
+        if not is_whole(size) or size < 1:
+            raise InputError(f"Dimension {name}={size!r} is out of range: it must be a whole number of at least 1.")
     budget: Budget | None = None
     if ram_budget is not None:
         budget = parse_budget(ram_budget, name="RAM budget")
@@ -166,7 +166,7 @@ def read_request(
     profile = device if isinstance(device, DeviceProfile) else load_device(os.fspath(device))
     measured = _measured(costs)
     if measured is not None:
-        measured.check_use(device=profile.name, target=target, threads=threads)
+        measured.check_use(device=profile.name, target=target, threads=int(threads))
     return Request(
         device=profile,
         budget=budget,
@@ -177,16 +177,16 @@ def read_request(
         recompute=recompute and method != POET_PAGING,
         paging=paging and method != POET_RECOMPUTE,
         split=split,
-        gap=gap,
-        time_limit_seconds=time_limit_seconds,
-        seed=seed,
+        gap=float(gap),
+        time_limit_seconds=float(time_limit_seconds),
+        seed=int(seed),
         plan=plan if isinstance(plan, Plan) or plan is None else _read_text(Path(plan), "plan"),
         known_plans=tuple(_named(known, number) for number, known in enumerate(known_plans, start=1)),
         progress=progress,
         dims=dict(dims or {}),
         target=target,
         frozen_batch_norm=frozen_batch_norm,
-        threads=threads,
+        threads=int(threads),
         optimizer=OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm),
         gradients=Gradients.read(
             loss,

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.files.atomic import Written, cannot_write, write_file
+from poet_onnx.training.description import METADATA
 from poet_onnx.training.tensor_file import TYPES, TensorFile, flat, parse_json
 from poet_onnx.training.values import Kind
 
@@ -64,11 +65,13 @@ def write_checkpoint(
         written: gets to know the file.
 
     Raises:
-        InputError: if it cannot be written, or is there and must stay.
+        InputError: if it cannot be written, or is there and must stay, or a tensor has a name that none can have.
     """
+    if METADATA in tensors:
+        raise InputError(f"{path} cannot hold a tensor of the name '{METADATA}', which the format needs: rename it.")
     hashes = {name: _hash([flat(array)]) for name, array in tensors.items()}
     about = json.dumps({_PROGRESS: progress, _HASHES: hashes}, sort_keys=True, allow_nan=False, default=float)
-    header: dict[str, object] = {"__metadata__": {METADATA_KEY: about, HASH_KEY: _hash([about.encode()])}}
+    header: dict[str, object] = {METADATA: {METADATA_KEY: about, HASH_KEY: _hash([about.encode()])}}
     end = 0
     for name, array in tensors.items():
         start, end = end, end + array.nbytes

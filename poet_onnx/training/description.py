@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
+from poet_onnx.quantities import is_whole
 from poet_onnx.training.optimizers import KINDS, Optimizer
 
 Array = npt.NDArray[np.generic]
@@ -33,6 +34,9 @@ Such a graph does what it does for inference, its trained parameters are inputs,
 OWN_PREFIX = "poet/"
 """Of what training keeps besides parameters: of its inputs, and of tensors in a checkpoint."""
 
+METADATA = "__metadata__"
+"""What safetensors files call what they hold besides tensors."""
+
 RATES = f"{OWN_PREFIX}rates"
 """Input of every update: the numbers that an optimizer's `rates` returns."""
 
@@ -48,6 +52,17 @@ _TYPES = ("float16", "float32", "float64", "int32", "int64", "bool")
 def slot_name(parameter: str, slot: str) -> str:
     """Return the name of what an optimizer keeps for a parameter."""
     return f"{OWN_PREFIX}{slot}/{parameter}"
+
+
+def as_batches(value: object) -> int:
+    """Return a number of batches whose gradients are averaged for one update.
+
+    Raises:
+        InputError: if it is none.
+    """
+    if not is_whole(value) or not 1 <= value < _MOST_BATCHES:  # type: ignore[operator]
+        raise InputError(f"Gradients of {value!r} batches make no update: give a whole number of 1 or more.")
+    return int(value)  # type: ignore[call-overload, no-any-return]
 
 
 @dataclass(frozen=True)
@@ -70,8 +85,12 @@ class Updates:
     def __post_init__(self) -> None:
         if self.optimizer not in KINDS:
             raise InputError(f"There is no optimizer {self.optimizer!r}: use one of {', '.join(KINDS)}.")
-        if not 1 <= self.accumulation_steps < _MOST_BATCHES:
-            raise InputError(f"Gradients of {self.accumulation_steps} batches make no update: give 1 or more.")
+        object.__setattr__(self, "accumulation_steps", as_batches(self.accumulation_steps))
+        if not isinstance(self.clip_norm, (bool, np.bool_)):
+            raise InputError(
+                f"clip_norm of a step is {self.clip_norm!r}, but must be True or False: the bound is the session's own."
+            )
+        object.__setattr__(self, "clip_norm", bool(self.clip_norm))
 
     @property
     def within_step(self) -> bool:
@@ -140,6 +159,11 @@ class Description:
     loss: str
     seeds: Mapping[str, int]
     unresumable: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in (*self.parameters, *self.data, *self.state):
+            if name == METADATA or name.startswith(OWN_PREFIX):
+                raise InputError(f"'{name}' in the model has a name that checkpoints use otherwise: rename it.")
 
     def to_json(self) -> str:
         """Return it as text."""

@@ -239,8 +239,23 @@ def _like(value: object, default: object) -> bool:
 
 def as_number(value: object) -> float | None:
     """Return a number that single precision can hold; None if a value is no number, or not such a one."""
-    number = float(value) if is_number(value) else math.nan  # type: ignore[arg-type]
-    return number if abs(number) <= _LARGEST else None
+    if not is_number(value) or not abs(value) <= _LARGEST:  # type: ignore[arg-type]
+        return None
+    return float(value)  # type: ignore[arg-type]
+
+
+def as_norm(value: object) -> float:
+    """Return a bound on the norm of gradients.
+
+    Raises:
+        InputError: if it is no number above 0 that single precision can hold.
+    """
+    norm = as_number(value)
+    if norm is None or not np.float32(norm) > 0:
+        raise InputError(
+            f"Gradients cannot be clipped to a norm of {value!r}: give a number above 0 of single precision."
+        )
+    return norm
 
 
 def _check_numbers(optimizer: Optimizer) -> None:

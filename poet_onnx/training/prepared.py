@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 from poet_onnx.training import model_file
 from poet_onnx.training.adapters import Adapters
-from poet_onnx.training.description import Description, Updates
+from poet_onnx.training.description import Description, Updates, as_batches
 from poet_onnx.training.optimizers import AdamWOrt, Optimizer
 from poet_onnx.training.protobuf import FileBytes
 
@@ -39,6 +41,12 @@ class Wishes:
     clip_norm: bool
     keep_gradients: bool
     frozen_batch_norm: str
+
+    def __post_init__(self) -> None:
+        if self.accumulation_steps is not None:
+            object.__setattr__(self, "accumulation_steps", as_batches(self.accumulation_steps))
+        if not isinstance(self.keep_gradients, (bool, np.bool_)):
+            raise InputError(f"keep_gradients is {self.keep_gradients!r}, but must be True or False.")
 
     @property
     def updates(self) -> Updates:

@@ -19,7 +19,7 @@ from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.memory import Memory
-from poet_onnx.training.optimizers import Optimizer, as_number
+from poet_onnx.training.optimizers import Optimizer, as_norm, as_number
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress
@@ -82,8 +82,7 @@ class TrainingSession:
         Raises:
             InputError: if something cannot be used.
         """
-        if clip_norm is not None and not 0 < clip_norm < math.inf:
-            raise InputError(f"Gradients cannot be clipped to a norm of {clip_norm}: give a number above 0.")
+        clip_norm = None if clip_norm is None else as_norm(clip_norm)
         self._schedule = schedule
         self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir}
         self._norm: float | None = None

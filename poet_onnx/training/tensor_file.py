@@ -17,6 +17,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from poet_onnx.errors import InputError
+from poet_onnx.training.description import METADATA
 from poet_onnx.training.held_file import HeldFile
 
 Array = npt.NDArray[np.generic]
@@ -165,7 +166,7 @@ def _places(header: bytes) -> dict[str, Place]:
     """
     places = {}
     for name, about in parse_json(header[_LENGTH_BYTES:].decode()).items():
-        if name != "__metadata__":
+        if name != METADATA:
             start, end = about["data_offsets"]
             places[name] = Place(about["dtype"], tuple(about["shape"]), len(header) + start, end - start)
     return places

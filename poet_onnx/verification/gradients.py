@@ -25,6 +25,7 @@ from poet_onnx.passes.lowering import LowerTraining, normalize_for
 from poet_onnx.passes.metadata import PLAN_KEY
 from poet_onnx.passes.normalize import Normalization, normalize
 from poet_onnx.passes.roles import find_roles, is_accumulator
+from poet_onnx.quantities import check_whole
 from poet_onnx.runtime import installed_runtime
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.verification.differences import (
@@ -71,8 +72,8 @@ def verify_gradients(
         InputError: if it is no such graph, or a node of its forward part cannot be evaluated in double precision.
         CheckFailedError: if the two losses differ: then one of the two evaluations is wrong, and nothing is known.
     """
-    if directions < 1:
-        raise InputError(f"{directions} directions show nothing: give 1 or more.")
+    check_whole(directions, "number of directions", 1)
+    check_whole(seed, "seed", 0)
     trial = _Trial(as_model(model), dims, threads, seed)
     found = [trial.check(name, directions) for name in trial.gradients]
     checks = tuple(trial.located(each) if each.verdict == "wrong" else each for each in found)

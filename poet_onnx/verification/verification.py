@@ -17,6 +17,7 @@ from poet_onnx.files.loading import as_model
 from poet_onnx.passes.layout import nodes_of_plan
 from poet_onnx.passes.materialize import check_materialized
 from poet_onnx.plan import Action
+from poet_onnx.quantities import check_whole
 from poet_onnx.runtime import count_allocations, installed_runtime
 from poet_onnx.training.description import TRAINING_KEY
 from poet_onnx.verification.claims import false_claims
@@ -70,8 +71,10 @@ def verify(
     Raises:
         InputError: if the models cannot be verified: not rewritten by poet-onnx, or not from this original.
     """
-    if feeds < 1:
-        raise InputError(f"{feeds} feeds verify nothing: give 1 or more.")
+    check_whole(feeds, "number of feeds", 1)
+    check_whole(seed, "seed", 0)
+    if budget_bytes is not None:
+        check_whole(budget_bytes, "budget", 1)
     rewritten = as_model(rewritten)
     if optimized and TRAINING_KEY in rewritten.metadata_props:
         raise InputError(

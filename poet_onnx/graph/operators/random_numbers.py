@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from poet_onnx.graph.operators.fitting import expect, expect_count
 from poet_onnx.graph.operators.rules import BOOL, like, nothing, per_output, writing
-from poet_onnx.graph.operators.site import Site, TensorType
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, POET_DOMAIN, Attribute, Call, OpSpec, Schema, family
+from poet_onnx.graph.operators.site import RuleError, Site, TensorType
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, POET_DOMAIN, Attribute, Call, Check, OpSpec, Schema, family
+
+
+def _drops(ratio: int, training: int | None = None) -> Check:
+    """Return a check: a dropout that is not known to be off keeps some of its input.
+
+    Args:
+        ratio: index of the input that says what part is dropped.
+        training: index of the input that says whether it drops at all; None if it always does.
+    """
+
+    def check(site: Site) -> None:
+        values = [None if index is None else _known(site, index) for index in (ratio, training)]
+        if values[0] is not None and values[1] in (None, 1) and not 0 <= np.float32(values[0]) < 1:
+            raise RuleError(f"its ratio is {values[0]:g} and must be at least 0 and, in single precision, less than 1")
+
+    return check
+
+
+def _known(site: Site, index: int) -> float | None:
+    """Return an input of one number, None where it is not known."""
+    value = site.values[index] if index < len(site.values) else None
+    return float(value.item()) if value is not None and value.size == 1 else None
 
 
 def _masked(site: Site) -> None:
@@ -14,6 +38,7 @@ def _masked(site: Site) -> None:
     for index in (2, 3):
         if site.has(index):
             expect_count(site, index, 1)
+    _drops(2, 3)(site)
 
 
 def _one_row_of_doubles(call: Call) -> int:
@@ -26,17 +51,22 @@ def _dropped(site: Site) -> list[TensorType]:
 
 
 SPECS = [
-    *family("Dropout RandomNormalLike RandomUniformLike", random=True, work=per_output(5), workspace=nothing),
+    OpSpec("Dropout", random=True, check=_drops(1, 2), work=per_output(5), workspace=nothing),
+    *family("RandomNormalLike RandomUniformLike", random=True, work=per_output(5), workspace=nothing),
     OpSpec("RandomUniform", random=True, work=writing, workspace=nothing),
     OpSpec("RandomNormal", random=True, workspace=nothing),
     OpSpec("Multinomial", random=True, workspace=_one_row_of_doubles),
     OpSpec("Bernoulli", random=True),
-    *family("BitmaskDropout BiasDropout", MICROSOFT_DOMAIN, random=True, work=per_output(5), cpu_kernel=False),
+    *(
+        OpSpec(name, MICROSOFT_DOMAIN, random=True, check=check, work=per_output(5), cpu_kernel=False)
+        for name, check in (("BitmaskDropout", _drops(1, 2)), ("BiasDropout", _drops(3, 4)))
+    ),
     *family("BitmaskBiasDropout BiasSoftmaxDropout", MICROSOFT_DOMAIN, random=True, cpu_kernel=False),
     OpSpec(
         "CountedDropout",
         POET_DOMAIN,
         shape=_dropped,
+        check=_drops(1),
         work=per_output(5),
         workspace=nothing,
         schema=Schema(
@@ -46,7 +76,14 @@ SPECS = [
             (Attribute("seed", "INT", "Of the first run's random numbers."),),
         ),
     ),
-    OpSpec("DropoutGrad", MICROSOFT_DOMAIN, shape=like(0), check=_masked, work=per_output(2), workspace=nothing),
+    OpSpec(
+        "DropoutGrad",
+        MICROSOFT_DOMAIN,
+        shape=like(0),
+        check=_masked,
+        work=per_output(2),
+        workspace=nothing,
+    ),
     OpSpec("BitmaskDropoutGrad", MICROSOFT_DOMAIN, check=_masked, work=per_output(2), cpu_kernel=False),
 ]
 """Random numbers."""

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators.site import TensorType
+from poet_onnx.quantities import is_whole
 
 ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What Python and numpy raise where a node's inputs or attributes are none that its operator can have."""
@@ -70,8 +71,8 @@ def fixed_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
         if isinstance(dim, ir.SymbolicDim) and dim.value is not None
     }
     for name, size in dims.items():
-        if size < 1:
-            raise InputError(f"Dimension '{name}' cannot be {size}: give a size of at least 1.")
+        if not is_whole(size) or size < 1:
+            raise InputError(f"Dimension '{name}' cannot be {size!r}: give a whole size of at least 1.")
         if name not in known:
             names = ", ".join(sorted(known)) or "none: all of its inputs have fixed sizes"
             raise InputError(f"The model has no dimension named '{name}'; its named dimensions are {names}.")

@@ -78,6 +78,19 @@ def _name(values: Sequence[ir.Value | None], index: int) -> str:
     return (value.name if value is not None else None) or ""
 
 
+def _check(spec: OpSpec, site: Site) -> None:
+    """Check that the inputs of a node fit together.
+
+    Raises:
+        ValueError: they do not.
+    """
+    try:
+        if spec.check is not None:
+            spec.check(site)
+    except RuleError as problem:
+        raise ValueError(str(problem)) from None
+
+
 class _Inference:
     def __init__(self, model: ir.Model, dims: Mapping[str, int]) -> None:
         fixed_dims(model, dims)
@@ -221,8 +234,7 @@ class _Inference:
         try:
             types: Sequence[TensorType | None]
             with fitting(node):
-                if spec.check is not None:
-                    spec.check(site)
+                _check(spec, site)
                 if rule is not None:
                     types = rule(site)
                 elif schema is not None:
