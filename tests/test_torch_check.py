@@ -118,6 +118,21 @@ class Teacher(nn.Module):
         return functional.mse_loss(self.pupil(x), aim)
 
 
+class Placed(nn.Module):
+    """Attention with a bias by place, which is trained, as in T5, Swin and BEiT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.layer = nn.Linear(4, 12), nn.Linear(4, 3)
+        self.places = nn.Parameter(torch.randn(1, 2, 5, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores of each row."""
+        query, key, value = (each.view(2, 5, 2, 2).transpose(1, 2) for each in self.project(x).chunk(3, -1))
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=self.places.expand(2, -1, -1, -1))
+        return self.layer(mixed.transpose(1, 2).contiguous().view(2, 5, 4).mean(1))
+
+
 def quantized(x: Tensor) -> Tensor:
     """Round, with the gradient of what is rounded."""
     return x + (torch.round(x) - x).detach()
@@ -192,11 +207,12 @@ KEPT: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "straight through": (lambda: Two(quantized), LOST["buffer"].inputs),
     "random": (lambda: Two(lambda x: x + torch.randn_like(x) * torch.sigmoid(x)), LOST["buffer"].inputs),
     "padding": (Rows, padded),
+    "places": (Placed, lambda: torch.randn(2, 5, 4)),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "exporter"), [*((name, "legacy") for name in KEPT), ("padding", "dynamo"), ("dropout", "dynamo")]
+    ("name", "exporter"), [*((name, "legacy") for name in KEPT), ("padding", "dynamo"), ("dropout", "dynamo"), ("places", "dynamo")]
 )
 def test_what_an_export_keeps_passes(name: str, exporter: str, tmp_path: Path) -> None:
     make, inputs = KEPT[name]

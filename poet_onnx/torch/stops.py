@@ -1,4 +1,4 @@
-"""Where torch stops gradients (`detach`, `no_grad`): exporters forget it; here it is marked."""
+"""What exporters forget of a call of torch: where it stops gradients (`detach`, `no_grad`), and its layout."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ def marked() -> AbstractContextManager[Any]:
             found = func(*args, **(kwargs or {}))
             if func is torch.nn.functional.embedding:
                 return _padded(found, *args, **(kwargs or {}))
+            if func is torch.nn.functional.scaled_dot_product_attention:
+                return _laid_out(found, *args, **(kwargs or {}))
             if func not in detaching and torch.is_grad_enabled():
                 return found
             if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.requires_grad:
@@ -55,6 +57,20 @@ def _padded(found: Tensor, input: Tensor, weight: Tensor, padding_idx: int | Non
         return found
     row = padding_idx if padding_idx >= 0 else weight.shape[0] + padding_idx
     return torch.where((input == row).unsqueeze(-1), operator()(found.detach()), found)
+
+
+def _laid_out(
+    found: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: Any, **__: Any
+) -> Tensor:
+    """Return what attention gives in the usual layout.
+
+    Beside a mask that is trained, such as a position bias, torch traces another layout than it exports, and then ends
+    with "Cannot view a tensor" (torch 2.13.0).
+    """
+    import torch
+
+    is_trained = attn_mask is not None and attn_mask.requires_grad
+    return found.clone(memory_format=torch.contiguous_format) if is_trained else found
 
 
 @functools.cache
