@@ -3,6 +3,7 @@
 // that was never made. It lives as long as the run, and is outside of every plan.
 #include "arena/arenas.h"
 #include "kernels/kernel.h"
+#include "process/heap.h"
 #include "runtime/allocation_tracker.h"
 
 namespace poet {
@@ -18,7 +19,9 @@ struct Uncounted {
 class ArenaKernel final : public Kernel {
  public:
   explicit ArenaKernel(const NodeInfo& node)
-      : arena_(arenas::open(ArenaLayout(node.require_int("region_bytes"), node.require_ints("layout")))) {}
+      : arena_(arenas::open(ArenaLayout(node.require_int("region_bytes"), node.require_ints("layout")))) {
+    give_freed_memory_back();  // what is taken past the region counts by the most that lives at once
+  }
   ~ArenaKernel() override { arena_.close(); }
   void compute(Context& context) override {
     const Uncounted uncounted;

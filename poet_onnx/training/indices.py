@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from poet_onnx.graph.input_ranges import Range
 
 Array = npt.NDArray[np.generic]
 
+_PIECE_ELEMENTS = 1 << 14
+"""That are checked at once: what a check takes for itself is in no plan."""
+
 
 def check_indices(name: str, array: Array, allowed: Range) -> None:
     """Check the numbers of an input; where it holds no integers, what is left of them without their fractions.
@@ -19,13 +22,22 @@ def check_indices(name: str, array: Array, allowed: Range) -> None:
     Raises:
         InputError: if one of them is none that the graph can take.
     """
-    numbers: npt.NDArray[Any] = array if array.dtype.kind in "iub" else np.trunc(array.astype(np.float64))
-    fits = (numbers >= allowed.lowest) & (numbers <= allowed.highest)
+    flat = array.reshape(-1)
+    for first in range(0, flat.size, _PIECE_ELEMENTS):
+        fits = _fitting(flat[first : first + _PIECE_ELEMENTS], allowed)
+        if not fits.all():
+            _refuse(name, array, np.unravel_index(first + np.argmin(fits), array.shape), allowed)
+
+
+def _fitting(piece: Array, allowed: Range) -> npt.NDArray[np.bool_]:
+    numbers: npt.NDArray[Any] = piece if piece.dtype.kind in "iub" else np.trunc(piece.astype(np.float64))
+    fits: npt.NDArray[np.bool_] = (numbers >= allowed.lowest) & (numbers <= allowed.highest)
     if allowed.ignored is not None:
         fits |= numbers == allowed.ignored
-    if fits.all():
-        return
-    place = np.unravel_index(np.argmin(fits), fits.shape)
+    return fits
+
+
+def _refuse(name: str, array: Array, place: tuple[np.intp, ...], allowed: Range) -> NoReturn:
     where = f" at {[int(index) for index in place]}" if place else ""
     besides = "" if allowed.ignored is None else f", or {allowed.ignored} to be ignored"
     raise InputError(

@@ -144,6 +144,10 @@ class Runner:
             raise CheckFailedError(
                 f"ONNX Runtime cannot run the {self._role}: {_one_line(error)}{self._unchecked()}"
             ) from error
+        finally:  # let go of the caller's arrays, which would live until the next run
+            for name, array in (feeds or {}).items():
+                nothing = self._runtime.OrtValue.ortvalue_from_numpy(np.empty(0, array.dtype), "cpu")
+                self._binding.bind_ortvalue_input(name, nothing)
 
     def number(self, output: str) -> float:
         """Return an output of one element.
