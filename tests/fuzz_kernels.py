@@ -71,6 +71,7 @@ class Model:
             self._drop,
             self._unpool,
             self._rectify,
+            self._score,
         )
         for _ in range(self._random.randint(1, 5)):
             self._random.choice(makers)()
@@ -225,6 +226,13 @@ class Model:
         shape = self._shape()
         inputs = [self._input(FLOAT, shape), self._input(FLOAT, shape), self._input(FLOAT, ())]
         self._add("RectifierGradient", inputs, [(FLOAT, shape)])
+
+    def _score(self) -> None:
+        shape = self._shape(self._random.randint(2, 4))
+        each = (shape[0], *shape[2:])
+        inputs = [self._input(FLOAT, shape), self._input(INT64, each, high=max(0, shape[1] - 1))]
+        inputs.append(self._input(FLOAT, self._random.choice(((), each))))
+        self._add("CrossEntropyGradient", inputs, [(FLOAT, shape)])
 
     def _drop(self) -> None:
         shape = self._shape()

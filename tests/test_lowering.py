@@ -128,6 +128,7 @@ def test_the_library_has_kernels_for_these() -> None:
     accumulating = {"Accumulate", "AccumulateRows"}
     normalizing = {"BatchNormalize", "BatchNormalizeGradient", "LayerNormalizeGradient"}
     assert found == accumulating | normalizing | {
+        "CrossEntropyGradient",
         "DepthwiseWeightGradient",
         "MaxPoolGradient",
         "RectifierGradient",

@@ -34,6 +34,10 @@ INPUTS: dict[str, list[tuple[int, ...]]] = {
 }
 
 
+def numbers(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
 def session(op_type: str, inputs: list[tuple[int, Any]], **attributes: Any) -> onnxruntime.InferenceSession:
     """Return a session of one node; inputs are element types and shapes."""
     named = [(f"x{index}", dtype, list(shape)) for index, (dtype, shape) in enumerate(inputs)]
@@ -184,3 +188,61 @@ def test_gradients_of_a_maximum_are_summed_in_order_at_its_place() -> None:
 def test_unfit_places_of_maxima_are_refused(d_y: np.ndarray, places: np.ndarray, message: str) -> None:
     with pytest.raises(RuntimeFailure, match=message):
         pooling_gradient(d_y, places, (2, 3))
+
+
+def cross_entropy_gradient(
+    probabilities: np.ndarray, labels: np.ndarray, scale: np.ndarray, *, dies: bool = False
+) -> np.ndarray:
+    """Return what CrossEntropyGradient makes of inputs of any kind; they may be made by a node, and die there."""
+    arrays = {"scores": probabilities, "labels": labels, "scale": scale}
+    named = [
+        (name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), list(array.shape)) for name, array in arrays.items()
+    ]
+    nodes = [poet_node("CrossEntropyGradient", ["dying" if dies else "scores", "labels", "scale"], ["dx"])]
+    if dies:
+        nodes.insert(0, onnx.helper.make_node("Abs", ["scores"], ["dying"]))
+        nodes.append(onnx.helper.make_node("Neg", ["dx"], ["y"]))
+    made = [("y" if dies else "dx", FLOAT, list(probabilities.shape))]
+    running = onnxruntime.InferenceSession(make_model(nodes, named, made), session_options())
+    running.run(None, arrays)
+    with count_allocations() as memory:
+        (result,) = running.run(None, arrays)
+        assert memory.allocated_bytes == (2 if dies else 1) * result.nbytes  # in the dying buffer, or in its own
+    return np.asarray(-result if dies else result)
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(5, 7), (2, 4, 3, 13), (3, 1, 9), (1, 6)])
+def test_the_gradient_of_cross_entropy_is_probability_less_one_times_scale(
+    kind: type[np.integer[Any]], shape: tuple[int, ...]
+) -> None:
+    random = np.random.default_rng(0)
+    probabilities = random.random(shape, np.float32)
+    labels = random.integers(0, shape[1], (shape[0], *shape[2:])).astype(kind)
+    less = probabilities.copy()
+    places = np.expand_dims(labels.astype(np.int64), 1)
+    np.put_along_axis(less, places, np.take_along_axis(less, places, 1) - np.float32(1), 1)
+    for scale in (np.float32([0.3]), random.standard_normal(labels.shape, np.float32)):
+        each = scale if scale.size == 1 else np.expand_dims(scale, 1)
+        for dies in (False, True):
+            found = cross_entropy_gradient(probabilities, labels, scale, dies=dies)
+            assert found.tobytes() == (less * each).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "scale", "message"),
+    [
+        (np.ones((2, 3)), numbers(0, 1), np.ones(1, np.float32), "element types 11 and 7"),
+        (np.ones((2, 3), np.float32), np.ones(2, np.float32), np.ones(1, np.float32), "element types 1 and 1"),
+        (np.ones((2, 3), np.float32), numbers(0, 1, 2), np.ones(1, np.float32), r"shapes \[2,3\] and \[3\]"),
+        (np.ones((2, 3, 4), np.float32), numbers(0, 1), np.ones(1, np.float32), r"\[2,3,4\] and \[2\]"),
+        (np.ones(3, np.float32), numbers(0, 1, 2), np.ones(1, np.float32), r"shapes \[3\] and \[3\]"),
+        (np.ones((2, 3), np.float32), numbers(0, 3), np.ones(1, np.float32), "label 3 is none of 3 classes"),
+        (np.ones((2, 3), np.float32), numbers(0, -1), np.ones(1, np.float32), "label -1 is none of 3 classes"),
+        (np.ones((2, 3), np.float32), numbers(0, 1), np.ones(3, np.float32), "input 2 .* must be 2 floats"),
+        (np.ones((2, 3), np.float32), numbers(0, 1), np.ones(1), "input 2 .* must be 1 floats"),
+    ],
+)
+def test_unfit_labels_are_refused(scores: np.ndarray, labels: np.ndarray, scale: np.ndarray, message: str) -> None:
+    with pytest.raises(RuntimeFailure, match=message):
+        cross_entropy_gradient(scores, labels, scale)

@@ -138,6 +138,7 @@ extern const OpDefinition kUpdateAdam;
 extern const OpDefinition kBatchNormalize;
 extern const OpDefinition kBatchNormalizeGradient;
 extern const OpDefinition kCountedDropout;
+extern const OpDefinition kCrossEntropyGradient;
 extern const OpDefinition kDepthwiseWeightGradient;
 extern const OpDefinition kLayerNormalizeGradient;
 extern const OpDefinition kMaxPoolGradient;

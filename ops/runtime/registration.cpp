@@ -141,6 +141,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kBatchNormalize,
                                            &kBatchNormalizeGradient,
                                            &kCountedDropout,
+                                           &kCrossEntropyGradient,
                                            &kDepthwiseWeightGradient,
                                            &kLayerNormalizeGradient,
                                            &kMaxPoolGradient,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.site import Rules, Site
+from poet_onnx.passes.lowering.site import FLOAT, POET, Rules, Site
 
 
 @dataclass(frozen=True)
@@ -15,14 +15,18 @@ class _Labels:
     """What the labels of a batch mean.
 
     Attributes:
-        places: label of each sample as an index along the classes' axis; a label to be ignored became class 0.
+        classes: label of each sample; a label to be ignored became class 0.
         weights: of each sample, in the labels' shape: 0 for an ignored one; None where all weigh 1.
         count: of all samples.
     """
 
-    places: ir.Value
+    classes: ir.Value
     weights: ir.Value | None
     count: int
+
+    def places(self, site: Site) -> ir.Value:
+        """Return the classes as indices along the scores' axis of classes."""
+        return site.op("Unsqueeze", self.classes, site.ints(1))
 
 
 def _read_labels(site: Site, labels: int, weights: int, ignored: ir.Value | None, dtype: ir.DataType) -> _Labels:
@@ -46,9 +50,7 @@ def _read_labels(site: Site, labels: int, weights: int, ignored: ir.Value | None
     if kept is not None:
         keep = site.op("Cast", kept, to=int(dtype))
         weight = keep if weight is None else site.op("Mul", weight, keep)
-    shape = site.shape(labels)
-    places = site.op("Unsqueeze", label, site.ints(1))
-    return _Labels(places, weight, int(np.prod(shape)))
+    return _Labels(label, weight, int(np.prod(site.shape(labels))))
 
 
 def _ignored(site: Site, index: int, labels: int) -> ir.Value | None:
@@ -78,7 +80,7 @@ def _cross_entropy(site: Site) -> None:
     """SoftmaxCrossEntropyLoss(scores, labels, weights?) -> (loss, log_probabilities)."""
     labels = _read_labels(site, 1, 2, _ignored(site, 3, 1), site.type(0).dtype)
     log_probabilities = site.op("LogSoftmax", site.input(0), axis=1)
-    chosen = site.op("GatherElements", log_probabilities, labels.places, axis=1)
+    chosen = site.op("GatherElements", log_probabilities, labels.places(site), axis=1)
     loss = site.op("Neg", site.op("Squeeze", chosen, site.ints(1)))
     if labels.weights is not None:
         loss = site.op("Mul", loss, labels.weights)
@@ -97,18 +99,21 @@ def _cross_entropy_gradient(site: Site) -> None:
     """
     internal = site.node.op_type == "SoftmaxCrossEntropyLossInternalGrad"
     labels = _read_labels(site, 2, 3, _ignored(site, 4, 2), site.type(1).dtype)
-    probabilities = site.op("Exp", site.input(1))
-    chosen = site.op("GatherElements", probabilities, labels.places, axis=1)
-    less_one = site.op("Sub", chosen, site.number(1, 1))
-    difference = site.op("ScatterElements", probabilities, labels.places, less_one, axis=1)
     scale = site.input(0) if _reduction(site) == "none" else site.reshape(site.input(0))
     if _reduction(site) == "mean":
         scale = site.op("Div", scale, _divisor(site, labels, 1))
     if labels.weights is not None:
         scale = site.op("Mul", scale, labels.weights)
-    if labels.weights is not None or _reduction(site) == "none":
-        scale = site.op("Unsqueeze", scale, site.ints(1))
-    d_x = site.op("Mul", difference, scale)
+    probabilities = site.op("Exp", site.input(1))
+    if site.kernels and site.type(1).dtype == FLOAT:  # ScatterElements takes a copy of the labels besides
+        d_x = site.op("CrossEntropyGradient", probabilities, labels.classes, scale, domain=POET)
+    else:
+        chosen = site.op("GatherElements", probabilities, labels.places(site), axis=1)
+        less_one = site.op("Sub", chosen, site.number(1, 1))
+        difference = site.op("ScatterElements", probabilities, labels.places(site), less_one, axis=1)
+        if labels.weights is not None or _reduction(site) == "none":
+            scale = site.op("Unsqueeze", scale, site.ints(1))
+        d_x = site.op("Mul", difference, scale)
     bias = 5 if internal else 4
     if site.has(bias):
         d_x = site.op("Add", d_x, site.reshape(site.input(bias), *site.shape(1)))

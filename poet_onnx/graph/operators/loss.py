@@ -7,9 +7,19 @@ from functools import partial
 import onnx_ir as ir
 
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said
-from poet_onnx.graph.operators.rules import per_input, per_output
+from poet_onnx.graph.operators.rules import like, nothing, per_input, per_output
 from poet_onnx.graph.operators.site import RuleError, Site, TensorType
-from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, Check, OpSpec, WorkspaceRule, family
+from poet_onnx.graph.operators.spec import (
+    BUFFER,
+    MICROSOFT_DOMAIN,
+    POET_DOMAIN,
+    Call,
+    Check,
+    OpSpec,
+    Schema,
+    WorkspaceRule,
+    family,
+)
 
 
 def _output_type(site: Site, default: ir.DataType) -> ir.DataType:
@@ -80,6 +90,18 @@ SPECS = [
         check=both(_labels_fit(1), _gradient_fits),
         work=per_output(12),
         workspace=_transposed(1),
+    ),
+    OpSpec(
+        "CrossEntropyGradient",
+        POET_DOMAIN,
+        inplace=((0, 0),),
+        shape=like(0),
+        work=per_output(2),
+        workspace=nothing,
+        schema=Schema(
+            "CrossEntropyGradient(probabilities, labels, scale) -> dX: (probabilities - 1 at the label) * scale.",
+            (("dX", "tensor(float)"),),
+        ),
     ),
     *family("SoftmaxCrossEntropy SparseSoftmaxCrossEntropy", MICROSOFT_DOMAIN, shape=_loss),
     *family("SoftmaxCrossEntropyGrad SparseSoftmaxCrossEntropyGrad", MICROSOFT_DOMAIN, shape=_loss_gradient),
