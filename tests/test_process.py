@@ -7,8 +7,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from deep import sampled
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 from training_batches import session_of
 
 from poet_onnx import rewrite
@@ -18,6 +21,7 @@ from poet_onnx.costing.process import KINDS, ProcessCosts, process_memory, resid
 from poet_onnx.errors import InfeasibleError, PoetWarning
 from poet_onnx.reporting.inspection import inspect
 from poet_onnx.verification import verify_process
+from poet_onnx.verification.process import train
 
 DEVICES = Path(__file__).parent.parent / "poet_onnx/costing/devices"
 
@@ -154,3 +158,34 @@ def test_without_control_groups_the_process_limits_itself(
     short = verify_process(path, rewritten, ram_budget_bytes=result.process.peak_bytes - (60 << 20))
     assert (short.limit, short.passed, short.measured_bytes) == ("RLIMIT_DATA", False, None)
     assert "no memory" in short.problems[0]
+
+
+PIXELS = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4, 3, SIZE, SIZE] x) => (float[4, 4, SIZE, SIZE] y) <float[4, 3, 3, 3] w> {
+        y = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w)
+    }"""
+
+
+PIXEL_CASES = [(size, threads) for size in (128, 256, 512) for threads in (1, 2)]
+
+
+@NEEDS_STOCK
+@pytest.mark.parametrize(("size", "threads"), sampled(PIXEL_CASES, (256, 2)))
+def test_a_loss_over_pixels_keeps_to_the_budget_and_grows_no_more(size: int, threads: int, tmp_path: Path) -> None:
+    """Nearly all of its RAM is the loss's and the batches': labels of 64 bits for each pixel."""
+    model = onnx.parser.parse_model(PIXELS.replace("SIZE", str(size)))
+    weights = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(model, tmp_path / "forward.onnx")
+    options = {"device": "host", "loss": "cross-entropy", "target": "stock", "threads": threads}
+    least = rewrite(tmp_path / "forward.onnx", **options).process.peak_bytes
+    result = rewrite(tmp_path / "forward.onnx", ram_budget=least, **options)
+    result.save(tmp_path / "model.onnx")
+    job = {"model": str(tmp_path / "model.onnx"), "parameters": str(tmp_path / "model.safetensors"), "steps": 20}
+    trial = train(
+        {**job, "threads": threads, "page_dir": None, "dims": {}, "ranges": {"labels": (0, 3)}}, least, STOCK_PYTHON
+    )
+    assert trial.figures is not None, trial.ending
+    peaks = trial.figures["step_peaks_bytes"]
+    assert peaks[-1] <= least
+    assert peaks[-1] - peaks[2] < (256 << 10)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
+from poet_onnx.costing.workspace import heap_bytes
 from poet_onnx.graph import Phase, Place, TrainingGraph
 from poet_onnx.graph.operators import POET_DOMAIN
 from poet_onnx.passes.roles import BUFFER_SUFFIX
@@ -15,14 +15,15 @@ from poet_onnx.training.description import OWN_PREFIX
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
 
-_INDEX_BYTES = 8
+_BATCHES = 2
+"""That are there at once: `for images, labels in batches` makes the next one while its names hold the last."""
 
 _MEANS = {
     "parameters": "trained and frozen",
     "moments": "what the optimizer keeps for each parameter",
     "gradient buffers": "of the graph's own accumulators; where an optimizer is outside, its moments come on top",
     "constants": "running statistics and other tensors of the graph",
-    "batch": "inputs and labels",
+    "batch": "inputs and labels: those of the step, and the next ones, which a loop makes meanwhile",
 }
 
 
@@ -168,9 +169,10 @@ def process_memory(
     sizes = dict.fromkeys(KINDS, 0)
     for name, kind in resident_kinds(graph).items():
         size_bytes = graph.tensors[name].size_bytes
-        sizes[kind] += size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
+        own_bytes = size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
+        sizes[kind] += own_bytes * (_BATCHES if kind == "batch" and costs.runtime_bytes else 1)
     session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
-    session_bytes += _index_copy_bytes(graph) if costs.session_bytes else 0
+    session_bytes += _heap_bytes(graph) if costs.session_bytes else 0
     return ProcessMemory(
         (
             ProcessLine("runtime", costs.runtime_bytes, "Python, numpy and onnxruntime, imported", True),
@@ -183,10 +185,6 @@ def process_memory(
     )
 
 
-def _index_copy_bytes(graph: TrainingGraph) -> int:
-    """Return the most that a node takes outside the runtime's allocator: the 64-bit copy of a scatter's indices.
-
-    Source: `GetIndices` of onnxruntime's core/providers/cpu/tensor/scatter.cc.
-    """
-    scatters = (node for node in graph.nodes if node.op_type == "ScatterElements")
-    return max((_INDEX_BYTES * math.prod(graph.tensors[node.inputs[1]].shape) for node in scatters), default=0)
+def _heap_bytes(graph: TrainingGraph) -> int:
+    """Return the most that a node takes past the runtime's allocator."""
+    return max((heap_bytes(graph, node) for node in graph.nodes), default=0)

@@ -23,6 +23,12 @@ def workspace_bytes(graph: TrainingGraph, node: Node, *, threads: int = 1) -> in
     return rule(Call.of(graph, node, threads))
 
 
+def heap_bytes(graph: TrainingGraph, node: Node) -> int:
+    """Return what a node takes from malloc, past ONNX Runtime's allocator, in bytes."""
+    rule = _spec(node).heap
+    return 0 if rule is None or node.view else rule(Call.of(graph, node))
+
+
 def workspace_parts(graph: TrainingGraph, node: Node) -> tuple[int, ...]:
     """Return the bytes of each buffer of a node's workspace where its declaration has them in order, or nothing."""
     buffers = _spec(node).buffers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,14 @@ _EXPANDED: dict[str, Any] = {  # functions of simpler operators; what the first 
     "buffers": lambda call: (input_copy(call),),
 }
 
+
+def _largest_of_rows(call: Call) -> int:
+    """Return the bytes of Hardmax's places: one for each row along its axis."""
+    x = call.input(0)
+    axis = call.integer("axis", -1) % max(1, len(x.shape))
+    return 4 * math.prod(size for place, size in enumerate(x.shape) if place != axis)
+
+
 SPECS = [
     *_in_place("Relu", work=per_output(1)),
     *_in_place("HardSigmoid LeakyRelu ThresholdedRelu", work=per_output(2)),
@@ -34,7 +43,7 @@ SPECS = [
     OpSpec("PRelu", work=per_output(2), workspace=nothing),
     OpSpec("HardSwish", work=per_output(2), **_EXPANDED),
     OpSpec("Mish", work=per_output(15), **_EXPANDED),
-    OpSpec("Hardmax", workspace=transposing(2)),
+    OpSpec("Hardmax", workspace=transposing(2), heap=_largest_of_rows),
     *family("Gelu QuickGelu", MICROSOFT_DOMAIN, shape=like(0), work=per_output(15), workspace=nothing),
     OpSpec("BiasGelu", MICROSOFT_DOMAIN, shape=like(0), check=bias(1), work=per_output(15), workspace=input_copy),
     OpSpec("FastGelu", MICROSOFT_DOMAIN, shape=like(0), check=bias(1), work=per_output(15), workspace=_with_bias_copy),

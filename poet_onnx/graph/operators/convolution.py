@@ -161,6 +161,18 @@ def _byte_columns(call: Call) -> int:
     return math.prod(call.input(1).shape[1:]) * math.prod(call.output(0).shape[2:])
 
 
+def _padded_plane(call: Call) -> int:
+    """Return the bytes of one channel of one image with its padding: see ops/kernels/depthwise.cpp."""
+    sides = []
+    for axis in (0, 1):
+        taps, stride, dilation, begin = (
+            call.integers(name)[axis] for name in ("kernel", "strides", "dilations", "begins")
+        )
+        reach = (call.input(0).shape[2 + axis] - 1) * stride + (taps - 1) * dilation + 1
+        sides.append(max(begin + call.input(1).shape[2 + axis], reach) + (stride if axis else 0))
+    return 4 * sides[0] * sides[1]
+
+
 SPECS = [
     OpSpec("Conv", work=product_and_bias(_conv_flops), workspace=_conv_workspace),
     OpSpec("FusedConv", MICROSOFT_DOMAIN, work=product(_conv_flops), workspace=_conv_workspace),
@@ -188,6 +200,7 @@ SPECS = [
         shape=_depthwise_shape,
         work=product(_depthwise_flops),
         workspace=nothing,
+        heap=_padded_plane,
         schema=Schema(
             "DepthwiseWeightGradient(dY, X) -> dW: the weight's gradient of a convolution with filters for every "
             "channel.",

@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from poet_onnx.graph.operators.fitting import expect, said
-from poet_onnx.graph.operators.rules import movement, nothing, per_input, per_output, shape_from
+from poet_onnx.graph.operators.rules import (
+    movement,
+    nothing,
+    of_each,
+    of_each_row,
+    per_input,
+    per_output,
+    shape_from,
+)
 from poet_onnx.graph.operators.site import Array, RuleError, Site, TensorType
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, OpSpec, family
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, elements, family
 
 
 def _gathered(site: Site) -> list[TensorType]:
@@ -51,15 +59,37 @@ def _gather_nd_gradient_fits(site: Site) -> None:
     expect(site, 2, (*indices[:-1], *shape[batch + depth :]))
 
 
+def _places(call: Call) -> int:
+    """Return the bytes of the places that NonZero collects: as if there were no zero."""
+    x = call.input(0)
+    return 8 * max(1, len(x.shape)) * elements(x)
+
+
+def _ranked(call: Call) -> int:
+    """Return the bytes of TopK's numbers: every thread ranks a row, and boards have four."""
+    x, longest = call.input(0), max(call.input(0).shape, default=0)
+    axis = call.integer("axis", -1) % max(1, len(x.shape))
+    kept = call.output(0).shape[axis] if x.shape else 0
+    return 4 * 8 * (longest + kept)
+
+
+# What they take from malloc: github.com/microsoft/onnxruntime, v1.19.2, onnxruntime/core/providers/cpu/tensor, such as
+# GetIndices of scatter.cc; tests/test_heap.py measures it.
 SPECS = [
     OpSpec("Gather", value=_gather, work=movement, workspace=nothing),
     OpSpec("GatherElements", work=movement, workspace=nothing),
-    OpSpec("GatherND", MICROSOFT_DOMAIN, check=_coordinates_fit, work=movement, workspace=nothing),
-    OpSpec("ScatterElements", inplace=((0, 0),), work=per_output(1), workspace=nothing),
-    OpSpec("ScatterND", work=per_output(1), workspace=nothing),
-    *family("Scatter TensorScatter OneHot NonZero", workspace=nothing),
-    OpSpec("Unique", MICROSOFT_DOMAIN, workspace=nothing),
-    *family("ArgMax ArgMin TopK", work=per_input(1), workspace=nothing),
+    OpSpec(
+        "GatherND", MICROSOFT_DOMAIN, check=_coordinates_fit, work=movement, workspace=nothing, heap=of_each_row(1, 8)
+    ),
+    OpSpec("ScatterElements", inplace=((0, 0),), work=per_output(1), workspace=nothing, heap=of_each(1, 8)),
+    OpSpec("ScatterND", work=per_output(1), workspace=nothing, heap=of_each_row(1, 8)),
+    OpSpec("Scatter", workspace=nothing, heap=of_each(1, 8)),
+    OpSpec("TensorScatter", workspace=nothing),
+    OpSpec("OneHot", workspace=nothing, heap=of_each(0, 8)),
+    OpSpec("NonZero", workspace=nothing, heap=_places),
+    OpSpec("Unique", MICROSOFT_DOMAIN, workspace=nothing, heap=of_each(0, 128)),
+    *family("ArgMax ArgMin", work=per_input(1), workspace=nothing),
+    OpSpec("TopK", work=per_input(1), workspace=nothing, heap=_ranked),
     OpSpec(
         "GatherGrad",
         MICROSOFT_DOMAIN,

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said, same_shape
-from poet_onnx.graph.operators.rules import FLOAT, like, nothing, per_input, per_output, shape_bytes
+from poet_onnx.graph.operators.rules import FLOAT, input_copy, like, nothing, per_input, per_output, shape_bytes
 from poet_onnx.graph.operators.site import RuleError, Site, TensorType
 from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, POET_DOMAIN, Call, Check, OpSpec, Schema, family
 
@@ -172,7 +172,7 @@ SPECS = [
     OpSpec("InstanceNormalization", work=_FLOPS, workspace=nothing),
     # ONNX has no shape inference for some versions of these two.
     OpSpec("GroupNormalization", shape=like(0), work=_FLOPS),
-    OpSpec("MeanVarianceNormalization", shape=like(0), workspace=_centering),
+    OpSpec("MeanVarianceNormalization", shape=like(0), workspace=_centering, heap=input_copy),
     *family("GroupNormGrad InstanceNormalizationGrad", MICROSOFT_DOMAIN, work=_GRADIENT_FLOPS),
     *family("LpNormalization RMSNormalization", workspace=nothing),
     OpSpec("LRN", work=per_output(12), workspace=_local_response),

@@ -48,12 +48,22 @@ def _int32_product(call: Call) -> int:
     return 4 * math.prod(call.output(0).shape)
 
 
+def _descriptions(call: Call) -> int:
+    """Return the bytes of what says of each matrix of a batch where it and its result are."""
+    return 88 * math.prod(call.output(0).shape[:-2])
+
+
 SPECS = [
-    OpSpec("MatMul", work=product(_flops), workspace=nothing),
+    OpSpec("MatMul", work=product(_flops), workspace=nothing, heap=_descriptions),
     OpSpec("Gemm", work=product_and_bias(_flops), workspace=nothing),
     OpSpec("FusedGemm", MICROSOFT_DOMAIN, work=product(_flops), workspace=nothing),
     *family(
-        "FusedMatMul TransposeMatMul", MICROSOFT_DOMAIN, shape=_fused_matmul, work=product(_flops), workspace=nothing
+        "FusedMatMul TransposeMatMul",
+        MICROSOFT_DOMAIN,
+        shape=_fused_matmul,
+        work=product(_flops),
+        workspace=nothing,
+        heap=_descriptions,
     ),
     OpSpec("Inverse", MICROSOFT_DOMAIN, shape=like(0), workspace=nothing),
     OpSpec("Det", workspace=nothing),

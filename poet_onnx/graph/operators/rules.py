@@ -97,6 +97,16 @@ def nothing(call: Call) -> int:
     return 0
 
 
+def of_each(index: int, size_bytes: int) -> WorkspaceRule:
+    """Return a rule: so many bytes for each element of an input."""
+    return lambda call: size_bytes * elements(call.input(index))
+
+
+def of_each_row(index: int, size_bytes: int) -> WorkspaceRule:
+    """Return a rule: so many bytes for each row, along the last axis, of an input."""
+    return lambda call: size_bytes * math.prod(call.input(index).shape[:-1])
+
+
 def times_tensors(times: int) -> WorkspaceRule:
     """Return an estimate: some times what the operator reads and writes."""
     return lambda call: times * (call.read_bytes + call.written_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,31 @@ def _resize(call: Call) -> int:
     return 16 * sum(y.shape[-2:]) if len(y.shape) in (2, 4) else 24 * sum(y.shape[-3:])
 
 
+def _cubic_cache(call: Call) -> int:
+    """Return the bytes of what cubic modes keep of one image: a number for each input row and output column."""
+    x, y = call.input(0), call.output(0)
+    cubic = call.attributes.get("mode", "nearest") == "cubic" and len(y.shape) >= 2
+    return 48 * x.shape[-2] * y.shape[-1] if cubic else 0
+
+
+def _sampled_points(call: Call) -> int:
+    """Return the bytes of what bilinear GridSample keeps of one image's points: four places and weights, and a mask."""
+    modes = (call.attributes.get("mode", "linear"), len(call.output(0).shape))
+    return 56 * math.prod(call.output(0).shape[-2:]) if modes in (("bilinear", 4), ("linear", 4)) else 0
+
+
+def _grid_points(call: Call) -> int:
+    """Return the bytes of AffineGrid's grid in work: some numbers of double for each coordinate of a point."""
+    shape = call.output(0).shape
+    return 16 * len(shape) * math.prod(shape[1:-1])
+
+
+def _transformed(call: Call) -> int:
+    """Return the bytes of DFT's work on a signal: of its length, or five times a power of two above twice that."""
+    length = max(call.output(0).shape, default=0)
+    return 8 * length if length & (length - 1) == 0 else 5 * 8 * (1 << (2 * length - 1).bit_length())
+
+
 _ANTIALIASED = OpSpec("Resize", work=per_output(8), estimate=times_tensors(2))
 
 
@@ -32,13 +58,15 @@ def _fake_quantized(site: Site) -> list[TensorType]:
 
 
 SPECS = [
-    OpSpec("Resize", work=per_output(8), workspace=_resize, variant=_antialiased),
+    OpSpec("Resize", work=per_output(8), workspace=_resize, heap=_cubic_cache, variant=_antialiased),
     OpSpec("Upsample", workspace=_resize),
     OpSpec("ResizeGrad", MICROSOFT_DOMAIN, cpu_kernel=False),
-    *family("AffineGrid RoiAlign NonMaxSuppression", workspace=nothing),
-    *family("GridSample CropAndResize", MICROSOFT_DOMAIN, workspace=nothing),
+    OpSpec("AffineGrid", workspace=nothing, heap=_grid_points),
+    *family("RoiAlign NonMaxSuppression", workspace=nothing),
+    OpSpec("GridSample", MICROSOFT_DOMAIN, workspace=nothing, heap=_sampled_points),
+    OpSpec("CropAndResize", MICROSOFT_DOMAIN, workspace=nothing),
     *family("BlackmanWindow HammingWindow HannWindow MelWeightMatrix STFT", workspace=nothing),
-    OpSpec("DFT", estimate=times_tensors(4)),
+    OpSpec("DFT", estimate=times_tensors(4), heap=_transformed),
     *family("QuantizeLinear DequantizeLinear", MICROSOFT_DOMAIN, workspace=nothing),
     OpSpec("DynamicQuantizeLinear", workspace=nothing),
     OpSpec("QLinearAdd", MICROSOFT_DOMAIN, workspace=nothing),

@@ -193,6 +193,8 @@ class OpSpec:
         allocation_order: outputs and buffers of its own (`BUFFER`) in the order in which the kernel asks for them,
             where that is not the outputs' own order.
         buffers: bytes of each buffer of its own, in that order; they add up to `workspace`.
+        heap: bytes that the kernel takes from malloc, past the runtime's allocator, and frees before it returns; less
+            than 64 KiB is not counted.
         cpu_kernel: onnxruntime-training 1.19.2 has a kernel for the CPU.
         variant: the declaration that holds instead where a node's attributes make another operator of it, or None.
         planned: stands in a rewritten model only: a model that has it is no model to plan.
@@ -218,6 +220,7 @@ class OpSpec:
     estimate: WorkspaceRule = as_large_as_tensors
     allocation_order: tuple[int, ...] = ()
     buffers: Callable[[Call], tuple[int, ...]] | None = None
+    heap: WorkspaceRule | None = None
     cpu_kernel: bool = True
     variant: Callable[[Mapping[str, Any]], OpSpec | None] | None = None
     planned: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from poet_onnx.graph.operators.fitting import expect, expect_count, same_shape
-from poet_onnx.graph.operators.rules import BOOL, like, nothing, writing
+from poet_onnx.graph.operators.rules import BOOL, like, nothing, of_each, writing
 from poet_onnx.graph.operators.site import Site, TensorType
 from poet_onnx.graph.operators.spec import (
     MICROSOFT_DOMAIN,
@@ -119,6 +119,7 @@ SPECS = [
         reset_input=3,
         shape=flag,
         work=_part_into_buffer(0),
+        heap=of_each(1, 20),  # the rows, their order, and what sorting takes
         schema=Schema(
             "AccumulateRows(buffer, indices, gradient, overwrite, after...) -> updated: adds rows of a gradient to the "
             "rows of its buffer that the indices name.",
