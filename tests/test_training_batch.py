@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+import subprocess
+import tracemalloc
+from pathlib import Path
 
+import numpy as np
+import onnx
+import pytest
+from stock_environment import EACH_PYTHON
+
+from poet_onnx import rewrite
 from poet_onnx.errors import InputError
+from poet_onnx.graph.input_ranges import Range
 from poet_onnx.training.batch import Arrays, Wanted, read_batch
+from poet_onnx.training.indices import check_indices
+from poet_onnx.training.runner import Places
 
 WANTED = [
     Wanted("image", np.dtype(np.float32), ("batch", 3, 2)),
@@ -35,11 +45,96 @@ def test_arrays_come_by_name_or_in_order(inputs: Arrays, labels: Arrays) -> None
     assert [found[name] is array for name, array in (("image", IMAGE), ("mask", MASK), ("label", LABEL))] == [True] * 3
 
 
-def test_arrays_become_contiguous() -> None:
-    found = read_batch(WANTED[:1], np.ones((4, 2, 3), np.float32).transpose(0, 2, 1), None, {})
-    assert found["image"].flags.c_contiguous
-    scalar = read_batch([Wanted("x", np.dtype(np.float32), ())], np.array(2, np.float32), None, {})
-    assert scalar["x"].shape == ()
+def test_arrays_that_are_not_contiguous_are_copied_into_one_place() -> None:
+    places, image = Places(), np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    assert places.contiguous("x", image) is image
+    for given in (image.transpose(0, 2, 1), image[:2, ::-1], image[:1].T):
+        copy = places.contiguous("x", given)
+        assert copy.flags.c_contiguous
+        assert copy.tolist() == given.tolist()
+        assert copy.ctypes.data == places.contiguous("x", image.T).ctypes.data
+    assert places.contiguous("y", image.T).ctypes.data != places.contiguous("x", image.T).ctypes.data
+    larger = places.contiguous("x", np.arange(96).reshape(8, 12)[:, ::2])
+    assert larger.tolist() == np.arange(96).reshape(8, 12)[:, ::2].tolist()
+    scalar = np.array(2, np.float32)
+    assert places.contiguous("x", scalar) is scalar
+
+
+def test_labels_in_another_order_are_checked_without_a_copy() -> None:
+    labels = np.zeros((2000, 1000), np.int64).T
+    tracemalloc.start()
+    check_indices("labels", labels, Range(0, 3))
+    assert tracemalloc.get_traced_memory()[1] < labels.nbytes / 10
+    tracemalloc.stop()
+    labels[7, 1999] = 4
+    with pytest.raises(InputError, match=r"'labels' holds 4 at \[7, 1999\]"):
+        check_indices("labels", labels, Range(0, 3))
+
+
+CHANNELS_LAST = """
+import sys, tracemalloc
+import numpy as np
+from poet_onnx import TrainingSession
+
+def resident():
+    with open("/proc/self/status") as status:
+        return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+session = TrainingSession(sys.argv[1], sys.argv[2], eval_model=sys.argv[3])
+image = np.random.default_rng(0).random((8, 512, 512, 3), np.float32)
+target = np.zeros((8, 2), np.float32)
+for mode in (session.eval, session.train):  # what the session takes by itself
+    mode()
+    session.step(np.zeros((8, 3, 512, 512), np.float32), target)
+before = resident()
+tracemalloc.start()
+for step in range(3):
+    session.step(image.transpose(0, 3, 1, 2), target)
+session.eval()
+session.step(image.transpose(0, 3, 1, 2), target)
+print(tracemalloc.get_traced_memory()[1] / image.nbytes, (resident() - before) / image.nbytes)
+"""
+
+
+@pytest.mark.parametrize("python", EACH_PYTHON)
+def test_a_batch_with_channels_last_is_copied_once(tmp_path: Path, python: str) -> None:
+    """Three steps and an evaluation of a transposed batch take the room of one copy, which stays."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 15]> g (float[8, 3, 512, 512] x) => (float[8, 2] y)'
+        "<float[3, 2] w = {1, 2, 3, 4, 5, 6}>"
+        "{ p = GlobalAveragePool(x) f = Flatten(p) y = MatMul(f, w) }"
+    )
+    rewrite(model, device="a72", loss="mse", target="stock", optimizer="sgd").save(tmp_path / "m.onnx")
+    files = [tmp_path / f"m.{ending}" for ending in ("onnx", "safetensors", "eval.onnx")]
+    done = subprocess.run([python, "-c", CHANNELS_LAST, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    traced, grown = map(float, done.stdout.split())
+    assert 0.99 < traced < 1.2
+    assert grown < 1.2
+
+
+HELD = """
+import sys
+import numpy as np
+from poet_onnx import TrainingSession
+session = TrainingSession(*sys.argv[1:])
+x, y = np.ones((2, 3), np.float32), np.ones((2, 2), np.float32)
+before = [sys.getrefcount(x), sys.getrefcount(y)]
+session.step(x, y)
+print([sys.getrefcount(x), sys.getrefcount(y)] == before)
+"""
+
+
+@pytest.mark.parametrize("python", EACH_PYTHON)
+def test_a_batch_is_not_held_when_the_step_is_over(tmp_path: Path, python: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 15]> g (float[2, 3] x) => (float[2, 2] y)'
+        "<float[3, 2] w = {1, 2, 3, 4, 5, 6}> { y = MatMul(x, w) }"
+    )
+    rewrite(model, device="a72", loss="mse", target="stock", optimizer="sgd").save(tmp_path / "m.onnx")
+    files = [tmp_path / f"m.{ending}" for ending in ("onnx", "safetensors")]
+    done = subprocess.run([python, "-c", HELD, *files], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
 
 
 @pytest.mark.parametrize(

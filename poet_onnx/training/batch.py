@@ -104,7 +104,7 @@ def _checked(want: Wanted, array: object, sizes: dict[str, tuple[int, str]]) -> 
     if not fits:
         shape = [expected if expected is not None else "any" for expected in want.shape]
         raise InputError(f"Input '{want.name}' has shape {list(array.shape)}, but must have {shape}.")
-    return np.ascontiguousarray(array) if array.ndim else array
+    return array
 
 
 def _list(names: Sequence[str]) -> str:

@@ -22,8 +22,8 @@ def check_indices(name: str, array: Array, allowed: Range) -> None:
     Raises:
         InputError: if one of them is none that the graph can take.
     """
-    flat = array.reshape(-1)
-    for first in range(0, flat.size, _PIECE_ELEMENTS):
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat  # which copies no more than a piece
+    for first in range(0, array.size, _PIECE_ELEMENTS):
         fits = _fitting(flat[first : first + _PIECE_ELEMENTS], allowed)
         if not fits.all():
             _refuse(name, array, np.unravel_index(first + np.argmin(fits), array.shape), allowed)

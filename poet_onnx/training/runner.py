@@ -15,7 +15,7 @@ from poet_onnx.graph.input_ranges import Ranges
 from poet_onnx.runtime import installed_runtime, session_options
 from poet_onnx.runtime.code_pages import release_code_pages
 from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
-from poet_onnx.training.batch import Wanted
+from poet_onnx.training.batch import Arrays, Wanted, read_batch
 from poet_onnx.training.model_file import check_external_data
 
 Array = npt.NDArray[np.generic]
@@ -44,6 +44,31 @@ def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     return array
 
 
+class Places:
+    """Memory that a session keeps for batches that do not lie as a graph reads them, by the input that they fill."""
+
+    def __init__(self) -> None:
+        """Keep nothing until there is such a batch."""
+        self._rooms: dict[str, Array] = {}
+
+    def contiguous(self, name: str, array: Array) -> Array:
+        """Return an array as it is if its elements lie one after the other, else its only copy.
+
+        Raises:
+            InputError: if there is no memory for it.
+        """
+        if array.flags.c_contiguous:
+            return array
+        room = self._rooms.get(name)
+        if room is None or room.nbytes < array.nbytes:
+            self._rooms.pop(name, None)  # before there is a larger one
+            del room
+            room = self._rooms[name] = aligned((array.nbytes,), np.uint8)
+        place: Array = room[: array.nbytes].view(array.dtype).reshape(array.shape)
+        np.copyto(place, array)
+        return place
+
+
 class Runner:
     """A session that is run over and over on the same memory."""
 
@@ -55,6 +80,7 @@ class Runner:
         ranges: Ranges | None = None,
         threads: int = 1,
         page_dir: str | os.PathLike[str] | None = None,
+        places: Places | None = None,
     ) -> None:
         """Load a model; `bind` comes next.
 
@@ -64,12 +90,14 @@ class Runner:
             ranges: what is known of the numbers that its inputs may hold.
             threads: inside an operator.
             page_dir: as in `session_options`.
+            places: for batches; sessions that do not run at the same time may share them.
 
         Raises:
             InputError: if ONNX Runtime does not take the model, or it refers to files outside of its folder.
         """
         self._runtime: Any = import_onnxruntime()
         self._role = role
+        self._places = places or Places()
         self.ranges: Ranges = ranges or {}
         """What the labels and indices among the inputs may be."""
         options = session_options(threads=threads, page_dir=page_dir)
@@ -126,17 +154,30 @@ class Runner:
             self._bind(self._binding.bind_ortvalue_output, put.name, self.outputs[put.name])
         release_code_pages()  # of loading
 
+    def feeds(self, inputs: Arrays, labels: Arrays) -> dict[str, Array]:
+        """Return the arrays of a batch by the names in `wanted`, as `run` takes them.
+
+        Args:
+            inputs: as in `read_batch`.
+            labels: likewise.
+
+        Raises:
+            InputError: if they do not fit, or there is no memory for one that must be copied.
+        """
+        batch = read_batch(self.wanted, inputs, labels, self.ranges)
+        return {name: self._places.contiguous(name, array) for name, array in batch.items()}
+
     def run(self, feeds: Mapping[str, Array] | None = None) -> None:
         """Run the model once.
 
         Args:
-            feeds: the arrays of `wanted`, contiguous, by name.
+            feeds: as `feeds` returned them; they are not held any longer than this takes.
 
         Raises:
             CheckFailedError: if it fails in ONNX Runtime.
         """
-        lent = [self._runtime.OrtValue.ortvalue_from_numpy(array, "cpu") for array in (feeds or {}).values()]
-        for name, value in zip(feeds or {}, lent, strict=True):
+        lent = {name: self._lend(array) for name, array in (feeds or {}).items()}
+        for name, value in lent.items():
             self._binding.bind_ortvalue_input(name, value)
         try:
             self._session.run_with_iobinding(self._binding)
@@ -146,8 +187,7 @@ class Runner:
             ) from error
         finally:  # let go of the caller's arrays, which would live until the next run
             for name, array in (feeds or {}).items():
-                nothing = self._runtime.OrtValue.ortvalue_from_numpy(np.empty(0, array.dtype), "cpu")
-                self._binding.bind_ortvalue_input(name, nothing)
+                self._binding.bind_ortvalue_input(name, self._lend(np.empty(0, array.dtype)))
 
     def number(self, output: str) -> float:
         """Return an output of one element.
@@ -167,9 +207,11 @@ class Runner:
         return f" (the graph does not tell what numbers {listed} may hold, so they were not checked)" if names else ""
 
     def _bind(self, bind: Callable[[str, Any], None], name: str, array: Array) -> None:
-        value = self._runtime.OrtValue.ortvalue_from_numpy(array, "cpu")
-        self._held.append(value)
-        bind(name, value)
+        self._held.append(self._lend(array))
+        bind(name, self._held[-1])
+
+    def _lend(self, array: Array) -> Any:
+        return self._runtime.OrtValue.ortvalue_from_numpy(array, "cpu")
 
 
 def _dtype(name: str, kind: str) -> np.dtype[np.generic]:

@@ -14,7 +14,7 @@ from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
 from poet_onnx.training.adapter_files import AdapterFiles
 from poet_onnx.training.adapter_reading import read_adapter
-from poet_onnx.training.batch import Array, Arrays, Wanted, read_batch
+from poet_onnx.training.batch import Array, Arrays, Wanted
 from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
@@ -23,7 +23,7 @@ from poet_onnx.training.optimizers import Optimizer, as_norm, as_number
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress
-from poet_onnx.training.runner import Runner
+from poet_onnx.training.runner import Places, Runner
 
 if TYPE_CHECKING:
     from poet_onnx.training.prepare import AnyModel
@@ -84,7 +84,7 @@ class TrainingSession:
         """
         clip_norm = None if clip_norm is None else as_norm(clip_norm)
         self._schedule = schedule
-        self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir}
+        self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir, "places": Places()}
         self._norm: float | None = None
         self._turn = Turn()
         self._failed = False
@@ -199,11 +199,11 @@ class TrainingSession:
         """
         if not self._training:
             evaluation = self._evaluate()
-            evaluation.run(read_batch(evaluation.wanted, inputs, labels, evaluation.ranges))
+            evaluation.run(evaluation.feeds(inputs, labels))
             return evaluation.number(next(iter(evaluation.outputs)))
         if self._failed:
             raise InputError("An earlier call failed or was interrupted half-way: load a checkpoint first.")
-        feeds = read_batch(self._step.wanted, inputs, labels, self._step.ranges)
+        feeds = self._step.feeds(inputs, labels)
         done = self._progress
         updating = done.batches + 1 == done.accumulation_steps
         if updating:
