@@ -64,6 +64,8 @@ def test_only_adapters_train_and_what_is_named(tmp_path: Path) -> None:
     assert set(session.trained) == adapters
     made = export(Tied(), tmp_path, lora=Lora("body.0.weight", rank=2), train="body.2.*")
     session = TrainingSession(made.model, made.parameters)
+    with pytest.raises(InputError, match=r"Tied has no adapter 'body\.0\.lora_A': write adapters with export_adapter"):
+        poet_onnx.torch.load_trained(Tied(), session)
     assert set(session.trained) == {"body.0.lora_A", "body.0.lora_B", "body.2.weight", "body.2.bias"}
     with pytest.raises(InputError, match=r"named 'body\.9'"):
         export(Tied(), tmp_path, freeze="body.9")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from poet_onnx.errors import InputError
 from poet_onnx.torch.naming import named_tensors
+from poet_onnx.training.adapters import ADAPTER_NAMES
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.session import TrainingSession
 from poet_onnx.training.values import kind_of
@@ -32,6 +33,11 @@ def load_trained(module: nn.Module, source: TrainingSession | Source) -> None:
     if not values:
         raise InputError("There is nothing that was trained: give a session, or a checkpoint of one.")
     for name in values:
+        if name not in tensors and name.rpartition(".")[2] in ADAPTER_NAMES:
+            raise InputError(
+                f"{type(module).__name__} has no adapter '{name}': write adapters with export_adapter, which PEFT puts"
+                " beside the module's weights."
+            )
         if name not in tensors:
             raise InputError(f"{type(module).__name__} has no '{name}', which was trained: give the module exported.")
         targets[name] = tensors[name]

@@ -104,6 +104,11 @@ class AdapterFiles:
         module, _, parameter = peft.removeprefix(PREFIX).rpartition(".")
         return f"{self._inside}{module.removesuffix(BASE).removesuffix('.')}.{parameter}"
 
+    def make_again(self, folder: Path) -> str:
+        """Return how to get adapters like those of another folder."""
+        inside = f",inside={self._inside[:-1]}" if self._inside else ""
+        return f"Make the training graph with --lora 'peft={folder}{inside}', in Python lora=."
+
     def write(self, folder: Path, values: Mapping[str, Array], others: Callable[[], Mapping[str, Array]]) -> None:
         """Write both files: all of them or none.
 

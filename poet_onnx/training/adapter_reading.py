@@ -112,11 +112,15 @@ def _check_names(files: AdapterFiles, file: Checkpoint, path: Path) -> None:
     """Check that the file has the adapters of the model, and no other ones."""
     missing = [name for name in files.tensors if name not in file.names]
     more = [name for name in file.names if _ADAPTER.fullmatch(name) and name not in files.tensors]
+    tied = {f"{PREFIX}{module}": adapter for module, adapter in files.beside.items() if adapter.tied}
     for names, what in ((missing, "lacks"), (more, "holds")):
-        if names:
-            raise InputError(
-                f"{path} {what} {_quoted(names)}: it is of other adapters than this model's. {_make_again(path.parent)}"
-            )
+        if not names:
+            continue
+        alone = tied.get(names[0].partition(".lora_")[0])
+        hint = files.make_again(path.parent)
+        if alone is not None and what == "lacks":
+            hint = f"Here one adapter serves {_quoted([alone.module, *alone.tied])}, whose weight is one."
+        raise InputError(f"{path} {what} {_quoted(names)}: it is of other adapters than this model's. {hint}")
 
 
 def _check_config(files: AdapterFiles, config: PeftConfig) -> None:
@@ -128,7 +132,7 @@ def _check_config(files: AdapterFiles, config: PeftConfig) -> None:
         if theirs[0] != mine[0] or not math.isclose(theirs[1], mine[1], rel_tol=1e-6):
             raise InputError(
                 f"{config.path} gives '{module}' rank {theirs[0]} and scale {theirs[1]:g}, but its adapter has rank"
-                f" {mine[0]} and scale {mine[1]:g} in this model. {_make_again(config.path.parent)}"
+                f" {mine[0]} and scale {mine[1]:g} in this model. {files.make_again(config.path.parent)}"
             )
     dropout = files.adapters.lora.dropout
     if config.dropout != dropout:
@@ -144,7 +148,7 @@ def _check_targets(config: PeftConfig, modules: Sequence[str]) -> None:
     if left:
         raise InputError(
             f"{config.path} leaves out {_quoted(left)} ({config.what_it_targets()}), so that PEFT would not use the"
-            " adapter: save it again with PEFT."
+            " adapter: name them there as target_modules."
         )
 
 
@@ -181,10 +185,6 @@ def _read(file: Checkpoint, name: str, path: Path, shape: tuple[int, ...]) -> Ar
             " whose numbers are finite."
         )
     return array
-
-
-def _make_again(folder: Path) -> str:
-    return f"Make the training graph with --lora 'peft={folder}', in Python lora=."
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +31,9 @@ WEIGHT = ".weight"
 
 LINEAR, EMBEDDING, CONVOLUTION = "linear", "embedding", "convolution"
 KINDS = (LINEAR, EMBEDDING, CONVOLUTION)
+
+ADAPTER_NAMES = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
+"""What A and B are called, and those of an embedding."""
 
 MOST_RANK = 2**20
 """What is above any rank."""
@@ -153,15 +157,22 @@ def pattern_for(patterns: Mapping[str, _Number], module: str, default: _Number) 
     return next(matching, default)
 
 
-def why_no_pattern(pattern: str) -> str:
+def why_no_pattern(pattern: str, *, is_part: bool = True) -> str:
     """Return why a regular expression cannot be used; empty if it can.
 
     It may be a stranger's: what repeats something that repeats, or has many repeats, can take more time for a short
     name than there is.
+
+    Args:
+        pattern: the expression.
+        is_part: whether it becomes a part of another one.
     """
     try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            re.compile(pattern)
+            re.compile(f"(.*)({pattern})$" if is_part else pattern)
+    except (re.error, RecursionError, OverflowError, Warning) as error:
         return f"it is no regular expression ({error})"
     plain = re.sub(r"\\.|\(\?", "", pattern)
     many = len(re.findall(r"[*+?{]", plain)) > _MOST_REPEATS
@@ -225,8 +236,8 @@ class Adapter:
         return f"{self.name}.{self._names[1]}"
 
     @property
-    def _names(self) -> tuple[str, str]:
-        return ("lora_embedding_A", "lora_embedding_B") if self.kind == EMBEDDING else ("lora_A", "lora_B")
+    def _names(self) -> tuple[str, ...]:
+        return ADAPTER_NAMES[2:] if self.kind == EMBEDDING else ADAPTER_NAMES[:2]
 
     def in_peft(self) -> Iterator[PeftTensor]:
         """Yield what PEFT keeps of it: A and B of its module, and of those that are tied to it the other way round."""

@@ -89,7 +89,9 @@ class PeftConfig:
         self.dropout = float(self._value("lora_dropout", 0.0, _is_dropout))
         self._targets = self._names("target_modules")
         self._excluded = self._names("exclude_modules")
-        self._saved = self._names("modules_to_save")
+        self._saved = self._value("modules_to_save", [], lambda value: isinstance(value, list) and _are_names(value))
+        for name in self._saved:
+            self._check_pattern("modules_to_save", name)
         self._layers = self._value("layers_to_transform", None, _are_layers)
         self._before_layers = self._names("layers_pattern")
         self._check_beginning()
@@ -151,19 +153,18 @@ class PeftConfig:
 
     def _is_kept(self, module: str) -> bool:
         """Return whether a module is, or is in, one that is saved whole."""
-        saved = [self._saved] if isinstance(self._saved, str) else self._saved or ()
-        return any(re.match(rf"(^|.*\.){name}($|\..*)", module) is not None for name in saved)
+        return any(re.match(rf"(^|.*\.){name}($|\..*)", module) is not None for name in self._saved)
 
     def _is_in_layers(self, module: str) -> bool:
         if self._layers is None or self._layers == []:
             return True
         given = [self._before_layers] if isinstance(self._before_layers, str) else self._before_layers
-        patterns = [rf"(?:^|.*?\.){name}\.(?P<index>\d+)\." for name in given or ()]
-        for pattern in patterns or [r".*?\.[^.]*\.(?P<index>\d+)\."]:
+        patterns = [rf"(?:^|.*?\.){name}\.(\d+)\." for name in given or ()]
+        for pattern in patterns or [r".*?\.[^.]*\.(\d+)\."]:
             found = re.match(pattern, module)
             if found is not None:
                 layers = [self._layers] if isinstance(self._layers, int) else self._layers
-                return int(found["index"]) in layers
+                return int(found[found.re.groups]) in layers
         return False
 
     def _check_beginning(self) -> None:
@@ -204,11 +205,11 @@ class PeftConfig:
     def _names(self, key: str) -> Any:
         """Return names of modules, or a pattern of them."""
         found = self._value(key, None, _are_names)
-        if key in ("modules_to_save", "layers_pattern"):  # PEFT reads these as patterns, too
+        if isinstance(found, str) and key != "layers_pattern":
+            self._check_pattern(key, found, is_part=False)
+        elif key == "layers_pattern":  # PEFT takes these as parts of patterns
             for name in [found] if isinstance(found, str) else found or ():
                 self._check_pattern(key, name)
-        elif isinstance(found, str):
-            self._check_pattern(key, found)
         return found
 
     def _patterns(self, key: str, fits: Callable[[Any], bool]) -> dict[str, Any]:
@@ -217,9 +218,9 @@ class PeftConfig:
             self._check_pattern(key, pattern)
         return dict(found)
 
-    def _check_pattern(self, key: str, pattern: str) -> None:
+    def _check_pattern(self, key: str, pattern: str, *, is_part: bool = True) -> None:
         """Check that a pattern can be matched, and in a short time: the file may be a stranger's."""
-        problem = why_no_pattern(pattern)
+        problem = why_no_pattern(pattern, is_part=is_part)
         if problem:
             raise self._refused(key, problem, "name the modules instead")
 
