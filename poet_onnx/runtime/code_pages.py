@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 
 from poet_onnx.ops import library_path
 
@@ -15,4 +18,20 @@ def release_code_pages() -> None:
     Raises:
         InputError: the operator library was not built with the package.
     """
-    ctypes.CDLL(str(library_path())).poet_release_code_pages()
+    _library().poet_release_code_pages()
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """Return the operator library, opened once: to open it again takes code that nothing else needs."""
+    return ctypes.CDLL(str(library_path()))
+
+
+@contextmanager
+def other_code() -> Iterator[None]:
+    """Run code that steps do not run without theirs in memory meanwhile, nor itself in memory afterwards."""
+    release_code_pages()
+    try:
+        yield
+    finally:
+        release_code_pages()

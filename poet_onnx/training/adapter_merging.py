@@ -18,7 +18,7 @@ from poet_onnx.training.unplanned import Changes
 
 Array = npt.NDArray[np.generic]
 
-_BLOCK_BYTES = 2**18
+_BLOCK_BYTES = 2**16
 _LEAST_ROWS = 2  # of one row BLAS makes a product of a vector, whose sums it adds up in another order
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +38,9 @@ DIMS, TYPE, NAME, RAW_DATA, EXTERNAL_DATA, LOCATION = 1, 2, 8, 9, 13, 14
 KEY, VALUE = 1, 2
 """Of StringStringEntryProto."""
 
+RECOMPUTED = "/recompute_"
+"""Before the number of a copy, as in poet_onnx/passes/layout.py, which needs onnx_ir."""
+
 _FLOAT_DATA, _DOUBLE_DATA = 4, 10  # of TensorProto: packed, as raw data are
 NODE_VALUES = _NODE_INPUT, _NODE_OUTPUT = 1, 2
 """Inputs and outputs of NodeProto."""
@@ -57,16 +59,16 @@ class Node(NamedTuple):
     """A node.
 
     Attributes:
-        name: of it.
         begin, end: where it is.
+        is_copy: whether it has the name of a copy that a plan computes again.
         inputs: names of what it reads, in graphs within it, too.
         outputs: names of what it makes.
         domains: of its operator, and of those in graphs within it; that of ONNX itself may be missing.
     """
 
-    name: str
     begin: int
     end: int
+    is_copy: bool
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     domains: frozenset[str]
@@ -123,6 +125,7 @@ class ForwardGraph:
         """All else of the model."""
         self.graph_others: list[Field] = []
         """All else of the graph."""
+        self._names: dict[str, str] = {}
         graphs = 0
         for field in fields(data, whole(data)):
             if field.number == GRAPH:
@@ -167,6 +170,10 @@ class ForwardGraph:
                 found.append(last_number(self.data, sizes, default=-1))
         return tuple(found)
 
+    def _once(self, name: str) -> str:
+        """Return a name that is there once, however often it stands in the file."""
+        return self._names.setdefault(name, name)
+
     def _within(self, message: Field, path: tuple[int, ...]) -> Field | None:
         """Return a message that is some levels deep in another one."""
         found: Field | None = message
@@ -189,19 +196,19 @@ class ForwardGraph:
                 self.graph_others.append(field)
 
     def _name(self, value: Field) -> str:
-        return sys.intern("".join(texts(self.data, value, _VALUE_NAME)[-1:]))
+        return self._once("".join(texts(self.data, value, _VALUE_NAME)[-1:]))
 
     def _node(self, node: Field) -> Node:
-        name, outputs = "", list[str]()
+        is_copy, outputs = False, list[str]()
         for field in fields(self.data, node):
             if field.number == _NODE_OUTPUT:
-                outputs.append(sys.intern(text(self.data, field)))
+                outputs.append(self._once(text(self.data, field)))
             elif field.number == _NODE_NAME:
-                name = text(self.data, field)
+                is_copy = RECOMPUTED in text(self.data, field)
         found = dict.fromkeys(self._reads(node, 0))
         domains = frozenset(domain for is_domain, domain in found if is_domain) or _NO_OTHER_DOMAIN
         inputs = tuple(value for is_domain, value in found if not is_domain and value)
-        return Node(name, node.begin, node.end, inputs, tuple(outputs), domains)
+        return Node(node.begin, node.end, is_copy, inputs, tuple(outputs), domains)
 
     def _reads(self, node: Field, level: int) -> Iterator[tuple[bool, str]]:
         """Yield domains (true) and names of values (false) that a node reads, and nodes within it."""
@@ -209,7 +216,7 @@ class ForwardGraph:
             raise no_model()
         for field in fields(self.data, node):
             if field.number in (_NODE_INPUT, _DOMAIN):
-                yield field.number == _DOMAIN, sys.intern(text(self.data, field))
+                yield field.number == _DOMAIN, self._once(text(self.data, field))
             elif field.number == _ATTRIBUTE:
                 for inner in fields(self.data, field):
                     if inner.number in _SUBGRAPHS:
@@ -233,7 +240,7 @@ class ForwardGraph:
             found.setdefault(field.number, []).append(field)
         dims = tuple(size for field in found.get(DIMS, ()) for size in numbers(self.data, field))
         kind, place = (last_number(self.data, found.get(each, ())) for each in (TYPE, LOCATION))
-        name = sys.intern(text(self.data, found[NAME][-1])) if NAME in found else ""
+        name = self._once(text(self.data, found[NAME][-1])) if NAME in found else ""
         if min(dims, default=0) < 0 or math.prod(max(1, size) for size in dims) > _NO_NUMBER:
             raise InputError(f"Tensor '{name}' of shape {list(dims)} is larger than any file: export the model again.")
         weight = Weight(name, kind, dims, tensor, None, None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
+from poet_onnx.runtime.code_pages import other_code
 from poet_onnx.training.adapter_files import AdapterFiles
 from poet_onnx.training.adapter_reading import read_adapter
 from poet_onnx.training.batch import Array, Arrays, Wanted
@@ -233,6 +234,7 @@ class TrainingSession:
         return self._step.number(self._description.loss)
 
     @exclusive
+    @other_code()
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write all that training needs to go on to the same bits, as one safetensors file.
 
@@ -254,6 +256,7 @@ class TrainingSession:
         write_checkpoint(path, tensors, self._progress.to_values())
 
     @exclusive
+    @other_code()
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint; the session must have the same graph and settings as the one that wrote it.
 
@@ -275,6 +278,7 @@ class TrainingSession:
             self._progress = progress
 
     @exclusive
+    @other_code()
     def export_inference_model(
         self,
         path: str | os.PathLike[str],
@@ -312,6 +316,7 @@ class TrainingSession:
         write_inference_model(path, forward, values, outputs=wanted, merged=merged)
 
     @exclusive
+    @other_code()
     def export_adapter(self, path: str | os.PathLike[str], *, inside: str = "") -> None:
         """Write the adapters, and what else is trained, to a folder as PEFT does.
 
@@ -327,6 +332,7 @@ class TrainingSession:
         files.warn_of_lost(self._memory.moved())
 
     @exclusive
+    @other_code()
     def load_adapter(self, path: str | os.PathLike[str], *, inside: str = "") -> None:
         """Take the numbers of adapters like these from a folder of PEFT's or `export_adapter`'s.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from poet_onnx.training.forward_graph import ForwardGraph
+from poet_onnx.training.forward_graph import RECOMPUTED, ForwardGraph
 
-DOMAIN, RECOMPUTED = "poet", "/recompute_"
-"""As in poet_onnx/passes/layout.py, which needs onnx_ir: of a plan's operators, and in the names of copies of nodes."""
+DOMAIN = "poet"
+"""Of a plan's operators, as in poet_onnx/passes/layout.py, which needs onnx_ir."""
 
 
 class Changes(NamedTuple):
@@ -25,17 +25,18 @@ class Changes(NamedTuple):
 def remove_plan(forward: ForwardGraph) -> Changes:
     """Return what changes when a graph is to be without its plan; nothing where it has none.
 
-    A plan's operators return what they read first, and a copy of a node makes what the node has made.
+    A plan's operators return what they read first. The names of a copy, and of what it makes, are those of the node
+    with a number behind them.
     """
     own = [node for node in forward.nodes if DOMAIN in node.domains]
     names = {node.outputs[0]: node.inputs[0] for node in own if node.inputs and node.outputs}
     gone = {node.begin for node in own}
-    originals = {node.name: node for node in forward.nodes} if own else {}
+    made = {name for node in forward.nodes for name in node.outputs} if own else set()
     for node in forward.nodes if own else ():
-        original = originals.get(node.name.rpartition(RECOMPUTED)[0]) if RECOMPUTED in node.name else None
-        if original is not None:
+        originals = [name.rpartition(RECOMPUTED)[0] for name in node.outputs]
+        if node.is_copy and made.issuperset(originals):
             gone.add(node.begin)
-            names |= zip(node.outputs, original.outputs, strict=False)
+            names |= zip(node.outputs, originals, strict=True)
     names.pop("", None)
     for name in names:
         seen = {name}
