@@ -27,6 +27,7 @@ from poet_onnx.runtime import (
     open_arenas,
     session_options,
 )
+from poet_onnx.runtime.arena import SharedRegion
 
 SIDE = 24
 SHAPE = (1, 8, SIDE, SIDE)
@@ -246,6 +247,36 @@ def test_pages_move_from_and_to_the_region(tmp_path: Path, backend: str) -> None
                 assert session.run(None, {"x": x, "index": np.array(0)})[1].tobytes() == x.tobytes()
             seen = counter.statistics
             assert (seen.steps, seen.unplanned) == (8, 0)
+
+
+def test_sessions_that_share_a_region_take_turns_and_never_meet_in_it(tmp_path: Path) -> None:
+    shared, larger = SharedRegion(), SharedRegion()
+    with shared.shared():
+        first, second = (make_session(model(PLANNED), tmp_path) for _ in range(2))
+    alone = make_session(model(PLANNED), tmp_path)
+    assert arena_statistics().region_bytes == 2 * REGION_BYTES
+    with larger.shared():
+        small = make_session(model(PLANNED), tmp_path)
+        large = make_session(model(PLANNED, REGION_BYTES + 64), tmp_path)
+    assert arena_statistics().region_bytes == 4 * REGION_BYTES + 64
+    expected = [alone.run(None, feeds(seed))[0].tobytes() for seed in range(20)]
+    for session in (first, second, small, large, first):
+        with count_arena() as counter:
+            assert session.run(None, feeds(0))[0].tobytes() == expected[0]
+            assert (counter.statistics.steps, counter.statistics.unplanned) == (1, 0)
+
+    def run(session: onnxruntime.InferenceSession) -> bool:
+        found = [session.run(None, feeds(seed % 20))[0].tobytes() == expected[seed % 20] for seed in range(200)]
+        return all(found)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(run, (first, second)))
+    del first, session
+    gc.collect()
+    assert second.run(None, feeds(0))[0].tobytes() == expected[0]
+    del second, alone, small, large
+    gc.collect()
+    assert arena_statistics().region_bytes == 0
 
 
 LOAD = """

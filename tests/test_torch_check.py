@@ -212,7 +212,8 @@ KEPT: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "exporter"), [*((name, "legacy") for name in KEPT), ("padding", "dynamo"), ("dropout", "dynamo"), ("places", "dynamo")]
+    ("name", "exporter"),
+    [*((name, "legacy") for name in KEPT), ("padding", "dynamo"), ("dropout", "dynamo"), ("places", "dynamo")],
 )
 def test_what_an_export_keeps_passes(name: str, exporter: str, tmp_path: Path) -> None:
     make, inputs = KEPT[name]

@@ -19,21 +19,21 @@ bool overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) { retur
 
 void set_allocator_extra_bytes(uint64_t bytes) { allocator_extra_bytes.store(bytes, kRelaxed); }
 
-bool Arena::open(uint64_t number, const ArenaLayout& layout) {
+bool Arena::open(uint64_t number, const ArenaLayout& layout, uint64_t group, std::shared_ptr<Region> region) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (layout_ != nullptr) return false;
   auto own_layout = std::make_unique<const ArenaLayout>(layout);
   std::vector<Known> known(layout.entry_count());
   LiveBlocks live(layout.most_alive() + 64);
   std::vector<uint32_t> dying(layout.step_count());
-  region_ = std::make_unique<const Region>(layout.region_bytes());
+  region_ = region != nullptr ? std::move(region) : std::make_shared<Region>(layout.region_bytes());
+  group_ = group;
   layout_ = std::move(own_layout);
   known_ = std::move(known);
   live_ = std::move(live);
   dying_ = std::move(dying);
   values_ = {};
   values_.region_bytes = layout.region_bytes();
-  arena_totals().region_bytes.fetch_add(layout.region_bytes(), kRelaxed);
   outputs_are_bound_ = false;
   run_unplanned_ = 0;
   last_unplanned_ = kNoRun;
@@ -51,7 +51,6 @@ void Arena::close() noexcept {
 
 void Arena::drop_if_unused() noexcept {
   if (number_ != 0 || layout_ == nullptr || !live_.empty() || unplanned_live_ != 0) return;
-  arena_totals().region_bytes.fetch_sub(values_.region_bytes, kRelaxed);
   region_.reset();
   layout_.reset();
   known_ = {};
@@ -62,7 +61,8 @@ void Arena::drop_if_unused() noexcept {
 bool Arena::enter(uint64_t ticket, uint64_t previous) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (number_ == 0 || layout_->step_count() == 0) return false;
-  if (ticket_ != 0 && ticket_ != previous && run_live_ != 0) {
+  const bool is_busy = ticket_ != 0 && ticket_ != previous && run_live_ != 0;
+  if (is_busy || region_->is_held_by_other(this)) {
     add_one(values_.refused_steps, arena_totals().refused_steps);
     return false;
   }
@@ -211,6 +211,7 @@ Arena::Source Arena::serve_workspace(uint64_t bytes, void** block) {
 }
 
 Arena::Source Arena::place(uint64_t offset, uint64_t bytes, uint32_t entry, void** block) {
+  if (live_.empty() && !region_->hold(this)) return refuse(bytes);
   live_.insert({offset, bytes, run_, step_, entry});
   ++run_live_;
   if (entry != kNoEntry) ++dying_[layout_->entry(entry).dies];
@@ -266,6 +267,7 @@ bool Arena::release(const void* block, uint64_t bytes) noexcept {
   } else if (live_.erase(static_cast<uint64_t>(static_cast<const unsigned char*>(block) - region_->data()),
                          &released)) {
     region_->take_back(released.offset, released.bytes);
+    if (live_.empty()) region_->give_back();
     if (ticket_ != 0 && released.run == run_) {
       --run_live_;
       learn_from_release(released);
@@ -315,6 +317,11 @@ void Arena::leave_if_over() {
   const bool has_blocks = step_ < count && is_complete() && layout_->step(step_).planned != 0;
   const bool has_failed = layout_->next_empty(has_blocks ? next : step_) > horizon();
   if (step_ == count || is_last || has_failed) ticket_ = 0;
+}
+
+std::shared_ptr<Region> Arena::region_of(uint64_t group, uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return number_ != 0 && group_ == group && region_->bytes() >= bytes ? region_ : nullptr;
 }
 
 bool Arena::read(uint64_t number, ArenaValues* values) {

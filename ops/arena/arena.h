@@ -31,13 +31,16 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Reserves the region of a layout. Throws Error where the system lacks it. False where the arena is in use already.
-  bool open(uint64_t number, const ArenaLayout& layout);
+  // Takes a layout, and the region of an arena that is open, or else reserves one. `group` is of those that share one;
+  // 0 is none. Throws Error where the system lacks the memory. False where the arena is in use already.
+  bool open(uint64_t number, const ArenaLayout& layout, uint64_t group, std::shared_ptr<Region> region);
+  // The region, where the open arena is of a group and the region has so many bytes; else nullptr.
+  std::shared_ptr<Region> region_of(uint64_t group, uint64_t bytes);
   // No more runs. The region goes with its last live block.
   void close() noexcept;
 
   // Begins a run, which `ticket` names from now on. `previous` is the last ticket of this thread. False where another
-  // thread's run has blocks in the region.
+  // thread's run, or another arena, has blocks in the region.
   bool enter(uint64_t ticket, uint64_t previous) noexcept;
   void leave(uint64_t ticket) noexcept;
 
@@ -85,7 +88,8 @@ class Arena {
   std::mutex mutex_;
   uint64_t number_ = 0;
   std::unique_ptr<const ArenaLayout> layout_;
-  std::unique_ptr<const Region> region_;
+  uint64_t group_ = 0;
+  std::shared_ptr<Region> region_;
   LiveBlocks live_{0};
   std::vector<Known> known_;
   std::vector<uint32_t> dying_;  // of each step: live blocks of this run that die in it

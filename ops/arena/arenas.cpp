@@ -27,20 +27,27 @@ struct Here {
 };
 thread_local Here here;
 
+thread_local uint64_t group_here = 0;
+
 }  // namespace
 
 Arena& open(const ArenaLayout& layout) {
   Registry& r = registry();
   const std::lock_guard<std::mutex> lock(r.mutex);
-  const uint64_t number = ++r.last_number;
+  const uint64_t number = ++r.last_number, group = group_here;
+  std::shared_ptr<Region> shared;
   for (const auto& arena : r.arenas)
-    if (arena->open(number, layout)) return *arena;
+    if (group != 0 && shared == nullptr) shared = arena->region_of(group, layout.region_bytes());
+  for (const auto& arena : r.arenas)
+    if (arena->open(number, layout, group, shared)) return *arena;
   auto made = std::make_unique<Arena>();
   r.arenas.reserve(r.arenas.size() + 1);
-  made->open(number, layout);
+  made->open(number, layout, group, shared);
   r.arenas.push_back(std::move(made));
   return *r.arenas.back();
 }
+
+void set_group(uint64_t group) { group_here = group; }
 
 void enter(Arena& arena) {
   if (here.arena != nullptr && here.arena != &arena) here.arena->leave(here.ticket);

@@ -13,6 +13,10 @@ namespace poet::arenas {
 // closed: so a thread may hold it beyond that.
 Arena& open(const ArenaLayout& layout);
 
+// Arenas that this thread opens from now on share the region of an open one of the same group, where that is large
+// enough: their runs take turns. 0: each has its own.
+void set_group(uint64_t group);
+
 // The allocations of this thread are served by the arena from now on, until the run has ended.
 void enter(Arena& arena);
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <string>
 
+#include "arena/arena_statistics.h"
 #include "faults/faults.h"
 #include "process/error.h"
 #include "process/memory_left.h"
@@ -59,12 +60,24 @@ Region::Region(uint64_t bytes) : bytes_(bytes) {
     refuse(bytes);
   }
   ASAN_POISON_MEMORY_REGION(data_, bytes);
+  arena_totals().region_bytes.fetch_add(bytes_, std::memory_order_relaxed);
 }
 
 Region::~Region() {
   if (data_ == nullptr) return;
+  arena_totals().region_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
   ASAN_UNPOISON_MEMORY_REGION(data_, bytes_);
   munmap(data_, bytes_);
+}
+
+bool Region::hold(const void* arena) noexcept {
+  const void* holder = nullptr;
+  return holder_.compare_exchange_strong(holder, arena, std::memory_order_acquire) || holder == arena;
+}
+
+bool Region::is_held_by_other(const void* arena) const noexcept {
+  const void* const holder = holder_.load(std::memory_order_acquire);
+  return holder != nullptr && holder != arena;
 }
 
 void Region::hand_out(uint64_t offset, uint64_t bytes) const noexcept {

@@ -120,6 +120,9 @@ POET_EXPORT int poet_arena_statistics(uint64_t number, poet::ArenaValues* out) {
   return poet::arenas::read(number, out) ? 0 : 1;
 }
 
+// Sessions that this thread makes from now on share a region with those of the same group; 0: with none.
+POET_EXPORT void poet_share_region(uint64_t group) { poet::arenas::set_group(group); }
+
 // The updates of the operators, for gradients that are used after the step; see optimizer.h.
 POET_EXPORT void poet_update_sgd(const float* gradient, uint64_t count, const float* rates, float* parameter) {
   poet::update_sgd(parameter, gradient, count, rates);

@@ -19,6 +19,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
+from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.fitting import PageFileError, ProcessBudgetError, check_page_file, fitting_plan
 from poet_onnx.rewriting.given_plan import read_plan, replayed, variant_options
 from poet_onnx.rewriting.known_plans import by_variant, check_none_is_left, least_joules, steps_of
@@ -52,6 +53,7 @@ class Asked:
         ordered: prediction for its baseline order.
         budget: that was asked for.
         deadline_seconds: bound on the predicted step time; None for none.
+        evaluation: what the process runs besides, planned for the budget if it fits; None for none.
     """
 
     request: Request
@@ -60,17 +62,24 @@ class Asked:
     ordered: Prediction
     budget: RequestedBudget
     deadline_seconds: float | None
+    evaluation: EvaluationStep | None
 
     @classmethod
-    def of(cls, request: Request, first: GraphVariant) -> Asked:
-        """Simulate the first variant in the file's order and in a better one."""
+    def of(cls, request: Request, first: GraphVariant, evaluation: EvaluationStep | None) -> Asked:
+        """Simulate the first variant in the file's order and in a better one, and plan the evaluation."""
         baseline = _baseline(first, request, None)
         original = simulate(baseline.problem, ordered_steps(file_order(baseline.graph)))
         ordered = simulate(baseline.problem, ordered_steps(baseline.order))
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
         costs = ProcessCosts.of(request.device, request.measured, request.target)
-        budget = RequestedBudget.of(request, baseline, ordered, TrainingProcess(costs, request.target))
-        return cls(request, baseline, original, ordered, budget, deadline)
+        process = TrainingProcess(costs, request.target)
+        if evaluation is not None:
+            process = evaluation.process_of(process)
+        budget = RequestedBudget.of(request, baseline, ordered, process)
+        if evaluation is not None:
+            evaluation = evaluation.within(budget.step_bytes(baseline.graph), recompute=request.recompute)
+            budget = replace(budget, process=evaluation.process_of(process))
+        return cls(request, baseline, original, ordered, budget, deadline, evaluation)
 
     def baseline(self, variant: GraphVariant) -> Baseline:
         """Return the baseline of any of the model's variants."""
@@ -124,13 +133,16 @@ class Answer:
         return asked.budget.process.of_order(asked.first.graph, asked.ordered)
 
 
-def answer_of(model: ir.Model, request: Request, updates: Updates | None = None) -> Answer:
+def answer_of(
+    model: ir.Model, request: Request, updates: Updates | None = None, evaluation: EvaluationStep | None = None
+) -> Answer:
     """Plan a normalized model's step as requested, or check the plan that came with the request.
 
     Args:
         model: normalized; it is not changed, but may be the model of the variant that is returned.
         request: what was asked for.
         updates: what the optimizer in the step does; None for none.
+        evaluation: what the process runs besides, under the same budget.
 
     Raises:
         InputError: if the model cannot be planned, or the plan that was given is for another graph or device, cannot be
@@ -140,15 +152,38 @@ def answer_of(model: ir.Model, request: Request, updates: Updates | None = None)
         CheckFailedError: if a plan does not hold in the simulator.
     """
     if request.plan is not None:
-        return _given_answer(model, request, request.plan, updates)
-    return _best_answer(model, request, updates)
+        answer = _given_answer(model, request, request.plan, updates, evaluation)
+    else:
+        answer = _best_answer(model, request, updates, evaluation)
+    _check_evaluation(answer.asked)
+    return answer
 
 
-def _given_answer(model: ir.Model, request: Request, given: Plan | str, updates: Updates | None) -> Answer:
+def _check_evaluation(asked: Asked) -> None:
+    """Check that the evaluation keeps to an activation budget; a RAM budget bounds the process, which has both."""
+    bound_bytes, evaluation = asked.budget.bound_bytes, asked.evaluation
+    if evaluation is None or bound_bytes is None or asked.budget.kind == "ram":
+        return
+    needed = evaluation.transient_peak_bytes
+    if needed > bound_bytes:
+        raise InfeasibleError(
+            f"Training keeps to the transient budget of {bound_bytes:,} bytes, but evaluating needs {needed:,}: "
+            f"give at least {needed:,} bytes, or a smaller batch.",
+            needed,
+        )
+
+
+def _given_answer(
+    model: ir.Model,
+    request: Request,
+    given: Plan | str,
+    updates: Updates | None,
+    evaluation: EvaluationStep | None,
+) -> Answer:
     """Replay a plan that was made before on the graph variant that it is for."""
     options = variant_options(given, request.device.name, request.target, in_words(updates))
     first = next(variants(model, request.device, request.target, updates=updates))
-    asked = Asked.of(request, first)
+    asked = Asked.of(request, first, evaluation)
     variant = first if options == first.options else variant_of(model, request.target, *options, updates)
     plan = read_plan(given, variant.graph)
     baseline = asked.baseline(variant)
@@ -162,7 +197,9 @@ def _given_answer(model: ir.Model, request: Request, given: Plan | str, updates:
     return Answer(asked, baseline, plan, placement)
 
 
-def _best_answer(model: ir.Model, request: Request, updates: Updates | None) -> Answer:
+def _best_answer(
+    model: ir.Model, request: Request, updates: Updates | None, evaluation: EvaluationStep | None
+) -> Answer:
     """Plan the first variant in which something fits, and then those that may have a plan that spends less.
 
     That are those whose memory leaves room for plans that spend less by more than the gap that was asked for, and those
@@ -175,7 +212,7 @@ def _best_answer(model: ir.Model, request: Request, updates: Updates | None) -> 
     plans = by_variant(request.known_plans, request.device.name, request.target, in_words(updates))
     try:
         for variant in variants(model, request.device, request.target, split=request.split, updates=updates):
-            asked = asked or Asked.of(request, variant)
+            asked = asked or Asked.of(request, variant, evaluation)
             known = steps_of(plans.pop(variant.options, ()), variant.graph)
             if best is None or known or could_save(best, end):
                 found = _variant_answer(asked, variant, known, best, end)

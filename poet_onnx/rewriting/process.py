@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.region import Region
-from poet_onnx.costing.process import ProcessCosts, ProcessMemory, process_memory
+from poet_onnx.costing.process import (
+    EvaluationMemory,
+    ProcessCosts,
+    ProcessMemory,
+    evaluation_memory,
+    process_memory,
+)
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.passes.layout import Placed, nodes_of_plan
@@ -42,14 +48,16 @@ class TrainingProcess:
     Attributes:
         costs: of the process besides the step's tensors.
         target: runtime that it trains with.
+        evaluation: what evaluating takes; None where nothing is evaluated.
     """
 
     costs: ProcessCosts
     target: str
+    evaluation: EvaluationMemory | None = None
 
     def of_order(self, graph: TrainingGraph, prediction: Prediction) -> ProcessMemory:
         """Return what the process takes that runs every node once, in an order whose figures are known, unpacked."""
-        return self._of_nodes(graph, prediction.transient_peak_bytes)
+        return self._of_nodes(graph, self._region_bytes(prediction.transient_peak_bytes))
 
     def fixed_bytes(self, graph: TrainingGraph) -> int:
         """Return what a process takes for a graph at least, whatever the plan, besides transient bytes."""
@@ -57,7 +65,19 @@ class TrainingProcess:
 
     def _of_nodes(self, graph: TrainingGraph, region_bytes: int) -> ProcessMemory:
         nodes, values = len(graph.nodes), _values(graph, graph.nodes)
-        return process_memory(graph, self.costs, nodes=nodes, values=values, region_bytes=region_bytes, pages=False)
+        return process_memory(
+            graph,
+            self.costs,
+            nodes=nodes,
+            values=values,
+            region_bytes=region_bytes,
+            pages=False,
+            evaluation=self.evaluation,
+        )
+
+    def _region_bytes(self, step_bytes: int) -> int:
+        """Return what the region takes that serves a training step of so many bytes, and the evaluation."""
+        return step_bytes if self.evaluation is None else max(step_bytes, self.evaluation.region_bytes)
 
     def placed(self, problem: ScheduleProblem, steps: Sequence[Step]) -> Placement:
         """Return what carries out the steps of a plan."""
@@ -67,10 +87,22 @@ class TrainingProcess:
             self.costs,
             nodes=1 + len(layout),
             values=1 + _values(problem.graph, layout),
-            region_bytes=region.region_bytes,
+            region_bytes=self._region_bytes(region.region_bytes),
             pages=any(step.action is Action.PAGE_OUT_START for step in steps),
+            evaluation=self.evaluation,
         )
         return Placement(layout, region, memory)
+
+    def evaluating(self, graph: TrainingGraph, layout: Sequence[Placed], region: Region) -> TrainingProcess:
+        """Return the process that evaluates, too, with a graph whose nodes and addresses are known."""
+        memory = evaluation_memory(
+            graph,
+            self.costs,
+            nodes=1 + len(layout),
+            values=1 + _values(graph, layout),
+            region_bytes=region.region_bytes,
+        )
+        return replace(self, evaluation=memory)
 
     def in_order(self, problem: ScheduleProblem, order: Sequence[str]) -> ProcessMemory:
         """Return what the process takes that carries out an order which neither recomputes nor pages."""

@@ -32,8 +32,10 @@ from poet_onnx.passes.layout import DOMAIN
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
 from poet_onnx.passes.normalize import own_errors
+from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
+from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.planning import Answer, answer_of
 from poet_onnx.rewriting.request import BudgetKind, Request, read_request
 from poet_onnx.rewriting.source import Given, normalized
@@ -66,6 +68,7 @@ class RewriteResult:
         frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
         warnings: what could not be decided, a sentence each.
         train_graph: what was made of a forward model, with the parameters' values; None if a training graph was given.
+            With an optimizer in the step its evaluation graph is planned, too, for the same region of memory.
     """
 
     model: ir.Model
@@ -222,9 +225,9 @@ def rewrite(
     settled = replace(request, dims=given.dims, frozen_batch_norm=given.frozen_batch_norm)
     made = given.train_graph
     with own_errors():
-        result = _rewritten(given.model, settled, given.forward)
+        result = _rewritten(given.model, settled, given.forward, made)
     warnings = (*(() if made is None else made.warnings), *result.warnings)
-    return replace(result, train_graph=made, warnings=warnings)
+    return replace(result, warnings=warnings)
 
 
 def pipeline(**options: Any) -> InPlacePass:
@@ -269,7 +272,10 @@ class _Rewrite(InPlacePass):
 
 
 def _rewritten(
-    model: ir.Model, request: Request, forward: Callable[[], ir.Model | None] = lambda: None
+    model: ir.Model,
+    request: Request,
+    forward: Callable[[], ir.Model | None] = lambda: None,
+    made: TrainGraph | None = None,
 ) -> RewriteResult:
     """Rewrite a model, which is changed: normalize it, plan the variants of its graph, carry the best plan out.
 
@@ -277,6 +283,7 @@ def _rewritten(
         model: whole, and not in use elsewhere.
         request: what was asked for.
         forward: returns the evaluation graph of the same loss, if there is one.
+        made: what the model comes from, if it was made of a forward model.
     """
     # An import alone says nothing: ONNX Runtime writes one for every domain that is known to its process.
     if VERSION_KEY in model.metadata_props or any(node.domain == DOMAIN for node in model.graph):
@@ -297,8 +304,16 @@ def _rewritten(
     )
     WriteInputRanges()(source.model)
     updates = request.optimizer.for_model(source.model, warn)
-    answer = answer_of(source.model, request, updates)
-    _carry_out(answer)
+    evaluation: EvaluationStep | None = None
+    if made is not None and updates is not None:
+        roles = find_roles(source.model)
+        evaluation = EvaluationStep.of(made, {*roles.parameters, *roles.state}, request)
+    answer = answer_of(source.model, request, updates, evaluation)
+    region_bytes, evaluation = answer.placement.region.region_bytes, answer.asked.evaluation
+    if made is not None and evaluation is not None:
+        region_bytes = max(region_bytes, evaluation.region.region_bytes)
+        made = replace(made, evaluation=evaluation.carried_out(region_bytes))
+    _carry_out(answer, region_bytes)
     asked, baseline, process = answer.asked, answer.baseline, answer.asked.budget.process
     return RewriteResult(
         model=baseline.variant.model,
@@ -319,16 +334,22 @@ def _rewritten(
         is_given=request.plan is not None,
         frozen_batch_norms=source.frozen_batch_norms,
         warnings=tuple(warnings),
+        train_graph=made,
     )
 
 
-def _carry_out(answer: Answer) -> None:
-    """Write a plan into the model of its graph variant."""
+def _carry_out(answer: Answer, region_bytes: int) -> None:
+    """Write a plan into the model of its graph variant.
+
+    Args:
+        answer: with the plan.
+        region_bytes: of the region that it shares with the evaluation.
+    """
     baseline, placement, request = answer.baseline, answer.placement, answer.asked.request
     Sequential(
         AnnotateCosts(baseline.costs),
         MaterializePlan(baseline.graph, placement.layout),
-        InsertArena(placement.region),
+        InsertArena(replace(placement.region, region_bytes=region_bytes)),
         RemoveUnread(),
         WriteMetadata(
             baseline.graph,

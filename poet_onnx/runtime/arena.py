@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from functools import partial
 
 from poet_onnx.errors import InputError
 from poet_onnx.runtime.counting import Counter, open_numbers
-from poet_onnx.runtime.library import tracked_library
+from poet_onnx.runtime.library import operator_library, tracked_library
+
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +100,23 @@ def arena_statistics(arena: int | None = None) -> ArenaStatistics:
     if tracked_library().poet_arena_statistics(arena or 0, ctypes.byref(values)) != 0:
         raise InputError(f"No session has arena {arena} open: it was closed, or the number is not of open_arenas.")
     return ArenaStatistics(**{name: int(getattr(values, name)) for name in ArenaStatistics.__dataclass_fields__})
+
+
+class SharedRegion:
+    """Lets sessions whose models have layouts use one region in turn; the first that is made should need the most.
+
+    A session whose layout is larger has a region of its own. A step that finds the region in use is served by malloc.
+    """
+
+    def __init__(self) -> None:
+        self._number = next(_numbers)
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Let the sessions that this thread makes in the context share the region."""
+        library = operator_library()
+        library.poet_share_region(self._number)
+        try:
+            yield
+        finally:
+            library.poet_share_region(0)

@@ -28,6 +28,8 @@ def operator_library() -> ctypes.CDLL:
     for name, arrays in _UPDATES.items():
         getattr(library, name).argtypes = [ctypes.c_void_p, ctypes.c_uint64, *[ctypes.c_void_p] * arrays]
         getattr(library, name).restype = None
+    library.poet_share_region.argtypes = [ctypes.c_uint64]
+    library.poet_share_region.restype = None
     library.poet_sum_of_squares.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
     library.poet_sum_of_squares.restype = ctypes.c_double
     return library

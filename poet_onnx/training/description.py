@@ -31,6 +31,9 @@ OUTPUTS_KEY = "poet.outputs"
 Such a graph does what it does for inference, its trained parameters are inputs, and all its types are known.
 """
 
+EVALUATION_KEY = "poet.evaluation"
+"""Key of the metadata that hold the description of an evaluation graph."""
+
 OWN_PREFIX = "poet/"
 """Of what training keeps besides parameters: of its inputs, and of tensors in a checkpoint."""
 
@@ -192,12 +195,7 @@ class Description:
         Raises:
             InputError: if the text describes nothing, or comes from another version.
         """
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError):
-            values = None
-        if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise _damaged("is of another version" if isinstance(values, dict) else "is no JSON")
+        values = _read_format(text, TRAINING_KEY)
         if set(values) != {"format", *(field.name for field in fields(cls))}:
             raise _damaged("lacks parts, or has too many")
         return cls(
@@ -213,8 +211,48 @@ class Description:
         )
 
 
-def _damaged(why: str) -> InputError:
-    return InputError(f"The model's metadata {TRAINING_KEY} {why}: rewrite the original again with this version.")
+@dataclass(frozen=True)
+class EvaluationDescription:
+    """What the names in an evaluation graph are for that was planned beside a training graph.
+
+    Attributes:
+        held: inputs that are arrays of the training session: parameters and running statistics.
+    """
+
+    held: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps({"format": FORMAT} | asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def of_metadata(cls, metadata: Mapping[str, str]) -> EvaluationDescription | None:
+        """Return what a model's metadata say; None for one that was not planned.
+
+        Raises:
+            InputError: if that cannot be read, or comes from another version.
+        """
+        text = metadata.get(EVALUATION_KEY)
+        if text is None:
+            return None
+        values = _read_format(text, EVALUATION_KEY)
+        if set(values) != {"format", "held"}:
+            raise _damaged("lacks parts, or has too many", EVALUATION_KEY)
+        return cls(_names(values["held"]))
+
+
+def _read_format(text: str, key: str) -> dict[str, object]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise _damaged("is of another version" if isinstance(values, dict) else "is no JSON", key)
+    return values
+
+
+def _damaged(why: str, key: str = TRAINING_KEY) -> InputError:
+    return InputError(f"The model's metadata {key} {why}: rewrite the original again with this version.")
 
 
 def _updates(values: object) -> Updates:

@@ -1,4 +1,4 @@
-"""The evaluation graph of a session: read when it is first needed, for reading it imports onnx_ir."""
+"""The evaluation graph of a session: one that was planned beside the training graph runs as it is, in its region."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.regular import open_regular
+from poet_onnx.graph.input_ranges import RANGES_KEY, ranges_from_json
 from poet_onnx.training.batch import Array
+from poet_onnx.training.description import EvaluationDescription
+from poet_onnx.training.model_file import read_metadata
 from poet_onnx.training.runner import Runner
 
 if TYPE_CHECKING:
@@ -43,16 +46,24 @@ class Evaluation:
         """As it was given."""
         self._model: ir.Model | None = None
         self._runner: Runner | None = None
+        self._metadata: Mapping[str, str] = {}
         if isinstance(source, (str, os.PathLike)):
             try:
                 open_regular(source).close()
             except OSError as error:
                 raise InputError(f"{source} cannot be read: {error.strerror or error}.") from error
+            self._metadata = read_metadata(source)
+        self._description = EvaluationDescription.of_metadata(self._metadata)
 
     @property
     def is_given(self) -> bool:
         """Whether there is an evaluation graph."""
         return self.source is not None
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether it is a file that was planned, and needs no parser of ONNX."""
+        return self._description is not None
 
     def model(self) -> ir.Model | None:
         """Return the graph as it was given; it must not be changed.
@@ -86,13 +97,33 @@ class Evaluation:
             InputError: if the graph cannot be used.
         """
         if self._runner is None:
-            from poet_onnx.training.prepare import evaluation_graph
-
-            model = self.model()
-            assert model is not None
-            payload, ranges = evaluation_graph(model, values)
-            runner = Runner(payload, role="evaluation model", ranges=ranges, **options)
+            plan = self._description
+            runner = self._prepared(values, options) if plan is None else self._planned(plan, arrays, options)
             runner.bind(arrays)
             runner.number(next(iter(runner.outputs)))
             self._runner = runner
         return self._runner
+
+    def _prepared(self, values: Mapping[str, Array], options: Mapping[str, Any]) -> Runner:
+        from poet_onnx.training.prepare import evaluation_graph
+
+        model = self.model()
+        assert model is not None
+        payload, ranges = evaluation_graph(model, values)
+        return Runner(payload, role="evaluation model", ranges=ranges, **options)
+
+    def _planned(
+        self, described: EvaluationDescription, arrays: Mapping[str, Array], options: Mapping[str, Any]
+    ) -> Runner:
+        assert isinstance(self.source, (str, os.PathLike))
+        path = os.fspath(self.source)
+        ranges = ranges_from_json(self._metadata.get(RANGES_KEY, "{}"))
+        runner = Runner(path, role="evaluation model", ranges=ranges, **options)
+        shapes = {put.name: put.shape for put in runner.inputs()}
+        for name in described.held:
+            if name not in arrays or arrays[name].shape != shapes.get(name):
+                raise InputError(
+                    f"The evaluation graph {path} reads '{name}', which the training graph lacks, or of another "
+                    "shape: give the file that was written with it."
+                )
+        return runner

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph.input_ranges import Ranges
 from poet_onnx.runtime import installed_runtime, session_options
+from poet_onnx.runtime.arena import SharedRegion
 from poet_onnx.runtime.code_pages import release_code_pages
 from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
 from poet_onnx.training.batch import Arrays, Wanted, read_batch
@@ -80,6 +81,7 @@ class Runner:
         ranges: Ranges | None = None,
         threads: int = 1,
         page_dir: str | os.PathLike[str] | None = None,
+        region: SharedRegion,
         places: Places | None = None,
     ) -> None:
         """Load a model; `bind` comes next.
@@ -90,6 +92,7 @@ class Runner:
             ranges: what is known of the numbers that its inputs may hold.
             threads: inside an operator.
             page_dir: as in `session_options`.
+            region: of the models that run in turn.
             places: for batches; sessions that do not run at the same time may share them.
 
         Raises:
@@ -107,7 +110,8 @@ class Runner:
             check_external_data(model)
         release_code_pages()  # of what ran before: loading has its own peak
         try:
-            self._session = self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            with region.shared():
+                self._session = self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except self._errors as error:
             runtime = installed_runtime()
             hint = "" if runtime.has_training else ": rewrite it with target='stock' for this runtime"

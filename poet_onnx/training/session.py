@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from poet_onnx.choices import AUTO
 from poet_onnx.errors import InputError
+from poet_onnx.runtime.arena import SharedRegion
 from poet_onnx.runtime.code_pages import other_code
 from poet_onnx.training.adapter_files import AdapterFiles
 from poet_onnx.training.adapter_reading import read_adapter
@@ -73,8 +74,9 @@ class TrainingSession:
             accumulation_steps: batches whose gradients are averaged for one update; default those that the model was
                 rewritten for, else 1.
             clip_norm: bound on the Euclidean norm of all gradients together.
-            eval_model: graph of the loss without training, for `eval` and `export_inference_model`. Beside a model that
-                was rewritten for an optimizer it is read by the first `eval`, which imports onnx_ir.
+            eval_model: graph of the loss without training, for `eval` and `export_inference_model`. What `rewrite`
+                wrote beside a model with an optimizer is loaded at once, as it is, and runs in the same region of
+                memory. Another one is read by the first `eval`, which imports onnx_ir, and has memory of its own.
             keep_gradients: let `gradients` show them; costs memory and time.
             threads: inside an operator; results of several threads are not reproducible for every operator.
             page_dir: existing directory for the page file.
@@ -85,7 +87,8 @@ class TrainingSession:
         """
         clip_norm = None if clip_norm is None else as_norm(clip_norm)
         self._schedule = schedule
-        self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir, "places": Places()}
+        shared = {"region": SharedRegion(), "places": Places()}
+        self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir, **shared}
         self._norm: float | None = None
         self._turn = Turn()
         self._failed = False
@@ -107,8 +110,8 @@ class TrainingSession:
         del values
         self._step.bind(self._memory.arrays)
         self._step.number(described.loss)
-        if self._evaluation.is_given and not self._model.is_file:
-            self._evaluate()  # onnx_ir is there already: say at once what is wrong with the graph
+        if self._evaluation.is_planned or (self._evaluation.is_given and not self._model.is_file):
+            self._evaluate()  # without imports, or with those that are there: say at once what is wrong with the graph
 
     @property
     def parameters(self) -> Mapping[str, Array]:

@@ -30,19 +30,21 @@ from poet_onnx.graph.shapes.declared import MOST_BYTES
 from poet_onnx.graph.shapes.inference import has_rule
 
 
-def extract(model: ir.Model, *, dims: Mapping[str, int] | None = None) -> TrainingGraph:
+def extract(model: ir.Model, *, dims: Mapping[str, int] | None = None, trains: bool = True) -> TrainingGraph:
     """Describe a training graph: nodes in file order, every tensor's size, what is resident, what may be recomputed.
 
     Args:
         model: a training graph, as `onnxruntime.training.artifacts` writes it; it is not changed.
         dims: sizes of named dimensions.
+        trains: False for an evaluation graph, which has a forward pass alone.
 
     Raises:
         InputError: the model cannot be scheduled, in one sentence that names the node or tensor.
     """
     check_structure(model)
-    check_training(model)
-    return _Extraction(model, infer(model, dims)).run()
+    if trains:
+        check_training(model)
+    return _Extraction(model, infer(model, dims), trains=trains).run()
 
 
 @dataclass
@@ -65,9 +67,10 @@ def _is_view(draft: _Draft) -> bool:
 
 
 class _Extraction:
-    def __init__(self, model: ir.Model, inferred: Inferred) -> None:
+    def __init__(self, model: ir.Model, inferred: Inferred, *, trains: bool) -> None:
         graph = model.graph
         self.graph = graph
+        self.trains = trains
         self.types = inferred.types
         self.inputs = tuple(value.name or "" for value in graph.inputs)
         self.outputs = tuple(value.name or "" for value in graph.outputs)
@@ -153,6 +156,8 @@ class _Extraction:
         return draft.spec.always_writes or any(source == index for source, _ in draft.aliases)
 
     def _phases(self) -> dict[str, Phase]:
+        if not self.trains:
+            return {draft.name: Phase.FORWARD for draft in self.drafts}
         makers = {name: draft for draft in self.drafts for name in draft.outputs if name}
         loss = self._loss(makers)
         forward: set[str] = set()

@@ -80,9 +80,9 @@ def write(path: Path | None, rows: Sequence[Row]) -> None:
 
 def lived(name: str, threads: int, folder: Path, python: str) -> Row:
     """Return a row: what a model's processes took, and whether all is as promised."""
-    forward = exported(name, folder)
+    forward, parameters = exported(name, folder)
     model = folder / f"{name}-{threads}.poet.onnx"
-    result = rewritten(forward, threads)
+    result = rewritten(forward, parameters, threads)
     result.save(model)
     job = {"model": str(model), "checkpoint": str(folder / "checkpoint"), "threads": threads}
     first = process({**job, "exported": str(folder / "trained.onnx")}, result.budget_bytes, python)
@@ -109,20 +109,21 @@ def lived(name: str, threads: int, folder: Path, python: str) -> Row:
     }
 
 
-def exported(name: str, folder: Path) -> Path:
-    """Return the forward model, in the mode that it is trained in."""
+def exported(name: str, folder: Path) -> tuple[Path, list[str]]:
+    """Return the forward model, in the mode that it is trained in, and the names of its parameters."""
     import onnx
     import torch
     from export_models import export_forward, quiet
     from models import RECIPES, Recipe, images
 
     path = folder / f"{name}.onnx"
+    torch.manual_seed(0)
+    recipe = Recipe(pixels, functools.partial(images, 256)) if name == PIXELS else RECIPES[name]
+    module = recipe.build()
     if not path.exists():
-        torch.manual_seed(0)
-        recipe = Recipe(pixels, functools.partial(images, 256)) if name == PIXELS else RECIPES[name]
         with quiet():
-            onnx.save(export_forward(recipe.build(), recipe.inputs(MODELS[name])), path)
-    return path
+            onnx.save(export_forward(module, recipe.inputs(MODELS[name])), path)
+    return path, [parameter for parameter, _ in module.named_parameters()]
 
 
 def pixels() -> Any:
@@ -132,12 +133,13 @@ def pixels() -> Any:
     return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.1), nn.Conv2d(8, 4, 3, padding=1))
 
 
-def rewritten(forward: Path, threads: int) -> Any:
+def rewritten(forward: Path, parameters: Sequence[str], threads: int) -> Any:
     """Return the training step, for a budget that ordering alone does not keep to."""
     from poet_onnx import rewrite
     from poet_onnx.errors import InfeasibleError, LimitReachedError
 
     plain = {"device": "host", "loss": "cross-entropy", "target": "stock", "threads": threads, "gap": 0.05}
+    plain["train"] = parameters  # that vit's class token is one, an ONNX file does not tell
     ordered = rewrite(forward, **plain)
     budget = round(ordered.process.peak_bytes - (1 - SHARE) * ordered.rewritten.transient_peak_bytes)
     for _ in range(ATTEMPTS):

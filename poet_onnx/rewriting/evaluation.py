@@ -1,0 +1,167 @@
+"""The evaluation graph that goes with a rewritten step: it runs in the region of the step, by a plan of its own.
+
+Nothing is kept for a backward pass, so that a good order is nearly always enough. Where it is not, values are computed
+again; none are paged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+import onnx_ir as ir
+from onnx_ir import passes
+
+from poet_onnx.addresses import plan_region
+from poet_onnx.addresses.region import Region
+from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.gradients.train_graph import TrainGraph
+from poet_onnx.graph.extract import extract
+from poet_onnx.passes.arena import InsertArena
+from poet_onnx.passes.layout import Placed, nodes_of_plan
+from poet_onnx.passes.lowering import lower, normalize_for
+from poet_onnx.passes.materialize import MaterializePlan
+from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges
+from poet_onnx.passes.unread import RemoveUnread
+from poet_onnx.passes.updates import free_state
+from poet_onnx.plan import Step
+from poet_onnx.plan.limits import Limits
+from poet_onnx.rewriting.baseline import Baseline
+from poet_onnx.rewriting.process import TrainingProcess
+from poet_onnx.rewriting.request import Request
+from poet_onnx.rewriting.variants import GraphVariant
+from poet_onnx.scheduling import ordered_steps, schedule
+from poet_onnx.simulate import simulate
+from poet_onnx.training.description import EVALUATION_KEY, EvaluationDescription
+
+_ANY_GAP, _MOST_SECONDS = 0.99, 10.0
+"""Of a plan that only has to fit."""
+
+
+@dataclass(frozen=True)
+class EvaluationStep:
+    """A graph that computes the loss of a batch and trains nothing, with its plan.
+
+    Attributes:
+        baseline: the graph, lowered, and the order of its nodes.
+        description: what its names are for.
+        transient_peak_bytes: of the plan, with what is set aside.
+        layout: the nodes.
+        region: where the blocks lie.
+        target: runtime that runs it.
+    """
+
+    baseline: Baseline
+    description: EvaluationDescription
+    transient_peak_bytes: int
+    layout: tuple[Placed, ...]
+    region: Region
+    target: str
+
+    @classmethod
+    def of(cls, made: TrainGraph, arrays: Collection[str], request: Request) -> EvaluationStep:
+        """Prepare an evaluation graph as its training graph is prepared, and order its nodes.
+
+        Args:
+            made: has the graph, which is not changed.
+            arrays: names of what the training session has arrays for: parameters and running statistics.
+            request: for what it is prepared.
+        """
+        model = made.evaluation.clone()
+        graph = model.graph
+        with _kept_whole(graph, made.frozen):
+            normalize_for(request.target)(model)
+        WriteInputRanges()(model)
+        del graph.outputs[1:]  # nobody reads them, and they would be outside of the region; OUTPUTS_KEY names them
+        lower(model, request.target)
+        free_state(graph, [name for name in graph.initializers if name in arrays])
+        held = tuple(value.name or "" for value in graph.inputs if value.name in arrays)
+        RemoveUnread()(model)
+        variant = GraphVariant(None, None, model, extract(model, trains=False))
+        baseline = Baseline.of(variant, request.device, request.target, threads=request.threads)
+        description = EvaluationDescription(held)
+        return cls._planned(baseline, description, ordered_steps(baseline.order), request.target)
+
+    @classmethod
+    def _planned(
+        cls, baseline: Baseline, description: EvaluationDescription, steps: Sequence[Step], target: str
+    ) -> EvaluationStep:
+        problem = replace(baseline.problem, recompute=True)
+        return cls(
+            baseline,
+            description,
+            simulate(problem, steps).transient_peak_bytes + baseline.aside_bytes,
+            nodes_of_plan(baseline.graph, steps),
+            plan_region(problem, steps, target),
+            target,
+        )
+
+    def within(self, limit_bytes: int | None, *, recompute: bool) -> EvaluationStep:
+        """Return the graph with a plan that keeps to so many transient bytes; as it is where none is found.
+
+        Args:
+            limit_bytes: bound on the transient peak and on the region; None for none.
+            recompute: whether nodes may run again.
+        """
+        if limit_bytes is None or not recompute or self._most_bytes <= limit_bytes:
+            return self
+        problem = replace(self.baseline.problem, recompute=True, paging=False)
+        limits = Limits(max(1, limit_bytes - self.baseline.aside_bytes))
+        try:
+            plan = schedule(
+                problem,
+                limits,
+                gap=_ANY_GAP,
+                baseline=self.baseline.order,
+                time_limit_seconds=_MOST_SECONDS,
+                explains=False,
+            )
+        except (InfeasibleError, LimitReachedError):
+            return self
+        return self._planned(self.baseline, self.description, plan.steps, self.target)
+
+    @property
+    def _most_bytes(self) -> int:
+        return max(self.transient_peak_bytes, self.region.region_bytes)
+
+    def process_of(self, training: TrainingProcess) -> TrainingProcess:
+        """Return the process that evaluates besides training."""
+        return training.evaluating(self.baseline.graph, self.layout, self.region)
+
+    def carried_out(self, region_bytes: int) -> ir.Model:
+        """Write the plan into the model, and return it.
+
+        Args:
+            region_bytes: of the region that it shares with the training step.
+        """
+        model = self.baseline.variant.model
+        passes.Sequential(
+            MaterializePlan(self.baseline.graph, self.layout),
+            InsertArena(replace(self.region, region_bytes=region_bytes)),
+            RemoveUnread(),
+        )(model)
+        model.metadata_props[VERSION_KEY] = version("poet-onnx")
+        model.metadata_props[EVALUATION_KEY] = self.description.to_json()
+        return model
+
+
+@contextmanager
+def _kept_whole(graph: ir.Graph, names: Iterable[str]) -> Iterator[None]:
+    """Let frozen weights stay as they are, which passes may transpose or cut: adapters are merged into them by name."""
+    weights = [value for name in names if (value := graph.initializers.get(name)) is not None and _is_weight(value)]
+    numbers = {value.name or "": value.const_value for value in weights}
+    for value in weights:
+        del graph.initializers[value.name or ""]
+        value.const_value = None
+        graph.inputs.append(value)
+    yield
+    for value in [value for value in graph.inputs if value.name in numbers]:
+        graph.inputs.remove(value)
+        value.const_value = numbers[value.name or ""]
+        graph.initializers.add(value)
+
+
+def _is_weight(value: ir.Value) -> bool:
+    return value.const_value is not None and len(value.const_value.shape) > 1 and not value.is_graph_input()
