@@ -27,7 +27,7 @@ from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
 from poet_onnx.gradients.paths import find_paths
-from poet_onnx.graph.extract import check_derivative, is_step
+from poet_onnx.graph.extract import TO_FLOAT, check_derivative, check_number_types, is_step
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
@@ -159,6 +159,7 @@ def train_graph(
     _check_forward(forward)
     forward = converted(forward)
     Normalization(RemoveInitializersFromInputsPass(), InlineFunctions(), NameNodes())(forward)
+    check_number_types(forward)
     warnings: list[str] = []
 
     def warn(sentence: str) -> None:
@@ -276,8 +277,17 @@ def _leading(
 
 
 def _values(model: ir.Model, name: str) -> Array:
+    kind = model.graph.initializers[name].dtype
+    if kind is not None and kind != ir.DataType.FLOAT:
+        raise InputError(
+            f"Parameter '{name}' is {_shown(kind)}, but only float32 is trained: {TO_FLOAT}, or freeze it."
+        )
     array = constant_array(name, model.graph.initializers[name].const_value)
     return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _shown(kind: ir.DataType) -> str:
+    return "float64" if kind == ir.DataType.DOUBLE else kind.name.lower()
 
 
 def _evaluation(forward: ir.Model, loss: str, parameters: Sequence[str]) -> ir.Model:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from poet_onnx.choices import AUTO
 from poet_onnx.files.loading import as_model
 from poet_onnx.gradients.train_graph import TrainGraph, train_graph
-from poet_onnx.graph.extract import check_training
+from poet_onnx.graph.extract import check_number_types, check_training
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.lowering import normalize_for
@@ -107,6 +107,7 @@ def normalized(
         InputError: if the model computes no gradients, or cannot be scheduled.
     """
     check_training(model)
+    check_number_types(model)
     node_count = len(model.graph)
     SettleBatchNorm(frozen_batch_norm, forward=forward, warn=warn)(model)
     normalize_for(target, dims or None)(model)

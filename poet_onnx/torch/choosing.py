@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.parameters import as_patterns, matches
+from poet_onnx.graph.extract import TO_FLOAT
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,7 +25,7 @@ def chosen_parameters(
         adapted: whether low-rank adapters are trained; then any weight may be frozen, which gets none.
 
     Raises:
-        InputError: if a pattern names nothing, or nothing is left to train.
+        InputError: if a pattern names nothing, nothing is left to train, or it is not float32.
     """
     every = [name for name, _ in module.named_parameters()]
     trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -38,4 +39,15 @@ def chosen_parameters(
     found = [name for name in trainable if matches(name, wanted) and not matches(name, unwanted)]
     if not found and not adapted:
         raise InputError("Nothing is left to train: all parameters are frozen.")
+    _check_types(module, found)
     return found
+
+
+def _check_types(module: nn.Module, names: Sequence[str]) -> None:
+    import torch
+
+    parameters = dict(module.named_parameters())
+    for name in names:
+        if parameters[name].dtype != torch.float32:
+            kind = str(parameters[name].dtype).removeprefix("torch.")
+            raise InputError(f"Parameter '{name}' is {kind}, but only float32 is trained: {TO_FLOAT}, or freeze it.")

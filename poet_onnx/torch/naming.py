@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -43,9 +44,17 @@ def restore_state(model: ir.Model, module: nn.Module) -> None:
             value.replace_all_uses_with(found[name], replace_graph_outputs=True)
             continue
         value.name = name
-        value.const_value = ir.tensor(np.array(tensors[name].numpy(force=True)), name=name)
+        value.const_value = ir.tensor(_array(tensors[name]), name=name)
         graph.register_initializer(value)
         found[name] = value
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
+    import torch
+
+    if tensor.dtype == torch.bfloat16:  # torch gives numpy none
+        return np.array(tensor.view(torch.int16).numpy(force=True)).view(ml_dtypes.bfloat16)
+    return np.array(tensor.numpy(force=True))
 
 
 def rename_outputs(model: ir.Model, names: tuple[str, ...]) -> None:

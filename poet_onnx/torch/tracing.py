@@ -16,7 +16,7 @@ import onnx_ir as ir
 from poet_onnx.choices import NONE
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.module_names import leave_scope
-from poet_onnx.graph.extract import plain_attributes
+from poet_onnx.graph.extract import TO_FLOAT, plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.naming import rename_outputs, restore_state
@@ -60,6 +60,7 @@ def trace(
     _check_version(exporter)
     with untouched(module), _quiet(), _with_gradients(module) if adapted else contextlib.nullcontext():
         call = wrap(module, example_inputs, marked)
+        _check_inputs(call)
         try:
             write = _dynamo if exporter == "dynamo" else _legacy
             model = write(call, OPSETS[exporter] if opset is None else opset)
@@ -85,6 +86,17 @@ def _with_gradients(module: nn.Module) -> Iterator[None]:
     finally:
         for each in frozen:
             each.requires_grad_(False)
+
+
+def _check_inputs(call: Call) -> None:
+    import torch
+
+    for name, tensor in call.inputs.items():
+        if tensor.dtype == torch.bfloat16:
+            raise InputError(
+                f"The example input '{name}' is bfloat16, which ONNX Runtime cannot compute with on the CPU: give it as"
+                f" float32, and {TO_FLOAT}."
+            )
 
 
 def _check_version(exporter: str) -> None:
