@@ -220,8 +220,10 @@ def test_statistics_that_moved_and_are_not_written_are_warned_of(tmp_path: Path)
         session = TrainingSession(made.training, made.values)
         session.step({"x": random(4, 6), "target": random(4, 3)})
         message = r"statistics '1.running_mean' and 1 more have moved"
-        with pytest.warns(PoetWarning, match=message) if frozen == "none" else contextlib.nullcontext():
+        with pytest.warns(PoetWarning, match=message) if frozen == "none" else contextlib.nullcontext() as warned:
             session.export_adapter(tmp_path)
+        if warned is not None:
+            assert [Path(each.filename).name for each in warned] == [Path(__file__).name]
 
 
 def altered(folder: Path, change: str) -> None:

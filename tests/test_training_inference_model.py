@@ -113,7 +113,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Large]:
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     subprocess.run([PYTHON, "-c", CODE], env=environment, check=True)
     found = {}
-    for name, more in (("plain", {"optimizer": "adamw"}), ("lora", {"lora": "rank=4,targets=w0.weight,w1.weight"})):
+    lora = {"lora": "rank=4,targets=w0.weight,w1.weight", "train": "w2.weight"}
+    for name, more in (("plain", {"optimizer": "adamw"}), ("lora", lora)):
         result = poet_onnx.rewrite(net, **options, **more)
         result.save(folder / f"{name}.onnx")
         calls = {"save_checkpoint", "load_checkpoint", "export_inference_model"}

@@ -21,6 +21,7 @@ from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.atomic import Written, write_text
 from poet_onnx.training.adapters import WEIGHT, Adapter, Adapters, PeftTensor
 from poet_onnx.training.checkpoint import write_checkpoint
+from poet_onnx.training.values import Values, copy_value, kind_of
 
 Array = npt.NDArray[np.generic]
 
@@ -29,6 +30,9 @@ CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 PREFIX, BASE = "base_model.model.", "base_layer"
 """What stands before PEFT's names, and what it calls the module beside which an adapter stands."""
+
+_Sources = dict[str, tuple[Mapping[str, Array], str, bool]]
+"""Where tensors of a file come from, by their names there: arrays, a name among them, and whether it is turned."""
 
 _COUNTER = "num_batches_tracked"
 """Of a batch normalization of torch, which only those without momentum read."""
@@ -120,12 +124,11 @@ class AdapterFiles:
         Raises:
             InputError: if they cannot be written.
         """
-        tensors = {
-            peft: np.ascontiguousarray(values[tensor.name].T if tensor.turned else values[tensor.name])
-            for peft, tensor in self.tensors.items()
-        }
-        known = {**others(), **values} if self._kept else {}
-        tensors |= self._whole(known)
+        tensors = _Sources()
+        for peft, tensor in self.tensors.items():
+            tensors[peft] = (values, tensor.name, tensor.turned)
+        if self._kept:
+            tensors |= self._whole(values, others())
         for name in self.beside:
             if self._is_saved(name):
                 raise InputError(
@@ -138,7 +141,7 @@ class AdapterFiles:
             raise InputError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
         with Written() as written:
             write_text(folder / CONFIG, json.dumps(self._config(), indent=2) + "\n", written=written)
-            write_checkpoint(folder / TENSORS, tensors, {}, written=written)
+            write_checkpoint(folder / TENSORS, _read_later(tensors, folder), {}, written=written)
 
     def warn_of_lost(self, names: Sequence[str]) -> None:
         """Warn of what has changed in training but is no part of the files."""
@@ -149,25 +152,25 @@ class AdapterFiles:
                 f"The running statistics '{lost[0]}'{more} have moved and are no part of the adapter: train with"
                 " --frozen-batch-norm all, or train these batch normalizations, too.",
                 PoetWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
-    def _whole(self, known: Mapping[str, Array]) -> dict[str, Array]:
+    def _whole(self, values: Mapping[str, Array], others: Mapping[str, Array]) -> _Sources:
         """Return all that modules have of which a parameter is trained besides, and all that PEFT takes for them.
 
         Raises:
             InputError: if a weight of one is not known.
         """
-        tensors: dict[str, Array] = {}
-        for name, array in known.items():
+        tensors = _Sources()
+        for name in (*others, *values):
             module, _, ending = name.rpartition(".")
             if not module.startswith(self._inside) or not self._is_saved(module[len(self._inside) :]):
                 continue
             peft = PREFIX + module[len(self._inside) :]
-            tensors[f"{peft}.{ending}"] = np.ascontiguousarray(array)
+            tensors[f"{peft}.{ending}"] = (values if name in values else others, name, False)
             if ending == "running_mean":
-                tensors[f"{peft}.{_COUNTER}"] = np.zeros((), np.int64)
-        for name in list(tensors):
+                tensors[f"{peft}.{_COUNTER}"] = ({_COUNTER: np.zeros((), np.int64)}, _COUNTER, False)
+        for name in tensors:
             module = name.removesuffix(".bias")
             if module != name and f"{module}{WEIGHT}" not in tensors:
                 own = module.removeprefix(PREFIX)
@@ -206,3 +209,20 @@ class AdapterFiles:
             "target_modules": "|".join(re.escape(name) for name in sorted(self.beside)),
             "modules_to_save": sorted(peft.removeprefix(PREFIX) for peft in self._kept.values()) or None,
         }
+
+
+def _read_later(tensors: _Sources, folder: Path) -> Values:
+    """Return tensors that are read, or turned, when they are asked for."""
+    kinds = {}
+    for peft, (source, name, turned) in tensors.items():
+        kind = kind_of(source, name)
+        kinds[peft] = kind._replace(shape=kind.shape[::-1]) if turned else kind
+
+    def read_into(peft: str, array: Array) -> None:
+        source, name, turned = tensors[peft]
+        if turned:
+            np.copyto(array, source[name].T)
+        else:
+            copy_value(source, name, array)
+
+    return Values(folder, kinds, read_into)

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from glob import escape
 from pathlib import Path
 
@@ -66,14 +66,17 @@ def read_adapter(
     folder: str | os.PathLike[str],
     values: Mapping[str, Array],
     constants: Callable[[], Mapping[str, Array]],
-) -> dict[str, Array]:
-    """Return the numbers that a folder holds, as they are in the graph, by the names there.
+) -> Callable[[], Iterator[tuple[str, Array]]]:
+    """Check what a folder holds, and return what reads it again, one array at a time.
 
     Args:
         files: names of what is trained.
         folder: that PEFT or `AdapterFiles.write` made.
         values: arrays of the right types and shapes.
         constants: returns tensors of the model that are not trained.
+
+    Returns:
+        What yields the numbers as they are in the graph, by the names there.
 
     Raises:
         InputError: if it cannot be read, or PEFT would compute something else with it than this model.
@@ -82,22 +85,35 @@ def read_adapter(
     path = Path(folder) / TENSORS
     _check_names(files, file, path)
     _check_config(files, config)
-    found: dict[str, Array] = {}
-    for peft, tensor in files.tensors.items():
-        like = values[tensor.name]
-        array = _read(file, peft, path, like.shape[::-1] if tensor.turned else like.shape)
-        array = np.ascontiguousarray(array.T if tensor.turned else array)
-        if not np.array_equal(found.setdefault(tensor.name, array), array):
-            raise InputError(f"{path} has other numbers in '{peft}' than in what it is tied to in this model.")
     others = [name for name in file.names if name not in files.tensors and not _UNREAD.fullmatch(name)]
-    fixed = constants() if others else {}
+    moved = {peft: name for peft in others if (name := files.graph_name(peft)) in values}
+    fixed = constants() if len(moved) < len(others) else {}
+    tied: dict[str, list[str]] = {}
+    for peft, tensor in files.tensors.items():
+        tied.setdefault(tensor.name, []).append(peft)
+
+    def numbers() -> Iterator[tuple[str, Array]]:
+        for name, copies in tied.items():
+            array = _as_in_graph(files, file, copies[0], path, values[name])
+            for peft in copies[1:]:
+                if not np.array_equal(array, _as_in_graph(files, file, peft, path, values[name])):
+                    raise InputError(f"{path} has other numbers in '{peft}' than in what it is tied to in this model.")
+            yield name, array
+        for peft, name in moved.items():
+            yield name, _read(file, peft, path, values[name].shape)
+
+    for _ in numbers():
+        pass
     for peft in others:
-        name = files.graph_name(peft)
-        if name in values:
-            found[name] = _read(file, peft, path, values[name].shape)
-        else:
-            _check_fixed(file, peft, path, name, fixed)
-    return found
+        if peft not in moved:
+            _check_fixed(file, peft, path, files.graph_name(peft), fixed)
+    return numbers
+
+
+def _as_in_graph(files: AdapterFiles, file: Checkpoint, peft: str, path: Path, like: Array) -> Array:
+    turned = files.tensors[peft].turned
+    array = _read(file, peft, path, like.shape[::-1] if turned else like.shape)
+    return array.T if turned else array
 
 
 def _open(folder: Path) -> Checkpoint:

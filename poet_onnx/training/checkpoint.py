@@ -13,6 +13,7 @@ instructions.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -55,11 +56,12 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint: after a failure or a crash there is the old file or the new one.
 
-    The arrays are written from where they are: the `safetensors` package would copy them all first.
+    The arrays are written from where they are: the `safetensors` package would copy them all first. One that is not
+    contiguous is copied while it is written; of those that are read when they are asked for there is one at a time.
 
     Args:
         path: of the file.
-        tensors: contiguous arrays by name.
+        tensors: arrays by name, each of which is asked for twice.
         progress: what else is to be kept, as values that JSON knows.
         replace: whether a file of that name may be replaced.
         written: gets to know the file.
@@ -69,26 +71,32 @@ def write_checkpoint(
     """
     if METADATA in tensors:
         raise InputError(f"{path} cannot hold a tensor of the name '{METADATA}', which the format needs: rename it.")
-    hashes = {name: _hash([flat(array)]) for name, array in tensors.items()}
+    hashes, kinds = dict[str, str](), dict[str, Kind]()
+    for name in tensors:
+        hashes[name], kinds[name] = _hashed(tensors[name])
     about = json.dumps({_PROGRESS: progress, _HASHES: hashes}, sort_keys=True, allow_nan=False, default=float)
     header: dict[str, object] = {METADATA: {METADATA_KEY: about, HASH_KEY: _hash([about.encode()])}}
     end = 0
-    for name, array in tensors.items():
-        start, end = end, end + array.nbytes
-        header[name] = {"dtype": TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [start, end]}
+    for name, kind in kinds.items():
+        start, end = end, end + math.prod(kind.shape) * np.dtype(kind.dtype).itemsize
+        header[name] = {"dtype": TYPES[kind.dtype], "shape": list(kind.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8 bytes
 
     def fill(file: BinaryIO) -> None:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
-        for array in tensors.values():
-            file.write(flat(array))
+        for name in tensors:
+            file.write(flat(np.ascontiguousarray(tensors[name])))
 
     try:
         write_file(Path(path), fill, replace=replace, written=written)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def _hashed(array: Array) -> tuple[str, Kind]:
+    return _hash([flat(np.ascontiguousarray(array))]), Kind(array.dtype.name, array.shape)
 
 
 def _hash(pieces: Iterable[bytes | bytearray | memoryview]) -> str:

@@ -75,12 +75,17 @@ class Evaluation:
             self._model = read_model(self.source)
         return self._model
 
-    def constants(self) -> dict[str, Array]:
-        """Return the graph's initializers by name; none without a graph.
+    def constants(self) -> Mapping[str, Array]:
+        """Return the graph's initializers by name, read when they are asked for; none without a graph.
 
         Raises:
             InputError: if it cannot be used.
         """
+        from poet_onnx.training.forward import stored_constants
+
+        stored = stored_constants(self.source)
+        if stored is not None:
+            return stored
         model = self.model()
         tensors = {} if model is None else model.graph.initializers
         return {name: np.asarray(value.const_value) for name, value in tensors.items() if value.const_value is not None}

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING
 
 from poet_onnx.errors import InputError
 from poet_onnx.training.description import OUTPUTS_KEY
+from poet_onnx.training.element_types import NAMES
 from poet_onnx.training.forward_graph import ForwardGraph
 from poet_onnx.training.model_file import metadata_of, read_metadata
 from poet_onnx.training.protobuf import Bytes, FileBytes
-from poet_onnx.training.tensor_file import parse_json
+from poet_onnx.training.tensor_file import flat, parse_json
+from poet_onnx.training.values import Kind, Values
 
 if TYPE_CHECKING:
+    from poet_onnx.training.batch import Array
     from poet_onnx.training.prepare import AnyModel
+
+
+_CHUNK_BYTES = 2**18
 
 
 def open_forward(
@@ -38,18 +44,52 @@ def open_forward(
     return ForwardGraph(data, folder), outputs
 
 
+def stored_constants(given: AnyModel | None) -> Values | None:
+    """Return the initializers in an evaluation graph's file, read when they are asked for; None if it is another one.
+
+    Raises:
+        InputError: if it cannot be used.
+    """
+    found = _stored(given)
+    if found is None:
+        return None
+    forward = ForwardGraph(*found)
+    kinds = {
+        name: Kind(NAMES[weight.kind], weight.dims)
+        for name, weight in forward.weights.items()
+        if weight.kind in NAMES and (weight.elements is not None or weight.file is not None)
+    }
+
+    def read_into(name: str, array: Array) -> None:
+        room, place = flat(array), 0
+        while place < len(room):
+            part = forward.read(forward.weights[name], place, min(_CHUNK_BYTES, len(room) - place)) or b""
+            room[place : place + len(part)] = part
+            place += len(part)
+
+    return Values(given, kinds, read_into)
+
+
 def _read(
     given: AnyModel, own: Collection[str], *, outputs: Sequence[str] | None, cut_loss: bool
 ) -> tuple[Bytes, Path]:
-    if isinstance(given, (str, os.PathLike)) and OUTPUTS_KEY in read_metadata(given):
-        try:
-            return FileBytes(given), Path(given).parent
-        except OSError as error:
-            raise InputError(f"{given} cannot be read: {error.strerror or error}.") from error
+    stored = _stored(given)
+    if stored is not None:
+        return stored
     from poet_onnx.files.loading import as_model
     from poet_onnx.training.inference import forward_model
 
     return forward_model(as_model(given), own, outputs=outputs, cut_loss=cut_loss)
+
+
+def _stored(given: AnyModel | None) -> tuple[Bytes, Path] | None:
+    """Return the file of an evaluation graph that `rewrite` wrote, and its folder."""
+    if not isinstance(given, (str, os.PathLike)) or OUTPUTS_KEY not in read_metadata(given):
+        return None
+    try:
+        return FileBytes(given), Path(given).parent
+    except OSError as error:
+        raise InputError(f"{given} cannot be read: {error.strerror or error}.") from error
 
 
 def _names(text: str) -> list[str]:

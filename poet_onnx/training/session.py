@@ -350,8 +350,10 @@ class TrainingSession:
         """
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         arrays = self._memory.values()
-        for name, array in read_adapter(files, path, arrays, self._evaluation.constants).items():
-            arrays[name][...] = array
+        numbers = read_adapter(files, path, arrays, self._evaluation.constants)
+        with self._all_or_failed():
+            for name, array in numbers():
+                arrays[name][...] = array
 
     def _update(self) -> None:
         """Finish an update: the parameters that the step has not updated."""
