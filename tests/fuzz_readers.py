@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -45,6 +46,7 @@ with atheris.instrument_imports(include=["poet_onnx"]):
     from poet_onnx.plan.serialization import to_json
     from poet_onnx.profiler import measure
     from poet_onnx.training.parameters import read_parameters
+    from poet_onnx.training.peft_config import PeftConfig
     from poet_onnx.training.prepare import known_ranges
 
 from onnx import helper  # noqa: E402 - as above
@@ -159,7 +161,27 @@ def metadata_reader(model: Path) -> Reader:
     return Reader(".json", [seed.encode()], read)
 
 
+def adapter_reader(model: Path) -> Reader:
+    """Configurations of PEFT's adapters, and names of modules that they are held against."""
+    del model
+    names = {"target_modules": ["q", "v"], "exclude_modules": "l.*", "modules_to_save": ["s"], "layers_pattern": ["l"]}
+    numbers = {"r": 2, "lora_alpha": 6, "use_rslora": True, "lora_dropout": 0.1, "rank_pattern": {"^q": 3}}
+    seed = {"peft_type": "LORA", "init_lora_weights": True, "layers_to_transform": [1], **names, **numbers}
+    modules = ["q", "l.1.a.q", "l.12.b.v", "sssssssssssssssssssssssssssssssssss"]
+
+    def read(path: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a key that is not known
+            config = PeftConfig(path)
+        for module in modules:
+            config.targets(module)
+        config.lora(modules, modules, inside="model.")
+
+    return Reader(".json", [json.dumps(seed).encode()], read)
+
+
 READERS = {
+    "adapter": adapter_reader,
     "checkpoint": checkpoint_reader,
     "costs": costs_reader,
     "device": device_reader,

@@ -405,6 +405,16 @@ def test_weights_beside_adapters_may_be_there_and_older_files_are_named(
         whole[1].load_adapter(folder)
 
 
+def test_weights_that_the_exporter_named_itself_go_by_the_names_of_their_modules(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "theirs", lora_config(target_modules=["query", "value", "mix"]))
+    made = poet_onnx.train_graph(exported(NET, IDS, input_names=["ids"]), lora=f"peft={folder}")
+    session = TrainingSession(made.training, made.values)
+    session.load_adapter(folder)
+    session.export_adapter(tmp_path / "ours")
+    expected = loaded(folder)(IDS).detach().numpy()
+    assert loaded(tmp_path / "ours")(IDS).detach().numpy() == pytest.approx(expected, abs=1e-5)
+
+
 class Wrapped(nn.Module):
     """A module around the one that peft wraps."""
 

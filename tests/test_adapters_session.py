@@ -210,7 +210,9 @@ def test_what_a_saved_module_has_besides_is_written_too(tmp_path: Path) -> None:
     assert saved == {f"1.{name}" for name in net[1].state_dict()} | {"2.weight", "2.bias"}
     assert (tensors["base_model.model.1.running_mean"] == session.parameters["1.running_mean"]).all()
     assert (session.parameters["1.running_mean"] != before).all()
-    session.load_adapter(tmp_path / "adapter")
+    other = TrainingSession(made.training, made.values, eval_model=made.evaluation)
+    other.load_adapter(tmp_path / "adapter")
+    assert all((other.parameters[name] == array).all() for name, array in session.parameters.items())
 
 
 def test_statistics_that_moved_and_are_not_written_are_warned_of(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Rules:
     T2. A weight goes by its own name, that of an Identity of it, and what its module's weight is called. Of a weight
         that an exporter computed and named itself, the module is read from the node that reads it: torch's older
         exporter names the node by it, the newer one writes it into the node's metadata.
+       The name of a bias tells it better.
     T3. Nodes of other operators must not read the weight: the adapter would not reach them.
 """
 
@@ -22,6 +23,9 @@ from poet_onnx.gradients.parameters import ANONYMOUS
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.training.adapters import CONVOLUTION, EMBEDDING, LINEAR, WEIGHT
+
+BIAS = ".bias"
+"""How the name of a torch module's bias ends."""
 
 PLACES = {("MatMul", 1): LINEAR, ("Gemm", 1): LINEAR, ("Gather", 0): EMBEDDING, ("Conv", 1): CONVOLUTION}
 """What reads a weight, by operator and input."""
@@ -101,7 +105,17 @@ def find_weights(graph: ir.Graph) -> list[Weight]:
 def _told(weight: Weight) -> list[str]:
     """Return the modules that the readers tell: of a weight without a name, or with several kinds of them (T2)."""
     told = weight.is_tied or weight.name.startswith(ANONYMOUS)
-    return list(dict.fromkeys(module_of(reader.node) for reader in weight.readers)) if told else []
+    return list(dict.fromkeys(_module_of(reader.node) for reader in weight.readers)) if told else []
+
+
+def _module_of(node: ir.Node) -> str:
+    """Return the module of a node; its bias tells a container on the way to it, which the older exporter leaves out."""
+    module = module_of(node)
+    biased = [other for other, _ in node.outputs[0].uses() if other.op_type == "Add" and node.op_type == "MatMul"]
+    read = [value for each in (node, *biased) for value in each.inputs if value is not None and value.is_initializer()]
+    owners = {(value.name or "").removesuffix(BIAS) for value in read if (value.name or "").endswith(BIAS)}
+    ends = [owner for owner in owners if owner.rpartition(".")[2] == module.rpartition(".")[2]]
+    return ends[0] if len(owners) == len(ends) == 1 else module
 
 
 def _named(weight: Weight, modules: Sequence[str]) -> Weight:
