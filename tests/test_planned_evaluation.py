@@ -20,7 +20,9 @@ from training_batches import batch, train
 
 import poet_onnx
 from poet_onnx import TrainingSession
+from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError, InputError
+from poet_onnx.reporting.inspection import inspect
 from poet_onnx.runtime import arena_statistics, count_arena, open_arenas
 
 FLOAT, SIDE, CHANNELS, CLASSES = TensorProto.FLOAT, 16, 8, 2
@@ -168,6 +170,17 @@ def test_the_report_has_a_line_for_it(made: Callable[..., Files]) -> None:
     assert "bytes of the region" in lines["evaluation"].means
     without = poet_onnx.rewrite(result.train_graph.training, device="host", target="stock")  # type: ignore[union-attr]
     assert "evaluation" not in {line.name for line in without.process.lines}
+
+
+def test_inspect_counts_it(made: Callable[..., Files], tmp_path: Path) -> None:
+    model, host = forward(tmp_path / "net.onnx"), load_device("host")
+    seen = inspect(model, host, target="stock", loss="cross-entropy")
+    lines = {part.name: part.size_bytes for part in seen.process}
+    expected = {line.name: line.size_bytes for line in made("stock").result.ordered_process.lines}
+    assert lines["evaluation"] == expected["evaluation"] > 0
+    assert seen.smallest_process_bytes > sum(lines.values()) - lines["region"]
+    head = inspect(waiting(tmp_path / "head.onnx"), host, target="stock", loss="cross-entropy", train="last")
+    assert head.without_paging.budget_bytes < 150_000 < head.smallest_budget_bytes
 
 
 LIVE = """

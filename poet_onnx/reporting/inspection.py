@@ -15,6 +15,7 @@ from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.plan.limits import Limits
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
+from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import Gradients
@@ -175,6 +176,11 @@ def inspect(
     )
     updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(source.model)
     process = TrainingProcess(ProcessCosts.of(device, None, target), target)
+    evaluated = None if updates is None else given.train_graph
+    evaluation = EvaluationStep.beside(evaluated, source.model, device, target)
+    if evaluation is not None:
+        process = evaluation.process_of(process)
+    evaluation_bytes = 0 if evaluation is None else evaluation.transient_peak_bytes
     baselines = (
         Baseline.of(variant, device, target) for variant in variants(source.model, device, target, updates=updates)
     )
@@ -199,7 +205,10 @@ def inspect(
         ),
         ordered=_peak(first, ordered, orders[1], source.node_count, in_order),
         process=process_parts(in_order),
-        smallest_budget_bytes=first_bytes if with_parts is None else with_parts.budget_bytes,
+        smallest_budget_bytes=max(
+            first_bytes if with_parts is None else with_parts.budget_bytes,
+            evaluation_bytes,
+        ),
         smallest_process_bytes=min(floor.process_bytes for floor in floors),
         with_paging=with_paging,
         without_paging=without_paging,

@@ -6,7 +6,7 @@ again; none are paged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from onnx_ir import passes
 
 from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.region import Region
+from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph.extract import extract
@@ -24,13 +25,13 @@ from poet_onnx.passes.layout import Placed, nodes_of_plan
 from poet_onnx.passes.lowering import lower, normalize_for
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges
+from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.passes.updates import free_state
 from poet_onnx.plan import Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.process import TrainingProcess
-from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.variants import GraphVariant
 from poet_onnx.scheduling import ordered_steps, schedule
 from poet_onnx.simulate import simulate
@@ -61,28 +62,36 @@ class EvaluationStep:
     target: str
 
     @classmethod
-    def of(cls, made: TrainGraph, arrays: Collection[str], request: Request) -> EvaluationStep:
-        """Prepare an evaluation graph as its training graph is prepared, and order its nodes.
+    def beside(
+        cls, made: TrainGraph | None, training: ir.Model, device: DeviceProfile, target: str, threads: int = 1
+    ) -> EvaluationStep | None:
+        """Prepare an evaluation graph as its training graph is prepared, and order its nodes; None if there is none.
 
         Args:
-            made: has the graph, which is not changed.
-            arrays: names of what the training session has arrays for: parameters and running statistics.
-            request: for what it is prepared.
+            made: has the graph, which is not changed; None for a training graph that was given.
+            training: the training graph, normalized, whose step is to have an optimizer.
+            device: that it is planned for.
+            target: runtime that runs it.
+            threads: inside an operator.
         """
+        if made is None:
+            return None
+        roles = find_roles(training)
+        arrays = {*roles.parameters, *roles.state}
         model = made.evaluation.clone()
         graph = model.graph
         with _kept_whole(graph, made.frozen):
-            normalize_for(request.target)(model)
+            normalize_for(target)(model)
         WriteInputRanges()(model)
         del graph.outputs[1:]  # nobody reads them, and they would be outside of the region; OUTPUTS_KEY names them
-        lower(model, request.target)
+        lower(model, target)
         free_state(graph, [name for name in graph.initializers if name in arrays])
         held = tuple(value.name or "" for value in graph.inputs if value.name in arrays)
         RemoveUnread()(model)
         variant = GraphVariant(None, None, model, extract(model, trains=False))
-        baseline = Baseline.of(variant, request.device, request.target, threads=request.threads)
+        baseline = Baseline.of(variant, device, target, threads=threads)
         description = EvaluationDescription(held)
-        return cls._planned(baseline, description, ordered_steps(baseline.order), request.target)
+        return cls._planned(baseline, description, ordered_steps(baseline.order), target)
 
     @classmethod
     def _planned(

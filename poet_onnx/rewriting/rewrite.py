@@ -32,7 +32,6 @@ from poet_onnx.passes.layout import DOMAIN
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
 from poet_onnx.passes.normalize import own_errors
-from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.rewriting.evaluation import EvaluationStep
@@ -304,10 +303,8 @@ def _rewritten(
     )
     WriteInputRanges()(source.model)
     updates = request.optimizer.for_model(source.model, warn)
-    evaluation: EvaluationStep | None = None
-    if made is not None and updates is not None:
-        roles = find_roles(source.model)
-        evaluation = EvaluationStep.of(made, {*roles.parameters, *roles.state}, request)
+    evaluated = None if updates is None else made
+    evaluation = EvaluationStep.beside(evaluated, source.model, request.device, request.target, request.threads)
     answer = answer_of(source.model, request, updates, evaluation)
     region_bytes, evaluation = answer.placement.region.region_bytes, answer.asked.evaluation
     if made is not None and evaluation is not None:
