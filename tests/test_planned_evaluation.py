@@ -24,8 +24,10 @@ from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.reporting.inspection import inspect
 from poet_onnx.runtime import arena_statistics, count_arena, open_arenas
+from poet_onnx.training.shared_constants import SharedConstants
 
 FLOAT, SIDE, CHANNELS, CLASSES = TensorProto.FLOAT, 16, 8, 2
+WIDE, MIB = 1024, 2**20
 
 
 def forward(path: Path, *, side: int = SIDE, norm: bool = True) -> Path:
@@ -210,6 +212,85 @@ def test_a_process_that_evaluates_keeps_to_its_ram_budget(tmp_path: Path) -> Non
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= budget
+
+
+def with_frozen_weights(path: Path) -> Path:
+    """Write a net of which the last layer is to be trained, and nearly all is not; return its path."""
+    random = np.random.default_rng(0)
+    shapes = {"first": (WIDE, WIDE), "second": (WIDE, WIDE), "last": (WIDE, 2)}
+    arrays = {name: random.standard_normal(shape).astype(np.float32) / 40 for name, shape in shapes.items()}
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "second"], ["c"]),
+        helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("MatMul", ["d", "last"], ["scores"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", FLOAT, (1, WIDE))],
+        [helper.make_tensor_value_info("scores", FLOAT, (1, 2))],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+LOAD = """
+    import sys
+    from poet_onnx import TrainingSession
+    from poet_onnx.training.trial import status_bytes
+    from training_batches import train
+    session = TrainingSession(*sys.argv[1:3], eval_model=sys.argv[3] if len(sys.argv) > 3 else None)
+    train(session, 2)
+    print(status_bytes("VmHWM"))
+"""
+
+
+@NEEDS_STOCK
+def test_frozen_weights_are_there_once(tmp_path: Path) -> None:
+    model = with_frozen_weights(tmp_path / "net.onnx")
+    options: dict[str, Any] = {"loss": "cross-entropy", "train": "last"}
+    result = poet_onnx.rewrite(model, device="host", target="stock", **options)
+    poet_onnx.train_graph(model, **options).save(tmp_path / "apart")
+    files = result.save(tmp_path / "model.onnx")
+    peaks = []
+    for paths in (files[:2], files):
+        command = [STOCK_PYTHON, "-c", textwrap.dedent(LOAD), *map(str, paths)]
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout))
+    line = next(line.size_bytes for line in result.process.lines if line.name == "evaluation")
+    assert line < 2 * MIB
+    assert peaks[1] - peaks[0] < line + MIB
+    assert peaks[1] <= result.process.peak_bytes
+    command = [STOCK_PYTHON, "-c", RUN, *map(str, (*files, tmp_path / "apart" / "eval_model.onnx"))]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    check_same_losses(*json.loads(done.stdout))
+
+
+def test_only_equal_constants_are_shared(tmp_path: Path) -> None:
+    model = with_frozen_weights(tmp_path / "net.onnx")
+    options: dict[str, Any] = {"loss": "cross-entropy", "train": "last"}
+    poet_onnx.train_graph(model, **options).save(tmp_path / "apart")
+    files = poet_onnx.rewrite(model, device="host", optimizer="adamw", **options).save(tmp_path / "model.onnx")
+    assert set(SharedConstants(str(files[0]), str(files[2])).arrays) == {"first", "second"}
+    other = onnx.load(files[2])
+    for tensor in other.graph.initializer:
+        if tensor.name == "second":
+            tensor.raw_data = tensor.raw_data[:-4] + np.float32(7).tobytes()
+    onnx.save(other, tmp_path / "other.onnx")
+    shared = SharedConstants(str(files[0]), str(tmp_path / "other.onnx"))
+    assert set(shared.arrays) == {"first"}
+    rest = onnx.ModelProto.FromString(shared.model_without(str(tmp_path / "other.onnx")))
+    expected = {tensor.name: tensor for tensor in other.graph.initializer}
+    onnx.load_external_data_for_model(rest, str(tmp_path))
+    for tensor in rest.graph.initializer:
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(expected[tensor.name]))
+    del rest.graph.initializer[:], other.graph.initializer[:]
+    assert rest == other
+    paths = [files[0], files[1], files[2], tmp_path / "apart" / "eval_model.onnx"]
+    check_same_losses(*evaluated(*map(str, paths)))
 
 
 def waiting(path: Path) -> Path:

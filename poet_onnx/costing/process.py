@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.workspace import heap_bytes
-from poet_onnx.graph import Phase, Place, TrainingGraph
+from poet_onnx.graph import Phase, Place, Tensor, TrainingGraph
 from poet_onnx.graph.operators import POET_DOMAIN
 from poet_onnx.passes.roles import BUFFER_SUFFIX
-from poet_onnx.training.description import OWN_PREFIX
+from poet_onnx.training.description import OWN_PREFIX, SHARED_BYTES
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
@@ -240,14 +240,34 @@ def _calls(graph: TrainingGraph, costs: ProcessCosts) -> Iterator[ProcessLine]:
 
 
 def evaluation_memory(
-    graph: TrainingGraph, costs: ProcessCosts, *, nodes: int, values: int, region_bytes: int
+    graph: TrainingGraph,
+    training: TrainingGraph,
+    costs: ProcessCosts,
+    *,
+    nodes: int,
+    values: int,
+    region_bytes: int,
 ) -> EvaluationMemory:
-    """Return what an evaluation graph takes in a process that trains; the arguments are those of `process_memory`."""
+    """Return what an evaluation graph takes in a process that trains.
+
+    Args:
+        graph: for evaluation.
+        training: the training graph, with which it shares large constants.
+        costs: as for `process_memory`; so are the others.
+        nodes: likewise.
+        values: likewise.
+        region_bytes: likewise.
+    """
     session_bytes = nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
     session_bytes += _SECOND_SESSION_BYTES if costs.session_bytes else 0
-    constants = (tensor for name, tensor in graph.tensors.items() if tensor.resident and name not in graph.inputs)
-    session_bytes += sum(tensor.size_bytes for tensor in constants)
+    shared = {tensor for tensor in _constants(training) if tensor.size_bytes >= SHARED_BYTES}
+    session_bytes += sum(tensor.size_bytes for tensor in _constants(graph) if tensor not in shared)
     return EvaluationMemory(session_bytes, region_bytes, _heap_bytes(graph))
+
+
+def _constants(graph: TrainingGraph) -> Iterator[Tensor]:
+    inputs = set(graph.inputs)
+    return (tensor for name, tensor in graph.tensors.items() if tensor.resident and name not in inputs)
 
 
 def _evaluation_line(evaluation: EvaluationMemory) -> ProcessLine:

@@ -178,13 +178,13 @@ def inspect(
     process = TrainingProcess(ProcessCosts.of(device, None, target), target)
     evaluated = None if updates is None else given.train_graph
     evaluation = EvaluationStep.beside(evaluated, source.model, device, target)
-    if evaluation is not None:
-        process = evaluation.process_of(process)
     evaluation_bytes = 0 if evaluation is None else evaluation.transient_peak_bytes
     baselines = (
         Baseline.of(variant, device, target) for variant in variants(source.model, device, target, updates=updates)
     )
     first = next(baselines)
+    if evaluation is not None:
+        process = evaluation.process_of(process, first.graph)
     in_order = process.in_order(first.problem, first.order)
     unpaged = replace(first, problem=replace(first.problem, paging=False))
     recompute_only, without_paging = _floor(unpaged, process, in_order)

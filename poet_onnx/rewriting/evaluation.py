@@ -19,6 +19,7 @@ from poet_onnx.addresses.region import Region
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.gradients.train_graph import TrainGraph
+from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.passes.arena import InsertArena
 from poet_onnx.passes.layout import Placed, nodes_of_plan
@@ -135,9 +136,9 @@ class EvaluationStep:
     def _most_bytes(self) -> int:
         return max(self.transient_peak_bytes, self.region.region_bytes)
 
-    def process_of(self, training: TrainingProcess) -> TrainingProcess:
-        """Return the process that evaluates besides training."""
-        return training.evaluating(self.baseline.graph, self.layout, self.region)
+    def process_of(self, training: TrainingProcess, graph: TrainingGraph) -> TrainingProcess:
+        """Return the process that evaluates besides training with a graph."""
+        return training.evaluating(self.baseline.graph, self.layout, self.region, graph)
 
     def carried_out(self, region_bytes: int) -> ir.Model:
         """Write the plan into the model, and return it.

@@ -74,11 +74,11 @@ class Asked:
         costs = ProcessCosts.of(request.device, request.measured, request.target)
         process = TrainingProcess(costs, request.target)
         if evaluation is not None:
-            process = evaluation.process_of(process)
+            process = evaluation.process_of(process, baseline.graph)
         budget = RequestedBudget.of(request, baseline, ordered, process)
         if evaluation is not None:
             evaluation = evaluation.within(budget.step_bytes(baseline.graph), recompute=request.recompute)
-            budget = replace(budget, process=evaluation.process_of(process))
+            budget = replace(budget, process=evaluation.process_of(process, baseline.graph))
         return cls(request, baseline, original, ordered, budget, deadline, evaluation)
 
     def baseline(self, variant: GraphVariant) -> Baseline:

@@ -93,10 +93,13 @@ class TrainingProcess:
         )
         return Placement(layout, region, memory)
 
-    def evaluating(self, graph: TrainingGraph, layout: Sequence[Placed], region: Region) -> TrainingProcess:
+    def evaluating(
+        self, graph: TrainingGraph, layout: Sequence[Placed], region: Region, training: TrainingGraph
+    ) -> TrainingProcess:
         """Return the process that evaluates, too, with a graph whose nodes and addresses are known."""
         memory = evaluation_memory(
             graph,
+            training,
             self.costs,
             nodes=1 + len(layout),
             values=1 + _values(graph, layout),

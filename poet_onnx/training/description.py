@@ -46,6 +46,9 @@ RATES = f"{OWN_PREFIX}rates"
 RUNS = f"{OWN_PREFIX}runs"
 """Input of what draws random numbers: how often the graph has run before."""
 
+SHARED_BYTES = 64 << 10
+"""Constants that are so large are there once, where training and evaluation both have them."""
+
 FORMAT = 3
 
 _MOST_BATCHES = 2**31

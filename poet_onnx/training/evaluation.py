@@ -65,6 +65,12 @@ class Evaluation:
         """Whether it is a file that was planned, and needs no parser of ONNX."""
         return self._description is not None
 
+    @property
+    def path(self) -> str:
+        """Where the file is that was planned."""
+        assert isinstance(self.source, (str, os.PathLike))
+        return os.fspath(self.source)
+
     def model(self) -> ir.Model | None:
         """Return the graph as it was given; it must not be changed.
 
@@ -120,8 +126,7 @@ class Evaluation:
     def _planned(
         self, described: EvaluationDescription, arrays: Mapping[str, Array], options: Mapping[str, Any]
     ) -> Runner:
-        assert isinstance(self.source, (str, os.PathLike))
-        path = os.fspath(self.source)
+        path = self.path
         ranges = ranges_from_json(self._metadata.get(RANGES_KEY, "{}"))
         runner = Runner(path, role="evaluation model", ranges=ranges, **options)
         shapes = {put.name: put.shape for put in runner.inputs()}

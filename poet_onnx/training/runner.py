@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,13 @@ from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
 from poet_onnx.training.batch import Arrays, Wanted, read_batch
 from poet_onnx.training.model_file import check_external_data
 
+if TYPE_CHECKING:
+    from poet_onnx.training.shared_constants import SharedConstants
+
 Array = npt.NDArray[np.generic]
+
+_FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
+"""Of a session's configuration: where the external data of a model in memory are."""
 
 _ALIGNMENT_BYTES = 64
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -83,6 +90,7 @@ class Runner:
         page_dir: str | os.PathLike[str] | None = None,
         region: SharedRegion,
         places: Places | None = None,
+        constants: SharedConstants | None = None,
     ) -> None:
         """Load a model; `bind` comes next.
 
@@ -94,6 +102,7 @@ class Runner:
             page_dir: as in `session_options`.
             region: of the models that run in turn.
             places: for batches; sessions that do not run at the same time may share them.
+            constants: that are taken from arrays and not from the model's file.
 
         Raises:
             InputError: if ONNX Runtime does not take the model, or it refers to files outside of its folder.
@@ -109,6 +118,13 @@ class Runner:
         if isinstance(model, str):
             check_external_data(model)
         release_code_pages()  # of what ran before: loading has its own peak
+        self._held: list[Any] = []  # an OrtValue made of an array borrows its memory
+        if isinstance(model, str) and constants is not None and constants.arrays:
+            options.add_session_config_entry(_FOLDER_ENTRY, str(Path(model).resolve().parent))
+            for name, array in constants.arrays.items():
+                self._held.append(self._lend(array))
+                options.add_initializer(name, self._held[-1])
+            model = constants.model_without(model)
         try:
             with region.shared():
                 self._session = self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -119,7 +135,6 @@ class Runner:
                 f"{runtime.distribution} {runtime.version} cannot load the {role}{hint}: {_one_line(error)}"
             ) from error
         self._binding = self._session.io_binding()
-        self._held: list[Any] = []  # an OrtValue made of an array borrows its memory
         self.wanted: tuple[Wanted, ...] = ()
         """The inputs that `run` must be given."""
         self.outputs: dict[str, Array] = {}

@@ -26,6 +26,7 @@ from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress
 from poet_onnx.training.runner import Places, Runner
+from poet_onnx.training.shared_constants import SharedConstants
 
 if TYPE_CHECKING:
     from poet_onnx.training.prepare import AnyModel
@@ -105,6 +106,8 @@ class TrainingSession:
         self._progress = Progress(self._optimizer, steps, clip_norm, described.seeds)
         self._constant_bytes = self._model.constant_bytes()
         model = self._model
+        if self._evaluation.is_planned and isinstance(model.model, str):
+            self._options["constants"] = SharedConstants(model.model, self._evaluation.path)
         self._step = Runner(model.model, role="training model", ranges=model.ranges, **self._options)
         self._memory = Memory(described, self._optimizer, values, self._step.inputs())
         del values
