@@ -96,6 +96,7 @@ def _conv_transpose_grad_flops(call: Call) -> int:
 
 def _conv_workspace(call: Call) -> int:
     # MlasConvPrepare: a pointwise product needs nothing; few output pixels: all columns; else one block per thread.
+    # Of several images or groups onnxruntime 1.31 gives each thread whole ones, onnxruntime-training 1.19.2 parts.
     x, weight, y = call.input(0), call.input(1), call.output(0)
     groups = call.integer("group", 1)
     kernel, pixels = weight.shape[2:], math.prod(y.shape[2:])
@@ -108,7 +109,9 @@ def _conv_workspace(call: Call) -> int:
         return 0
     if filters > pixels:
         return 4 * depth * pixels
-    return _CONV_BUFFER_BYTES * _conv_threads(filters * pixels * depth, pixels, call.threads)
+    products = y.shape[0] * groups
+    whole = min(products, call.threads) if products > 1 else 1
+    return _CONV_BUFFER_BYTES * max(whole, _conv_threads(filters * pixels * depth, pixels, call.threads))
 
 
 def _multiplies_input_directly(call: Call, x: Tensor, weight: Tensor) -> bool:
