@@ -22,6 +22,8 @@ Rules:
         version: ONNX Runtime's SkipLayerNormFusion (onnxruntime/core/optimizer/skip_layer_norm_fusion.cc) would fuse
         the two, which it takes for inference, and leave the statistics out. In the model as given the gradient reads
         the sum too, which keeps them apart; with a plan it may read another version.
+    L11. A Mark says that a step begins, where the runtime could not know it from what is asked for. It reads the
+        graph's first input, for a node must read something, and makes nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ DOMAIN = "poet"
 
 ARENA = "Arena"
 """Operator that serves a step's allocations at the plan's addresses: it stands before the nodes of the layout."""
+
+MARK = "Mark"
+"""Operator that tells the arena which step begins."""
 
 NORMALIZATIONS = frozenset(("LayerNormalization", "SimplifiedLayerNormalization"))
 """Operators that the runtime fuses with an Add before them."""
@@ -62,6 +67,7 @@ class Placed:
         source: name of the graph's node that it is, or repeats; "" for gates, scratch and transfers.
         slot: of a transfer, which slot of the page file; None otherwise.
         value: of a transfer, the tensor that it moves; "" otherwise.
+        begins: of a mark, the step that begins; None otherwise.
     """
 
     name: str
@@ -73,15 +79,23 @@ class Placed:
     source: str = ""
     slot: int | None = None
     value: str = ""
+    begins: int | None = None
 
 
-def nodes_of_plan(graph: TrainingGraph, steps: Sequence[Step]) -> tuple[Placed, ...]:
+def nodes_of_plan(
+    graph: TrainingGraph, steps: Sequence[Step], marks: Mapping[int, int] | None = None
+) -> tuple[Placed, ...]:
     """Return the nodes that carry out a list of steps.
+
+    Args:
+        graph: that is planned.
+        steps: of the plan.
+        marks: which step to say that begins, by the step before which to say it; default none.
 
     Raises:
         CheckFailedError: if the steps cannot be carried out on this graph.
     """
-    return tuple(_Layout(graph, steps).build())
+    return tuple(_Layout(graph, steps, marks or {}).build())
 
 
 class _Names:
@@ -113,9 +127,10 @@ class _Stored:
 
 
 class _Layout:
-    def __init__(self, graph: TrainingGraph, steps: Sequence[Step]) -> None:
+    def __init__(self, graph: TrainingGraph, steps: Sequence[Step], marks: Mapping[int, int]) -> None:
         self._graph = graph
         self._steps = steps
+        self._marks = marks
         self._nodes = {node.name: node for node in graph.nodes}
         self._producer = {name: node for node in graph.nodes for name in node.outputs if name}
         self._lives = follow(graph, steps)
@@ -132,6 +147,7 @@ class _Layout:
 
     def build(self) -> list[Placed]:
         for index, step in enumerate(self._steps):
+            self._mark(index)
             if step.action is Action.COMPUTE:
                 self._compute(index, step)
             elif step.action is Action.PAGE_OUT_START:
@@ -144,7 +160,15 @@ class _Layout:
                 self._page_in_end(index, step.subject)
             self._newest.update(self._lives.writes[index])
         self._output_views()
+        self._mark(len(self._steps))
         return self._placed
+
+    def _mark(self, index: int) -> None:
+        """Place a Mark (L11)."""
+        begins = self._marks.get(index)
+        if begins is not None:
+            name = self._node_names.of("mark", f"/{begins}")
+            self._placed.append(Placed(name, MARK, DOMAIN, self._graph.inputs[:1], (), (), begins=begins))
 
     def _name(self, tensor: str, version: Version) -> str:
         return self._values.of(tensor, version.suffix)

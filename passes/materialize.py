@@ -56,14 +56,15 @@ class MaterializePlan(InPlacePass):
         """
         graph, before = model.graph, _wiring(model.graph)
         sources = {node.name or "": node for node in graph}
-        sizes = transfer_attributes(self._graph, self._layout)
+        own = transfer_attributes(self._graph, self._layout)
+        own |= {each.name: (ir.AttrInt64("step", each.begins),) for each in self._layout if each.begins is not None}
         values = {value.name: value for value in (*graph.initializers.values(), *graph.inputs) if value.name}
         made: list[ir.Node] = []
         for placed in self._layout:
             inputs = [_input(values, name, placed.name) for name in placed.inputs]
             node = sources.get(placed.name)
             if node is None:
-                node = _make(placed, sources.get(placed.source), inputs, sizes.get(placed.name, ()))
+                node = _make(placed, sources.get(placed.source), inputs, own.get(placed.name, ()))
             else:
                 for index, value in enumerate(inputs):
                     node.replace_input_with(index, value)
@@ -126,7 +127,7 @@ def _input(values: dict[str, ir.Value], name: str, reader: str) -> ir.Value | No
 def _make(
     placed: Placed, source: ir.Node | None, inputs: Sequence[ir.Value | None], attributes: Iterable[ir.Attr]
 ) -> ir.Node:
-    """Make a node: a copy of a source node, a gate, scratch or a transfer."""
+    """Make a node: a copy of a source node, a gate, scratch, a transfer or a mark."""
     return ir.Node(
         placed.domain,
         placed.op_type,

@@ -17,6 +17,8 @@ import pytest
 from onnx import TensorProto, helper
 from ops_models import FLOAT, make_model, paging_nodes, poet_node
 
+from poet_onnx.addresses.marks import marks
+from poet_onnx.addresses.region import Address, StepAddresses
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.ops.schemas import register_schemas
 from poet_onnx.runtime import (
@@ -58,6 +60,18 @@ def numbers(steps: list[Step]) -> list[int]:
     return found
 
 
+def with_arena(nodes: list[onnx.NodeProto], steps: list[Step], region_bytes: int) -> list[onnx.NodeProto]:
+    """Return nodes, one for each step, behind the one with their layout, and with the marks that the layout needs."""
+    told = marks([StepAddresses(at, size, tuple(Address(*block) for block in blocks)) for at, size, blocks in steps])
+    made = [poet_node("Arena", ["x"], ["armed"], region_bytes=region_bytes, layout=numbers(steps))]
+    for index, node in enumerate([*nodes, None]):
+        if index in told:
+            made.append(helper.make_node("Mark", ["x"], [], f"mark{index}", domain="poet", step=told[index]))
+        if node is not None:
+            made.append(node)
+    return made
+
+
 def model(steps: list[Step] | None, region_bytes: int = REGION_BYTES) -> bytes:
     """Compute -(conv(x) + -conv(x) ...): a model with a layout, or without one for None."""
     nodes = [
@@ -68,7 +82,7 @@ def model(steps: list[Step] | None, region_bytes: int = REGION_BYTES) -> bytes:
         helper.make_node("Neg", ["s"], ["y"]),
     ]
     if steps is not None:
-        nodes.insert(0, poet_node("Arena", ["x"], ["armed"], region_bytes=region_bytes, layout=numbers(steps)))
+        nodes = with_arena(nodes, steps, region_bytes)
     weights = np.random.default_rng(1).standard_normal((8, 8, 3, 3)).astype(np.float32)
     initializers = [
         helper.make_tensor("w", FLOAT, weights.shape, weights.tobytes(), raw=True),
@@ -229,9 +243,8 @@ def test_pages_move_from_and_to_the_region(tmp_path: Path, backend: str) -> None
             (0, 0, []),
             (0, 0, [(-1, size, 6)]),
         ]
-        arena = poet_node("Arena", ["x"], ["armed"], region_bytes=size + 8192, layout=numbers(steps))
         payload = make_model(
-            [arena, *nodes],
+            with_arena(nodes, steps, size + 8192),
             [("x", FLOAT, (floats,)), ("index", TensorProto.INT64, ())],
             [("picked", FLOAT, ()), ("y", FLOAT, (floats,))],
             [helper.make_tensor("table", FLOAT, [2], [1.0, 2.0])],

@@ -182,7 +182,7 @@ def test_without_a_budget_the_device_has_room_and_nothing_is_recomputed(path: Pa
     assert relaxed.rewritten == relaxed.ordered
     assert relaxed.plan.certificate.status == "not_needed"
     inserted = [node for node in relaxed.model.graph if node.domain == "poet" and "/release_" not in (node.name or "")]
-    assert [node.op_type for node in inserted] == ["Arena"]
+    assert {node.op_type for node in inserted} <= {"Arena", "Mark"}
 
 
 def test_a_ram_budget_bounds_the_process(path: Path) -> None:

@@ -25,13 +25,11 @@ bool Arena::open(uint64_t number, const ArenaLayout& layout, uint64_t group, std
   auto own_layout = std::make_unique<const ArenaLayout>(layout);
   std::vector<Known> known(layout.entry_count());
   LiveBlocks live(layout.most_alive() + 64);
-  std::vector<uint32_t> dying(layout.step_count());
   region_ = region != nullptr ? std::move(region) : std::make_shared<Region>(layout.region_bytes());
   group_ = group;
   layout_ = std::move(own_layout);
   known_ = std::move(known);
   live_ = std::move(live);
-  dying_ = std::move(dying);
   values_ = {};
   values_.region_bytes = layout.region_bytes();
   outputs_are_bound_ = false;
@@ -54,7 +52,6 @@ void Arena::drop_if_unused() noexcept {
   region_.reset();
   layout_.reset();
   known_ = {};
-  dying_ = {};
   live_ = LiveBlocks(0);
 }
 
@@ -77,11 +74,9 @@ bool Arena::enter(uint64_t ticket, uint64_t previous) noexcept {
   ticket_ = ticket;
   ++run_;
   run_live_ = 0;
-  std::fill(dying_.begin(), dying_.end(), 0);
   mistake_count_ = 0;
   ambiguous_bytes_ = 0;
-  step_ = 0;
-  planned_left_ = layout_->step(0).planned;
+  step_ = learnt_step_ = 0;
   return true;
 }
 
@@ -100,24 +95,33 @@ void Arena::leave(uint64_t ticket) noexcept {
   if (ticket_ == ticket) ticket_ = 0;
 }
 
+void Arena::reach(uint64_t ticket, uint32_t step) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (ticket_ == 0 || ticket_ != ticket || step <= step_) return;
+  step_ = std::min(step, layout_->step_count());
+  learn_from_steps();
+  if (step_ == layout_->step_count()) ticket_ = 0;
+}
+
 Arena::Source Arena::take(uint64_t ticket, uint64_t bytes, void** block) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (ticket_ == 0 || ticket_ != ticket) return Source::kNotInStep;
   try {
-    uint32_t step = step_;
-    const uint32_t entry = find_entry(bytes, &step);
-    return entry == kNoEntry ? serve_workspace(bytes, block) : serve_entry(entry, step, bytes, block);
+    learn_from_steps();
+    const Place place = find_place(bytes);
+    step_ = place.step;
+    return place.entry == kNoEntry ? serve_workspace(bytes, block) : serve_entry(place.entry, bytes, block);
   } catch (const std::bad_alloc&) {  // of the list of live blocks
     return refuse(bytes);
   }
 }
 
-// The last step that a block may be asked for now: the one that is under way, or else the next with blocks.
-uint32_t Arena::horizon() const {
-  return is_complete() ? layout_->next_planned(std::min(step_ + 1, layout_->step_count())) : step_;
+// Whether all blocks of a step that the region has were asked for.
+bool Arena::is_complete(uint32_t step) const {
+  for (uint32_t i = layout_->step(step).first; i < layout_->step(step).end; ++i)
+    if (layout_->entry(i).is_planned() && is_expected(i)) return false;
+  return true;
 }
-
-bool Arena::is_expected(uint32_t entry) const { return known_[entry].served_run != run_; }
 
 // Whether this request of an expected block's size is workspace, as it was in an earlier run.
 bool Arena::is_passed_by(uint32_t entry) {
@@ -131,48 +135,43 @@ bool Arena::is_passed_by(uint32_t entry) {
   return true;
 }
 
-// Whether a later step cannot have begun: something is alive that dies before it, and the request fits a workspace of
-// an earlier one, so that little is lost where that is not so.
-bool Arena::is_early(uint32_t step, uint64_t bytes) const {
-  bool is_blocked = false, has_workspace = false;
-  for (uint32_t at = step_; at < step; ++at) {
-    is_blocked = is_blocked || dying_[at] != 0;
-    has_workspace = has_workspace || layout_->step(at).workspace_bytes >= bytes;
+// A step's own blocks come first, then what its workspace has room for, and only then a step that follows. Of a few
+// steps a block may be missing: a session that writes updates into a graph lets some gradients go elsewhere.
+Arena::Place Arena::find_place(uint64_t bytes) {
+  uint32_t skipped = 0;
+  for (uint32_t at = step_; at < layout_->step_count(); at = layout_->next_asking(at + 1)) {
+    const uint32_t entry = find_entry(at, bytes);
+    const bool is_workspace = skipped == 0 && bytes <= layout_->step(at).workspace_bytes;
+    if (entry != kNoEntry || is_workspace) return {at, entry};
+    if (!is_complete(at) && ++skipped > kMostSkipped) break;
   }
-  return is_blocked && has_workspace;
+  return {step_, kNoEntry};
 }
 
-// The expected block that a request is for, and its step.
-uint32_t Arena::find_entry(uint64_t bytes, uint32_t* step) {
+// The block of a step that is expected and of a request's size. One that leaves with the caller may never come.
+uint32_t Arena::find_entry(uint32_t step, uint64_t bytes) {
   const uint64_t extra = allocator_extra_bytes.load(kRelaxed);
-  uint32_t elsewhere = kNoEntry, elsewhere_step = 0;
-  for (uint32_t at = step_, last = horizon(); at <= last && at < layout_->step_count(); ++at) {
-    if (is_early(at, bytes)) break;
-    const ArenaLayout::Step& candidates = layout_->step(at);
-    for (uint32_t i = candidates.first; i < candidates.end; ++i) {
-      const ArenaLayout::Entry& entry = layout_->entry(i);
-      if (entry.bytes + extra != bytes || !is_expected(i)) continue;
-      if (!entry.is_planned()) {
-        if (elsewhere == kNoEntry) elsewhere = i, elsewhere_step = at;
-        continue;
-      }
-      const bool is_first = elsewhere == kNoEntry || outputs_are_bound_;
-      if (is_first && is_passed_by(i)) continue;
-      if (!is_first) ambiguous_bytes_ = bytes;
-      *step = is_first ? at : elsewhere_step;
-      return is_first ? i : elsewhere;
+  uint32_t elsewhere = kNoEntry;
+  for (uint32_t i = layout_->step(step).first; i < layout_->step(step).end; ++i) {
+    const ArenaLayout::Entry& entry = layout_->entry(i);
+    if (entry.bytes + extra != bytes || !is_expected(i)) continue;
+    if (!entry.is_planned()) {
+      elsewhere = std::min(elsewhere, i);
+    } else if (elsewhere != kNoEntry && !outputs_are_bound_) {
+      ambiguous_bytes_ = bytes;
+      return elsewhere;
+    } else if (!is_passed_by(i)) {
+      return i;
     }
   }
-  if (elsewhere != kNoEntry) outputs_are_bound_ = false;
-  *step = elsewhere_step;
+  if (elsewhere == kNoEntry || (outputs_are_bound_ && bytes <= layout_->step(step).workspace_bytes)) return kNoEntry;
+  outputs_are_bound_ = false;
   return elsewhere;
 }
 
-Arena::Source Arena::serve_entry(uint32_t entry, uint32_t step, uint64_t bytes, void** block) {
-  if (step != step_) arrive(step);
+Arena::Source Arena::serve_entry(uint32_t entry, uint64_t bytes, void** block) {
   known_[entry].served_run = run_;
   if (!layout_->entry(entry).is_planned()) return Source::kExpectedElsewhere;
-  --planned_left_;
   // The run goes on, so what was released too early was no part of its failure.
   for (size_t i = 0; i < mistake_count_; ++i) ++known_[mistakes_[i]].to_pass;
   mistake_count_ = 0;
@@ -183,29 +182,20 @@ Arena::Source Arena::serve_entry(uint32_t entry, uint32_t step, uint64_t bytes, 
 
 Arena::Source Arena::serve_workspace(uint64_t bytes, void** block) {
   if (bytes == 0) return refuse(bytes);
-  const uint32_t last = horizon(), count = layout_->step_count();
+  const bool is_within = step_ < layout_->step_count();
+  const ArenaLayout::Step step = is_within ? layout_->step(step_) : ArenaLayout::Step{};
   const auto is_awaited = [&](uint64_t at, uint64_t length) -> uint64_t {
-    if (last >= count) return 0;
-    for (uint32_t i = layout_->step(last).first; i < layout_->step(last).end; ++i) {
+    for (uint32_t i = step.first; i < step.end; ++i) {
       const ArenaLayout::Entry& entry = layout_->entry(i);
       const auto offset = static_cast<uint64_t>(entry.offset);
       if (entry.is_planned() && is_expected(i) && overlap(at, length, offset, entry.bytes)) return offset + entry.bytes;
     }
     return 0;
   };
-  const auto nothing = [](uint64_t, uint64_t) -> uint64_t { return 0; };
   uint64_t found = 0;
-  const auto fits_zone = [&](uint32_t end, const auto& blocked) {
-    for (uint32_t at = std::min(step_, count); (at = layout_->next_workspace(at)) < std::min(end, count); ++at) {
-      const ArenaLayout::Step& zone = layout_->step(at);
-      const uint64_t zone_end = zone.workspace_offset + zone.workspace_bytes;
-      if (live_.first_fit(zone.workspace_offset, zone_end, bytes, blocked, &found)) return true;
-    }
-    return false;
-  };
-  // Whether an earlier step asks or the next one with blocks is not known: what suits both comes first.
-  if (fits_zone(last + 1, is_awaited) || live_.first_fit(0, values_.region_bytes, bytes, is_awaited, &found) ||
-      fits_zone(last, nothing))
+  const uint64_t zone_end = step.workspace_offset + step.workspace_bytes;
+  if (live_.first_fit(step.workspace_offset, zone_end, bytes, is_awaited, &found) ||
+      live_.first_fit(0, values_.region_bytes, bytes, is_awaited, &found))
     return place(found, bytes, kNoEntry, block);
   return refuse(bytes);
 }
@@ -214,7 +204,6 @@ Arena::Source Arena::place(uint64_t offset, uint64_t bytes, uint32_t entry, void
   if (live_.empty() && !region_->hold(this)) return refuse(bytes);
   live_.insert({offset, bytes, run_, step_, entry});
   ++run_live_;
-  if (entry != kNoEntry) ++dying_[layout_->entry(entry).dies];
   if (entry == kNoEntry)
     ::poet::add_one(values_.workspace, arena_totals().workspace);
   else
@@ -236,24 +225,16 @@ Arena::Source Arena::refuse(uint64_t bytes) {
   return Source::kUnplanned;
 }
 
-// Enters a step of which nothing has been asked for.
-void Arena::arrive(uint32_t step) {
-  for (uint32_t at = step_; at < step; ++at)
-    for (uint32_t i = layout_->step(at).first; i < layout_->step(at).end; ++i)
-      if (!layout_->entry(i).is_planned() && is_expected(i)) outputs_are_bound_ = true;
-  step_ = step;
-  planned_left_ = step < layout_->step_count() ? layout_->step(step).planned : 0;
-}
-
-// Enters a step because the one before it has surely ended: what was not asked for by now never will be.
-void Arena::jump(uint32_t step) {
-  for (uint32_t at = step_; at < step; ++at)
-    for (uint32_t i = layout_->step(at).first; i < layout_->step(at).end; ++i) {
-      if (!layout_->entry(i).is_planned() || !is_expected(i)) continue;
-      known_[i].to_pass = 0;
-      if (layout_->entry(i).bytes + allocator_extra_bytes.load(kRelaxed) == ambiguous_bytes_) outputs_are_bound_ = true;
+// The run goes on: what was not asked for in the steps before this one never will be.
+void Arena::learn_from_steps() {
+  for (; learnt_step_ < step_; ++learnt_step_)
+    for (uint32_t i = layout_->step(learnt_step_).first; i < layout_->step(learnt_step_).end; ++i) {
+      if (!is_expected(i)) continue;
+      const ArenaLayout::Entry& entry = layout_->entry(i);
+      if (entry.is_planned()) known_[i].to_pass = 0;
+      if (!entry.is_planned() || entry.bytes + allocator_extra_bytes.load(kRelaxed) == ambiguous_bytes_)
+        outputs_are_bound_ = true;
     }
-  arrive(step);
 }
 
 bool Arena::release(const void* block, uint64_t bytes) noexcept {
@@ -278,27 +259,26 @@ bool Arena::release(const void* block, uint64_t bytes) noexcept {
   return is_own;
 }
 
-// A block of the plan goes when its last step has ended, or when the run fails. One that goes earlier, while its own
-// step may be under way, was workspace.
+// A block of the plan goes when its last step has ended, or when the run fails. One that goes while its own step is
+// under way was workspace.
 void Arena::learn_from_release(const LiveBlock& released) {
   if (released.entry == kNoEntry) return;
   const uint32_t dies = layout_->entry(released.entry).dies;
-  --dying_[dies];
-  if (dies < step_) return;
-  if (released.step == step_) {
-    for (LiveBlock& other : live_)
-      if (other.entry == kNoEntry && other.run == run_ && other.step == step_ && other.bytes == released.bytes) {
-        other.entry = released.entry;
-        ++dying_[dies];
-        return remember_mistake(released.entry);
-      }
-    if (!is_complete() || dies >= horizon()) {
-      known_[released.entry].served_run = 0;
-      ++planned_left_;
-      return remember_mistake(released.entry);
-    }
+  if (dies < step_ || (released.step == step_ && dies == step_)) return;
+  const bool was_workspace =
+      released.step == step_ && (!is_complete(step_) || layout_->next_planned(step_ + 1) <= dies ||
+                                 released.bytes <= layout_->step(step_).workspace_bytes);
+  if (!was_workspace) {
+    step_ = dies + 1;
+    return;
   }
-  jump(dies + 1);
+  remember_mistake(released.entry);
+  for (LiveBlock& other : live_)
+    if (other.entry == kNoEntry && other.run == run_ && other.step == step_ && other.bytes == released.bytes) {
+      other.entry = released.entry;
+      return;
+    }
+  known_[released.entry].served_run = 0;
 }
 
 void Arena::remember_mistake(uint32_t entry) {
@@ -312,11 +292,12 @@ void Arena::remember_mistake(uint32_t entry) {
 void Arena::leave_if_over() {
   if (run_live_ != 0) return;
   const uint32_t count = layout_->step_count();
-  const uint32_t next = std::min(step_ + 1, count);
-  const bool is_last = is_complete() && layout_->next_planned(next) == count && layout_->next_workspace(next) == count;
-  const bool has_blocks = step_ < count && is_complete() && layout_->step(step_).planned != 0;
-  const bool has_failed = layout_->next_empty(has_blocks ? next : step_) > horizon();
-  if (step_ == count || is_last || has_failed) ticket_ = 0;
+  const bool is_done = step_ == count || (is_complete(step_) && layout_->step(step_).workspace_bytes == 0);
+  const uint32_t next = is_done ? std::min(step_ + 1, count) : step_;
+  const bool is_last = is_done && layout_->next_planned(next) == count && layout_->next_workspace(next) == count;
+  const bool has_blocks = step_ < count && is_done && layout_->step(step_).planned != 0;
+  const bool has_failed = layout_->next_empty(has_blocks ? next : step_) > layout_->next_asking(next);
+  if (is_last || has_failed) ticket_ = 0;
 }
 
 std::shared_ptr<Region> Arena::region_of(uint64_t group, uint64_t bytes) {

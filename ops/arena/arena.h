@@ -3,11 +3,12 @@
 // Nothing depends on the plan being right. An address is handed out only where no live block is; what the plan does not
 // have, or has elsewhere than it can be, gets another part of the region or none, and then the caller asks malloc.
 //
-// The arena follows a run by what is asked for and released: it is in one step of the layout, and moves on when all of
-// that step's blocks have been asked for and one of a later step is, or when a block is released that dies at the end
-// of a step. Where a kernel's workspace is of the size of an expected block, the arena may take one for the other. It
-// notices when the block goes too early, and knows better in the next run. What it learnt in a run that something else
-// disturbed may be wrong: it forgets all of it when a run has more unplanned blocks than the one before.
+// The arena follows a run by what is asked for and released: it is in one step of the layout. A later one begins when a
+// block of it is asked for and the steps before have all of theirs, or when a block is released that dies at the end of
+// a step. What a kernel asks for besides may look the same; a Mark node says which step begins where that is so
+// (passes/arena.py). Within a step the layout has the blocks in the order of the kernel. Where that is not so, the
+// arena notices that a block goes too early, and knows better in the next run. What it learnt in a run that something
+// else disturbed may be wrong: it forgets all of it when a run has more unplanned blocks than the one before.
 #pragma once
 
 #include <array>
@@ -43,6 +44,8 @@ class Arena {
   // thread's run, or another arena, has blocks in the region.
   bool enter(uint64_t ticket, uint64_t previous) noexcept;
   void leave(uint64_t ticket) noexcept;
+  // The run of a ticket begins a step; the one behind the last: it ends.
+  void reach(uint64_t ticket, uint32_t step) noexcept;
 
   // Asks for a block for the run of a ticket; only with kRegion `block` is set.
   Source take(uint64_t ticket, uint64_t bytes, void** block) noexcept;
@@ -65,20 +68,25 @@ class Arena {
     uint32_t to_pass = 0;  // the first so many requests of its size are workspace
   };
   static constexpr size_t kMostMistakes = 8;
+  static constexpr uint32_t kMostSkipped = 4;
   static constexpr uint64_t kNoRun = ~uint64_t{0};
 
-  bool is_complete() const { return planned_left_ == 0; }
-  uint32_t horizon() const;
-  bool is_expected(uint32_t entry) const;
+  // Where a request belongs: a step, and the block of it that is expected, kNoEntry: its workspace.
+  struct Place {
+    uint32_t step;
+    uint32_t entry;
+  };
+
+  bool is_expected(uint32_t entry) const { return known_[entry].served_run != run_; }
+  bool is_complete(uint32_t step) const;
   bool is_passed_by(uint32_t entry);
-  bool is_early(uint32_t step, uint64_t bytes) const;
-  uint32_t find_entry(uint64_t bytes, uint32_t* step);
-  Source serve_entry(uint32_t entry, uint32_t step, uint64_t bytes, void** block);
+  Place find_place(uint64_t bytes);
+  uint32_t find_entry(uint32_t step, uint64_t bytes);
+  Source serve_entry(uint32_t entry, uint64_t bytes, void** block);
   Source serve_workspace(uint64_t bytes, void** block);
   Source place(uint64_t offset, uint64_t bytes, uint32_t entry, void** block);
   Source refuse(uint64_t bytes);
-  void arrive(uint32_t step);
-  void jump(uint32_t step);
+  void learn_from_steps();
   void learn_from_release(const LiveBlock& block);
   void remember_mistake(uint32_t entry);
   void forget_if_worse();
@@ -92,7 +100,6 @@ class Arena {
   std::shared_ptr<Region> region_;
   LiveBlocks live_{0};
   std::vector<Known> known_;
-  std::vector<uint32_t> dying_;  // of each step: live blocks of this run that die in it
   ArenaValues values_;
   uint64_t unplanned_live_ = 0, unplanned_live_bytes_ = 0;
 
@@ -102,7 +109,7 @@ class Arena {
   uint64_t run_unplanned_ = 0;
   uint64_t last_unplanned_ = kNoRun;  // of the run before it
   uint32_t step_ = 0;
-  uint32_t planned_left_ = 0;       // of the step's blocks in the region, not asked for yet
+  uint32_t learnt_step_ = 0;        // the first step of which nothing is learnt
   bool outputs_are_bound_ = false;  // what is expected elsewhere is not asked for at all
   uint64_t ambiguous_bytes_ = 0;    // of a block that was taken for one expected elsewhere and might be another
   std::array<uint32_t, kMostMistakes> mistakes_{};  // entries that workspace was taken for

@@ -83,6 +83,7 @@ void ArenaLayout::derive() {
   const uint32_t count = step_count();
   next_planned_.assign(count + 1, count);
   next_workspace_.assign(count + 1, count);
+  next_asking_.assign(count + 1, count);
   next_empty_.assign(count + 1, count);
   std::vector<uint32_t> born(count + 1), died(count + 1);  // at the begin of a step, since that of the one before
   for (uint32_t step = 0; step < count; ++step)
@@ -99,8 +100,10 @@ void ArenaLayout::derive() {
     is_empty[step] = alive == 0;
   }
   for (uint32_t step = count; step-- > 0;) {
+    const bool has_blocks = steps_[step].first != steps_[step].end, has_workspace = steps_[step].workspace_bytes != 0;
     next_planned_[step] = steps_[step].planned != 0 ? step : next_planned_[step + 1];
-    next_workspace_[step] = steps_[step].workspace_bytes != 0 ? step : next_workspace_[step + 1];
+    next_workspace_[step] = has_workspace ? step : next_workspace_[step + 1];
+    next_asking_[step] = has_blocks || has_workspace ? step : next_asking_[step + 1];
     next_empty_[step] = is_empty[step] ? step : next_empty_[step + 1];
   }
 }

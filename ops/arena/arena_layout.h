@@ -42,6 +42,8 @@ class ArenaLayout {
   uint32_t next_planned(uint32_t index) const { return next_planned_[index]; }
   // The first step from `index` on with a workspace.
   uint32_t next_workspace(uint32_t index) const { return next_workspace_[index]; }
+  // The first step from `index` on that may ask for memory.
+  uint32_t next_asking(uint32_t index) const { return next_asking_[index]; }
   // The first step from `index` on at whose begin nothing of the region is alive.
   uint32_t next_empty(uint32_t index) const { return next_empty_[index]; }
 
@@ -51,7 +53,7 @@ class ArenaLayout {
   uint64_t region_bytes_;
   std::vector<Step> steps_;
   std::vector<Entry> entries_;
-  std::vector<uint32_t> next_planned_, next_workspace_, next_empty_;
+  std::vector<uint32_t> next_planned_, next_workspace_, next_asking_, next_empty_;
   uint32_t most_alive_ = 0;
 };
 

@@ -56,6 +56,10 @@ void enter(Arena& arena) {
   here = is_entered ? Here{&arena, ticket} : Here{};
 }
 
+void reach(uint32_t step) noexcept {
+  if (here.arena != nullptr) here.arena->reach(here.ticket, step);
+}
+
 Grant take(uint64_t bytes) noexcept {
   if (here.arena == nullptr) return {};
   Grant grant{nullptr, here.arena};

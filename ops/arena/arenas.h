@@ -20,6 +20,9 @@ void set_group(uint64_t group);
 // The allocations of this thread are served by the arena from now on, until the run has ended.
 void enter(Arena& arena);
 
+// The run of this thread begins a step of its layout.
+void reach(uint32_t step) noexcept;
+
 struct Grant {
   void* block = nullptr;   // nullptr: ask malloc
   Arena* arena = nullptr;  // that is to know of the release

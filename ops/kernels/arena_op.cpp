@@ -1,6 +1,10 @@
 // Arena(X) -> armed: the first node of a step. From here on the allocations of the thread come from the region that the
 // node reserved when its session was made. Nobody needs the output, but the runtime's own operators crash on an input
 // that was never made. It lives as long as the run, and is outside of every plan.
+//
+// Mark(X): the step with this number begins, where what is asked for would not tell.
+#include <algorithm>
+
 #include "arena/arenas.h"
 #include "kernels/kernel.h"
 #include "process/heap.h"
@@ -33,8 +37,19 @@ class ArenaKernel final : public Kernel {
   Arena& arena_;
 };
 
+class MarkKernel final : public Kernel {
+ public:
+  explicit MarkKernel(const NodeInfo& node)
+      : step_(static_cast<uint32_t>(std::min<uint64_t>(node.require_nonnegative("step"), UINT32_MAX))) {}
+  void compute(Context&) override { arenas::reach(step_); }
+
+ private:
+  const uint32_t step_;
+};
+
 }  // namespace
 
+const OpDefinition kMark{"Mark", 0, {}, Sharing::kNone, create<MarkKernel>, infer_nothing};
 const OpDefinition kArena{"Arena", 1, {kBool}, Sharing::kNone, create<ArenaKernel>, infer_flag};
 
 }  // namespace poet

@@ -123,6 +123,7 @@ struct OpDefinition {
 };
 
 extern const OpDefinition kArena;
+extern const OpDefinition kMark;
 extern const OpDefinition kGate;
 extern const OpDefinition kPageOut;
 extern const OpDefinition kPageIn;

@@ -126,6 +126,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
     auto made = std::make_unique<OpSet>(table);
     made->store_options = config.store_options;
     for (const OpDefinition* definition : {&kArena,
+                                           &kMark,
                                            &kGate,
                                            &kPageOut,
                                            &kPageIn,

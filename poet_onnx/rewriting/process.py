@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poet_onnx.addresses import plan_region
+from poet_onnx.addresses.marks import marks
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.process import (
     EvaluationMemory,
@@ -81,7 +82,8 @@ class TrainingProcess:
 
     def placed(self, problem: ScheduleProblem, steps: Sequence[Step]) -> Placement:
         """Return what carries out the steps of a plan."""
-        layout, region = nodes_of_plan(problem.graph, steps), plan_region(problem, steps, self.target)
+        region = plan_region(problem, steps, self.target)
+        layout = nodes_of_plan(problem.graph, steps, marks(region.steps) if problem.graph.inputs else {})
         memory = process_memory(
             problem.graph,
             self.costs,

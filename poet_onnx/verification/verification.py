@@ -11,9 +11,11 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from poet_onnx.addresses.marks import marks
 from poet_onnx.costing.workspace import has_workspace_rule
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.files.loading import as_model
+from poet_onnx.passes.arena import read_region
 from poet_onnx.passes.layout import nodes_of_plan
 from poet_onnx.passes.materialize import check_materialized
 from poet_onnx.plan import Action
@@ -126,7 +128,9 @@ def verify(
 def _check_plan(subject: Subject) -> bool:
     """Check that the file's nodes are those that the plan in it asks for."""
     try:
-        check_materialized(subject.rewritten, nodes_of_plan(subject.graph, subject.plan.steps))
+        region = read_region(subject.rewritten)
+        told = {} if region is None else marks(region.steps)
+        check_materialized(subject.rewritten, nodes_of_plan(subject.graph, subject.plan.steps, told))
     except CheckFailedError as error:
         subject.problems.append(f"The file does not carry out the plan in it: {error}")
         return False

@@ -32,6 +32,7 @@ struct Plan {
   std::vector<std::vector<PlannedBlock>> steps;
   int64_t region_bytes = 0;
   std::vector<int64_t> numbers;
+  std::map<size_t, size_t> marks;  // the step that begins, by the step before which a run tells so
 };
 
 // Places every block at the lowest address that is free for as long as it lives.
@@ -55,7 +56,41 @@ inline void pack(Plan* plan) {
     }
 }
 
-// At most one workspace a step has a zone; `has_twins`: sizes repeat, so that one block may be taken for another.
+inline bool is_planned(const PlannedBlock& block) { return !block.is_output && !block.is_workspace; }
+
+// Where a run has to tell its step: as poet_onnx/addresses/marks.py finds it.
+inline void mark(Plan* plan) {
+  const size_t count = plan->steps.size();
+  std::vector<bool> told(count);
+  for (const auto& step : plan->steps)
+    for (const PlannedBlock& block : step)
+      if (is_planned(block) && block.dies > block.born) told[block.dies] = true;
+  for (size_t index = 0; index < count; ++index) {
+    const auto& step = plan->steps[index];
+    if (step.empty() || told[index]) continue;
+    size_t following = index + 1;
+    while (following < count && plan->steps[following].empty()) ++following;
+    uint64_t room = 0, smallest = UINT64_MAX;
+    bool has_outputs = false, ends_unseen = false, is_sure_to_ask = false, may_ask_more = following == count;
+    for (const PlannedBlock& block : step) {
+      if (block.is_workspace) room = block.bytes;
+      has_outputs = has_outputs || block.is_output;
+      ends_unseen = ends_unseen || (is_planned(block) && block.dies > index && block.dies < following);
+    }
+    if (following < count)
+      for (const PlannedBlock& block : plan->steps[following]) {
+        may_ask_more = may_ask_more || block.is_workspace;
+        is_sure_to_ask = is_sure_to_ask || is_planned(block);
+        smallest = std::min(smallest, block.bytes);
+      }
+    const bool is_told_apart =
+        !has_outputs && (room == 0 || (!ends_unseen && is_sure_to_ask && !may_ask_more && smallest > room));
+    if (!is_told_apart) plan->marks[index + 1] = following;
+  }
+}
+
+// At most one workspace a step has a zone; `has_twins`: sizes repeat, so that one block may be taken for another. Then
+// what is in the region comes first in its step, and its workspace last: as a kernel is declared.
 inline Plan make_plan(Random& random, bool has_twins) {
   Plan plan;
   plan.steps.resize(1 + below(random, 20));
@@ -67,10 +102,16 @@ inline Plan make_plan(Random& random, bool has_twins) {
       while (block.dies + 1 < plan.steps.size() && !one_in(random, 4)) ++block.dies;
       plan.steps[step].push_back(block);
     }
-    if (one_in(random, 2)) plan.steps[step].push_back({size(), step, step, false, true, -1});
-    std::shuffle(plan.steps[step].begin(), plan.steps[step].end(), random);
+    if (one_in(random, 2)) plan.steps[step].push_back({size() + (has_twins ? 32 : 0), step, step, false, true, -1});
+    const auto rank = [](const PlannedBlock& block) { return block.is_workspace ? 2 : block.is_output ? 1 : 0; };
+    if (has_twins)
+      std::stable_sort(plan.steps[step].begin(), plan.steps[step].end(),
+                       [&](const PlannedBlock& a, const PlannedBlock& b) { return rank(a) < rank(b); });
+    else
+      std::shuffle(plan.steps[step].begin(), plan.steps[step].end(), random);
   }
   pack(&plan);
+  mark(&plan);
   for (const auto& step : plan.steps) {
     int64_t zone = 0, zone_bytes = 0, count = 0;
     std::vector<int64_t> blocks;
@@ -88,15 +129,6 @@ inline Plan make_plan(Random& random, bool has_twins) {
     plan.numbers.insert(plan.numbers.end(), blocks.begin(), blocks.end());
   }
   return plan;
-}
-
-// Blocks of a run that are not outputs.
-inline uint64_t blocks_in_region(const Plan& plan) {
-  uint64_t count = 0;
-  for (const auto& step : plan.steps)
-    count += static_cast<uint64_t>(
-        std::count_if(step.begin(), step.end(), [](const PlannedBlock& block) { return !block.is_output; }));
-  return count;
 }
 
 }  // namespace driver

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import replace_tensors
-from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.operators import ONNX_DOMAINS, POET_DOMAIN
 from poet_onnx.graph.shapes.declared import describe
 
 MOST_NODES = 1_000_000
@@ -164,7 +164,7 @@ def _check_flow(graph: ir.Graph, outside: Set[ir.Value]) -> None:
     there = {*outside, *graph.inputs, *graph.initializers.values()}
     for node in graph:
         _check_there(node.inputs, there, f"{describe(node)} reads it")
-        if not any(value.name for value in node.outputs):
+        if not any(value.name for value in node.outputs) and node.domain != POET_DOMAIN:  # a Mark has none
             raise InputError(f"The {describe(node)} has no outputs: export the model again.")
         for name, attribute in node.attributes.items():
             if not name or attribute.type is ir.AttributeType.UNDEFINED:

@@ -66,6 +66,16 @@ SPECS = [
         ),
     ),
     _planned(
+        "Mark",
+        shape=lambda site: [],
+        workspace=nothing,
+        schema=Schema(
+            "Mark(X): a step of the arena's layout begins here, which what is asked for would not tell. X is ignored.",
+            (),
+            (Attribute("step", "INT", "Number of the step in the layout; one more than the last: the end."),),
+        ),
+    ),
+    _planned(
         "Gate",
         aliases=((0, 0),),
         shape=like(0),
