@@ -166,7 +166,7 @@ class _Layout:
     def _mark(self, index: int) -> None:
         """Place a Mark (L11)."""
         begins = self._marks.get(index)
-        if begins is not None:
+        if begins is not None and self._graph.inputs:
             name = self._node_names.of("mark", f"/{begins}")
             self._placed.append(Placed(name, MARK, DOMAIN, self._graph.inputs[:1], (), (), begins=begins))
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_ir import passes
 
 from poet_onnx.addresses import plan_region
+from poet_onnx.addresses.marks import marks
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.errors import InfeasibleError, LimitReachedError
@@ -99,12 +100,13 @@ class EvaluationStep:
         cls, baseline: Baseline, description: EvaluationDescription, steps: Sequence[Step], target: str
     ) -> EvaluationStep:
         problem = replace(baseline.problem, recompute=True)
+        region = plan_region(problem, steps, target)
         return cls(
             baseline,
             description,
             simulate(problem, steps).transient_peak_bytes + baseline.aside_bytes,
-            nodes_of_plan(baseline.graph, steps),
-            plan_region(problem, steps, target),
+            nodes_of_plan(baseline.graph, steps, marks(region.steps)),
+            region,
             target,
         )
 

@@ -83,7 +83,7 @@ class TrainingProcess:
     def placed(self, problem: ScheduleProblem, steps: Sequence[Step]) -> Placement:
         """Return what carries out the steps of a plan."""
         region = plan_region(problem, steps, self.target)
-        layout = nodes_of_plan(problem.graph, steps, marks(region.steps) if problem.graph.inputs else {})
+        layout = nodes_of_plan(problem.graph, steps, marks(region.steps))
         memory = process_memory(
             problem.graph,
             self.costs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 from poet_onnx.graph.input_ranges import Ranges
-from poet_onnx.runtime import installed_runtime, session_options
+from poet_onnx.runtime import arena_statistics, installed_runtime, open_arenas, session_options
 from poet_onnx.runtime.arena import SharedRegion
 from poet_onnx.runtime.code_pages import release_code_pages
 from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
@@ -125,6 +126,7 @@ class Runner:
                 self._held.append(self._lend(array))
                 options.add_initializer(name, self._held[-1])
             model = constants.model_without(model)
+        others = _arenas()
         try:
             with region.shared():
                 self._session = self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -134,6 +136,7 @@ class Runner:
             raise InputError(
                 f"{runtime.distribution} {runtime.version} cannot load the {role}{hint}: {_one_line(error)}"
             ) from error
+        self._arena = next((arena for arena in _arenas() if arena not in others), None)
         self._binding = self._session.io_binding()
         self.wanted: tuple[Wanted, ...] = ()
         """The inputs that `run` must be given."""
@@ -207,6 +210,21 @@ class Runner:
         finally:  # let go of the caller's arrays, which would live until the next run
             for name, array in (feeds or {}).items():
                 self._binding.bind_ortvalue_input(name, self._lend(np.empty(0, array.dtype)))
+        if self._arena is not None:
+            self._warn_of_unplanned(self._arena)
+
+    def _warn_of_unplanned(self, arena: int) -> None:
+        """Say once that memory came from malloc of which the plan knows nothing."""
+        seen = arena_statistics(arena)
+        if seen.unplanned:
+            self._arena = None
+            warnings.warn(
+                f"A run of the {self._role} took {seen.unplanned_most_bytes} bytes outside of the plan's memory, by "
+                "which the process may exceed its budget: rewrite the model again with this version of poet-onnx, and "
+                "report the model if that does not help.",
+                PoetWarning,
+                stacklevel=5,
+            )
 
     def number(self, output: str) -> float:
         """Return an output of one element.
@@ -238,6 +256,14 @@ def _dtype(name: str, kind: str) -> np.dtype[np.generic]:
     if kind not in _ELEMENTS:
         raise InputError(f"'{name}' is a {kind} in the model, but must be a tensor of one of {', '.join(_DTYPES)}.")
     return _ELEMENTS[kind]
+
+
+def _arenas() -> tuple[int, ...]:
+    """Return the arenas that are open; none where the runtime's allocations cannot be watched."""
+    try:
+        return open_arenas()
+    except InputError:
+        return ()
 
 
 def _one_line(error: BaseException) -> str:
