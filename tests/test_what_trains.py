@@ -107,12 +107,43 @@ class Biased(nn.Module):
         return self.head(mixed.transpose(0, 1).reshape(4, 8))
 
 
+class Chunks(nn.Module):
+    """A layer whose result is taken in parts, and a head whose bias begins as zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 12), nn.Linear(4, 3)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        left, middle, right = self.first(x).chunk(3, -1)
+        return self.head(torch.tanh(left) * middle + right)
+
+
+class Convolved(nn.Module):
+    """Convolutions whose biases begin as zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(1, 4, 3), nn.ConvTranspose1d(4, 6, 2, groups=2)
+        nn.init.zeros_(self.first.bias)
+        nn.init.zeros_(self.second.bias)
+        self.head = nn.Linear(30, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x[:, None])))).flatten(1))
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "LSTM": (Recurrent, (4, 5, 6)),
     "graph": (GraphNet, (4, 6)),
     "rotary": (Rotary, (4, 6)),
     "SIREN": (Siren, (4, 6)),
     "power": (Power, (4, 6)),
+    "chunks": (Chunks, (4, 6)),
+    "zero biases": (Convolved, (4, 6)),
     "gathered bias": (Biased, (4, 6)),
 }
 

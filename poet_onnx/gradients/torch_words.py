@@ -15,14 +15,16 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.gradients.evidence import WEIGHTS
 from poet_onnx.gradients.paths import REAL
+from poet_onnx.passes.pen import initializer
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -57,6 +59,14 @@ _LAYS_OUT = frozenset(
     ]
 )
 """Calls that the exporter writes as nodes that read a parameter in another layout."""
+
+
+_BIASED: Mapping[str, Callable[[ir.Node, tuple[int, ...]], int]] = {
+    "Gemm": lambda node, shape: shape[0 if node.attributes.get_int("transB", 0) else 1],
+    "Conv": lambda _, shape: shape[0],
+    "ConvTranspose": lambda node, shape: shape[1] * node.attributes.get_int("group", 1),
+}
+"""How many numbers the bias of an operator has, by the shape of its weight."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +172,9 @@ class TorchWords:
         return (value for value in self.graph.initializers.values() if value.dtype in REAL and value.uses())
 
     def part(self) -> int:
-        """Part what the optimizer merged because its numbers were equal; return how many tensors come back.
+        """Part what the optimizer merged because its numbers were equal, and bring biases back that it left out.
+
+        Returns how many tensors are parted.
 
         What cannot be restored is in `lost` afterwards.
         """
@@ -176,6 +188,8 @@ class TorchWords:
             ]
             if slots and mentioned and not any(self._is_changed(value) for _, value in slots if self.owners(value)):
                 parted += self._part_inputs(node, slots, mentioned)
+        for node in self.graph:
+            self._restore_bias(node)
         self.__dict__.pop("_held", None)
         for node in self.graph:
             absent = [each for each in self._mentioned(node) if not self._held[each] and self._trains(each)]
@@ -206,6 +220,23 @@ class TorchWords:
             if not absent:  # a constant of the call, such as the ones of an instance normalization
                 self._give_own(node, index, value, None)
         return 0
+
+    def _restore_bias(self, node: ir.Node) -> None:
+        """Give a node the bias again that the optimizer left out because all its numbers were zeros."""
+        mentioned, weight = self._mentioned(node), node.inputs[1] if len(node.inputs) == 2 else None
+        if node.op_type not in _BIASED or weight is None or not weight.is_initializer() or len(mentioned) != 2:
+            return
+        first, bias = mentioned
+        if first not in self.owners(weight) or not self._trains(bias) or self._is_changed(weight):
+            return
+        own = self.graph.initializers.get(self.targets[bias])  # there already if a layer is called twice
+        if own is None and weight.const_value is not None:
+            size = _BIASED[node.op_type](node, tuple(weight.const_value.shape.numpy()))
+            zeros = np.zeros(size, np.asarray(weight.const_value.numpy()).dtype)
+            own = initializer(self.graph, self.targets[bias], zeros)
+            own.metadata_props.update({_PLACEHOLDER: bias, _KIND: self.kinds[bias]})
+        node.resize_inputs(3)
+        node.replace_input_with(2, own)
 
     def _is_strange(self, value: ir.Value, mentioned: list[str]) -> bool:
         """Return whether a tensor belongs to another call than that of a node, which mentions others."""

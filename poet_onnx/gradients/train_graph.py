@@ -27,6 +27,7 @@ from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
 from poet_onnx.gradients.paths import find_paths
+from poet_onnx.gradients.sequences import split_plainly
 from poet_onnx.graph.extract import TO_FLOAT, check_derivative, check_number_types, is_step
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.operators import ONNX_DOMAINS
@@ -159,6 +160,7 @@ def train_graph(
     _check_forward(forward)
     forward = converted(forward)
     Normalization(RemoveInitializersFromInputsPass(), InlineFunctions(), NameNodes())(forward)
+    split_plainly(forward)
     check_number_types(forward)
     warnings: list[str] = []
 

@@ -20,7 +20,6 @@ from poet_onnx.graph.extract import TO_FLOAT, plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.naming import rename_outputs, restore_state
-from poet_onnx.torch.sequences import split_plainly
 from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
 from poet_onnx.torch.untouched import untouched
 
@@ -66,7 +65,6 @@ def trace(
             model = write(call, OPSETS[exporter] if opset is None else opset)
         except Exception as error:  # exporters raise whatever a module's code raises
             raise _refusal(module, exporter, error) from error
-    split_plainly(model)
     mark_stops(model)
     restore_state(model, module)
     rename_outputs(model, call.outputs)

@@ -1,4 +1,4 @@
-"""Splits that torch's dynamo exporter writes as a sequence of tensors become plain splits."""
+"""Splits that torch's exporters write as a sequence of tensors become plain splits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def split_plainly(model: ir.Model) -> None:
     Sequences that are used otherwise stay: they are refused later, by name.
 
     Args:
-        model: with shapes known.
+        model: with shapes known where lengths are not given.
     """
     graph = model.graph
     for node in list(graph):
