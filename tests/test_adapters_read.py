@@ -448,6 +448,46 @@ def test_an_adapter_of_one_of_two_modules_with_one_weight_is_refused(tmp_path: P
         TrainingSession(made.training, made.values).load_adapter(tmp_path)
 
 
+class Shared(nn.Module):
+    """Two layers with one weight, of which one is called twice."""
+
+    def __init__(self, *, called_by_parent: bool = False) -> None:
+        super().__init__()
+        self.a, self.b, self.called_by_parent = nn.Linear(4, 4), nn.Linear(4, 4), called_by_parent
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply all."""
+        if self.called_by_parent:
+            x = functional.linear(x, self.a.weight)
+        return self.a(torch.tanh(self.b(torch.tanh(self.a(x)))))
+
+
+@pytest.mark.parametrize("folding", [False, True])
+def test_modules_with_one_weight_are_all_written(folding: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, x = Shared(), torch.randn(3, 4)
+    forward = exported(net, x, input_names=["x"], do_constant_folding=folding)
+    made = poet_onnx.train_graph(forward, loss="mse", lora=Lora("b.weight", rank=2))
+    session = TrainingSession(made.training, made.values, optimizer=SGD(0.5))
+    batch = {"x": x.numpy(), "target": np.ones((3, 4), np.float32)}
+    first = session.step(batch)
+    session.step(batch)
+    session.export_adapter(tmp_path)
+    model = peft.PeftModel.from_pretrained(net, str(tmp_path))
+    loss = functional.mse_loss(model(x), torch.ones(3, 4)).item()
+    assert session.step(batch) == pytest.approx(loss, rel=1e-5)
+    assert loss != pytest.approx(first, rel=1e-2)
+    session.load_adapter(tmp_path)
+
+
+def test_a_weight_that_is_read_outside_of_its_module_is_not_written(tmp_path: Path) -> None:
+    forward = exported(Shared(called_by_parent=True), torch.randn(3, 4), do_constant_folding=False)
+    made = poet_onnx.train_graph(forward, loss="mse", lora=Lora("a.weight", rank=2))
+    with pytest.raises(InputError, match=r"'a\.weight' does not tell the torch module"):
+        TrainingSession(made.training, made.values).export_adapter(tmp_path)
+
+
 class Ends(nn.Module):
     """Names that are ends of others."""
 

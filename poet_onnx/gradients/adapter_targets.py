@@ -12,8 +12,9 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -62,6 +63,7 @@ class Weight:
         names: by which it goes (T2).
         module: name of its torch module; empty if nothing tells.
         tied: names of the modules of linear layers that share an embedding's weight.
+        alike: names of other modules that share it and do the same with it.
         readers: nodes that an adapter reaches; look-ups come first.
         others: nodes that it does not.
     """
@@ -71,6 +73,7 @@ class Weight:
     names: tuple[str, ...]
     module: str
     tied: tuple[str, ...]
+    alike: tuple[str, ...]
     readers: tuple[Reader, ...]
     others: tuple[ir.Node, ...]
 
@@ -97,15 +100,32 @@ def find_weights(graph: ir.Graph) -> list[Weight]:
     taken = Counter(module for modules in told for module in modules)
     taken.update(weight.module for weight in found if weight.module)
     return [
-        _named(weight, modules) if all(taken[each] == 1 or each == weight.module for each in modules) else weight
+        _named(weight, modules) if all(_is_sure(each, weight, taken) for each in modules) else weight
         for weight, modules in zip(found, told, strict=True)
     ]
 
 
-def _told(weight: Weight) -> list[str]:
-    """Return the modules that the readers tell: of a weight without a name, or with several kinds of them (T2)."""
-    told = weight.is_tied or weight.name.startswith(ANONYMOUS)
-    return list(dict.fromkeys(_module_of(reader.node) for reader in weight.readers)) if told else []
+def _is_sure(module: str, weight: Weight, taken: Mapping[str, int]) -> bool:
+    """Return whether a weight is a module's: no other one is, not even under the name of another call of it."""
+    first = _first_call(module)
+    return module == weight.module or (taken[module] == 1 and (first == module or first not in taken))
+
+
+def _told(weight: Weight) -> dict[str, str]:
+    """Return the modules that the readers tell, with what each does with the weight (T2).
+
+    They are asked for a weight without a name, or with several modules. The older exporter gives the second call of a
+    module the name of the first with a number.
+    """
+    told: dict[str, str] = {}
+    for reader in weight.readers:
+        told.setdefault(_module_of(reader.node), reader.kind)
+    told = {name: kind for name, kind in told.items() if _first_call(name) == name or _first_call(name) not in told}
+    return told if len(told) > 1 or weight.is_tied or weight.name.startswith(ANONYMOUS) else {}
+
+
+def _first_call(module: str) -> str:
+    return re.sub(r"_\d+$", "", module)
 
 
 def _module_of(node: ir.Node) -> str:
@@ -114,20 +134,27 @@ def _module_of(node: ir.Node) -> str:
     biased = [other for other, _ in node.outputs[0].uses() if other.op_type == "Add" and node.op_type == "MatMul"]
     read = [value for each in (node, *biased) for value in each.inputs if value is not None and value.is_initializer()]
     owners = {(value.name or "").removesuffix(BIAS) for value in read if (value.name or "").endswith(BIAS)}
-    ends = [owner for owner in owners if owner.rpartition(".")[2] == module.rpartition(".")[2]]
+    last = module.rpartition(".")[2]
+    ends = [owner for owner in owners if owner.rpartition(".")[2] in (last, _first_call(last))]
     return ends[0] if len(owners) == len(ends) == 1 else module
 
 
-def _named(weight: Weight, modules: Sequence[str]) -> Weight:
+def _named(weight: Weight, modules: Mapping[str, str]) -> Weight:
     """Return a weight with the names of modules; that of an embedding comes first, else that of the weight.
 
-    A tied weight has no module where one of them is not known.
+    A weight of several modules has none where one of them is not known: its adapter would serve that, too.
     """
-    if not modules or not (modules[0] or weight.is_tied):
+    if not modules or (len(modules) == 1 and "" in modules):
         return weight
-    first, *others = modules if all(modules) else [""]
     names = dict.fromkeys([*weight.names, *(f"{module}{WEIGHT}" for module in modules if module)])
-    return replace(weight, names=tuple(names), module=first, tied=tuple(others) if weight.is_tied else ())
+    if not all(modules):
+        return replace(weight, names=tuple(names), module="")
+    kind = weight.readers[0].kind
+    same = [module for module in modules if modules[module] == kind]
+    first = weight.module if weight.module in same else same[0]
+    tied = tuple(module for module in modules if modules[module] != kind)
+    alike = tuple(module for module in same if module != first)
+    return replace(weight, names=tuple(names), module=first, tied=tied, alike=alike)
 
 
 def _weight(value: ir.Value) -> Weight | None:
@@ -152,7 +179,7 @@ def _weight(value: ir.Value) -> Weight | None:
     readers.sort(key=lambda reader: reader.kind != EMBEDDING)
     first = aliases[0]
     module = first.removesuffix(WEIGHT) if first.endswith(WEIGHT) else ""
-    return Weight(value, shape, tuple(aliases), module, (), tuple(readers), tuple(others))
+    return Weight(value, shape, tuple(aliases), module, (), (), tuple(readers), tuple(others))
 
 
 def _uses(value: ir.Value, aliases: list[str]) -> Iterator[tuple[ir.Node, int, bool]]:

@@ -133,6 +133,7 @@ class _Writer:
             kind=self.main.kind,
             transposed=self.main.transposed,
             tied=weight.tied,
+            alike=weight.alike,
             groups=weight.groups if self.main.kind == CONVOLUTION else 1,
             sums=tuple(reader.node.outputs[0].name or "" for reader in weight.readers),
         )

@@ -128,14 +128,14 @@ def _check_names(files: AdapterFiles, file: Checkpoint, path: Path) -> None:
     """Check that the file has the adapters of the model, and no other ones."""
     missing = [name for name in files.tensors if name not in file.names]
     more = [name for name in file.names if _ADAPTER.fullmatch(name) and name not in files.tensors]
-    tied = {f"{PREFIX}{module}": adapter for module, adapter in files.beside.items() if adapter.tied}
+    tied = {f"{PREFIX}{module}": adapter for module, adapter in files.beside.items() if adapter.tied or adapter.alike}
     for names, what in ((missing, "lacks"), (more, "holds")):
         if not names:
             continue
         alone = tied.get(names[0].partition(".lora_")[0])
         hint = files.make_again(path.parent)
         if alone is not None and what == "lacks":
-            hint = f"Here one adapter serves {_quoted([alone.module, *alone.tied])}, whose weight is one."
+            hint = f"Here one adapter serves {_quoted([alone.module, *alone.alike, *alone.tied])}, whose weight is one."
         raise InputError(f"{path} {what} {_quoted(names)}: it is of other adapters than this model's. {hint}")
 
 

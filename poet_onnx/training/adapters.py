@@ -210,6 +210,7 @@ class Adapter:
         tied: names of the modules of linear layers that share an embedding's weight, and so its adapter.
         groups: of a convolution.
         sums: names of the tensors to which the adapter adds.
+        alike: names of other modules that share the weight and do the same with it.
     """
 
     module: str
@@ -219,6 +220,7 @@ class Adapter:
     tied: tuple[str, ...]
     groups: int
     sums: tuple[str, ...]
+    alike: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -240,11 +242,12 @@ class Adapter:
         return ADAPTER_NAMES[2:] if self.kind == EMBEDDING else ADAPTER_NAMES[:2]
 
     def in_peft(self) -> Iterator[PeftTensor]:
-        """Yield what PEFT keeps of it: A and B of its module, and of those that are tied to it the other way round."""
+        """Yield what PEFT keeps of it: A and B of its modules, and of those that are tied to it the other way round."""
         ending = "" if self.kind == EMBEDDING else WEIGHT
         turned = self.kind != CONVOLUTION
-        for name, graph_name in zip(self._names, (self.first, self.second), strict=True):
-            yield PeftTensor(self.module, f".{name}{ending}", graph_name, turned)
+        for module in (self.module, *self.alike):
+            for name, graph_name in zip(self._names, (self.first, self.second), strict=True):
+                yield PeftTensor(module, f".{name}{ending}", graph_name, turned)
         for module in self.tied:  # a linear layer reads the transposed of an embedding: (A B)' = B' A'
             yield PeftTensor(module, f".lora_A{WEIGHT}", self.second, turned=False)
             yield PeftTensor(module, f".lora_B{WEIGHT}", self.first, turned=False)
@@ -332,8 +335,8 @@ def _adapter(values: dict[str, Any]) -> Adapter:
     Raises:
         ValueError: if it is none.
     """
-    adapter = Adapter(**values | {name: tuple(values[name]) for name in ("sums", "tied")})
-    texts = (adapter.module, adapter.weight, adapter.kind, *adapter.sums, *adapter.tied)
+    adapter = Adapter(**values | {name: tuple(values.get(name, ())) for name in ("sums", "tied", "alike")})
+    texts = (adapter.module, adapter.weight, adapter.kind, *adapter.sums, *adapter.tied, *adapter.alike)
     if not all(type(text) is str for text in texts) or type(adapter.transposed) is not bool:
         raise ValueError("names and flags")
     if adapter.kind not in KINDS or type(adapter.groups) is not int or adapter.groups < 1:
