@@ -16,7 +16,7 @@ from lowering_runs import AFTER, run_step
 from torch import Tensor, nn
 
 import poet_onnx
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 
 
 class Recurrent(nn.Module):
@@ -245,3 +245,85 @@ def test_a_mean_over_all_batches_which_onnx_cannot_say_is_refused(tmp_path: Path
     with pytest.raises(InputError, match=r"'/norm/BatchNormalization' has momentum 0: .* set a momentum"):
         poet_onnx.train_graph(path)
     assert poet_onnx.train_graph(path, frozen_batch_norm="all").values
+
+
+class Grouped(nn.Module):
+    """Normalizations of groups and of instances, with weights and without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.groups = nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4)
+        self.instances, self.own = nn.InstanceNorm1d(4), nn.InstanceNorm1d(4, affine=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        hidden = torch.tanh(self.instances(self.groups(self.first(x[:, None]))))
+        return self.head(torch.tanh(self.own(hidden)).flatten(1))
+
+
+class Sloped(nn.Module):
+    """Layers of one number each: a slope, and a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.slope, self.last = nn.Linear(6, 6), nn.PReLU(), nn.Conv1d(1, 1, 1)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.head(self.slope(self.last(self.first(x)[:, None]))[:, 0])
+
+
+class Twice(nn.Module):
+    """A normalization that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.first, self.head = nn.LayerNorm(6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.head(self.norm(torch.tanh(self.first(self.norm(x)))))
+
+
+def written(module: nn.Module, x: Tensor, path: Path, *, fold: bool, training: bool = True) -> Path:
+    mode = torch.onnx.TrainingMode.PRESERVE if training else torch.onnx.TrainingMode.EVAL
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module,
+            (x,),
+            path,
+            dynamo=False,
+            opset_version=17,
+            do_constant_folding=fold,
+            training=mode,
+            input_names=["x"],
+        )
+    return path
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("build", [Grouped, Sloped, Twice])
+def test_the_legacy_exporter_has_what_torch_trains(build: Callable[[], nn.Module], fold: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x, labels = build(), torch.randn(4, 6), torch.randint(3, (4,))
+    made = poet_onnx.train_graph(written(module, x, tmp_path / "forward.onnx", fold=fold))
+    assert made.warnings == ()
+    nn.functional.cross_entropy(module(x), labels).backward()
+    found = np.concatenate(
+        [each.ravel() for each in gradients(made, {"x": x.numpy(), "labels": labels.numpy()}).values()]
+    )
+    grads = [each.grad.numpy().ravel() for each in module.parameters() if each.grad is not None]
+    assert len(grads) == len(list(module.parameters()))
+    expected = np.concatenate(grads)  # folded ones have other names and shapes
+    np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_normalization_folded_into_a_convolution_is_told(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(12, 3))
+    x, path = torch.randn(4, 2, 4), tmp_path / "forward.onnx"
+    with pytest.warns(PoetWarning, match=r"'onnx::Conv_\d+' and 1 more was computed .*=TrainingMode\.TRAINING"):
+        poet_onnx.train_graph(written(module, x, path, fold=True, training=False))
+    assert poet_onnx.train_graph(written(module, x, path, fold=True)).warnings == ()

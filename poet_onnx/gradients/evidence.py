@@ -36,6 +36,9 @@ LARGEST_WEIGHT = 1e3
 _COMPUTED = re.compile(r"onnx::|val_\d|/|\d+$|Constant|const_fold_opt__|lifted_tensor|.*_output_\d+$")
 """How names begin that exporters give to what they compute: torch's of a transposed weight, for example."""
 
+_CONSTANT = re.compile(r"(?:.*/)?Constant(?:_\d+)?_output_\d+$")
+"""How torch's legacy exporter names what a Constant node makes; parameters are initializers there."""
+
 _NAMED = re.compile(r"(?:.*[._/])?(?:weight|bias|kernel|gamma|beta|embeddings?|cls_token)(?:[._:/].*)?$", re.IGNORECASE)
 """Names that frameworks give to weights."""
 
@@ -57,13 +60,15 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
         return CONSTANT
     array = np.asarray(tensor.numpy())
     computed = _COMPUTED.match(name) is not None
-    if computed and array.size <= 1:
-        return CONSTANT
+    is_filled = array.size == 0 or bool((array == array.flat[0]).all())
+    if is_filled and _CONSTANT.match(name):
+        return CONSTANT  # such as the ones and zeros of a GroupNorm, which has its weights behind
     is_mask = bool((~np.isnan(array) & (np.abs(array) >= LARGEST_WEIGHT)).any())
     places = [node.op_type for node, index in _readers(value) if _is_weight(node, index, array)]
+    if computed and array.size <= 1 and {*places} <= {"Add", "Mul"}:
+        return CONSTANT
     if _NAMED.match(name) or (places and not (is_mask and {*places} <= {"Add", "Mul"})):
         return PARAMETER
-    is_filled = array.size == 0 or bool((array == array.flat[0]).all())
     if is_mask or (computed and is_filled):
         return CONSTANT
     return DOUBTFUL if computed or of_torch or is_filled or not _is_plain(value) else PARAMETER

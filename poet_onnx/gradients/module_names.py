@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,6 +40,14 @@ def _scopes(text: str) -> list[Any]:
     except (ValueError, SyntaxError):
         return []
     return names if isinstance(names, list) else []
+
+
+def is_call_of(scope: str, module: str) -> bool:
+    """Return whether a scope is a call of a module: the legacy exporter counts further ones, as norm_1 after norm."""
+    parts, wanted = scope.split("."), module.split(".")
+    return len(parts) == len(wanted) and all(
+        re.fullmatch(rf"{re.escape(own)}(?:_\d+)?", part) for part, own in zip(parts, wanted, strict=True)
+    )
 
 
 def _joined(scopes: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, WEIGHTS, verdict
-from poet_onnx.gradients.module_names import module_of
+from poet_onnx.gradients.module_names import is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_words import TorchWords, is_folded, read_words
 from poet_onnx.graph.operators import ONNX_DOMAINS
@@ -22,6 +22,9 @@ STATISTICS = {"BatchNormalization": (3, 4)}
 
 ANONYMOUS = ("onnx::", "val_")
 """How torch's exporters name what they compute beforehand, such as a weight that they transposed."""
+
+FOLDED = ("onnx::Conv_", "onnx::ConvTranspose_")
+"""How torch's legacy exporter names what it folds batch normalizations into."""
 
 _SHOWN = 12
 
@@ -122,6 +125,8 @@ def find_parameters(
         doubts = []
     for name in trained:
         _check_finite(real[name])
+    if words is None and train is None:
+        _warn_of_folded(trained, warn)
     return Parameters(tuple(trained), tuple(name for name in real if name not in set(trained)), tied, tuple(doubts))
 
 
@@ -228,13 +233,26 @@ def _warn_of_merged(graph: ir.Graph, warn: Callable[[str], None]) -> None:
     for value in graph.initializers.values():
         readers = {node.name: node for node, _ in value.uses() if node.op_type.endswith("Normalization")}
         modules = {module_of(node) for node in readers.values()}
-        is_shared = len(modules) == 1 and modules != {""}
+        own = (value.name or "").rpartition(".")[0]
+        is_shared = "" not in modules and (len(modules) == 1 or all(is_call_of(module, own) for module in modules))
         if len(readers) > 1 and value.dtype in REAL and not is_shared:
             warn(
                 f"'{value.name}' belongs to {len(readers)} normalizations, such as '{min(readers, key=str)}', and is"
                 " trained as one: if it should not be, export the model without optimization (optimize=False)."
             )
             return
+
+
+def _warn_of_folded(trained: Sequence[str], warn: Callable[[str], None]) -> None:
+    """Warn of convolutions that torch's legacy exporter computed a weight for."""
+    folded = [name for name in trained if name.startswith(FOLDED)]
+    if folded:
+        warn(
+            f"'{folded[0]}'{f' and {len(folded) - 1} more' if len(folded) > 1 else ''} was computed by the exporter,"
+            " which folds batch normalizations into convolutions for inference: one weight is trained in place of the"
+            " convolution's and the normalization's, and no statistics move. To train as torch does, export with"
+            " training=TrainingMode.TRAINING, or by poet_onnx.torch.export."
+        )
 
 
 def as_patterns(given: str | Sequence[str]) -> Sequence[str]:
