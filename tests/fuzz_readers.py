@@ -36,20 +36,25 @@ class PlainSources:
 
 sys.meta_path.insert(0, PlainSources())
 with atheris.instrument_imports(include=["poet_onnx"]):
-    from poet_onnx import SGD, TrainingSession, rewrite
+    from poet_onnx import SGD, TrainingSession, rewrite, train_graph
     from poet_onnx.costing.device import load_device
     from poet_onnx.errors import PoetError
+    from poet_onnx.files.saving import save_model
     from poet_onnx.graph.extract import extract, load_model
     from poet_onnx.passes.batch_norm_modes import settle_alike
     from poet_onnx.passes.lowering import prepare
     from poet_onnx.passes.metadata import PLAN_KEY, read_settings
     from poet_onnx.plan.serialization import to_json
     from poet_onnx.profiler import measure
+    from poet_onnx.training.forward_graph import ForwardGraph
+    from poet_onnx.training.inference_model import write_inference_model
     from poet_onnx.training.parameters import read_parameters
     from poet_onnx.training.peft_config import PeftConfig
     from poet_onnx.training.prepare import known_ranges
+    from poet_onnx.training.protobuf import FileBytes
 
-from onnx import helper  # noqa: E402 - as above
+import numpy as np  # noqa: E402 - as above
+from onnx import helper, numpy_helper, parser  # noqa: E402
 from small_models import export_small  # noqa: E402
 
 WIDTH, LAYERS = 8, 4
@@ -129,6 +134,29 @@ def parameters_reader(model: Path) -> Reader:
     return Reader(".ckpt", [model.with_name("checkpoint").read_bytes()], lambda path: dict(read_parameters(path)))
 
 
+def evaluation_reader(model: Path) -> Reader:
+    """Evaluation graphs, of which a session exports the model with what it trained."""
+    forward = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 15]> g (float[2, 8] x) => (float[2, 8] y) {
+            a = MatMul(x, weight0) b = Add(a, bias0) c = Relu(b) y = MatMul(c, weight1)
+        }"""
+    )
+    shapes = {"weight0": (8, 8), "bias0": (8,), "weight1": (8, 8)}
+    forward.graph.initializer.extend(
+        numpy_helper.from_array(np.full(shape, 0.5, np.float32), name) for name, shape in shapes.items()
+    )
+    made = train_graph(forward, loss="mse", lora="rank=2,targets=weight*", train="bias0")
+    seed = model.with_name("seed.onnx")
+    save_model(made.evaluation, seed)
+
+    def read(path: Path) -> None:
+        for merged in (made.adapters, None):
+            forward = ForwardGraph(FileBytes(path), path.parent)
+            write_inference_model(path.with_name("out.onnx"), forward, made.values, outputs=None, merged=merged)
+
+    return Reader(".onnx", [seed.read_bytes()], read)
+
+
 def model_reader(model: Path) -> Reader:
     """Training models, up to what is planned."""
 
@@ -185,6 +213,7 @@ READERS = {
     "checkpoint": checkpoint_reader,
     "costs": costs_reader,
     "device": device_reader,
+    "evaluation": evaluation_reader,
     "metadata": metadata_reader,
     "model": model_reader,
     "parameters": parameters_reader,

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.deep
 
 TARGETS = Path(__file__).parent
 SECONDS = int(os.environ.get("POET_FUZZ_SECONDS", "15"))
-READERS = ["adapter", "checkpoint", "costs", "device", "metadata", "model", "parameters", "plan"]
+READERS = ["adapter", "checkpoint", "costs", "device", "evaluation", "metadata", "model", "parameters", "plan"]
 LEAST_INPUTS = {"costs": 100, "plan": 100}
 """What must have been tried; these readers replay or plan a step each time, on a busy machine slowly."""
 
