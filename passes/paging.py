@@ -15,15 +15,15 @@ import onnx_ir as ir
 
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.layout import Placed
-from poet_onnx.plan import Action, Plan
+from poet_onnx.plan import Action, Step
 
 BLOCK_BYTES = 4096
 """Every slot of the page file has whole blocks of this size, as direct I/O needs them."""
 
 
-def page_file_bytes(graph: TrainingGraph, plan: Plan) -> int:
-    """Return the room that a plan's page file takes: each value that is paged out has one slot."""
-    return _file_bytes(graph, {step.subject for step in plan.steps if step.action is Action.PAGE_OUT_START})
+def page_file_bytes(graph: TrainingGraph, steps: Sequence[Step]) -> int:
+    """Return the room that the page file of a plan's steps takes: each value that is paged out has one slot."""
+    return _file_bytes(graph, {step.subject for step in steps if step.action is Action.PAGE_OUT_START})
 
 
 def transfer_attributes(graph: TrainingGraph, layout: Sequence[Placed]) -> dict[str, tuple[ir.Attr, ...]]:

@@ -34,9 +34,17 @@ class InfeasibleError(PoetError):
 
 
 class LimitReachedError(PoetError):
-    """A time limit or an interruption came before any plan was found."""
+    """A time limit or an interruption came before any plan was found.
+
+    Attributes:
+        smallest_budget_bytes: as of `InfeasibleError`.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, smallest_budget_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.smallest_budget_bytes = smallest_budget_bytes
 
 
 class PoetWarning(UserWarning):

@@ -108,6 +108,14 @@ def parse_budget(value: SupportsIndex | str, *, name: str, share_of: str | None 
     return Budget(int(number * factor), doubt="" if unit else _doubt(int(number), name, share_of))
 
 
+def budget_text(size_bytes: int) -> str:
+    """Name a budget in bytes, and behind that in the unit that people type, rounded up: whoever gives either has it."""
+    for unit, unit_bytes in (("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes:,} bytes ({-(-10 * size_bytes // unit_bytes) / 10:.1f}{unit})"
+    return f"{size_bytes:,} bytes"
+
+
 def _doubt(number: int, name: str, share_of: str | None) -> str:
     """Say what a number without a unit may have meant, if it is too small to mean bytes."""
     if number >= _SMALL_BYTES:

@@ -16,6 +16,7 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError, PoetError
 from poet_onnx.plan import ALL_PLANS, Action, Plan, PlanClass
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.quantities import budget_text
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.liveness import file_order
 from poet_onnx.simulate import simulate
@@ -154,7 +155,8 @@ def test_a_refusal_advises_to_allow_what_was_forbidden_alone(
         schedule(problem, Limits(24_000 if not (recompute or paging) else 17_000))
     # One node needs 24,000 bytes by itself: below that nothing that could be allowed would help.
     works = refused.value.smallest_budget_bytes
-    assert str(refused.value).endswith(f"give at least {works:,} bytes{advice if works == 25_000 else ''}.")
+    assert works is not None
+    assert str(refused.value).endswith(f"give at least {budget_text(works)}{advice if works == 25_000 else ''}.")
 
 
 def test_a_deadline_is_advised_about_where_there_is_one() -> None:

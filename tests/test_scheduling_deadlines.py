@@ -111,7 +111,7 @@ def test_no_plan_within_a_deadline_stays_below_the_bound_on_its_budget(seed: int
         problem, order = slow_problem(seed)
         seconds = 1.1 * sum(cost.seconds for cost in problem.costs.nodes.values())
         timed = Limits(deadline_seconds=seconds)
-        found = smallest_budget(problem, order, others=timed)
+        found = smallest_budget(problem, order, limits=timed)
         assert found.bound_bytes <= found.budget_bytes
         below = timed.within(found.bound_bytes - 1)
         steps, all_seen = least_timed(problem, below, order, float("inf"), 200_000, first=True)

@@ -25,7 +25,7 @@ from poet_onnx.scheduling.liveness import Liveness, build_instance, file_order
 from poet_onnx.scheduling.order import Dependencies, memory_aware_order, peak_bound
 from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.quick_plan import evict, quick_plan
-from poet_onnx.scheduling.refusals import smallest_budget
+from poet_onnx.scheduling.smallest import smallest_budget
 from poet_onnx.scheduling.steps import steps_of_eviction
 from poet_onnx.simulate import simulate
 

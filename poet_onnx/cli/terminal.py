@@ -95,6 +95,9 @@ class ProgressLine:
 
     def __call__(self, progress: Progress) -> None:
         """Show incumbent, bound, gap and seconds."""
+        if progress.doing:
+            self.say(f"{progress.doing}, {progress.seconds:.0f} s (Ctrl-C ends it without a plan)")
+            return
 
         def joules(value: float | None) -> str:
             return "none yet" if value is None or not math.isfinite(value) else scaled_text(value, "J")

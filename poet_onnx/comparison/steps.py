@@ -52,7 +52,7 @@ class StepVariant:
     @classmethod
     def of(cls, baseline: Baseline) -> StepVariant:
         """Look for the smallest budget of a variant."""
-        found = smallest_budget(baseline.problem, baseline.order).budget_bytes
+        found = smallest_budget(baseline.problem, baseline.order, in_order=True).budget_bytes
         return cls(baseline, found + baseline.aside_bytes, problem_fingerprint(baseline.problem))
 
 

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pydantic
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessCosts, ProcessMemory
+from poet_onnx.errors import CheckFailedError
 from poet_onnx.gradients.class_weights import ClassWeights
-from poet_onnx.plan.limits import Limits
+from poet_onnx.plan.limits import UNLIMITED
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
+from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import Gradients
+from poet_onnx.rewriting.smallest import Candidate, thriftiest_of
 from poet_onnx.rewriting.source import Given, normalized
 from poet_onnx.rewriting.variants import variants
-from poet_onnx.scheduling import SmallestBudget, file_order, ordered_steps, smallest_budget
+from poet_onnx.scheduling import SmallestBudget, file_order, ordered_steps
 from poet_onnx.simulate import Replay, replay
 from poet_onnx.training.adapters import Lora
 
@@ -64,7 +67,7 @@ class Floor(_Value):
 
     Attributes:
         budget_bytes: a plan keeps to this.
-        process_bytes: a process that carries out such a plan keeps to this: the smallest RAM budget found.
+        process_bytes: the smallest RAM budget for which a plan was found, mostly another one.
         bound_bytes: no plan of those that `covers` names keeps to less. Plans in other orders of the nodes may, and
             plans that both page and recompute.
         covers: those plans, in words.
@@ -83,8 +86,8 @@ class Inspection(_Value):
         target: runtime for which the model was looked at.
         original, ordered: the nodes in file order, and in the memory-aware order.
         process: the parts of what a process takes that trains the ordered graph.
-        smallest_budget_bytes: of transient bytes, with everything that the device allows.
-        smallest_process_bytes: the smallest RAM budget found, likewise: the least of all floors.
+        smallest_budget_bytes: of transient bytes, with everything that the device allows: what a refusal names.
+        smallest_process_bytes: the smallest RAM budget found, likewise.
         with_paging: the floor when both means may be used; None for a device without storage.
         without_paging: the floor of recompute alone.
         with_parts: the floor when large weight gradients may be computed in parts besides, and for the stock runtime
@@ -186,14 +189,16 @@ def inspect(
     if evaluation is not None:
         process = evaluation.process_of(process, first.graph)
     in_order = process.in_order(first.problem, first.order)
-    unpaged = replace(first, problem=replace(first.problem, paging=False))
-    recompute_only, without_paging = _floor(unpaged, process, in_order)
-    with_paging = None if device.storage is None else _floor(first, process, in_order)[1]
-    first_bytes = min(floor.budget_bytes for floor in (without_paging, with_paging) if floor is not None)
-    with_parts = _floor_of_others(baselines, first_bytes, process)
+    budgets = _Budgets.of(process)
+    recompute_only, without_paging = budgets.floor(Candidate(first, replace(first.problem, paging=False), UNLIMITED))
+    with_paging = None
+    if device.storage is not None:
+        with_paging = budgets.floor(Candidate(first, first.problem, UNLIMITED))[1]
+    lowest = with_paging or without_paging
+    with_parts = _floor_of_others(baselines, budgets, lowest)
+    lowest = with_parts or lowest
     orders = (file_order(first.graph), first.order)
     original, ordered = (replay(first.problem, ordered_steps(order)) for order in orders)
-    floors = [floor for floor in (without_paging, with_paging, with_parts) if floor is not None]
     return Inspection(
         model=os.fspath(path),
         target=target,
@@ -205,11 +210,8 @@ def inspect(
         ),
         ordered=_peak(first, ordered, orders[1], source.node_count, in_order),
         process=process_parts(in_order),
-        smallest_budget_bytes=max(
-            first_bytes if with_parts is None else with_parts.budget_bytes,
-            evaluation_bytes,
-        ),
-        smallest_process_bytes=min(floor.process_bytes for floor in floors),
+        smallest_budget_bytes=max(lowest.budget_bytes, evaluation_bytes),
+        smallest_process_bytes=lowest.process_bytes,
         with_paging=with_paging,
         without_paging=without_paging,
         with_parts=with_parts,
@@ -221,26 +223,44 @@ def inspect(
     )
 
 
-def _floor_of_others(others: Iterable[Baseline], first_bytes: int, process: TrainingProcess) -> Floor | None:
+@dataclass(frozen=True)
+class _Budgets:
+    """Budgets of both kinds, of no size: what is looked for is the smallest."""
+
+    step: RequestedBudget
+    process: RequestedBudget
+
+    @classmethod
+    def of(cls, process: TrainingProcess) -> _Budgets:
+        return cls(RequestedBudget("activation", None, process), RequestedBudget("ram", None, process))
+
+    def floor(self, candidate: Candidate, *, varied: bool = True) -> tuple[SmallestBudget, Floor]:
+        """Return how far the transient peak of a graph variant can be pushed down, and what that means for budgets."""
+        found = candidate.smallest(varied=varied)
+        step, process = (thriftiest_of(candidate, found, budget) for budget in (self.step, self.process))
+        if step is None or process is None:
+            raise CheckFailedError("Without limits, the baseline order is a plan, but none was found.")
+        return found, Floor(
+            budget_bytes=step.budget_bytes,
+            process_bytes=process.budget_bytes,
+            bound_bytes=found.bound_bytes + candidate.baseline.aside_bytes,
+            covers=str(found.covers),
+        )
+
+
+def _floor_of_others(others: Iterable[Baseline], budgets: _Budgets, first: Floor) -> Floor | None:
     """Return the lowest floor of the model's other graph variants, if it is below that of the first."""
-    found = [_floor(each, process, process.in_order(each.problem, each.order))[1] for each in others]
-    best = min(found, key=lambda floor: floor.budget_bytes, default=None)
-    if best is None or best.budget_bytes >= first_bytes:
-        return None
+    lowest, process_bytes = first, first.process_bytes
+    for baseline in others:
+        is_smaller = budgets.step.least_variant_bytes(baseline) < lowest.budget_bytes
+        is_lighter = budgets.process.least_variant_bytes(baseline) < process_bytes
+        if is_smaller or is_lighter:
+            floor = budgets.floor(Candidate(baseline, baseline.problem, UNLIMITED), varied=is_lighter)[1]
+            lowest = min(lowest, floor, key=lambda floor: floor.budget_bytes)
+            process_bytes = min(process_bytes, floor.process_bytes)
     # Plans with fewer transient bytes have more nodes, for which the session takes memory of its own.
-    return best.model_copy(update={"process_bytes": min(floor.process_bytes for floor in found)})
-
-
-def _floor(baseline: Baseline, process: TrainingProcess, in_order: ProcessMemory) -> tuple[SmallestBudget, Floor]:
-    """Return how far the transient peak can be pushed down, and what that means for a budget."""
-    found, aside = smallest_budget(baseline.problem, baseline.order), baseline.aside_bytes
-    besides = process.besides_bytes(baseline.problem, Limits(found.budget_bytes), baseline.order, in_order)
-    return found, Floor(
-        budget_bytes=found.budget_bytes + aside,
-        process_bytes=found.budget_bytes + aside + besides,
-        bound_bytes=found.bound_bytes + aside,
-        covers=str(found.covers),
-    )
+    both = lowest.model_copy(update={"process_bytes": process_bytes})
+    return None if both == first else both
 
 
 def _peak(

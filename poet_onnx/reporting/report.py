@@ -126,7 +126,7 @@ class Wear(_Value):
         return cls(
             written_bytes_per_step=written,
             written_bytes_per_hour=written * 3600 / seconds,
-            page_file_bytes=page_file_bytes(graph, plan),
+            page_file_bytes=page_file_bytes(graph, plan.steps),
             capacity_bytes=storage.capacity_bytes,
             capacity_seconds=storage.capacity_bytes / written * seconds,
             endurance_bytes=endurance,

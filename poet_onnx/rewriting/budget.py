@@ -8,8 +8,7 @@ blocks of the baseline order is set aside. The scheduler gets the rest.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import load_device
@@ -17,12 +16,11 @@ from poet_onnx.costing.process import ProcessCosts, ProcessMemory
 from poet_onnx.errors import PoetWarning
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Prediction
-from poet_onnx.plan.limits import Limits
-from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
+from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import BudgetKind, Request
-from poet_onnx.scheduling import Terms
+from poet_onnx.scheduling import PlacedPlan, Terms, least_peak_bytes
 
 _KNOWN = "host"
 """A device whose process was measured."""
@@ -36,11 +34,13 @@ class RequestedBudget:
         kind: "ram" bounds the process's peak, "activation" the transient peak.
         bound_bytes: the bound on that; None for none.
         process: that trains.
+        evaluation_bytes: transient bytes that evaluating takes.
     """
 
     kind: BudgetKind
     bound_bytes: int | None
     process: TrainingProcess
+    evaluation_bytes: int = 0
 
     @classmethod
     def of(cls, request: Request, first: Baseline, ordered: Prediction, process: TrainingProcess) -> RequestedBudget:
@@ -61,6 +61,11 @@ class RequestedBudget:
         else:
             bound = None if request.plan is not None else request.device.ram_bytes
         return cls(request.budget_kind, bound, process)
+
+    def evaluating(self, evaluation: EvaluationStep, training: TrainingGraph) -> RequestedBudget:
+        """Return it with what evaluating takes besides training with a graph."""
+        process = evaluation.process_of(self.process, training)
+        return replace(self, process=process, evaluation_bytes=evaluation.transient_peak_bytes)
 
     def step_bytes(self, graph: TrainingGraph) -> int | None:
         """Return the transient bytes that it leaves the step of a graph, with what is set aside; None for no bound."""
@@ -89,13 +94,43 @@ class RequestedBudget:
             return 0
         return memory.peak_bytes - self.bound_bytes
 
-    def terms(self, baseline: Baseline, problem: ScheduleProblem, limits: Limits, *, split: bool) -> Terms:
+    @property
+    def evaluation_excess_bytes(self) -> int:
+        """Return by how much evaluating exceeds an activation budget; a RAM budget bounds a process that has both."""
+        if self.bound_bytes is None or self.kind == "ram":
+            return 0
+        return self.evaluation_bytes - self.bound_bytes
+
+    def needed_bytes(self, baseline: Baseline, plan: PlacedPlan, memory: ProcessMemory) -> int:
+        """Return the smallest budget of its kind that a plan of a graph variant keeps.
+
+        Args:
+            baseline: of the variant.
+            plan: for it.
+            memory: of the process that carries the plan out.
+        """
+        step_bytes = plan.prediction.transient_peak_bytes + baseline.aside_bytes
+        if self.kind == "activation":
+            return max(step_bytes, self.evaluation_bytes)
+        return max(memory.peak_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
+
+    def least_bytes(self, baseline: Baseline, plan: PlacedPlan) -> int:
+        """Return what a plan of a graph variant needs at least, and nearly, before it is placed."""
+        if self.kind == "activation":
+            return plan.prediction.transient_peak_bytes + baseline.aside_bytes
+        return self.process.unplaced(baseline.graph, plan).peak_bytes
+
+    def least_variant_bytes(self, baseline: Baseline) -> int:
+        """Return what every plan of a graph variant needs at least."""
+        step_bytes = least_peak_bytes(baseline.problem, baseline.order) + baseline.aside_bytes
+        return step_bytes if self.kind == "activation" else step_bytes + self.process.fixed_bytes(baseline.graph)
+
+    def terms(self, baseline: Baseline, works_bytes: int | None, *, split: bool) -> Terms:
         """Return the words in which a refusal speaks of it.
 
         Args:
             baseline: of the graph variant that has no plan.
-            problem: that the scheduler was given.
-            limits: that it was given.
+            works_bytes: the smallest budget for which a plan is at hand; None for none.
             split: whether weight gradients may be computed in parts.
         """
         parts = []
@@ -113,18 +148,9 @@ class RequestedBudget:
         return Terms(
             "RAM budget" if self.kind == "ram" else "transient budget",
             asked_bytes=self.bound_bytes or 0,
-            besides=cache(partial(self._besides_bytes, baseline, problem, limits)),
+            works_bytes=works_bytes,
             note=f" (with {' and '.join(parts)})" if parts else "",
             forbidden=() if split else ("gradients in parts",),
-        )
-
-    def _besides_bytes(self, baseline: Baseline, problem: ScheduleProblem, limits: Limits, transient_bytes: int) -> int:
-        """Return what a budget needs besides, where so many transient bytes are enough for a plan."""
-        if self.kind == "activation":
-            return baseline.aside_bytes
-        in_order = self.process.in_order(problem, baseline.order)
-        return baseline.aside_bytes + self.process.besides_bytes(
-            problem, limits.within(transient_bytes), baseline.order, in_order
         )
 
 

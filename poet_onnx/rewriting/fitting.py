@@ -15,7 +15,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.process import Placement
-from poet_onnx.scheduling import NoneExistsError, NothingFoundError
+from poet_onnx.scheduling import NoneExistsError, NothingFoundError, Terms
 
 ATTEMPTS = 4
 """Plans that are made, with paging and without, until the process keeps to its budget."""
@@ -27,13 +27,46 @@ _LEAST_SHARE = 0.25
 class ProcessBudgetError(LimitReachedError):
     """Plans were found for what the budget leaves, but with what they add themselves the process exceeds it."""
 
+    def __init__(self, needed_bytes: int) -> None:
+        super().__init__("no plan's process keeps to the budget")
+        self._needed_bytes = needed_bytes
+
+    def explained(self, terms: Terms) -> LimitReachedError:
+        """Return the error that says by how much, and what would do."""
+        needed, asked = self._needed_bytes, terms.asked_bytes
+        return LimitReachedError(
+            f"The best plan found needs a process of {needed:,} bytes, {needed - asked:,} more than the RAM budget of "
+            f"{asked:,} bytes; {terms.advice}.",
+            terms.works_bytes,
+        )
+
+
+class EvaluationBudgetError(InfeasibleError):
+    """However the training step is planned, evaluating exceeds the budget."""
+
+    def __init__(self, needed_bytes: int) -> None:
+        super().__init__("evaluating exceeds the budget")
+        self._needed_bytes = needed_bytes
+
+    def explained(self, terms: Terms) -> InfeasibleError:
+        """Return the error that says what evaluating needs, and what would do."""
+        return InfeasibleError(
+            f"Whatever the step of training needs, {terms} is exceeded, for evaluating needs {self._needed_bytes:,}: "
+            f"{terms.advice}, or a smaller batch.",
+            terms.works_bytes,
+        )
+
 
 class PageFileError(InfeasibleError):
     """A plan's page file does not fit on the device's storage."""
 
+    def explained(self, terms: Terms) -> PageFileError:
+        """Return the error that says so, and what would do."""
+        return PageFileError(f"{self}; {terms.advice}, or storage with more room.", terms.works_bytes)
+
 
 @dataclass(frozen=True)
-class PlacedPlan:
+class FittingPlan:
     """A plan, and what carries it out."""
 
     plan: Plan
@@ -52,7 +85,7 @@ def check_page_file(problem: ScheduleProblem, plan: Plan, advice: str) -> None:
         PageFileError: if it does not.
     """
     storage = problem.costs.storage
-    needed = page_file_bytes(problem.graph, plan)
+    needed = page_file_bytes(problem.graph, plan.steps)
     if storage is not None and needed > storage.capacity_bytes:
         raise PageFileError(
             f"The plan for {problem.costs.device} needs a page file of {needed:,} bytes, and its storage holds "
@@ -67,7 +100,7 @@ def fitting_plan(
     budget: RequestedBudget,
     *,
     seconds: float,
-) -> PlacedPlan:
+) -> FittingPlan:
     """Return a plan for which there is room.
 
     The scheduler knows transient bytes alone. A plan's own nodes, its paging and the gaps between its packed values
@@ -87,13 +120,13 @@ def fitting_plan(
     """
     end = time.monotonic() + seconds
 
-    def attempt(problem: ScheduleProblem, limits: Limits) -> PlacedPlan:
+    def attempt(problem: ScheduleProblem, limits: Limits) -> FittingPlan:
         plan = make(problem, limits, time_limit_seconds=max(_LEAST_SHARE * seconds, end - time.monotonic()))
-        return PlacedPlan(plan, budget.process.placed(problem, plan.steps))
+        return FittingPlan(plan, budget.process.placed(problem, plan.steps))
 
-    def excess_bytes(found: PlacedPlan) -> float:
+    def excess_bytes(found: FittingPlan) -> float:
         storage = problem.costs.storage
-        if storage is not None and page_file_bytes(problem.graph, found.plan) > storage.capacity_bytes:
+        if storage is not None and page_file_bytes(problem.graph, found.plan.steps) > storage.capacity_bytes:
             return math.inf  # no smaller budget helps: it pages more
         return budget.excess_bytes(found.placement.memory)
 
@@ -104,25 +137,18 @@ def fitting_plan(
         with contextlib.suppress(NoneExistsError, NothingFoundError):
             unpaged = _closest(replace(problem, paging=False), limits, attempt, excess_bytes)
             best = min(best, unpaged, key=excess_bytes)
-    recompute = "" if problem.recompute else ", or allow recompute, which may help"
-    advice = f", and without paging no plan was found; give a larger budget, or storage with more room{recompute}."
-    check_page_file(problem, best.plan, advice)
-    excess = budget.excess_bytes(best.placement.memory)
-    if excess > 0:
-        needed = best.placement.memory.peak_bytes
-        raise ProcessBudgetError(
-            f"The best plan found needs a process of {needed:,} bytes, {excess:,} more than the RAM budget of "
-            f"{budget.bound_bytes:,} bytes; give at least {needed:,} bytes."
-        )
+    check_page_file(problem, best.plan, ", and without paging no plan was found")
+    if budget.excess_bytes(best.placement.memory) > 0:
+        raise ProcessBudgetError(best.placement.memory.peak_bytes)
     return best
 
 
 def _closest(
     problem: ScheduleProblem,
     limits: Limits,
-    attempt: Callable[[ScheduleProblem, Limits], PlacedPlan],
-    excess_bytes: Callable[[PlacedPlan], float],
-) -> PlacedPlan:
+    attempt: Callable[[ScheduleProblem, Limits], FittingPlan],
+    excess_bytes: Callable[[FittingPlan], float],
+) -> FittingPlan:
     """Return the first plan for which there is room, or the one of least excess."""
     best = attempt(problem, limits)
     excess = excess_bytes(best)

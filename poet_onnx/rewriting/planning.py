@@ -20,18 +20,26 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.evaluation import EvaluationStep
-from poet_onnx.rewriting.fitting import PageFileError, ProcessBudgetError, check_page_file, fitting_plan
+from poet_onnx.rewriting.fitting import (
+    EvaluationBudgetError,
+    PageFileError,
+    ProcessBudgetError,
+    check_page_file,
+    fitting_plan,
+)
 from poet_onnx.rewriting.given_plan import read_plan, replayed, variant_options
 from poet_onnx.rewriting.known_plans import by_variant, check_none_is_left, least_joules, steps_of
 from poet_onnx.rewriting.optimizer_choice import in_words
 from poet_onnx.rewriting.process import Placement, TrainingProcess
 from poet_onnx.rewriting.refusal import Failure, refusal
 from poet_onnx.rewriting.request import Request
+from poet_onnx.rewriting.smallest import Candidate, thriftiest
 from poet_onnx.rewriting.variants import GraphVariant, variant_of, variants
 from poet_onnx.scheduling import (
     NoneExistsError,
     NothingFoundError,
     file_order,
+    known_plan,
     least_overhead_in_order,
     ordered_steps,
     overhead_gap_of,
@@ -76,10 +84,19 @@ class Asked:
         if evaluation is not None:
             process = evaluation.process_of(process, baseline.graph)
         budget = RequestedBudget.of(request, baseline, ordered, process)
-        if evaluation is not None:
-            evaluation = evaluation.within(budget.step_bytes(baseline.graph), recompute=request.recompute)
-            budget = replace(budget, process=evaluation.process_of(process, baseline.graph))
-        return cls(request, baseline, original, ordered, budget, deadline, evaluation)
+        asked = cls(request, baseline, original, ordered, budget, deadline, evaluation)
+        if evaluation is None:
+            return asked
+        return asked.evaluating(evaluation.within(budget.step_bytes(baseline.graph), recompute=request.recompute))
+
+    def evaluating(self, evaluation: EvaluationStep) -> Asked:
+        """Return it with an evaluation that has another plan."""
+        return replace(self, budget=self.budget.evaluating(evaluation, self.first.graph), evaluation=evaluation)
+
+    def candidate(self, variant: GraphVariant) -> Candidate:
+        """Return what is asked of the plan of a variant."""
+        baseline = self.baseline(variant)
+        return Candidate(baseline, self.problem(baseline), self.limits(self.budget.plan_bytes(baseline)))
 
     def baseline(self, variant: GraphVariant) -> Baseline:
         """Return the baseline of any of the model's variants."""
@@ -152,25 +169,8 @@ def answer_of(
         CheckFailedError: if a plan does not hold in the simulator.
     """
     if request.plan is not None:
-        answer = _given_answer(model, request, request.plan, updates, evaluation)
-    else:
-        answer = _best_answer(model, request, updates, evaluation)
-    _check_evaluation(answer.asked)
-    return answer
-
-
-def _check_evaluation(asked: Asked) -> None:
-    """Check that the evaluation keeps to an activation budget; a RAM budget bounds the process, which has both."""
-    bound_bytes, evaluation = asked.budget.bound_bytes, asked.evaluation
-    if evaluation is None or bound_bytes is None or asked.budget.kind == "ram":
-        return
-    needed = evaluation.transient_peak_bytes
-    if needed > bound_bytes:
-        raise InfeasibleError(
-            f"Training keeps to the transient budget of {bound_bytes:,} bytes, but evaluating needs {needed:,}: "
-            f"give at least {needed:,} bytes, or a smaller batch.",
-            needed,
-        )
+        return _given_answer(model, request, request.plan, updates, evaluation)
+    return _best_answer(model, request, updates, evaluation)
 
 
 def _given_answer(
@@ -194,6 +194,9 @@ def _given_answer(
     if asked.budget.excess_bytes(placement.memory) > 0:
         needed, bound = placement.memory.peak_bytes, asked.budget.bound_bytes
         raise InputError(f"The plan needs a process of {needed:,} bytes, but the RAM budget is {bound:,}; plan again.")
+    if asked.budget.evaluation_excess_bytes > 0:
+        needed = asked.budget.evaluation_bytes
+        raise EvaluationBudgetError(needed).explained(asked.budget.terms(baseline, needed, split=True))
     return Answer(asked, baseline, plan, placement)
 
 
@@ -229,8 +232,37 @@ def _best_answer(
             raise
     if best is None:
         assert asked is not None
-        raise refusal(failures, request, asked.budget)
+        # With its own order, what evaluating takes does not depend on the budget either.
+        asked = asked if evaluation is None else asked.evaluating(evaluation)
+        best = _thriftiest_answer(asked, failures)
     return replace(best, plan=replace(best.plan, optimizer=in_words(updates)))
+
+
+def _thriftiest_answer(asked: Asked, failures: Sequence[Failure]) -> Answer:
+    """Return the plan that needs the smallest budget of those found, where the usual search has found nothing.
+
+    So each budget that is at least the one which a refusal names has a plan, whatever that search makes of it.
+
+    Raises:
+        PoetError: if that budget is larger than the one that was asked for; it is named.
+    """
+    request, budget = asked.request, asked.budget
+    in_ram = request.method not in OURS
+    thrifty = thriftiest([each.candidate for each in failures], budget, in_ram=in_ram, progress=request.progress)
+    if thrifty is None or thrifty.budget_bytes > (budget.bound_bytes or 0):
+        raise refusal(failures, request, budget, thrifty)
+    candidate, plan = thrifty.candidate, thrifty.plan
+    limits = candidate.limits.within(plan.prediction.transient_peak_bytes)
+    known = known_plan(candidate.problem, limits, plan.steps, gap=request.gap, seed=request.seed)
+    return _answer(asked, candidate.baseline, known, thrifty.placement)
+
+
+def _answer(asked: Asked, baseline: Baseline, plan: Plan, placement: Placement) -> Answer:
+    """Return a graph variant with its plan, whose options and whole budget are written into that."""
+    budget_bytes = None if plan.budget_bytes is None else plan.budget_bytes + baseline.aside_bytes
+    part_bytes, expansions = baseline.variant.options
+    plan = replace(plan, part_bytes=part_bytes, expansions=expansions, budget_bytes=budget_bytes)
+    return Answer(asked, baseline, plan, placement)
 
 
 def could_save(best: Answer, end: float) -> bool:
@@ -255,8 +287,10 @@ def _variant_answer(
     Known steps that keep the limits are the dearest answer; the search ends where none is worth it beside the best
     plan of another variant.
     """
-    baseline = asked.baseline(variant)
-    problem, limits = asked.problem(baseline), asked.limits(asked.budget.plan_bytes(baseline))
+    candidate = asked.candidate(variant)
+    baseline, problem, limits = candidate.baseline, candidate.problem, candidate.limits
+    if asked.budget.evaluation_excess_bytes > 0:
+        return Failure(EvaluationBudgetError(asked.budget.evaluation_bytes), candidate)
     bound_joules = 0.0
     if best is not None:
         is_cheaper = least_joules(problem, limits, known) < best.joules
@@ -273,10 +307,8 @@ def _variant_answer(
         is_slow = not isinstance(error, (NoneExistsError, NothingFoundError, PageFileError, ProcessBudgetError))
         if is_slow and baseline is asked.first and request.measured is None:
             raise  # the computations alone take too long, and other variants are not modelled to take less
-        return Failure(error, baseline, problem, limits)
-    budget_bytes = None if found.plan.budget_bytes is None else found.plan.budget_bytes + baseline.aside_bytes
-    plan = replace(found.plan, part_bytes=variant.part_bytes, expansions=variant.expansions, budget_bytes=budget_bytes)
-    return Answer(asked, baseline, plan, found.placement)
+        return Failure(error, candidate)
+    return _answer(asked, baseline, found.plan, found.placement)
 
 
 def _planner(

@@ -15,16 +15,11 @@ from poet_onnx.costing.process import (
     evaluation_memory,
     process_memory,
 )
-from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.passes.layout import Placed, nodes_of_plan
 from poet_onnx.plan import Action, Prediction, Step
-from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling import ordered_steps, schedule
-
-_EXPLAINED_SECONDS = 5.0
-"""For a plan that tells what a process needs besides a step."""
+from poet_onnx.scheduling import PlacedPlan, ordered_steps
 
 
 @dataclass(frozen=True)
@@ -84,16 +79,25 @@ class TrainingProcess:
         """Return what carries out the steps of a plan."""
         region = plan_region(problem, steps, self.target)
         layout = nodes_of_plan(problem.graph, steps, marks(region.steps))
-        memory = process_memory(
-            problem.graph,
+        return Placement(layout, region, self._of_layout(problem.graph, layout, steps, region.region_bytes))
+
+    def unplaced(self, graph: TrainingGraph, plan: PlacedPlan) -> ProcessMemory:
+        """Return what the process takes that carries out a plan, if its values were packed without a gap."""
+        region_bytes = plan.prediction.transient_peak_bytes
+        return self._of_layout(graph, nodes_of_plan(graph, plan.steps), plan.steps, region_bytes)
+
+    def _of_layout(
+        self, graph: TrainingGraph, layout: Sequence[Placed], steps: Sequence[Step], region_bytes: int
+    ) -> ProcessMemory:
+        return process_memory(
+            graph,
             self.costs,
             nodes=1 + len(layout),
-            values=1 + _values(problem.graph, layout),
-            region_bytes=self._region_bytes(region.region_bytes),
+            values=1 + _values(graph, layout),
+            region_bytes=self._region_bytes(region_bytes),
             pages=any(step.action is Action.PAGE_OUT_START for step in steps),
             evaluation=self.evaluation,
         )
-        return Placement(layout, region, memory)
 
     def evaluating(
         self, graph: TrainingGraph, layout: Sequence[Placed], region: Region, training: TrainingGraph
@@ -112,32 +116,6 @@ class TrainingProcess:
     def in_order(self, problem: ScheduleProblem, order: Sequence[str]) -> ProcessMemory:
         """Return what the process takes that carries out an order which neither recomputes nor pages."""
         return self.placed(problem, ordered_steps(order)).memory
-
-    def besides_bytes(
-        self, problem: ScheduleProblem, limits: Limits, order: Sequence[str], in_order: ProcessMemory
-    ) -> int:
-        """Return what a process needs besides transient bytes, where limits allow a plan.
-
-        It is never more than with what the order needs that neither recomputes nor pages: that is certain to work.
-
-        Args:
-            problem: to plan.
-            limits: for which there is a plan; one is made, for it has nodes of its own and may page.
-            order: of the nodes, to begin with.
-            in_order: what the process takes that carries out that order.
-        """
-        transient_bytes = limits.transient_bytes
-        fixed = self.fixed_bytes(problem.graph)
-        most = in_order.training_bytes - transient_bytes
-        try:
-            plan = schedule(
-                problem, limits, baseline=tuple(order), time_limit_seconds=_EXPLAINED_SECONDS, explains=False
-            )
-        except (InfeasibleError, LimitReachedError):
-            return max(fixed, most, self.costs.import_bytes - transient_bytes)
-        # Another plan for the same bytes may have more nodes; with as much again there is room for one.
-        extra = self.placed(problem, plan.steps).memory.training_bytes - transient_bytes - fixed
-        return max(fixed, min(most, fixed + 2 * extra), self.costs.import_bytes - transient_bytes)
 
 
 def _values(graph: TrainingGraph, nodes: Sequence[Node | Placed]) -> int:

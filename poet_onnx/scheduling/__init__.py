@@ -8,9 +8,10 @@ from poet_onnx.scheduling.bound import least_overhead_in_order
 from poet_onnx.scheduling.incumbent import Progress, overhead_gap_of
 from poet_onnx.scheduling.liveness import file_order, most_values_alive
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.planner import schedule
-from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, SmallestBudget, Terms, smallest_budget
-from poet_onnx.scheduling.steps import ordered_steps
+from poet_onnx.scheduling.planner import known_plan, schedule
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
+from poet_onnx.scheduling.smallest import SmallestBudget, least_peak_bytes, smallest_budget
+from poet_onnx.scheduling.steps import PlacedPlan, ordered_steps
 
 __all__ = [
     "METHODS",
@@ -18,11 +19,14 @@ __all__ = [
     "NoneExistsError",
     "NothingFoundError",
     "Outcome",
+    "PlacedPlan",
     "Progress",
     "SmallestBudget",
     "Terms",
     "file_order",
+    "known_plan",
     "least_overhead_in_order",
+    "least_peak_bytes",
     "memory_aware_order",
     "most_values_alive",
     "ordered_steps",

@@ -42,12 +42,22 @@ def seconds_until(end: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a solve has come; energies of the whole step, infinite while unknown."""
+    """How far a solve has come; energies of the whole step, infinite while unknown.
+
+    Attributes:
+        doing: what else than solving is done, in words; empty while the solver works.
+    """
 
     objective_joules: float
     bound_joules: float
     gap: float
     seconds: float
+    doing: str = ""
+
+    @classmethod
+    def looking(cls, doing: str, seconds: float) -> Progress:
+        """Return what is told where there is no solver."""
+        return cls(math.inf, 0.0, math.inf, seconds, doing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
-from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
+from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
+from poet_onnx.scheduling.smallest import smallest_budget
 from poet_onnx.scheduling.steps import PlacedPlan, order_of, ordered_steps
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap
@@ -65,8 +66,9 @@ def schedule(
             which keeps these limits. With an order given, plans in other orders are not looked at.
         worth_joules: the search ends where no plan spends less; what it has found by then, if anything, is the answer.
         baseline_bound_joules: what no plan in the memory-aware order spends less than, if that was worked out before.
-        explains: where there is no plan, work out what would do, which takes a while; otherwise
-            `NoneExistsError` or `NothingFoundError` is raised, and can be asked.
+        explains: where no plan is found, look for the smallest budget, which takes a while: its plan is the answer
+            where it keeps the limits, and what would do otherwise. Without that, `NoneExistsError` or
+            `NothingFoundError` is raised, and can be asked.
 
     Raises:
         InfeasibleError: if no plan keeps to the limits; it says what would do.
@@ -82,9 +84,21 @@ def schedule(
     except (NoneExistsError, NothingFoundError) as failure:
         if isinstance(failure, NothingFoundError):
             failure.seconds = time.monotonic() - run.begin
-        if explains:
-            raise failure.explained() from None
-        raise
+        if not explains:
+            raise
+        smallest = smallest_budget(problem, in_order or run.baseline, limits=limits, in_order=in_order is not None)
+        if smallest.plan is not None and not any(limits.broken_by(smallest.plan.prediction)):
+            return known_plan(problem, limits, smallest.plan.steps, gap=gap, seed=seed)
+        terms = Terms(
+            "transient budget", limits.transient_bytes, None if smallest.plan is None else smallest.budget_bytes
+        )
+        raise failure.explained(terms) from None
+
+
+def known_plan(problem: ScheduleProblem, limits: Limits, steps: tuple[Step, ...], *, gap: float, seed: int) -> Plan:
+    """Return the plan of steps that keep limits, of which no more is known than what computing once takes."""
+    run = _Run(problem, limits, Effort(gap, overhead_gap_of(gap), 0.0, seed), None, None)
+    return run.plan(steps, Bound.base(problem.base_joules))
 
 
 @dataclass
@@ -207,7 +221,7 @@ class _Run:
         if known is None or known.joules >= most:
             return best
         # No plan of any kind and any order spends less than the computations.
-        return self._plan(self._just_in_time(known.steps), Bound.base(self.problem.base_joules))
+        return self.plan(self._just_in_time(known.steps), Bound.base(self.problem.base_joules))
 
     def _interrupted(self) -> Plan:
         """Return the best plan found on the way; go on with the interrupt if there is none."""
@@ -251,7 +265,7 @@ class _Run:
                 "give at least that."
             )
         if limits.budget_bytes is None or unlimited.transient_peak_bytes <= limits.budget_bytes:
-            return self._plan(steps, Bound.base(unlimited.energy_joules), is_needed=False)
+            return self.plan(steps, Bound.base(unlimited.energy_joules), is_needed=False)
         incumbent = self._incumbent(order)
         try:
             self._search(incumbent, instance, order)
@@ -261,7 +275,7 @@ class _Run:
             raise KeyboardInterrupt
         if incumbent.plan is None:
             raise NothingFoundError(problem, limits, order, incumbent.fastest_seconds)
-        return self._plan(self._just_in_time(incumbent.plan.steps), incumbent.bound)
+        return self.plan(self._just_in_time(incumbent.plan.steps), incumbent.bound)
 
     def _search(self, incumbent: Incumbent, instance: Instance, order: tuple[str, ...]) -> None:
         """Bound all that is allowed in an order, and solve where that and a quick plan do not settle it."""
@@ -301,7 +315,7 @@ class _Run:
         placed = overlap(self.problem, self.limits, steps)
         return min(placed, steps, key=lambda placed: simulate(self.problem, placed).seconds)
 
-    def _plan(self, steps: tuple[Step, ...], bound: Bound, *, is_needed: bool = True) -> Plan:
+    def plan(self, steps: tuple[Step, ...], bound: Bound, *, is_needed: bool = True) -> Plan:
         """Return the plan of some steps with its certificate; none is needed where everything fits as it is."""
         problem, effort = self.problem, self.effort
         prediction = simulate(problem, steps, self.limits)

@@ -1,148 +1,17 @@
-"""What is said where there is no plan, and the smallest budget that works."""
+"""What is said where there is no plan."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
-from poet_onnx.plan import ALL_PLANS, PlanClass
-from poet_onnx.plan.limits import UNLIMITED, Limits, TransferLimit
+from poet_onnx.plan import PlanClass
+from poet_onnx.plan.limits import Limits, TransferLimit
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling.attempt import paged_start
-from poet_onnx.scheduling.choices import solver_class
-from poet_onnx.scheduling.liveness import Instance, Liveness, build_instance
-from poet_onnx.scheduling.model import Formulation, formulate
-from poet_onnx.scheduling.order import memory_aware_order
+from poet_onnx.quantities import budget_text
+from poet_onnx.scheduling.liveness import Instance, Liveness
 from poet_onnx.scheduling.quick_plan import quick_plan
-
-SEARCH_SECONDS = 20.0
-"""Of the solver, for each model."""
-
-PRECISION = 0.02
-"""Share of the budget to which the smallest one is found where there are other limits."""
-
-
-@dataclass(frozen=True, slots=True)
-class SmallestBudget:
-    """How far the transient peak can be pushed down.
-
-    Attributes:
-        budget_bytes: the smallest budget for which a plan was found.
-        bound_bytes: no plan of those that `covers` names fits in less; others, in other orders above all, may.
-        covers: the plans that the bound is about.
-        node: name of the node that needs the most by itself.
-        node_bytes: its inputs, outputs and workspace.
-    """
-
-    budget_bytes: int
-    bound_bytes: int
-    covers: PlanClass
-    node: str
-    node_bytes: int
-
-
-def smallest_budget(
-    problem: ScheduleProblem,
-    order: Sequence[str] | None = None,
-    *,
-    others: Limits = UNLIMITED,
-    too_small_bytes: int = 0,
-) -> SmallestBudget:
-    """Find the smallest transient budget that a plan can keep to; within other limits, that a quick plan does.
-
-    Args:
-        problem: to plan.
-        order: of the nodes; made if not given.
-        others: limits that the plan must keep besides, without a budget.
-        too_small_bytes: a budget that was proven to be too small, or for which nothing was found.
-    """
-    instance = build_instance(problem, order or memory_aware_order(problem))
-    worst = max(range(len(instance.nodes)), key=instance.smallest_node_bytes)
-    needed = instance.largest_node_bytes
-    peak = max(instance.step_bytes())
-    floor = min(needed, peak), ALL_PLANS
-    low = min(max(needed, too_small_bytes + 1), peak)
-    if others == UNLIMITED:
-        found, floor = _search(instance, low, peak, floor)
-    else:
-        found = _quickly(instance, others, low, peak)
-    node = instance.nodes[worst].name
-    return SmallestBudget(min(found, peak), min(floor[0], found, peak), floor[1], node, needed)
-
-
-_Floor = tuple[int, PlanClass]
-"""Bytes that all plans of a class need."""
-
-
-def _search(instance: Instance, low_bytes: int, peak_bytes: int, floor: _Floor) -> tuple[int, _Floor]:
-    """Return a budget that works, `peak_bytes` if no smaller one is found, and what all plans that are looked at need.
-
-    Args:
-        instance: the problem, without other limits.
-        low_bytes: the smallest budget to look at.
-        peak_bytes: a budget that works.
-        floor: that is known.
-    """
-    from poet_onnx.scheduling.solver import least_budget
-
-    budget = low_bytes
-    while budget < peak_bytes:
-        model = _model(instance, budget)
-        covers = solver_class(model.candidates)
-        floor = max(floor, (model.memory.fixed_bytes, covers), key=itemgetter(0))
-        if model.memory.fixed_bytes > budget:
-            budget = model.memory.fixed_bytes
-            continue
-        if paged_start(model) is not None:
-            return _tightened(instance, model), floor
-        found, proven = least_budget(model, time_limit_seconds=SEARCH_SECONDS)
-        floor = max(floor, (int(min(proven, found)), covers), key=itemgetter(0))
-        if found <= budget:
-            return budget, floor
-        budget = max(budget + 1, math.ceil(min(found, peak_bytes) - 0.5))
-    return peak_bytes, floor
-
-
-def _quickly(instance: Instance, others: Limits, low_bytes: int, peak_bytes: int) -> int:
-    """Return the smallest budget, nearly, for which a quick plan keeps other limits; what needs no plan always does."""
-    profile = Liveness(instance.problem).in_order([node.name for node in instance.nodes])
-    works = peak_bytes
-    while works - low_bytes > PRECISION * works:
-        limits = others.within((low_bytes + works) // 2)
-        quick = quick_plan(profile, limits)
-        if quick is None or any(limits.broken_by(quick.prediction)):
-            low_bytes = limits.transient_bytes
-        else:
-            works = limits.transient_bytes
-    return works
-
-
-def _tightened(instance: Instance, model: Formulation) -> int:
-    """Return the smallest feasible budget at or a little below that of a feasible model.
-
-    What the model sets aside for small values and tokens depends on the budget, so a feasible model may leave a rest.
-    """
-    while (fixed_bytes := model.memory.fixed_bytes) < model.limits.transient_bytes:
-        tighter = _model(instance, fixed_bytes)
-        if tighter.memory.fixed_bytes > fixed_bytes or paged_start(tighter) is None:
-            break
-        model = tighter
-    return model.limits.transient_bytes
-
-
-def _model(instance: Instance, budget_bytes: int) -> Formulation:
-    """Build the model of the plans in the instance's order that are looked at.
-
-    Where everything can be paged, paging alone reaches the smallest budget: a recompute needs what it reads in RAM
-    besides.
-    """
-    problem = instance.problem
-    if problem.paging and problem.costs.page_out:
-        instance = replace(instance, problem=replace(problem, recompute=False))
-    return formulate(instance, Limits(budget_bytes))
 
 
 def least_moved(problem: ScheduleProblem, limits: Limits, order: Sequence[str], limit: TransferLimit) -> int | None:
@@ -177,29 +46,34 @@ class Terms:
     Attributes:
         kind: of budget, in words.
         asked_bytes: the whole budget.
-        besides: what a budget needs besides, where so many bytes are enough for the scheduler.
-        note: what that is, in words that follow the figure asked for; empty where there is nothing.
+        works_bytes: the smallest of its kind for which a plan is at hand; None where there is none.
+        note: what the scheduler was not given of it, in words that follow the figure asked for; empty for nothing.
         forbidden: what was forbidden besides recompute and paging, and could be allowed.
     """
 
     kind: str
     asked_bytes: int
-    besides: Callable[[int], int] = lambda _: 0
+    works_bytes: int | None
     note: str = ""
     forbidden: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, limits: Limits) -> Terms:
-        """Return the terms of a budget that the scheduler was given whole."""
-        return cls("transient budget", limits.budget_bytes or 0)
 
     def __str__(self) -> str:
         """Name the budget."""
         return f"a {self.kind} of {self.asked_bytes:,} bytes{self.note}"
 
-    def whole_bytes(self, size_bytes: int) -> int:
-        """Return the budget for whoever asked, where so many bytes are enough for the scheduler."""
-        return size_bytes + self.besides(size_bytes)
+    @property
+    def works_text(self) -> str:
+        """Name the budget that works."""
+        return (
+            "a larger budget, of which none was found," if self.works_bytes is None else budget_text(self.works_bytes)
+        )
+
+    @property
+    def advice(self) -> str:
+        """Return what to give, in words."""
+        if self.works_bytes is None:
+            return "no quick plan and no plan of the solver was found for any budget"
+        return f"give at least {self.works_text}"
 
 
 class NothingFoundError(LimitReachedError):
@@ -217,23 +91,22 @@ class NothingFoundError(LimitReachedError):
         self._fastest_seconds = fastest_seconds
         self.seconds = 0.0
 
-    def explained(self, terms: Terms | None = None) -> LimitReachedError:
+    def explained(self, terms: Terms) -> LimitReachedError:
         """Return the error that says what was looked for and what would do, in the terms of who asked."""
-        problem, limits, order = self._problem, self._limits, self._order
-        terms = terms or Terms.of(limits)
-        known = _known_to_move(problem, limits, order)
+        problem, limits = self._problem, self._limits
+        known = _known_to_move(problem, limits, self._order)
         if self._fastest_seconds == float("inf"):
-            return LimitReachedError(
-                f"No plan for {terms}{_moving(limits)} was found in {self.seconds:.0f} s; give a larger "
-                f"--time-limit or budget{_or_allow(problem, limits, terms)}{known}."
+            found, allow = f"in {self.seconds:.0f} s", _or_allow(problem, limits, terms)
+            means = f"{terms.advice}, or a larger --time-limit"
+        else:
+            found = (
+                f"that meets the deadline of {limits.deadline_seconds:.6g} s, transfers included: the fastest found "
+                f"takes {self._fastest_seconds:.6g} s"
             )
-        smallest = smallest_budget(problem, order, others=limits.within(None), too_small_bytes=limits.budget_bytes or 0)
+            allow = _or_allow(problem, limits.without_deadline(), terms)
+            means = f"give at least that, or a budget of at least {terms.works_text}"
         return LimitReachedError(
-            f"No plan for {terms}{_moving(limits)} was found that meets the deadline of "
-            f"{limits.deadline_seconds:.6g} s, transfers included: the fastest found takes "
-            f"{self._fastest_seconds:.6g} s; give at least that, or a budget of "
-            f"{terms.whole_bytes(smallest.budget_bytes):,} bytes"
-            f"{_or_allow(problem, limits.without_deadline(), terms)}{known}."
+            f"No plan for {terms}{_moving(limits)} was found {found}; {means}{allow}{known}.", terms.works_bytes
         )
 
 
@@ -242,22 +115,24 @@ class NoneExistsError(InfeasibleError):
 
     def __init__(self, instance: Instance, limits: Limits, covers: PlanClass) -> None:
         super().__init__("no plan exists")
-        self._problem, self._limits, self._covers = instance.problem, limits, covers
-        self._order = tuple(node.name for node in instance.nodes)
+        self._instance, self._limits, self._covers = instance, limits, covers
 
-    def explained(self, terms: Terms | None = None) -> InfeasibleError:
+    def explained(self, terms: Terms) -> InfeasibleError:
         """Return the error that names the smallest budget that works, in the terms of who asked."""
-        problem, limits, order = self._problem, self._limits, self._order
-        terms = terms or Terms.of(limits)
-        smallest = smallest_budget(problem, order, others=limits.within(None), too_small_bytes=limits.budget_bytes or 0)
+        instance, limits = self._instance, self._limits
         within = "" if limits.deadline_seconds is None else f" within {limits.deadline_seconds:.6g} s"
-        works = f"{terms.whole_bytes(smallest.budget_bytes):,}"
+        works = (
+            "" if terms.works_bytes is None else f"the smallest found that works is {terms.works_bytes:,} bytes, and "
+        )
+        worst = max(range(len(instance.nodes)), key=instance.smallest_node_bytes)
+        node_bytes = instance.largest_node_bytes
+        order = [node.name for node in instance.nodes]
         return InfeasibleError(
-            f"No plan{within}{_moving(limits)} keeps to {terms} among {self._covers}: the smallest found that works "
-            f"is {works} bytes, and node '{smallest.node}' alone needs {smallest.node_bytes:,}; give at least {works} "
-            f"bytes{_or_allow(problem, limits, terms, alone_bytes=smallest.node_bytes)}"
-            f"{_known_to_move(problem, limits, order)}.",
-            smallest.budget_bytes,
+            f"No plan{within}{_moving(limits)} keeps to {terms} among {self._covers}: {works}node "
+            f"'{instance.nodes[worst].name}' alone needs {node_bytes:,}; {terms.advice}"
+            f"{_or_allow(instance.problem, limits, terms, alone_bytes=node_bytes)}"
+            f"{_known_to_move(instance.problem, limits, order)}.",
+            terms.works_bytes,
         )
 
 

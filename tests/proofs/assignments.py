@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pyscipopt import Model, Variable
 
 from poet_onnx.plan import Action, Step
-from poet_onnx.scheduling.incumbent import Effort
 from poet_onnx.scheduling.model import Formulation, Restores
 from poet_onnx.scheduling.solver import _build
 
@@ -122,7 +121,7 @@ class _Reader:
 
 def admits(model: Formulation, restores: Restores) -> bool:
     """Return whether the rows of a model hold for restores, all else being chosen as well as can be."""
-    scip, variables = _build(model, [0.0] * len(model.cost), Effort(0.0, 0.0, 60.0))
+    scip, variables = _build(model, [0.0] * len(model.cost), seed=0)
     fix(model, restores, scip, variables)
     scip.optimize()
     return str(scip.getStatus()) == "optimal"

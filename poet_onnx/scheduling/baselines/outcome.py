@@ -61,17 +61,17 @@ class NoPlanError(NothingFoundError):
         self.seconds = outcome.solve_seconds
         self._outcome = outcome
 
-    def explained(self, terms: Terms | None = None) -> LimitReachedError:
+    def explained(self, terms: Terms) -> LimitReachedError:
         """Return the error that says why, in the terms of who asked."""
         outcome, closest = self._outcome, self._outcome.closest
         needs = ""
-        if closest is not None and terms is not None:
-            size = terms.whole_bytes(closest.transient_peak_bytes)
-            needs = f" Its smallest plan takes {closest.seconds:.6g} s and a budget of {size:,} bytes."
-        asked = "" if terms is None else f" for {terms}"
+        if closest is not None:
+            peak_bytes = closest.transient_peak_bytes
+            needs = f" Its smallest plan takes {closest.seconds:.6g} s and {peak_bytes:,} transient bytes."
         return LimitReachedError(
-            f"Method '{outcome.method}' has no plan{asked}. {outcome.reason}{needs} Give a larger budget, or try "
-            f"--method {POET}."
+            f"Method '{outcome.method}' has no plan for {terms}. {outcome.reason}{needs} With {terms.works_text} "
+            f"everything stays in RAM; give that, or try --method {POET}.",
+            terms.works_bytes,
         )
 
 
