@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
+from adapter_models import exported
 from cli_runs import Cli, assert_one_sentence
 from deep import sampled
 from gradient_models import OURS, export
@@ -20,8 +22,9 @@ from small_models import export_small
 
 import poet_onnx
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.verification.differences import Probe, visible_errors, visible_share
+from poet_onnx.verification.differences import Probe, visible_errors, visible_share, whole_directions
 from poet_onnx.verification.double_operators import OPERATORS
+from poet_onnx.verification.pieces import PIECES
 
 Damage = Callable[[onnx.ModelProto, onnx.NodeProto], str]
 
@@ -343,3 +346,110 @@ def test_windows_are_those_of_the_reference(operator: str, attributes: dict[str,
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     expected = ReferenceEvaluator(model).run(None, {f"x{i}": array for i, array in enumerate(arrays)})[0]
     np.testing.assert_allclose(OPERATORS["", kind](arrays, given)[0], expected, rtol=1e-10, atol=1e-12)
+
+
+class Jumps(torch.nn.Module):
+    """An activation with a jump, as torch's Hardshrink."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what is not near zero."""
+        return torch.where(x.abs() > 0.3, x, x * 0)
+
+
+class Kinked(torch.nn.Module):
+    """Ten activations with kinks or jumps, and a result that moves the loss by little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn, layers, width = torch.nn, [], 12
+        activations = [nn.ReLU(), nn.PReLU(), nn.LeakyReLU(0.1), nn.Hardswish(), Jumps(), nn.ReLU6(), nn.ELU(0.5)]
+        for activation in [*activations, nn.Hardtanh(), nn.SELU(), nn.Hardsigmoid()]:
+            layers += [nn.Linear(width, 32), activation]
+            width = 32
+        self.layers = nn.Sequential(*layers)
+        self.last = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scores."""
+        pooled = torch.nn.functional.max_pool1d(torch.abs(self.layers(x) - 0.5)[:, None], 2)[:, 0]
+        return self.last(torch.maximum(pooled, pooled.amax(0) * 0.7)) * 1e-5
+
+
+@pytest.fixture(scope="module")
+def kinked() -> ir.Model:
+    """Return its training graph."""
+    torch.manual_seed(0)
+    forward = exported(Kinked(), torch.randn(64, 12), do_constant_folding=False)
+    return poet_onnx.train_graph(forward, loss="mse").training
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kinks_leave_nothing_undecided(kinked: ir.Model, seed: int) -> None:
+    """With steps short enough to cross no kink, rounding leaves half of these 23 parameters undecided."""
+    report = poet_onnx.verify_gradients(kinked, directions=1, seed=seed)
+    assert len(report.parameters) == 23
+    assert {check.verdict for check in report.parameters} == {"right"}
+    assert sum(check.undecided_directions for check in report.parameters) == 0
+
+
+PIECEWISE = [
+    ("Relu", {}, 1),
+    ("LeakyRelu", {"alpha": 0.3}, 1),
+    ("PRelu", {}, 2),
+    ("Elu", {"alpha": 0.5}, 1),
+    ("Selu", {}, 1),
+    ("Abs", {}, 1),
+    ("ThresholdedRelu", {"alpha": 0.4}, 1),
+    ("Clip", {}, 3),
+    ("HardSigmoid", {"alpha": 0.3, "beta": 0.4}, 1),
+    ("HardSwish", {}, 1),
+    ("Max", {}, 3),
+    ("Min", {}, 3),
+    ("ReduceMax", {"axes": [1, 3]}, 1),
+    ("ReduceMin", {"axes": [-1], "keepdims": 0}, 1),
+    ("MaxPool", {"kernel_shape": [2, 3], "strides": [2, 1], "pads": [0, 1, 1, 1]}, 1),
+    ("GlobalMaxPool", {}, 1),
+    ("Greater", {}, 2),
+    ("GreaterOrEqual", {}, 2),
+    ("Less", {}, 2),
+    ("LessOrEqual", {}, 2),
+]
+
+
+@pytest.mark.parametrize(("operator", "attributes", "count"), PIECEWISE, ids=[each[0] for each in PIECEWISE])
+def test_at_its_own_point_a_piece_is_the_operator(operator: str, attributes: dict[str, object], count: int) -> None:
+    """And near it the piece has no kink, so that it differs from the operator where that has crossed one."""
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal((2, 4, 6, 7)) for _ in range(count)]
+    if operator == "Clip":
+        arrays[1:] = [np.array(-0.4), np.array(0.6)]
+    node = helper.make_node(operator, [f"x{i}" for i in range(count)], ["y"], **attributes)
+    kinds = [helper.make_tensor_value_info(f"x{i}", onnx.TensorProto.DOUBLE, a.shape) for i, a in enumerate(arrays)]
+    graph = helper.make_graph([node], "one", kinds, [helper.make_tensor_value_info("y", 0, None)])
+    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+
+    def of_operator(x: np.ndarray) -> np.ndarray:
+        return evaluator.run(None, {f"x{i}": array for i, array in enumerate([x, *arrays[1:]])})[0]
+
+    def of_piece(x: np.ndarray, side: float) -> np.ndarray:
+        return PIECES["", operator]([x, *arrays[1:]], arrays, attributes, side)
+
+    for side in (1.0, -1.0):
+        np.testing.assert_allclose(of_piece(arrays[0], side), of_operator(arrays[0]), rtol=1e-5, atol=1e-7)
+    far = arrays[0] + 3 * generator.standard_normal(arrays[0].shape)
+    assert not np.allclose(of_piece(far, 1.0), of_operator(far))
+    if operator != "MaxPool":
+        assert of_piece(arrays[0], 1.0).dtype == of_operator(arrays[0]).dtype
+
+
+def test_a_direction_of_one_element_has_a_length() -> None:
+    for seed in range(8):
+        (along,) = whole_directions(np.array([0.5]), np.random.default_rng(seed), 1)
+        assert abs(along[0]) == 1.0
+
+
+def test_at_a_kink_the_sides_differ() -> None:
+    zeros, x = np.zeros((2, 3)), np.ones((2, 3))
+    for operator in ("Relu", "Abs", "LeakyRelu"):
+        one, other = (PIECES["", operator]([x], [zeros], {}, side) for side in (1.0, -1.0))
+        assert not np.allclose(one, other)

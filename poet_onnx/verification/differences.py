@@ -1,8 +1,9 @@
 """Derivatives of the loss in double precision along directions, and what a wrong gradient they could miss.
 
 A direction mixes the gradient's own with a random one, so that a wrong length and a wrong part both show. Central
-differences of two step sizes, and those to either side, tell how far a difference is to be trusted: where a kink (of
-Relu, of a maximum) lies between, they disagree, and smaller steps are tried.
+differences of two step sizes, and those to either side, tell how far a difference is to be trusted. No kink (of Relu,
+of a maximum) lies between, for the loss is held to the piece that the point is on; where the point is at a kink, both
+pieces are tried and disagree. Kinks that are not known make differences disagree, too, and smaller steps are tried.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from poet_onnx.verification.double import DoubleForward
 
 Array = npt.NDArray[Any]
 
-_STEPS = (1e-5, 1e-6, 1e-7, 1e-8)
-"""Of a tensor's own length."""
+_STEPS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
+"""Of a tensor's own length. Long ones round little, so that they decide where a loss hardly moves."""
+
+_LONGEST_AGAINST = 1e-5
+"""Longer steps may only say that a gradient is right: many steps of a staircase nobody knows of look like a slope."""
 
 _RELATIVE_ERROR = 1e-4
 """Of the gradient's length along what a direction moves, beyond what rounding makes."""
@@ -33,6 +37,7 @@ _NEGLIGIBLE = 2.0**-24
 """Of the loss, over a tensor's own length: single precision does not show what is less."""
 
 _BLOCKS_PER_DIRECTION = 2
+_OPPOSITE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class Probe:
             each = cls(along, expected, found, error_bar, allowed, negligible)
             if not each.undecided and not each.wrong:
                 return each
-            if last is None or not each.undecided:
+            if fraction <= _LONGEST_AGAINST and (last is None or not each.undecided):
                 last = each
         assert last is not None
         return last
@@ -119,8 +124,10 @@ def whole_directions(
     directions = []
     for _ in range(number):
         chance = generator.standard_normal(gradient.shape) * moving
-        along = chance / np.linalg.norm(chance) + (gradient / length if length else 0.0)
-        directions.append(along / np.linalg.norm(along))
+        chance /= np.linalg.norm(chance)
+        along = chance + (gradient / length if length else 0.0)
+        size = float(np.linalg.norm(along))
+        directions.append(along / size if size > _OPPOSITE else chance)  # they may cancel out, as of one element
     return directions
 
 
@@ -166,12 +173,13 @@ def _derivative(forward: DoubleForward, tensor: str, along: Array, step: float) 
     """Return the loss's derivative along a direction, and how far it is to be trusted."""
     start, middle = forward.values[tensor], forward.loss
     central, bends = [], []
-    for size in (step, step / 4):
-        after = forward.loss_with(tensor, start + size * along)
-        before = forward.loss_with(tensor, start - size * along)
-        central.append((after - before) / (2 * size))
-        bends.append(abs(after - 2 * middle + before) / size)
+    for size, side in ((step, 1.0), (step / 4, 1.0), (step / 4, -1.0)):
+        if side > 0 or forward.tied:
+            after = forward.loss_with(tensor, start + size * along, side)
+            before = forward.loss_with(tensor, start - size * along, side)
+            central.append((after - before) / (2 * size))
+            bends.append(abs(after - 2 * middle + before) / size)
     rounding = _ROUNDING * abs(middle) / step
     # A smooth loss bends a quarter as much over a quarter of the way, a kink at the point itself just as much.
     kink = max(0.0, bends[1] - bends[0] / 2)
-    return central[1], abs(central[0] - central[1]) + kink + rounding
+    return central[1], max(abs(each - central[1]) for each in central) + kink + rounding

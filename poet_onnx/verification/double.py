@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import embed
 from poet_onnx.verification.double_operators import OPERATORS
+from poet_onnx.verification.pieces import PIECES, Piece
 
 Array = npt.NDArray[Any]
 
@@ -23,10 +25,12 @@ _RANDOM = ("Random", "Bernoulli", "Multinomial", "BitmaskDropout", "BitmaskBiasD
 
 @dataclass(frozen=True)
 class _Step:
-    """A node and what computes its outputs from all values by name."""
+    """A node, what computes its outputs from its inputs, and what does so on one side of its kinks."""
 
     node: onnx.NodeProto
+    attributes: dict[str, Any]
     run: Callable[[list[Array | None]], tuple[Array, ...]]
+    piece: Piece | None
 
 
 def forward_nodes(model: ir.Model, loss: str) -> list[ir.Node]:
@@ -93,23 +97,50 @@ class DoubleForward:
         """Return the loss."""
         return float(self.values[self._loss])
 
-    def loss_with(self, name: str, array: Array) -> float:
-        """Return the loss with another value of a tensor: only nodes behind it are evaluated again."""
+    @cached_property
+    def tied(self) -> bool:
+        """Tell whether a number is so near to a kink that single precision may have it on either side."""
+        return any(self._is_tied(step) for step in self._steps if step.piece is not None)
+
+    def loss_with(self, name: str, array: Array, side: float) -> float:
+        """Return the loss with another value of a tensor, held to its piece: only nodes behind it are evaluated again.
+
+        Args:
+            name: of the tensor.
+            array: its other value.
+            side: of kinks, 1.0 or -1.0, that numbers are on which are that near.
+        """
         moved = {name: array}
         for step in self._steps:
             if any(each in moved for each in step.node.input) and name not in step.node.output:
                 known = {each: moved.get(each, self.values.get(each)) for each in (*step.node.input, *step.node.output)}
-                moved |= self._outputs(step, known, {})
+                moved |= self._outputs(step, known, {}, side)
         return float(moved.get(self._loss, self.values[self._loss]))
 
-    def _outputs(self, step: _Step, values: Mapping[str, Array | None], given: Mapping[str, Array]) -> dict[str, Array]:
+    def _is_tied(self, step: _Step) -> bool:
+        generator = np.random.default_rng(0)
+        names = [name for name in step.node.input if name]
+        near = {name: self.values[name] * (1 + generator.uniform(-0.1, 0.1, self.values[name].shape)) for name in names}
+        one, other = (self._outputs(step, near, {}, side) for side in (1.0, -1.0))
+        return any(not np.array_equal(array, other[name]) for name, array in one.items())
+
+    def _outputs(
+        self, step: _Step, values: Mapping[str, Array | None], given: Mapping[str, Array], side: float = 0.0
+    ) -> dict[str, Array]:
+        """Return what a node makes, on the piece that its values in the trial are on."""
         node = step.node
         try:
             with np.errstate(all="ignore"):
                 if node.op_type == "Dropout":
                     made = _drop(node, values)
                 else:
-                    made = step.run([values[name] if name else None for name in node.input])
+                    inputs = [values[name] if name else None for name in node.input]
+                    point = [self.values[name] if name else None for name in node.input]
+                    real = all(each is None or each.dtype == np.float64 for each in point)
+                    if step.piece is not None and real:
+                        made = (step.piece(inputs, point, step.attributes, side),)
+                    else:
+                        made = step.run(inputs)
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
             raise _not_evaluated(node, error) from error
         pairs = zip(node.output, made, strict=False)
@@ -118,17 +149,18 @@ class DoubleForward:
     def _step(self, node: onnx.NodeProto) -> _Step:
         own = OPERATORS.get((node.domain, node.op_type))
         attributes = {each.name: _plain(onnx.helper.get_attribute_value(each)) for each in node.attribute}
+        piece = PIECES.get((node.domain, node.op_type))
         if own is not None:
             if node.op_type == "BatchNormInternal":
                 attributes["training_mode"] = 1
-            return _Step(node, lambda inputs: own(inputs, attributes))
+            return _Step(node, attributes, lambda inputs: own(inputs, attributes), piece)
         if node.op_type == "Dropout":
-            return _Step(node, lambda _: ())
+            return _Step(node, attributes, lambda _: (), None)
         try:
             evaluate = _reference(node, self._opsets)
         except (RuntimeError, TypeError, ValueError, KeyError) as error:
             raise _not_evaluated(node, error) from error
-        return _Step(node, evaluate)
+        return _Step(node, attributes, evaluate, piece)
 
 
 def _reference(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Callable[[list[Array | None]], tuple[Array, ...]]:

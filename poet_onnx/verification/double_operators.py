@@ -20,7 +20,7 @@ Operator = Callable[[Inputs, Attributes], "tuple[Array, ...]"]
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def _given(inputs: Inputs, place: int) -> Array:
+def needed(inputs: Inputs, place: int) -> Array:
     """Return an input that the operator must have."""
     array = inputs[place] if place < len(inputs) else None
     if array is None:
@@ -28,11 +28,12 @@ def _given(inputs: Inputs, place: int) -> Array:
     return array
 
 
-def _optional(inputs: Inputs, place: int) -> Array | None:
+def optional(inputs: Inputs, place: int) -> Array | None:
+    """Return an input that the operator may have."""
     return inputs[place] if place < len(inputs) else None
 
 
-def _windows(x: Array, kernel: Sequence[int], attributes: Attributes, fill: float) -> Array:
+def windows_of(x: Array, kernel: Sequence[int], attributes: Attributes, fill: float) -> Array:
     """Return all windows of an image: [batch, channels, *places, *kernel]."""
     rank = len(kernel)
     strides, dilations = attributes.get("strides") or [1] * rank, attributes.get("dilations") or [1] * rank
@@ -66,9 +67,9 @@ def _pads(
 
 
 def _conv(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    x, w, bias = _given(inputs, 0), _given(inputs, 1), _optional(inputs, 2)
+    x, w, bias = needed(inputs, 0), needed(inputs, 1), optional(inputs, 2)
     rank, groups = x.ndim - 2, attributes.get("group", 1)
-    windows = _windows(x, w.shape[2:], attributes, 0.0)
+    windows = windows_of(x, w.shape[2:], attributes, 0.0)
     each, made = x.shape[1] // groups, w.shape[0] // groups
     kernel = tuple(range(2 + rank, 2 + 2 * rank))
     parts = [
@@ -88,27 +89,27 @@ def _conv(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 
 def _max_pool(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    x = _given(inputs, 0)
+    x = needed(inputs, 0)
     kernel = attributes["kernel_shape"]
-    windows = _windows(x, kernel, attributes, -np.inf)
+    windows = windows_of(x, kernel, attributes, -np.inf)
     return (windows.max(axis=tuple(range(-len(kernel), 0))),)
 
 
 def _average_pool(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    x = _given(inputs, 0)
+    x = needed(inputs, 0)
     kernel = attributes["kernel_shape"]
     if attributes.get("ceil_mode"):
         raise ValueError("ceil_mode is not computed here")
     axes = tuple(range(-len(kernel), 0))
-    total = _windows(x, kernel, attributes, 0.0).sum(axis=axes)
+    total = windows_of(x, kernel, attributes, 0.0).sum(axis=axes)
     if attributes.get("count_include_pad"):
         return (total / math.prod(kernel),)
-    return (total / _windows(np.ones_like(x), kernel, attributes, 0.0).sum(axis=axes),)
+    return (total / windows_of(np.ones_like(x), kernel, attributes, 0.0).sum(axis=axes),)
 
 
 def _batch_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     """Return the result alone: running statistics do not lead to the loss."""
-    x, scale, bias, mean, variance = (_given(inputs, place) for place in range(5))
+    x, scale, bias, mean, variance = (needed(inputs, place) for place in range(5))
     if attributes.get("training_mode"):
         axes = (0, *range(2, x.ndim))
         mean, variance = x.mean(axis=axes), x.var(axis=axes)
@@ -118,7 +119,7 @@ def _batch_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 
 def _layer_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    x, scale, bias = _given(inputs, 0), _given(inputs, 1), _optional(inputs, 2)
+    x, scale, bias = needed(inputs, 0), needed(inputs, 1), optional(inputs, 2)
     axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
     mean = x.mean(axis=axes, keepdims=True)
     inverse = 1 / np.sqrt(x.var(axis=axes, keepdims=True) + attributes.get("epsilon", 1e-5))
@@ -127,15 +128,15 @@ def _layer_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 
 def _lp_norm(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    x, p, axis = _given(inputs, 0), attributes.get("p", 2), attributes.get("axis", -1)
+    x, p, axis = needed(inputs, 0), attributes.get("p", 2), attributes.get("axis", -1)
     length = (np.abs(x) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
     return (np.divide(x, length, out=np.zeros_like(x), where=length != 0),)
 
 
 def _cross_entropy(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    scores, labels, weights = _given(inputs, 0), _given(inputs, 1), _optional(inputs, 2)
+    scores, labels, weights = needed(inputs, 0), needed(inputs, 1), optional(inputs, 2)
     ignored = attributes.get("ignore_index")
-    if (given := _optional(inputs, 3)) is not None:
+    if (given := optional(inputs, 3)) is not None:
         ignored = int(given)
     shifted = scores - scores.max(axis=1, keepdims=True)
     log = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -151,8 +152,8 @@ def _cross_entropy(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 
 def _gelu(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
-    x = _given(inputs, 0)
-    bias = _optional(inputs, 1)
+    x = needed(inputs, 0)
+    bias = optional(inputs, 1)
     x = x if bias is None else x + bias
     if attributes.get("approximate", "none") == "tanh":
         return (0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),)
@@ -167,10 +168,17 @@ def _fast_gelu(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     return _gelu(inputs, {**attributes, "approximate": "tanh"})
 
 
+def _mat_mul(inputs: Inputs, _: Attributes) -> tuple[Array, ...]:
+    a, b = (np.ascontiguousarray(needed(inputs, place)) for place in (0, 1))  # numpy multiplies others by itself
+    if a.ndim > 2 and b.ndim == 2:
+        return ((a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1]),)
+    return (a @ b,)
+
+
 def _fused_mat_mul(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     if attributes.get("transBatchA") or attributes.get("transBatchB"):
         raise ValueError("transBatchA and transBatchB are not computed here")
-    a, b = _given(inputs, 0), _given(inputs, 1)
+    a, b = needed(inputs, 0), needed(inputs, 1)
     a = np.swapaxes(a, -1, -2) if attributes.get("transA") else a
     b = np.swapaxes(b, -1, -2) if attributes.get("transB") else b
     return (attributes.get("alpha", 1.0) * (a @ b),)
@@ -181,7 +189,7 @@ def _concat(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
 
 
 def _global_average(inputs: Inputs, _: Attributes) -> tuple[Array, ...]:
-    x = _given(inputs, 0)
+    x = needed(inputs, 0)
     return (x.mean(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
@@ -191,6 +199,7 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     **{(domain, "LayerNormalization"): _layer_norm for domain in ("", _CONTRIBUTED)},
     **{(domain, "Gelu"): _gelu for domain in ("", _CONTRIBUTED)},
     ("", "Conv"): _conv,
+    ("", "MatMul"): _mat_mul,
     ("", "MaxPool"): _max_pool,
     ("", "AveragePool"): _average_pool,
     ("", "GlobalAveragePool"): _global_average,

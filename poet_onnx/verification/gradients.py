@@ -23,7 +23,7 @@ from poet_onnx.files.loading import as_model
 from poet_onnx.graph.extract import extract
 from poet_onnx.passes.lowering import LowerTraining, normalize_for
 from poet_onnx.passes.metadata import PLAN_KEY
-from poet_onnx.passes.normalize import Normalization, normalize
+from poet_onnx.passes.normalize import Normalization
 from poet_onnx.passes.roles import find_roles, is_accumulator
 from poet_onnx.quantities import check_whole
 from poet_onnx.runtime import installed_runtime
@@ -94,7 +94,7 @@ class _Trial:
         if PLAN_KEY in model.metadata_props:
             raise InputError("The model was rewritten by poet-onnx: give the training graph that it was made from.")
         self._model = model.clone()
-        normalize(dims=dims)(self._model)
+        normalize_for("training", dims)(self._model)
         self._graph = extract(self._model)
         self._runnable = self._model if installed_runtime().has_training else _lowered(model, dims)
         self._conditions, self._seed = Conditions(threads), seed
