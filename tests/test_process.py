@@ -5,23 +5,25 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from deep import sampled
-from stock_environment import NEEDS_STOCK, STOCK_PYTHON
+from stock_environment import EACH_PYTHON, NEEDS_STOCK, STOCK_PYTHON
 from training_batches import session_of
 
 from poet_onnx import rewrite
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import MeasuredCosts, ProcessMeasurement
 from poet_onnx.costing.process import KINDS, ProcessCosts, process_memory, resident_kinds
-from poet_onnx.errors import InfeasibleError, PoetWarning
+from poet_onnx.errors import InfeasibleError, InputError, PoetWarning
+from poet_onnx.passes.metadata import read_settings
 from poet_onnx.reporting.inspection import inspect
 from poet_onnx.verification import verify_process
-from poet_onnx.verification.process import train
+from poet_onnx.verification.process import train, training_job, write_random_parameters
 
 DEVICES = Path(__file__).parent.parent / "poet_onnx/costing/devices"
 
@@ -63,7 +65,7 @@ def test_a_device_without_python_counts_tensors_alone(model_path: Callable[..., 
     device = load_device("m4")
     graph = rewrite(model_path("mlp-mse"), device="host").graph
     costs = ProcessCosts.of(device, None, "training")
-    memory = process_memory(graph, costs, nodes=9, values=9, region_bytes=500, pages=True)
+    memory = process_memory(graph, costs, nodes=9, values=9, operators=4, region_bytes=500, pages=True)
     assert memory.peak_bytes == graph.resident_bytes + 500
 
 
@@ -188,3 +190,44 @@ def test_a_loss_over_pixels_keeps_to_the_budget_and_grows_no_more(size: int, thr
     peaks = trial.figures["step_peaks_bytes"]
     assert peaks[-1] <= least
     assert peaks[-1] - peaks[2] < (256 << 10)
+
+
+CALLS = ("save_checkpoint", "load_checkpoint", "export_inference_model", "evaluation")
+MEASURED = [("mlp-mse", 1), ("mobilenet", 2), ("bert-2", 1), ("unet", 2), ("gpt", 1)]
+
+
+@pytest.mark.parametrize(("name", "threads"), sampled(MEASURED, ("mlp-mse", 1)))
+@pytest.mark.parametrize("python", EACH_PYTHON)
+def test_the_figure_is_what_is_measured_or_at_most_two_mebibytes_more(
+    model_path: Callable[..., Path], tmp_path: Path, python: str, name: str, threads: int
+) -> None:
+    """On the Python of this machine, for a process that takes little besides itself."""
+    target = "stock" if python == STOCK_PYTHON else "training"
+    result = rewrite(model_path(name), device="host", target=target, optimizer="adamw", threads=threads)
+    model, parameters = tmp_path / "model.onnx", tmp_path / "parameters.safetensors"
+    result.save(model)
+    write_random_parameters(result.graph, parameters)
+    settings = read_settings(result.model)
+    job = training_job(result.model, settings, model, parameters, steps=5, threads=threads, page_dir=None)
+    for _ in range(2):  # the first one writes bytecode
+        trial = train(job, None, python)
+    assert trial.figures is not None, trial.ending
+    memory = result.process
+    training = replace(
+        memory, lines=tuple(line for line in memory.lines if line.name not in CALLS)
+    )  # which it does not
+    assert 0 <= training.peak_bytes - trial.figures["peak_bytes"] <= 2 << 20
+
+
+def test_each_python_has_figures_of_its_own(model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-mse")
+    boards = {
+        python: rewrite(path, device="a72", target="stock", python=python).process.peak_bytes
+        for python in (None, "3.10", "3.11", "3.12", "3.13", "3.14")
+    }
+    assert boards[None] == boards["3.14"] == max(boards.values())  # nobody said which: what takes the most
+    assert boards["3.10"] == min(boards.values())
+    assert boards["3.11"] < boards["3.14"]
+    assert inspect(path, load_device("a72"), target="stock", python="3.10").ordered.process_peak_bytes == boards["3.10"]
+    with pytest.raises(InputError, match=r"no Python '3.9' whose processes were measured: use 3.10, 3.11"):
+        rewrite(path, device="a72", python="3.9")

@@ -132,7 +132,7 @@ def test_a_process_on_the_newest_python_takes_what_is_predicted(
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     planned, parameters = tmp_path / "planned.onnx", tmp_path / "parameters.safetensors"
     model = prepared("vgg16", "training_model.onnx")
-    result = poet_onnx.rewrite(model, device="host", target="stock", optimizer="adamw")
+    result = poet_onnx.rewrite(model, device="host", target="stock", optimizer="adamw", python="3.14")
     result.save(planned)
     write_random_parameters(result.graph, parameters)
     settings = read_settings(result.model)
@@ -141,7 +141,7 @@ def test_a_process_on_the_newest_python_takes_what_is_predicted(
         trial = train_process(job, None, str(prepared("host")))
     assert trial.figures is not None, trial.ending
     predicted_bytes = result.process.peak_bytes
-    assert predicted_bytes * (1 - 0.03) - (2 << 20) <= trial.figures["peak_bytes"] <= predicted_bytes
+    assert 0 <= predicted_bytes - trial.figures["peak_bytes"] <= 2 << 20
 
 
 @pytest.mark.deep

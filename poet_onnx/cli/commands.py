@@ -39,6 +39,7 @@ def _do(module: str, command: str, given: dict[str, Any]) -> None:
 @options.target_option
 @options.optimizer_options
 @options.threads_option()
+@options.python_option
 @click.option("--no-recompute", "recompute", flag_value=False, default=True, help="Page only.")
 @click.option("--no-paging", "paging", flag_value=False, default=True, help="Recompute only.")
 @click.option("--no-split", "split", flag_value=False, default=True, help="Never compute a weight gradient in parts.")
@@ -103,6 +104,7 @@ def train_graph(**given: Any) -> None:
     "--device", default="host", show_default=True, metavar="NAME|FILE.toml", help="Whose storage and costs to assume."
 )
 @options.target_option
+@options.python_option
 @options.optimizer_options
 @options.gradient_options(loss=None)
 @options.frozen_batch_norm_option

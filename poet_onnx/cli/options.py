@@ -112,6 +112,15 @@ def threads_option(*, default: int | None = 1, text: str = "Inside an operator."
     return click.option("--threads", type=kind, default=default, show_default=default is not None, help=text)
 
 
+def python_option(function: _Function) -> _Function:
+    """Add --python."""
+    return click.option(
+        "--python",
+        metavar="3.N",
+        help="What trains on the device (default: the version that takes the most; for host, this one).",
+    )(function)
+
+
 def optimizer_options(function: _Function) -> _Function:
     """Add --optimizer, --accumulation-steps and --clip-norm."""
     for option in (

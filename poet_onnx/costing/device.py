@@ -31,6 +31,9 @@ _Watts = Annotated[float, Field(ge=1e-6, le=1e4)]
 
 _SHOWN_LETTERS = 120
 
+HOST = "host"
+"""The built-in device that is this machine."""
+
 _CONSISTENCY = 0.02
 """Largest relative difference between joules per flop and active watts / flop rate that still counts as equal."""
 
@@ -137,13 +140,17 @@ class ProcessProfile(_Sourced):
     """What a training process takes besides the step's own tensors: what is left of the RAM is for these.
 
     Attributes:
-        runtime_bytes: Python, numpy and the stock onnxruntime, imported, without pages of code.
+        runtime_bytes: Python, numpy and the stock onnxruntime, imported, without pages of code; with the Python that
+            takes the most, as `session_bytes`.
         import_bytes: at most while they are imported; None where that is less than a session takes.
         training_runtime_bytes, training_import_bytes: the same with onnxruntime-training, which imports torch; None if
             it does not run there.
         session_bytes: a session, whatever its graph: its environment, and code that runs for the first time.
         session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
             each value that a node makes.
+        session_bytes_per_operator: a session for each kind of operator in its graph, whose code is then in memory; None
+            where `session_bytes` has it.
+        session_bytes_per_thread: a session for each thread inside an operator but the first; None as before.
         paging_bytes: a session that pages: pages on their way, and the thread that moves them.
     """
 
@@ -154,6 +161,8 @@ class ProcessProfile(_Sourced):
     session_bytes: _ProcessBytes
     session_bytes_per_node: _ProcessBytes
     session_bytes_per_value: _ProcessBytes
+    session_bytes_per_operator: _ProcessBytes | None = None
+    session_bytes_per_thread: _ProcessBytes | None = None
     paging_bytes: _ProcessBytes
 
 

@@ -83,6 +83,7 @@ class ProcessMeasurement(_Value):
         session_bytes: a session, whatever its graph.
         session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
             each value that a node makes.
+        session_bytes_per_operator: a session for each kind of operator in its graph.
         paging_bytes: a session that pages.
     """
 
@@ -91,6 +92,7 @@ class ProcessMeasurement(_Value):
     session_bytes: _Bytes
     session_bytes_per_node: _Bytes
     session_bytes_per_value: _Bytes
+    session_bytes_per_operator: _Bytes = 0
     paging_bytes: _Bytes
 
 

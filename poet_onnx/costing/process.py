@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.device import HOST, DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.workspace import heap_bytes
+from poet_onnx.errors import InputError
 from poet_onnx.graph import Phase, Place, Tensor, TrainingGraph
 from poet_onnx.graph.operators import POET_DOMAIN
 from poet_onnx.passes.roles import BUFFER_SUFFIX
@@ -30,6 +33,23 @@ _SECOND_SESSION_BYTES = 450_000
 """Besides nodes and values, of a session in a process that has one: .26 to .45 MB were measured (ResNet-18, U-Net, a
 GPT; stock onnxruntime 1.31), half of it code that evaluation runs and training does not."""
 
+
+class _Saved(NamedTuple):
+    """What a process takes less than with the Python that takes the most."""
+
+    runtime_bytes: int
+    session_bytes: int
+
+
+_SAVED = {
+    "3.10": _Saved(3_400_000, 4_350_000),
+    "3.11": _Saved(500_000, 3_200_000),
+    "3.12": _Saved(1_600_000, 2_300_000),
+    "3.13": _Saved(1_500_000, 2_400_000),
+    "3.14": _Saved(0, 0),
+}
+"""By version of Python: measured on x86_64 with onnxruntime 1.31, for 3.10 with 1.23, the last one that it has."""
+
 _MEANS = {
     "parameters": "trained and frozen",
     "moments": "what the optimizer keeps for each parameter",
@@ -49,6 +69,7 @@ class ProcessCosts:
         session_bytes: a session, whatever its graph.
         session_bytes_per_node, session_bytes_per_value: a session for each node of its graph, and for each input and
             each value that a node makes.
+        session_bytes_per_operator: a session for each kind of operator in its graph.
         paging_bytes: a session that pages.
     """
 
@@ -57,28 +78,62 @@ class ProcessCosts:
     session_bytes: int = 0
     session_bytes_per_node: int = 0
     session_bytes_per_value: int = 0
+    session_bytes_per_operator: int = 0
     paging_bytes: int = 0
 
     @classmethod
-    def of(cls, device: DeviceProfile, measured: MeasuredCosts | None, target: str) -> ProcessCosts:
-        """Return what was measured on a machine, else what the device's profile says; nothing where neither does."""
+    def of(
+        cls,
+        device: DeviceProfile,
+        measured: MeasuredCosts | None,
+        target: str,
+        *,
+        threads: int = 1,
+        python: str | None = None,
+    ) -> ProcessCosts:
+        """Return what was measured on a machine, else what the device's profile says; nothing where neither does.
+
+        Args:
+            device: with the profile.
+            measured: on a machine, with its Python and so many threads, if it was.
+            target: runtime.
+            threads: inside an operator.
+            python: version of the process's Python, such as "3.11"; None for the one that takes the most.
+        """
         found = None if measured is None else measured.process
         if found is not None:
             return cls(**found.model_dump())
         profile = device.process
         if profile is None:
             return cls()
+        saved = _SAVED.get(python or "", _Saved(0, 0))
         runtime_bytes, import_bytes = profile.runtime_bytes, profile.import_bytes
         if target == "training" and profile.training_runtime_bytes is not None:
             runtime_bytes, import_bytes = profile.training_runtime_bytes, profile.training_import_bytes
+            saved = _Saved(0, 0)  # it has one Python
+        session_bytes = profile.session_bytes + (threads - 1) * (profile.session_bytes_per_thread or 0)
         return cls(
-            runtime_bytes,
+            max(0, runtime_bytes - saved.runtime_bytes),
             import_bytes or 0,
-            profile.session_bytes,
+            max(0, session_bytes - saved.session_bytes),
             profile.session_bytes_per_node,
             profile.session_bytes_per_value,
+            profile.session_bytes_per_operator or 0,
             profile.paging_bytes,
         )
+
+
+def python_of(device: DeviceProfile, said: str | None) -> str | None:
+    """Return the Python that trains on a device: the one that is said, else this one on this machine; None: not known.
+
+    Raises:
+        InputError: nobody has measured what the one that is said takes.
+    """
+    if said is None:
+        return f"{sys.version_info.major}.{sys.version_info.minor}" if device.name == HOST else None
+    if said not in _SAVED:
+        raise InputError(f"There is no Python {said!r} whose processes were measured: use {', '.join(_SAVED)}.")
+    return said
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +241,7 @@ def process_memory(
     *,
     nodes: int,
     values: int,
+    operators: int,
     region_bytes: int,
     pages: bool,
     evaluation: EvaluationMemory | None = None,
@@ -197,6 +253,7 @@ def process_memory(
         costs: of the process.
         nodes: of the graph that runs.
         values: inputs of that graph, and what its nodes make.
+        operators: kinds of them in that graph.
         region_bytes: what the transient values of the step take, packed.
         pages: whether the step pages.
         evaluation: what evaluating takes; None where there is no evaluation graph.
@@ -207,6 +264,7 @@ def process_memory(
         own_bytes = size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
         sizes[kind] += own_bytes * (_BATCHES if kind == "batch" and costs.runtime_bytes else 1)
     session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
+    session_bytes += operators * costs.session_bytes_per_operator
     most_heap_bytes = max(_heap_bytes(graph), 0 if evaluation is None else evaluation.heap_bytes)
     session_bytes += most_heap_bytes if costs.session_bytes else 0
     evaluating = () if evaluation is None else (_evaluation_line(evaluation),)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import ProcessMeasurement
+from poet_onnx.costing.process import ProcessCosts, python_of
 from poet_onnx.errors import InputError
 from poet_onnx.passes.metadata import read_settings
 from poet_onnx.rewriting.rewrite import rewrite
@@ -73,14 +74,16 @@ def measure_process(
     runtime, imports, peak = (trial.figures[key] for key in ("imported_bytes", "import_peak_bytes", "peak_bytes"))
     modelled = {line.name: line.size_bytes for line in result.process.lines}
     above = peak - runtime - sum(size for name, size in modelled.items() if name not in ("runtime", "session"))
-    of_graph = modelled["session"] - known.session_bytes
+    whole = ProcessCosts.of(device, None, target, threads=threads, python=python_of(device, None)).session_bytes
+    of_graph = modelled["session"] - whole
     # Where importing takes the most, a session takes what is known of it.
-    session = max(0, above - of_graph) if peak > imports else known.session_bytes
+    session = max(0, above - of_graph) if peak > imports else whole
     return ProcessMeasurement(
         runtime_bytes=runtime,
         import_bytes=imports,
         session_bytes=session,
         session_bytes_per_node=known.session_bytes_per_node,
         session_bytes_per_value=known.session_bytes_per_value,
+        session_bytes_per_operator=known.session_bytes_per_operator or 0,
         paging_bytes=known.paging_bytes,
     )

@@ -10,7 +10,7 @@ import pydantic
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.costing.process import ProcessCosts, ProcessMemory
+from poet_onnx.costing.process import ProcessCosts, ProcessMemory, python_of
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.plan.limits import UNLIMITED
@@ -137,6 +137,7 @@ def inspect(
     label_smoothing: float = 0.0,
     class_weights: ClassWeights | None = None,
     lora: Lora | str | None = None,
+    python: str | None = None,
 ) -> Inspection:
     """Find what fills the memory of a model's training step and the smallest budget that can work on a device.
 
@@ -156,6 +157,7 @@ def inspect(
         label_smoothing: as for `rewrite`.
         class_weights: as for `rewrite`.
         lora: as for `rewrite`.
+        python: as for `rewrite`.
 
     Raises:
         InputError: if the model cannot be used.
@@ -178,7 +180,7 @@ def inspect(
         forward=given.forward,
     )
     updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(source.model)
-    process = TrainingProcess(ProcessCosts.of(device, None, target), target)
+    process = TrainingProcess(ProcessCosts.of(device, None, target, python=python_of(device, python)), target)
     evaluated = None if updates is None else given.train_graph
     evaluation = EvaluationStep.beside(evaluated, source.model, device, target)
     evaluation_bytes = 0 if evaluation is None else evaluation.transient_peak_bytes

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass, replace
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
-from poet_onnx.costing.device import load_device
+from poet_onnx.costing.device import HOST, load_device
 from poet_onnx.costing.process import ProcessCosts, ProcessMemory
 from poet_onnx.errors import PoetWarning
 from poet_onnx.graph import TrainingGraph
@@ -21,9 +21,6 @@ from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import BudgetKind, Request
 from poet_onnx.scheduling import PlacedPlan, Terms, least_peak_bytes
-
-_KNOWN = "host"
-"""A device whose process was measured."""
 
 
 @dataclass(frozen=True)
@@ -159,11 +156,11 @@ def _warn_of_tensors_alone(request: Request, graph: TrainingGraph, process: Trai
     device = request.device
     if process.costs != ProcessCosts() or device.planning_only:
         return
-    known = TrainingProcess(ProcessCosts.of(load_device(_KNOWN), None, request.target), request.target)
+    known = TrainingProcess(ProcessCosts.of(load_device(HOST), None, request.target), request.target)
     missing_bytes = known.fixed_bytes(graph) - process.fixed_bytes(graph)
     warnings.warn(
         f"The RAM budget counts tensors alone, for device {device.name} has no [process]: Python, onnxruntime and the "
-        f"session come on top, {missing_bytes:,} bytes on device {_KNOWN}. Measure them with `poet-onnx profile` and "
+        f"session come on top, {missing_bytes:,} bytes on device {HOST}. Measure them with `poet-onnx profile` and "
         "give --costs, or write [process] into the profile.",
         PoetWarning,
         stacklevel=2,

@@ -79,7 +79,9 @@ class Asked:
         original = simulate(baseline.problem, ordered_steps(file_order(baseline.graph)))
         ordered = simulate(baseline.problem, ordered_steps(baseline.order))
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
-        costs = ProcessCosts.of(request.device, request.measured, request.target)
+        costs = ProcessCosts.of(
+            request.device, request.measured, request.target, threads=request.threads, python=request.python
+        )
         process = TrainingProcess(costs, request.target)
         if evaluation is not None:
             process = evaluation.process_of(process, baseline.graph)

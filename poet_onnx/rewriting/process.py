@@ -66,6 +66,7 @@ class TrainingProcess:
             self.costs,
             nodes=nodes,
             values=values,
+            operators=_operators(graph.nodes),
             region_bytes=region_bytes,
             pages=False,
             evaluation=self.evaluation,
@@ -94,6 +95,7 @@ class TrainingProcess:
             self.costs,
             nodes=1 + len(layout),
             values=1 + _values(graph, layout),
+            operators=1 + _operators(layout),
             region_bytes=self._region_bytes(region_bytes),
             pages=any(step.action is Action.PAGE_OUT_START for step in steps),
             evaluation=self.evaluation,
@@ -121,3 +123,8 @@ class TrainingProcess:
 def _values(graph: TrainingGraph, nodes: Sequence[Node | Placed]) -> int:
     """Return how many values a session knows: inputs, and what nodes make."""
     return len(graph.inputs) + sum(1 for node in nodes for name in node.outputs if name)
+
+
+def _operators(nodes: Sequence[Node | Placed]) -> int:
+    """Return how many kinds of operators there are."""
+    return len({(node.domain, node.op_type) for node in nodes})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 from poet_onnx.choices import METHODS, OURS, POET, POET_PAGING, POET_RECOMPUTE, TARGETS
 from poet_onnx.costing.device import DeviceProfile, load_device
+from poet_onnx.costing.process import python_of
 from poet_onnx.errors import InputError
 from poet_onnx.files.regular import read_regular
 from poet_onnx.gradients.class_weights import ClassWeights
@@ -93,6 +94,7 @@ class Request:
     target: str
     frozen_batch_norm: str
     threads: int
+    python: str | None
     optimizer: OptimizerChoice
     gradients: Gradients | None
     limits: Limits  # besides budget and deadline, which depend on the model
@@ -119,6 +121,7 @@ def read_request(
     target: str = "training",
     frozen_batch_norm: str = "auto",
     threads: int = 1,
+    python: str | None = None,
     optimizer: str | None = None,
     accumulation_steps: int = 1,
     clip_norm: bool = False,
@@ -187,6 +190,7 @@ def read_request(
         target=target,
         frozen_batch_norm=frozen_batch_norm,
         threads=int(threads),
+        python=python_of(profile, python),
         optimizer=OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm),
         gradients=Gradients.read(
             loss,

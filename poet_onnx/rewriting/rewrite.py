@@ -140,6 +140,7 @@ def rewrite(
     target: str = "training",
     frozen_batch_norm: str = "auto",
     threads: int = 1,
+    python: str | None = None,
     optimizer: str | None = None,
     accumulation_steps: int = 1,
     clip_norm: bool = False,
@@ -189,6 +190,9 @@ def rewrite(
             eval mode: "auto" are those of which the model, or the eval_model.onnx beside its file, tells; "all";
             "none"; or patterns of names of nodes or parameters with commas between them, such as "layer1.*,bn1.*".
         threads: threads inside an operator that the model will run with; each may need workspace of its own.
+        python: version of Python that the model will train with, such as "3.11", which tells what the process takes
+            besides the step. Default: the one that takes the most of those that the device's profile knows; for device
+            "host" the one that runs now.
         optimizer: what updates the parameters within the step, with what it keeps for each of them: "sgd", "momentum",
             "adam" or "adamw", which compute what torch's do, or "adamw-ort", ONNX Runtime's own variant of AdamW.
             "none" leaves gradients to be collected, for ONNX Runtime's own optimizer. Default "adamw" for the stock
