@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import poet_onnx
 from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.torch.tracing import trace
 
 
 class Recurrent(nn.Module):
@@ -319,6 +320,16 @@ def test_the_legacy_exporter_has_what_torch_trains(build: Callable[[], nn.Module
     assert len(grads) == len(list(module.parameters()))
     expected = np.concatenate(grads)  # folded ones have other names and shapes
     np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-4, atol=1e-6)
+
+
+def test_a_row_for_padding_is_told() -> None:
+    words, x = nn.Embedding(6, 3, padding_idx=1), torch.tensor([[0, 1], [2, 1]])
+    model = exported(words, x, optimize=True)
+    with pytest.warns(PoetWarning, match=r"^Row 1 of 'weight' is for padding .* poet_onnx\.torch\.export"):
+        poet_onnx.train_graph(model, loss="mse")
+    forward = trace(words, x, exporter="dynamo", opset=None)
+    assert poet_onnx.train_graph(forward, loss="mse", train="weight").warnings == ()
+    assert poet_onnx.train_graph(exported(nn.Embedding(6, 3), x, optimize=True), loss="mse").warnings == ()
 
 
 def test_a_batch_normalization_folded_into_a_convolution_is_told(tmp_path: Path) -> None:

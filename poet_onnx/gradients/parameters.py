@@ -125,7 +125,9 @@ def find_parameters(
         doubts = []
     for name in trained:
         _check_finite(real[name])
-    if words is None and train is None:
+    if words is not None:
+        _warn_of_padding({name: row for name, row in words.padded().items() if name in trained}, warn)
+    elif train is None:
         _warn_of_folded(trained, warn)
     return Parameters(tuple(trained), tuple(name for name in real if name not in set(trained)), tied, tuple(doubts))
 
@@ -252,6 +254,14 @@ def _warn_of_folded(trained: Sequence[str], warn: Callable[[str], None]) -> None
             " which folds batch normalizations into convolutions for inference: one weight is trained in place of the"
             " convolution's and the normalization's, and no statistics move. To train as torch does, export with"
             " training=TrainingMode.TRAINING, or by poet_onnx.torch.export."
+        )
+
+
+def _warn_of_padding(rows: Mapping[str, int], warn: Callable[[str], None]) -> None:
+    for name, row in rows.items():
+        warn(
+            f"Row {row} of '{name}' is for padding (padding_idx), and torch does not train it; here it is trained, for"
+            " ONNX cannot say so: export with poet_onnx.torch.export, which keeps the row still."
         )
 
 

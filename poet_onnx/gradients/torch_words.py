@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.evidence import WEIGHTS
 from poet_onnx.gradients.paths import REAL
+from poet_onnx.gradients.registry import STOPS_GRADIENT
 from poet_onnx.passes.pen import initializer
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -35,6 +36,7 @@ _CALL = "pkg.torch.onnx.fx_node"
 _ENTRY = re.compile(r"^\s*(\w+): (?:InputKind\.)?([A-Z_]+) target='([^']*)'", re.MULTILINE)
 _TARGET = re.compile(r"call_function\[target=(?:torch\.ops\.)?(?:\w+\.)*?(\w+)(?:\.\w+)?\]")
 _ARGUMENT = re.compile(r"%(\w+)")
+_PADDED = re.compile(r"aten\.embedding\.default\]\(args = \(%(\w+), %?\w+, (\d+)")
 _COMPUTED = re.compile(r"val_\d+")
 _NUMBERED = re.compile(r"_\d+$")
 
@@ -198,6 +200,22 @@ class TorchWords:
             ]
         self.lost = list({each.name: each for each in self.lost}.values())
         return parted
+
+    def padded(self) -> dict[str, int]:
+        """Return the embeddings with a row for padding, which torch does not train, and that row.
+
+        Those of `poet_onnx.torch.export` are not among them: there no gradient flows to the row.
+        """
+        found = {}
+        for node in self.graph:
+            match = _PADDED.search(node.metadata_props.get(_CALL, ""))
+            if match is None or node.op_type != "Gather" or match[1] not in self.targets:
+                continue
+            after = [reader for reader, _ in node.outputs[0].uses()]
+            after += [reader for each in after for output in each.outputs for reader, _ in output.uses()]
+            if not any(STOPS_GRADIENT in each.metadata_props for each in after):
+                found[self.targets[match[1]]] = int(match[2])
+        return found
 
     def _trains(self, placeholder: str) -> bool:
         return self.kinds[placeholder] == _PARAMETER
