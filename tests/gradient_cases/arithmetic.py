@@ -50,6 +50,13 @@ CASES = [
         Case(f"Pow to {exponent}", "y = Pow(x, p)", {"x": (3, 4)}, torch.pow, {"p": np.array(exponent)}, **POSITIVE)
         for exponent in (2.0, 3.0, 0.5, -1.0)
     ),
+    *(Case(f"Pow {how}", "y = Pow(a, b)", {"a": a, "b": b}, torch.pow, **POSITIVE) for how, (a, b) in SHAPES.items()),
+    Case(
+        "Pow of zero",
+        "y = Pow(x, p)",
+        {"x": np.array([[0.0, 0.5, 2.0]]), "p": np.array([[1.5], [2.0], [1.0]])},
+        torch.pow,
+    ),
     Case("Clip", "y = Clip(x, l, h)", {"x": (3, 4)}, torch.clip, {"l": np.array(-1.0), "h": np.array(0.5)}),
     Case("Clip below", "y = Clip(x, l)", {"x": (3, 4)}, torch.clip, {"l": np.array(0.0)}),
     Case("Clip above", 'y = Clip(x, "", h)', {"x": (3, 4)}, lambda x, h: torch.clip(x, max=h), {"h": np.array(0.0)}),

@@ -114,17 +114,22 @@ def error_function(site: Site) -> None:
 
 @gradient_of("Pow")
 def power(site: Site) -> None:
-    """Differentiate by the base; the exponent must be a constant."""
-    if site.wants(1):
-        raise NoGradientError("its exponent is trained")
+    """Differentiate by the base, and by an exponent that is trained, as torch does."""
     base, exponent = site.input(0), site.input(1)
-    if site.shape(site.output()) != site.shape(base):
-        raise NoGradientError("its base is repeated along an axis")
     if site.type(exponent).dtype != site.type(base).dtype:
+        if site.wants(1):
+            raise NoGradientError("its trained exponent has another type than its base")
         exponent = site.op("Cast", exponent, to=int(site.type(base).dtype))
-    less = site.op("Sub", exponent, site.number(1, base))
-    slope = site.op("Mul", site.op("Pow", base, less), exponent)
-    site.send(0, site.op("Mul", slope, site.gradient()))
+    if site.wants(0):
+        less = site.op("Sub", exponent, site.number(1, base))
+        slope = site.op("Mul", site.op("Pow", base, less), exponent)
+        site.send(0, _reduced(site, site.op("Mul", slope, site.gradient()), 0))
+    if site.wants(1):
+        zero = site.number(0, base)
+        still = site.op("And", site.op("Equal", base, zero), site.op("GreaterOrEqual", exponent, zero))
+        rise = site.op("Mul", site.output(), site.op("Log", base))
+        rise = site.op("Where", still, zero, rise)  # torch's rule for a base of 0, whose logarithm is infinite
+        site.send(1, _reduced(site, site.op("Mul", rise, site.gradient()), 1))
 
 
 @gradient_of("Clip", stops=(1, 2))
