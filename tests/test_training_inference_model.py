@@ -31,6 +31,7 @@ from poet_onnx.passes import layout
 from poet_onnx.training.adapters import Adapter, Adapters, Lora
 from poet_onnx.training.forward import open_forward
 from poet_onnx.training.forward_graph import RECOMPUTED, ForwardGraph
+from poet_onnx.training.inference import infer_only
 from poet_onnx.training.inference_model import write_inference_model
 from poet_onnx.training.protobuf import FileBytes
 from poet_onnx.training.unplanned import DOMAIN
@@ -255,6 +256,16 @@ def test_an_exported_model_has_nothing_of_a_plan(tmp_path: Path) -> None:
     summed = x + values["s"] + ARRAYS["zeros"]
     np.testing.assert_allclose(y, summed @ ARRAYS["w"], rtol=1e-6)
     np.testing.assert_array_equal(other, y - summed)
+
+
+@pytest.mark.parametrize(("returned", "made"), [("", 1), (", bool[2, 3] mask", 2)])
+def test_a_mask_that_nobody_reads_is_not_computed_in_inference(returned: str, made: int) -> None:
+    text = f"g (float[2, 3] x, float r, bool t) => (float[2, 3] y{returned}) {{ y, mask = Dropout(x, r, t) }}"
+    model = parse(text, {})
+    infer_only(model)
+    (node,) = model.graph
+    assert [value.name for value in node.outputs] == ["y", "mask"][:made]
+    assert [value.name for value in node.inputs if value is not None] == ["x", "r"]
 
 
 def saved_outside(folder: Path) -> ForwardGraph:

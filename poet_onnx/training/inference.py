@@ -77,13 +77,21 @@ def infer_only(model: ir.Model) -> None:
     for node in list(model.graph):
         if node.domain in ONNX_DOMAINS and node.op_type == "BatchNormalization":
             _use_running_statistics(model.graph, node)
-        elif node.domain in ONNX_DOMAINS and node.op_type == "Dropout" and len(node.inputs) > 2:
+        elif node.domain in ONNX_DOMAINS and node.op_type == "Dropout":
+            _keep_everything(model.graph, node)
+
+
+def _keep_everything(graph: ir.Graph, node: ir.Node) -> None:
+    """Replace a Dropout by one that does not train, and makes no mask where nobody reads it."""
+    if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
+        if len(node.inputs) > 2:
             node.replace_input_with(2, None)
+        return
+    _replace(graph, node, node.inputs[:2], list(node.attributes.values()))
 
 
 def _use_running_statistics(graph: ir.Graph, node: ir.Node) -> None:
     """Replace a batch normalization by one that only reads its statistics."""
-    old = node.outputs[0]
     for other in node.outputs[1:]:
         if other.uses() or other.is_graph_output():
             raise InputError(
@@ -91,7 +99,12 @@ def _use_running_statistics(graph: ir.Graph, node: ir.Node) -> None:
                 "inference does not compute."
             )
     kept = [node.attributes[name] for name in ("epsilon", "momentum") if name in node.attributes]
-    new = ir.Node(node.domain, node.op_type, node.inputs, kept, name=node.name)
+    _replace(graph, node, node.inputs, kept)
+
+
+def _replace(graph: ir.Graph, node: ir.Node, inputs: Sequence[ir.Value | None], kept: Sequence[ir.Attr]) -> None:
+    """Replace a node by one of the same operator that makes the first output alone."""
+    new = ir.Node(node.domain, node.op_type, inputs, kept, name=node.name)
     graph.insert_before(node, new)
-    let_stand_for(new.outputs[0], old)
+    let_stand_for(new.outputs[0], node.outputs[0])
     graph.remove(node, safe=True)
