@@ -85,9 +85,8 @@ def test_gradients_of_adapters_are_compared(options: dict[str, Any], tmp_path: P
     assert all(0 < error < 1e-4 for error in report.gradient_errors.values()), report.gradient_errors
 
 
-@pytest.mark.parametrize("name", ["wide.lora_A", "token.lora_embedding_B"])
-def test_a_wrong_gradient_of_an_adapter_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = comparing.Trained.step
+def test_a_wrong_gradient_of_an_adapter_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, step = "wide.lora_A", comparing.Trained.step
 
     def other(*given: Any) -> Any:
         found = step(*given)
@@ -139,10 +138,9 @@ def test_what_is_not_compared_is_said(tmp_path: Path) -> None:
     assert "mix.lora_A" not in report.gradient_errors
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_files_with_adapters_are_verified(optimizer: str, tmp_path: Path) -> None:
+def test_files_with_adapters_are_verified(tmp_path: Path) -> None:
     module = Mixed()
-    made = export(module, tmp_path, optimizer=optimizer, check=False, train="back.bias")
+    made = export(module, tmp_path, optimizer="adamw", check=False, train="back.bias")
     report = poet_onnx.torch.verify(module, made.model, IDS, loss="mse", train="back.bias")
     assert report.passed, str(report)
     assert len(report.gradient_errors) == 13
@@ -151,10 +149,9 @@ def test_files_with_adapters_are_verified(optimizer: str, tmp_path: Path) -> Non
     assert "The loss is" in str(poet_onnx.torch.verify(module, made.model, IDS, loss="mse"))
 
 
-@pytest.mark.parametrize("folding", [False, True])
-def test_files_of_torchs_own_export_are_verified(folding: bool, tmp_path: Path) -> None:
+def test_files_of_torchs_own_export_are_verified(tmp_path: Path) -> None:
     module = Mixed()
-    forward = exported(module, input_names=["ids"], do_constant_folding=folding)
+    forward = exported(module, input_names=["ids"], do_constant_folding=True)
     made = poet_onnx.train_graph(forward, loss="mse", lora=Lora("*", rank=2, alpha=6))
     made.save(tmp_path)
     report = poet_onnx.torch.verify(module, tmp_path / "training_model.onnx", IDS, loss="mse")
