@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from torch import nn
 
 import poet_onnx
 from poet_onnx import SGD, AdamW, Lora, RewriteResult, TrainingSession
-from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 
 STEPS = 3
 TARGETS = Lora(("token.weight", "body.0.weight", "mix.weight"), rank=2, alpha=6, seed=3)
@@ -333,3 +334,60 @@ def test_the_stock_runtime_trains_and_writes_adapters_without_onnx(rewritten: Re
     assert set(tensors) == set(expected)
     for name, array in tensors.items():
         np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-5)
+
+
+def test_an_adapter_that_changes_while_it_is_loaded_is_never_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bit changes just before each of the reads."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 15]> g (float[2, 3] x) => (float[2, 2] y)'
+        "<float[3, 2] w = {1, 2, 3, 4, 5, 6}> { y = MatMul(x, w) }"
+    )
+    model.graph.initializer[0].name = model.graph.node[0].input[1] = "net.weight"
+    poet_onnx.rewrite(
+        model, device="a72", loss="mse", optimizer="sgd", target="stock", lora=Lora(("net.*",), rank=1)
+    ).save(tmp_path / "out.onnx")
+    session = TrainingSession(tmp_path / "out.onnx", tmp_path / "out.safetensors", optimizer=SGD(0.1))
+    x, y = np.ones((2, 3), np.float32), np.ones((2, 2), np.float32)
+    session.step(x, y)
+    session.export_adapter(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    whole, read = file.read_bytes(), os.preadv
+    session.step(x, y)
+    session.save_checkpoint(tmp_path / "saved.safetensors")
+    before = {name: array.copy() for name, array in session.parameters.items()}
+    reads: list[int] = []
+    damaged = -1
+
+    def preadv(descriptor: int, rooms: list[memoryview], start: int) -> int:
+        if len(reads) == damaged:
+            place = start + len(rooms[0]) // 2
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        reads.append(start)
+        return read(descriptor, rooms, start)
+
+    def load() -> None:
+        reads.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "preadv", preadv)
+            session.load_adapter(tmp_path / "adapter")
+
+    load()
+    count, last = len(reads), 0
+    for damaged in range(count):
+        file.write_bytes(whole)
+        session.load_checkpoint(tmp_path / "saved.safetensors")
+        with pytest.raises((InputError, CheckFailedError)) as refused:
+            load()
+        if isinstance(refused.value, InputError):
+            assert all(np.array_equal(array, before[name]) for name, array in session.parameters.items())
+            session.step(x, y)
+        else:
+            last += 1
+            assert "changed while it was loaded" in str(refused.value), damaged
+            file.write_bytes(whole)
+            for call in (load, lambda: session.step(x, y)):
+                with pytest.raises(InputError, match="half-way: load a checkpoint first"):
+                    call()
+    assert last >= 2

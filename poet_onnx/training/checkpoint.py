@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -106,6 +107,22 @@ def _hash(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
     return digest.hexdigest()
 
 
+@contextmanager
+def loading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say of a file that was checked, and cannot be read again, that a part of it is loaded.
+
+    Raises:
+        CheckFailedError: in the place of an InputError.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise CheckFailedError(
+            f"{path} changed while it was loaded, so that the session holds a part of it: load a checkpoint that "
+            f"nobody writes to before the next step ({str(error).rstrip('.')})."
+        ) from error
+
+
 class Checkpoint:
     """A checkpoint, or any other safetensors file."""
 
@@ -166,14 +183,9 @@ class Checkpoint:
         Raises:
             CheckFailedError: if the file changed since it was checked; the arrays hold a part of it then.
         """
-        for name, array in arrays.items():
-            try:
+        with loading(self._path):
+            for name, array in arrays.items():
                 self.read_into(name, array)
-            except InputError as error:
-                raise CheckFailedError(
-                    f"{self._path} changed while it was loaded, so that the session holds a part of it: load a "
-                    f"checkpoint that nobody writes to before the next step ({str(error).rstrip('.')})."
-                ) from error
 
     def read_into(self, name: str, array: Array) -> None:
         """Read a tensor into an array, and hold what stands there against the hash of what was written.

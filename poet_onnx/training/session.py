@@ -17,7 +17,7 @@ from poet_onnx.runtime.code_pages import other_code
 from poet_onnx.training.adapter_files import AdapterFiles
 from poet_onnx.training.adapter_reading import read_adapter
 from poet_onnx.training.batch import Array, Arrays, Wanted
-from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
+from poet_onnx.training.checkpoint import loading, open_checkpoint, write_checkpoint
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.memory import Memory
@@ -350,11 +350,15 @@ class TrainingSession:
 
         Raises:
             InputError: if they cannot be read, or are of other adapters; nothing has changed then.
+            CheckFailedError: if the file changed while it was loaded; then a checkpoint must be loaded before the next
+                step.
         """
+        if self._failed:
+            raise InputError("An earlier call failed or was interrupted half-way: load a checkpoint first.")
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         arrays = self._memory.values()
         numbers = read_adapter(files, path, arrays, self._evaluation.constants)
-        with self._all_or_failed():
+        with self._all_or_failed(), loading(path):
             for name, array in numbers():
                 arrays[name][...] = array
 
