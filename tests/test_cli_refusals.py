@@ -300,6 +300,11 @@ def test_every_kind_of_error_has_its_exit_code(
         (["rewrite", "MODEL", "--device", "commodore64", "--json"], 2, "bad_input"),
         (["rewrite", "MODEL", "--json"], 2, "bad_input"),
         (["rewrite", "MODEL", "--device", "a72", "--activation-budget", "75", "--json"], 3, "infeasible"),
+        (
+            ["rewrite", "MODEL", "--device", "a72", "--method", "dtr", "--activation-budget", "75", "--json"],
+            4,
+            "limit_reached",
+        ),
         (["inspect", "absent.onnx", "--json"], 2, "bad_input"),
         (["verify", "MODEL", "MODEL", "--json"], 2, "bad_input"),
         (["profile", "MODEL", "--device", "m4", "-o", "costs.json", "--json"], 2, "bad_input"),
@@ -315,7 +320,7 @@ def test_errors_are_json_where_results_would_be(
     error = json.loads(result.out)["error"]
     assert result.err.splitlines()[-1] == f"error: {error['message']}"
     assert (error["exit_code"], error["kind"]) == (code, kind)
-    assert ("smallest_budget_bytes" in error) == (code == 3)
+    assert ("smallest_budget_bytes" in error) == (code in (3, 4))
     assert error.get("smallest_budget_bytes", 1) > 0
 
 

@@ -359,7 +359,8 @@ def test_the_order_for_a_budget_of_real_models(name: str, share: float, model_pa
 def test_a_little_more_memory_does_not_lead_to_a_worse_order(model_path: Callable[..., Path]) -> None:
     problem = real_problem(model_path("mobilenet"), "a72")
     baseline = memory_aware_order(problem)
-    smallest, peak = smallest_budget(problem, baseline).budget_bytes, _peak(problem, baseline)
+    peak = _peak(problem, baseline)
+    smallest = -(-smallest_budget(problem, baseline).budget_bytes // 1024) * 1024  # in KiB, as people type it
     energies: list[float] = []
     for share in (0.0, 0.004, 0.01):
         plans: list[tuple[Step, ...]] = []

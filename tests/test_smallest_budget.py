@@ -96,6 +96,7 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         {"activation_budget": "2%"},
         {"activation_budget": "2%", "paging": False},
         {"activation_budget": "2%", "deadline": "1.2x", "max_written": 1},
+        {"activation_budget": "2%", "method": "dtr"},
         {"ram_budget": "40MB", "target": "stock"},
     ],
 )

@@ -18,7 +18,7 @@ from typing import NoReturn
 import click
 
 from poet_onnx.cli.commands import COMMANDS
-from poet_onnx.errors import InfeasibleError, PoetError, PoetWarning
+from poet_onnx.errors import InfeasibleError, LimitReachedError, PoetError, PoetWarning
 from poet_onnx.interrupts import INTERRUPTED
 
 _DEBUG = "POET_ONNX_DEBUG"
@@ -96,7 +96,7 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
     show("error: " + message.replace("\n", r"\n"), stderr=True)
     if as_json:
         said: dict[str, object] = {"kind": _KINDS[exit_code], "message": message, "exit_code": exit_code}
-        if isinstance(error, InfeasibleError):
+        if isinstance(error, InfeasibleError) or (isinstance(error, LimitReachedError) and error.smallest_budget_bytes):
             said["smallest_budget_bytes"] = error.smallest_budget_bytes
         try:
             show_json(json.dumps({"error": said}, indent=2))
