@@ -249,6 +249,26 @@ def test_gradients_flow_through_statistics_that_the_model_computes(optimize: boo
         np.testing.assert_allclose(found[key], parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=key)
 
 
+def test_what_normalized_batches_in_torch_does_so_in_a_file_of_the_dynamo_exporter() -> None:
+    torch.manual_seed(0)
+    module, x, labels = Normalized(), torch.randn(5, 6), torch.randint(3, (5,))
+    module.last.eval()
+    with pytest.warns(
+        PoetWarning, match=r"^Batch normalization '\w+' was exported for inference"
+    ):  # the last one alone
+        made = poet_onnx.train_graph(exported(module, x, optimize=False))
+    assert len(made.warnings) == 1
+    modes = [
+        n.attributes.get_int("training_mode", 0) for n in made.evaluation.graph if n.op_type == "BatchNormalization"
+    ]
+    assert modes == [0, 0]
+    nn.functional.cross_entropy(module(x), labels).backward()
+    found = gradients(made, {"x": x.numpy(), "labels": labels.numpy()})
+    for key, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        np.testing.assert_allclose(found[key], parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=key)
+
+
 def test_a_mean_over_all_batches_which_onnx_cannot_say_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "forward.onnx"
     with warnings.catch_warnings():

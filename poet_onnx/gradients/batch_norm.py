@@ -16,6 +16,10 @@ FIRST_WITH_MODE = 14
 """The opset in which a batch normalization got its attribute `training_mode`."""
 
 
+_TRAINS = "_native_batch_norm_legit_functional"
+"""What torch makes of a batch normalization that trains; the dynamo exporter writes it as for inference."""
+
+
 def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None:
     """Let each batch normalization train, or keep to its running statistics; changes the graph.
 
@@ -31,6 +35,9 @@ def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None
     """
     nodes = [node for node in graph if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS]
     if frozen == AUTO:
+        for node in nodes:
+            if exported_to_train(node) and not _computes_statistics(node):
+                _set_mode(node, trains=True)
         _check_opset(graph, nodes)
         _check_momentum(nodes)
         _warn_of([node for node in nodes if not _trains(node) and not _computes_statistics(node)], warn)
@@ -49,6 +56,11 @@ def set_modes(graph: ir.Graph, frozen: str, warn: Callable[[str], None]) -> None
             _set_mode(node, trains=node not in kept)
     _check_opset(graph, nodes)
     _check_momentum(nodes)
+
+
+def exported_to_train(node: ir.Node) -> bool:
+    """Return whether a batch normalization trained in the module that torch exported."""
+    return _trains(node) or _TRAINS in f"{node.name} {node.metadata_props.get('pkg.torch.onnx.fx_node', '')}"
 
 
 def _check_opset(graph: ir.Graph, nodes: list[ir.Node]) -> None:

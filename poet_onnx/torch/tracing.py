@@ -15,8 +15,9 @@ import onnx_ir as ir
 
 from poet_onnx.choices import NONE
 from poet_onnx.errors import InputError
+from poet_onnx.gradients.batch_norm import exported_to_train
 from poet_onnx.gradients.module_names import leave_scope
-from poet_onnx.graph.extract import TO_FLOAT, plain_attributes
+from poet_onnx.graph.extract import TO_FLOAT
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.torch.calls import CHILD, Call, wrap
 from poet_onnx.torch.naming import rename_outputs, restore_state
@@ -31,9 +32,6 @@ OPSETS = {"dynamo": 18, "legacy": 17}
 
 FIRST_DYNAMO = (2, 13)
 """The version of torch from which on its dynamo exporter is tested; those of 2.6 and 2.8 forget `no_grad`."""
-
-_TRAINS = "_native_batch_norm_legit_functional"
-"""What torch makes of a batch normalization that trains; the dynamo exporter writes it as for inference."""
 
 
 def trace(
@@ -111,12 +109,7 @@ def _check_version(exporter: str) -> None:
 def frozen_batch_norm(model: ir.Model) -> str:
     """Return which batch normalizations of a traced model keep to their statistics, as `train_graph` takes it."""
     nodes = [node for node in model.graph if node.op_type == "BatchNormalization" and node.domain in ONNX_DOMAINS]
-    return ",".join(node.name or "" for node in nodes if not _trains(node)) or NONE
-
-
-def _trains(node: ir.Node) -> bool:
-    origin = f"{node.name} {node.metadata_props.get('pkg.torch.onnx.fx_node', '')}"
-    return bool(plain_attributes(node).get("training_mode", 0)) or _TRAINS in origin
+    return ",".join(node.name or "" for node in nodes if not exported_to_train(node)) or NONE
 
 
 def _legacy(call: Call, opset: int) -> ir.Model:
