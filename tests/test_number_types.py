@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import poet_onnx.torch
@@ -108,3 +109,10 @@ def test_frozen_weights_that_are_cast_may_have_any_type(kind: str, exporter: str
     assert session.step(x.numpy(), labels.numpy()) == pytest.approx(
         nn.functional.cross_entropy(module(x), labels).item(), rel=1e-5
     )
+
+
+def test_a_file_of_bfloat16_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "half.safetensors"
+    save_file({"weight": torch.ones(3, 6, dtype=torch.bfloat16)}, path)
+    with pytest.raises(InputError, match=r"'weight' in .*half\.safetensors is BF16 .* store it as float32"):
+        poet_onnx.torch.load_trained(nn.Linear(6, 3), path)

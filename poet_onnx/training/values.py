@@ -65,7 +65,9 @@ class Values(Mapping[str, Array]):
         try:
             array: Array = np.empty(shape, dtype)
         except (TypeError, ValueError, MemoryError) as error:
-            raise InputError(f"'{name}' in {self._source} is {dtype} {list(shape)}, which cannot be read.") from error
+            raise InputError(
+                f"'{name}' in {self._source} is {dtype} {list(shape)}, which cannot be read: store it as float32."
+            ) from error
         self._read_into(name, array)
         return array
 
