@@ -15,8 +15,8 @@ from workspace_cases import MS, Case, ints
 
 from poet_onnx.costing.workspace import heap_bytes, workspace_bytes
 
-NOISE_BYTES = 512 << 10
-"""The kernel counts resident pages of each processor apart, up to some dozens: so much is lost."""
+NOISE_BYTES = 1 << 20
+"""The kernel counts resident pages of each processor apart, and threads of a pool add theirs: every rule is of more."""
 
 CAREFUL = 2.0
 """By how much a rule may be above what the stock runtime takes; the older training runtime takes nothing in some."""
