@@ -120,7 +120,9 @@ class RequestedBudget:
     def least_variant_bytes(self, baseline: Baseline) -> int:
         """Return what every plan of a graph variant needs at least."""
         step_bytes = least_peak_bytes(baseline.problem, baseline.order) + baseline.aside_bytes
-        return step_bytes if self.kind == "activation" else step_bytes + self.process.fixed_bytes(baseline.graph)
+        if self.kind == "activation":
+            return step_bytes
+        return max(self.process.costs.import_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
 
     def terms(self, baseline: Baseline, works_bytes: int | None, *, split: bool) -> Terms:
         """Return the words in which a refusal speaks of it.

@@ -39,7 +39,7 @@ class Candidate:
     problem: ScheduleProblem
     limits: Limits
 
-    def smallest(self, *, varied: bool, in_ram: bool = False) -> SmallestBudget:
+    def smallest(self, *, varied: bool = False, in_ram: bool = False) -> SmallestBudget:
         """Search among the plans whose pages have room; the arguments are those of `smallest_budget`."""
         storage, graph = self.problem.costs.storage, self.problem.graph
 
@@ -92,8 +92,12 @@ def thriftiest(
         if least_bytes < below_bytes:
             if progress is not None:
                 progress(Progress.looking("looking for the smallest budget that works", time.monotonic() - begin))
-            found = candidate.smallest(varied=budget.kind == "ram", in_ram=in_ram)
-            best = thriftiest_of(candidate, found, budget, below_bytes) or best
+            found = thriftiest_of(candidate, candidate.smallest(in_ram=True), budget, below_bytes)
+            # Where the order itself needs no more than importing the runtime does, nothing needs less.
+            if not in_ram and (found is None or found.budget_bytes > least_bytes):
+                varied = candidate.smallest(varied=budget.kind == "ram")
+                found = thriftiest_of(candidate, varied, budget, below_bytes)
+            best = found or best
     return best
 
 
