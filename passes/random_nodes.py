@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import RUNS
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import constant_array, plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS, POET_DOMAIN, spec_of
 from poet_onnx.graph.shapes.declared import describe
-from poet_onnx.training.description import RUNS
 
 _COUNTED = "CountedDropout"
 _DEFAULT_RATIO = 0.5

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import BUFFER_SUFFIX
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract.build import plain_attributes
 from poet_onnx.graph.operators import spec_of
 from poet_onnx.passes.frozen_batch_norm import frozen_statistics
-
-BUFFER_SUFFIX = "_grad.accumulation.buffer"
-"""Of the input that collects a parameter's gradient, behind the parameter's name."""
 
 
 @dataclass(frozen=True)

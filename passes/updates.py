@@ -25,12 +25,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from poet_onnx.description.metadata import RATES, TRAINING_KEY, Description, State, Updates, slot_name
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import constant_array, plain_attributes, reads_shape_alone
 from poet_onnx.graph.operators import spec_of
 from poet_onnx.passes.random_nodes import count_runs, seeds, unresumable
 from poet_onnx.passes.roles import Roles, find_roles, is_accumulator
-from poet_onnx.training.description import RATES, TRAINING_KEY, Description, State, Updates, slot_name
 
 _DOMAIN, _VERSION = "poet", 1
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from poet_onnx import torch as torch
+    from poet_onnx.adapters.lora import Lora
     from poet_onnx.comparison.compare import Comparison, compare
+    from poet_onnx.description.optimizers import SGD, Adam, AdamW, AdamWOrt
     from poet_onnx.errors import (
         CheckFailedError,
         InfeasibleError,
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from poet_onnx.plan import Plan
     from poet_onnx.rewriting.rewrite import RewriteResult, pipeline, rewrite
     from poet_onnx.runtime import count_allocations, session_options, training_module
-    from poet_onnx.training.adapters import Lora
-    from poet_onnx.training.optimizers import SGD, Adam, AdamW, AdamWOrt
     from poet_onnx.training.session import TrainingSession
     from poet_onnx.verification import GradientReport, VerificationReport, verify, verify_gradients
 
@@ -68,8 +68,8 @@ _HOMES = {
     "plan": ("Plan",),
     "rewriting.rewrite": ("RewriteResult", "pipeline", "rewrite"),
     "runtime": ("count_allocations", "session_options", "training_module"),
-    "training.adapters": ("Lora",),
-    "training.optimizers": ("SGD", "Adam", "AdamW", "AdamWOrt"),
+    "adapters.lora": ("Lora",),
+    "description.optimizers": ("SGD", "Adam", "AdamW", "AdamWOrt"),
     "training.session": ("TrainingSession",),
     "verification": ("GradientReport", "VerificationReport", "verify", "verify_gradients"),
 }

@@ -37,8 +37,10 @@ class PlainSources:
 sys.meta_path.insert(0, PlainSources())
 with atheris.instrument_imports(include=["poet_onnx"]):
     from poet_onnx import SGD, TrainingSession, rewrite, train_graph
+    from poet_onnx.adapters.peft_config import PeftConfig
     from poet_onnx.costing.device import load_device
     from poet_onnx.errors import PoetError
+    from poet_onnx.files.protobuf import FileBytes
     from poet_onnx.files.saving import save_model
     from poet_onnx.graph.extract import extract, load_model
     from poet_onnx.passes.batch_norm_modes import settle_alike
@@ -49,9 +51,7 @@ with atheris.instrument_imports(include=["poet_onnx"]):
     from poet_onnx.training.forward_graph import ForwardGraph
     from poet_onnx.training.inference_model import write_inference_model
     from poet_onnx.training.parameters import read_parameters
-    from poet_onnx.training.peft_config import PeftConfig
     from poet_onnx.training.prepare import known_ranges
-    from poet_onnx.training.protobuf import FileBytes
 
 import numpy as np  # noqa: E402 - as above
 from onnx import helper, numpy_helper, parser  # noqa: E402

@@ -11,9 +11,9 @@ import pytest
 from cli_runs import Cli, assert_one_sentence
 
 from poet_onnx import Adam, AdamW, AdamWOrt, TrainingSession
-from poet_onnx.training.checkpoint import open_checkpoint
-from poet_onnx.training.description import TRAINING_KEY, Description
-from poet_onnx.training.optimizers import settings
+from poet_onnx.description.metadata import TRAINING_KEY, Description
+from poet_onnx.description.optimizers import settings
+from poet_onnx.files.checkpoint import open_checkpoint
 
 QUICK = ("--device", "a72", "--activation-budget", "80%", "--gap", "0.9")
 

@@ -16,11 +16,11 @@ from training_batches import session_of
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import FileTensor, embed
-from poet_onnx.files.loading import as_model
+from poet_onnx.files.model_file import check_external_data
 from poet_onnx.files.saving import save_model
 from poet_onnx.graph.extract import load_model
+from poet_onnx.graph.loading import as_model
 from poet_onnx.rewriting.rewrite import rewrite
-from poet_onnx.training.model_file import check_external_data
 from poet_onnx.training.parameters import read_parameters
 from poet_onnx.training.prepare import _payload
 from poet_onnx.training.session import TrainingSession

@@ -13,9 +13,10 @@ from test_training_updates import BUFFER, graph
 import poet_onnx
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.device import load_device
+from poet_onnx.description.metadata import RATES, TRAINING_KEY, Description, Updates, slot_name
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.files.loading import as_model
 from poet_onnx.graph.extract import extract
+from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.lowering import choose_expansions, lower, normalize_for
 from poet_onnx.passes.normalize import Normalization, normalize
 from poet_onnx.passes.split import SplitWeightGradients
@@ -24,7 +25,6 @@ from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import ordered_steps
 from poet_onnx.simulate import simulate
-from poet_onnx.training.description import RATES, TRAINING_KEY, Description, Updates, slot_name
 
 BUDGETS = [
     (*case, target)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import poet_onnx.torch
+from poet_onnx.description.optimizers import AdamW
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.gradients import losses
 from poet_onnx.torch import comparing, objective, tracing
-from poet_onnx.training.optimizers import AdamW
 
 OPTIONS: dict[str, Any] = {
     "device": "a72",

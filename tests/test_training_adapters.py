@@ -11,8 +11,8 @@ from adapter_models import Tied, exported
 
 import poet_onnx
 from poet_onnx import Lora
+from poet_onnx.adapters.lora import Adapters
 from poet_onnx.errors import InputError
-from poet_onnx.training.adapters import Adapters
 
 
 @pytest.mark.parametrize(

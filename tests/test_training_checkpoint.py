@@ -17,9 +17,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from poet_onnx.errors import InputError
-from poet_onnx.training.checkpoint import HASH_KEY, METADATA_KEY, open_checkpoint, write_checkpoint
+from poet_onnx.files.checkpoint import HASH_KEY, METADATA_KEY, open_checkpoint, write_checkpoint
+from poet_onnx.files.values import Values, copy_value
 from poet_onnx.training.parameters import read_parameters
-from poet_onnx.training.values import Values, copy_value
 
 TYPES = [
     "float64",

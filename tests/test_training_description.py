@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poet_onnx.description.metadata import TRAINING_KEY, Description, State, Updates
+from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError
-from poet_onnx.training.description import TRAINING_KEY, Description, State, Updates
-from poet_onnx.training.optimizers import KINDS
 
 NAMES = st.text(max_size=8)
 STATES = st.builds(

@@ -23,17 +23,17 @@ from stock_environment import STOCK_PYTHON
 from test_gradients import parse, random
 
 import poet_onnx
+from poet_onnx.adapters.lora import Adapter, Adapters, Lora
 from poet_onnx.errors import InputError
 from poet_onnx.files import data_files
+from poet_onnx.files.protobuf import FileBytes
 from poet_onnx.files.saving import save_model
+from poet_onnx.gradients.inference import infer_only
 from poet_onnx.graph.extract import infer_types
 from poet_onnx.passes import layout
-from poet_onnx.training.adapters import Adapter, Adapters, Lora
 from poet_onnx.training.forward import open_forward
 from poet_onnx.training.forward_graph import RECOMPUTED, ForwardGraph
-from poet_onnx.training.inference import infer_only
 from poet_onnx.training.inference_model import write_inference_model
-from poet_onnx.training.protobuf import FileBytes
 from poet_onnx.training.unplanned import DOMAIN
 
 MIB = 2**20
@@ -85,7 +85,7 @@ def weights(model: Path) -> dict[str, Any]:
 
 
 PYTHON = STOCK_PYTHON or sys.executable
-CODE = "import poet_onnx.training.forward, poet_onnx.training.inference_model, poet_onnx.training.adapter_files"
+CODE = "import poet_onnx.training.forward, poet_onnx.training.inference_model, poet_onnx.adapters.files"
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,7 @@ def test_bytes_of_a_file_are_those_of_the_file(
     path = tmp_path_factory.getbasetemp() / "bytes"
     path.write_bytes(payload)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("poet_onnx.training.protobuf._WINDOW_BYTES", 16)
+        patch.setattr("poet_onnx.files.protobuf._WINDOW_BYTES", 16)
         found = FileBytes(path)
         for first, last in places:
             assert found[first:last] == payload[first:last]

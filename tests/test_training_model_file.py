@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from poet_onnx.errors import InputError
-from poet_onnx.training.model_file import constant_bytes, read_metadata
+from poet_onnx.files.model_file import constant_bytes, read_metadata
 
 NAMES = st.text(max_size=6)
 SEEDS = st.integers(-(2**63), 2**63 - 1)

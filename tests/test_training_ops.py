@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto
 from ops_models import FLOAT, make_model, poet_node
 
+from poet_onnx.description.optimizers import KINDS
 from poet_onnx.runtime import session_options
 from poet_onnx.training import kernels
-from poet_onnx.training.optimizers import KINDS
 
 DOUBLE, BOOL = TensorProto.DOUBLE, TensorProto.BOOL
 TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.float64): DOUBLE}

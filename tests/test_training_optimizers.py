@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 from poet_onnx import SGD, Adam, AdamW, AdamWOrt
 from poet_onnx.choices import OPTIMIZERS
+from poet_onnx.description.optimizers import KINDS, Optimizer, from_settings, settings
 from poet_onnx.errors import InputError
 from poet_onnx.training import kernels
-from poet_onnx.training.optimizers import KINDS, Optimizer, from_settings, settings
 
 STEPS = 100
 SIZE = 35

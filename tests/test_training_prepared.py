@@ -16,9 +16,9 @@ from training_batches import digest, session_of, train
 
 import poet_onnx
 from poet_onnx import SGD, Adam, AdamW, AdamWOrt, TrainingSession
+from poet_onnx.description.optimizers import Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.runtime import training_module
-from poet_onnx.training.optimizers import Optimizer
 
 HERE = Path(__file__).parent
 CASES: list[tuple[Optimizer, dict[str, Any], dict[str, Any]]] = [

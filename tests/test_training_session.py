@@ -15,9 +15,9 @@ from training_batches import batch, digest, session_of, train
 
 import poet_onnx
 from poet_onnx import SGD, Adam, AdamW, AdamWOrt, TrainingSession
+from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.runtime import count_allocations, training_module
-from poet_onnx.training.optimizers import KINDS
 
 
 @pytest.fixture(scope="module")

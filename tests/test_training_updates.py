@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 from poet_onnx import SGD, TrainingSession
+from poet_onnx.description.metadata import TRAINING_KEY, Description, Updates
 from poet_onnx.errors import InputError
-from poet_onnx.files.loading import as_model
+from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.roles import Roles, find_roles
 from poet_onnx.passes.updates import WriteUpdates
-from poet_onnx.training.description import TRAINING_KEY, Description, Updates
 
 HEADER = '<ir_version: 8, opset_import: ["" : 15, "poet" : 1, "com.microsoft" : 1]>'
 BUFFER = "w_grad.accumulation.buffer"

@@ -14,8 +14,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.values import Kind, Values, copy_value
 from poet_onnx.training.parameters import read_parameters
-from poet_onnx.training.values import Kind, Values, copy_value
 
 MIB = 2**20
 BESIDES_BYTES = 5 * MIB
@@ -24,9 +24,9 @@ BESIDES_BYTES = 5 * MIB
 PROGRAM = """
 import json, sys
 import numpy as np
-from poet_onnx.training.checkpoint import open_checkpoint, write_checkpoint
+from poet_onnx.files.checkpoint import open_checkpoint, write_checkpoint
 from poet_onnx.training.parameters import read_parameters
-from poet_onnx.training.values import copy_value
+from poet_onnx.files.values import copy_value
 
 def peak():
     with open("/proc/self/status") as status:

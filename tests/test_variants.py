@@ -9,11 +9,11 @@ import onnx_ir as ir
 import pytest
 
 from poet_onnx.costing.device import load_device
+from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.rewriting.variants import PART_BYTES, variant_of, variants
-from poet_onnx.training.description import Updates
 
 A72 = load_device("a72")
 

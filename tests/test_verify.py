@@ -15,12 +15,12 @@ from onnx import helper
 from small_models import export_small
 
 import poet_onnx
+from poet_onnx.description.metadata import TRAINING_KEY, Description, State, Updates
 from poet_onnx.errors import InputError
 from poet_onnx.passes.metadata import WriteMetadata
 from poet_onnx.plan import Action
 from poet_onnx.plan.serialization import from_json
 from poet_onnx.rewriting.rewrite import RewriteResult
-from poet_onnx.training.description import TRAINING_KEY, Description, State, Updates
 from poet_onnx.verification import VerificationReport
 from poet_onnx.verification.claims import false_claims
 

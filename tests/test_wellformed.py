@@ -16,9 +16,9 @@ from onnx import ModelProto, TensorProto, helper
 from onnx_ir.passes import PassError
 
 from poet_onnx.errors import InputError, PoetError
-from poet_onnx.files.loading import as_model
 from poet_onnx.files.saving import save_model
 from poet_onnx.graph.extract import check_wellformed, load_model
+from poet_onnx.graph.loading import as_model
 from poet_onnx.rewriting.rewrite import pipeline, rewrite
 from poet_onnx.verification import verify
 

@@ -7,7 +7,7 @@
 //       update the parameter's elements from `offset` on, as many as the gradient has, and their state
 //
 // `rates` holds the numbers that change from step to step, and those that do not, as floats;
-// poet_onnx/training/optimizers.py computes them. Every operation below is one correctly rounded float operation, in
+// poet_onnx/description/optimizers.py computes them. Every operation below is one correctly rounded float operation, in
 // the order written: CMakeLists.txt turns contraction to fused multiply-add off, so every machine computes the same
 // bits.
 //

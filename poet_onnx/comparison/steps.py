@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from poet_onnx.comparison.cell import problem_fingerprint
 from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Prediction
 from poet_onnx.quantities import Budget
@@ -22,7 +23,6 @@ from poet_onnx.rewriting.source import Given, normalized
 from poet_onnx.rewriting.variants import GraphVariant, variant_of, variants
 from poet_onnx.scheduling import file_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import simulate
-from poet_onnx.training.description import Updates
 
 OPTIONS = frozenset(
     {

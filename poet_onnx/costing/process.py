@@ -10,11 +10,10 @@ from typing import NamedTuple
 from poet_onnx.costing.device import HOST, DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.workspace import heap_bytes
+from poet_onnx.description.metadata import BUFFER_SUFFIX, OWN_PREFIX, SHARED_BYTES
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Phase, Place, Tensor, TrainingGraph
 from poet_onnx.graph.operators import POET_DOMAIN
-from poet_onnx.passes.roles import BUFFER_SUFFIX
-from poet_onnx.training.description import OWN_PREFIX, SHARED_BYTES
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from poet_onnx.adapters.lora import CONVOLUTION, EMBEDDING, LINEAR, WEIGHT
 from poet_onnx.gradients.module_names import module_of
 from poet_onnx.gradients.parameters import ANONYMOUS
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.training.adapters import CONVOLUTION, EMBEDDING, LINEAR, WEIGHT
 
 BIAS = ".bias"
 """How the name of a torch module's bias ends."""

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.adapters.lora import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora, pattern_for
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.adapter_targets import Reader, Weight, find_weights
 from poet_onnx.gradients.parameters import matches
 from poet_onnx.passes.pen import initializer
-from poet_onnx.training.adapters import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora, pattern_for
 
 _SHOWN = 4
 _GEOMETRY = ("strides", "pads", "auto_pad")

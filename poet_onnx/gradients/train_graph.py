@@ -14,15 +14,19 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
+from poet_onnx.adapters.lora import Adapters, Lora
+from poet_onnx.adapters.reading import as_lora
 from poet_onnx.choices import AUTO
+from poet_onnx.description.metadata import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written
-from poet_onnx.files.loading import as_model
+from poet_onnx.files.checkpoint import write_checkpoint
 from poet_onnx.files.saving import save_model
 from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.differentiate import differentiate, take_parameters
+from poet_onnx.gradients.inference import infer_only
 from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
@@ -30,6 +34,7 @@ from poet_onnx.gradients.paths import find_paths
 from poet_onnx.gradients.sequences import split_plainly
 from poet_onnx.graph.extract import TO_FLOAT, check_derivative, check_number_types, is_step
 from poet_onnx.graph.extract.contents import constant_array
+from poet_onnx.graph.loading import as_model
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
 from poet_onnx.passes.batch_norm_modes import warn_user
@@ -37,11 +42,6 @@ from poet_onnx.passes.lowering.site import list_nodes
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
 from poet_onnx.passes.roles import is_accumulator
-from poet_onnx.training.adapter_reading import as_lora
-from poet_onnx.training.adapters import Adapters, Lora
-from poet_onnx.training.checkpoint import write_checkpoint
-from poet_onnx.training.description import OUTPUTS_KEY
-from poet_onnx.training.inference import infer_only
 
 Array = npt.NDArray[np.generic]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pydantic
 
+from poet_onnx.adapters.lora import Lora
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessCosts, ProcessMemory, python_of
@@ -26,7 +27,6 @@ from poet_onnx.rewriting.source import Given, normalized
 from poet_onnx.rewriting.variants import variants
 from poet_onnx.scheduling import SmallestBudget, file_order, ordered_steps
 from poet_onnx.simulate import Replay, replay
-from poet_onnx.training.adapters import Lora
 
 SCHEMA_VERSION = 1
 LARGEST_TENSORS = 10

@@ -18,6 +18,7 @@ from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.marks import marks
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.description.metadata import EVALUATION_KEY, EvaluationDescription
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
@@ -37,7 +38,6 @@ from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.variants import GraphVariant
 from poet_onnx.scheduling import ordered_steps, schedule
 from poet_onnx.simulate import simulate
-from poet_onnx.training.description import EVALUATION_KEY, EvaluationDescription
 
 _ANY_GAP, _MOST_SECONDS = 0.99, 10.0
 """Of a plan that only has to fit."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from poet_onnx.choices import NO_OPTIMIZER, OPTIMIZERS
+from poet_onnx.description.metadata import Updates
+from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.updates import check_trainable
-from poet_onnx.training.description import Updates
-from poet_onnx.training.optimizers import KINDS
 
 _DEFAULTS = {"stock": "adamw", "training": NO_OPTIMIZER}
 """For onnxruntime-training the graph stays what its own optimizer can be used with."""

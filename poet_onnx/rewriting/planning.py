@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from poet_onnx.choices import OURS
 from poet_onnx.costing.process import ProcessCosts, ProcessMemory
+from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Plan, Prediction, Step
@@ -47,7 +48,6 @@ from poet_onnx.scheduling import (
     schedule,
 )
 from poet_onnx.simulate import simulate
-from poet_onnx.training.description import Updates
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
+from poet_onnx.adapters.lora import Lora
 from poet_onnx.choices import METHODS, OURS, POET, POET_PAGING, POET_RECOMPUTE, TARGETS
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.costing.process import python_of
@@ -27,7 +28,6 @@ from poet_onnx.quantities import (
     parse_lifetime,
 )
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
-from poet_onnx.training.adapters import Lora
 
 if TYPE_CHECKING:
     from poet_onnx.costing.measured import MeasuredCosts

@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassError, PassResult, Sequential
 
+from poet_onnx.adapters.lora import Lora
 from poet_onnx.costing.costs import CostTable
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessMemory
@@ -38,7 +39,6 @@ from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.planning import Answer, answer_of
 from poet_onnx.rewriting.request import BudgetKind, Request, read_request
 from poet_onnx.rewriting.source import Given, normalized
-from poet_onnx.training.adapters import Lora
 
 if TYPE_CHECKING:
     from poet_onnx.costing.measured import MeasuredCosts

@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.choices import AUTO
-from poet_onnx.files.loading import as_model
 from poet_onnx.gradients.train_graph import TrainGraph, train_graph
 from poet_onnx.graph.extract import check_number_types, check_training
+from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.lowering import normalize_for

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
@@ -16,7 +17,6 @@ from poet_onnx.passes.lowering import choose_expansions, lower
 from poet_onnx.passes.normalize import Normalization
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.updates import WriteUpdates
-from poet_onnx.training.description import Updates
 
 PART_BYTES = {"training": (4 << 20, 1 << 20, 128 << 10), "stock": (1 << 20, 128 << 10)}
 """Sizes of parts that large weight gradients are split into where whole ones do not fit, by target. For each part

@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, Tensor, TrainingGraph
-from poet_onnx.training.optimizers import KINDS
 
 _PASS_VALUES_ON = frozenset(
     ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Slice", "Expand", "Tile", "Split")

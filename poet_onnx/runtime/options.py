@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from poet_onnx.description.metadata import TRAINING_KEY
 from poet_onnx.errors import InputError
+from poet_onnx.files.model_file import check_external_data, read_metadata
 from poet_onnx.ops import library_path
 from poet_onnx.quantities import MOST_THREADS, is_whole
 from poet_onnx.runtime.directories import page_directory
 from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
-from poet_onnx.training.description import TRAINING_KEY
-from poet_onnx.training.model_file import check_external_data, read_metadata
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from poet_onnx.training.adapters import CONVOLUTION, LINEAR, WEIGHT, Adapter, Adapters
+from poet_onnx.adapters.lora import CONVOLUTION, LINEAR, WEIGHT, Adapter, Adapters
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

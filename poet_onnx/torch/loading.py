@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from poet_onnx.adapters.lora import ADAPTER_NAMES
 from poet_onnx.errors import InputError
+from poet_onnx.files.values import kind_of
 from poet_onnx.torch.naming import named_tensors
-from poet_onnx.training.adapters import ADAPTER_NAMES
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.session import TrainingSession
-from poet_onnx.training.values import kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

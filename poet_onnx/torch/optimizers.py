@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.training.optimizers import SGD, Adam, AdamW, Optimizer
+from poet_onnx.description.optimizers import SGD, Adam, AdamW, Optimizer
 
 if TYPE_CHECKING:
     import torch

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.adapters.lora import Adapters
 from poet_onnx.torch.adapting import Placed, place
 from poet_onnx.torch.calls import CHILD, wrap
 from poet_onnx.torch.calm import calm_torch
 from poet_onnx.torch.naming import canonical_names, named_tensors
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.untouched import untouched
-from poet_onnx.training.adapters import Adapters
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.adapters.lora import Adapters
+from poet_onnx.description.metadata import Description, slot_name
+from poet_onnx.description.optimizers import KINDS, SGD, Adam, AdamW, AdamWOrt, Optimizer
 from poet_onnx.errors import InputError
-from poet_onnx.training.adapters import Adapters
-from poet_onnx.training.description import Description, slot_name
-from poet_onnx.training.optimizers import KINDS, SGD, Adam, AdamW, AdamWOrt, Optimizer
 from poet_onnx.training.session import TrainingSession
 
 if TYPE_CHECKING:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from poet_onnx.adapters.lora import ADAPTERS_KEY
+from poet_onnx.adapters.reading import as_lora
 from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
-from poet_onnx.files.loading import as_model
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.losses import Loss, parse_loss
 from poet_onnx.gradients.train_graph import files_beside, train_graph
+from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.lowering import prepare
 from poet_onnx.runtime import installed_runtime
 from poet_onnx.torch.calm import calm_graph
@@ -24,8 +26,6 @@ from poet_onnx.torch.comparing import Comparison
 from poet_onnx.torch.objective import Objective
 from poet_onnx.torch.tracing import frozen_batch_norm
 from poet_onnx.torch.trained import Trained
-from poet_onnx.training.adapter_reading import as_lora
-from poet_onnx.training.adapters import ADAPTERS_KEY
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

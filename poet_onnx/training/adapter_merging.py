@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.adapters.lora import Adapter, Adapters, Floats
 from poet_onnx.errors import InputError
-from poet_onnx.training.adapters import Adapter, Adapters, Floats
+from poet_onnx.files.protobuf import Chunk, Piece
+from poet_onnx.files.tensor_file import flat
 from poet_onnx.training.forward_graph import ForwardGraph, Weight
-from poet_onnx.training.protobuf import Chunk, Piece
-from poet_onnx.training.tensor_file import flat
 from poet_onnx.training.unplanned import Changes
 
 Array = npt.NDArray[np.generic]

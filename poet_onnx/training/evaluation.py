@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from poet_onnx.description.metadata import EvaluationDescription
 from poet_onnx.errors import InputError
+from poet_onnx.files.model_file import read_metadata
 from poet_onnx.files.regular import open_regular
 from poet_onnx.graph.input_ranges import RANGES_KEY, ranges_from_json
 from poet_onnx.training.batch import Array
-from poet_onnx.training.description import EvaluationDescription
-from poet_onnx.training.model_file import read_metadata
 from poet_onnx.training.runner import Runner
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def read_model(model: AnyModel) -> ir.Model:
     Raises:
         InputError: if it cannot be used.
     """
-    from poet_onnx.files.loading import as_model
+    from poet_onnx.graph.loading import as_model
 
     return as_model(model)
 

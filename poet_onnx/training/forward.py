@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from poet_onnx.description.metadata import OUTPUTS_KEY
 from poet_onnx.errors import InputError
-from poet_onnx.training.description import OUTPUTS_KEY
-from poet_onnx.training.element_types import NAMES
+from poet_onnx.files.element_types import NAMES
+from poet_onnx.files.model_file import metadata_of, read_metadata
+from poet_onnx.files.protobuf import Bytes, FileBytes
+from poet_onnx.files.tensor_file import flat, parse_json
+from poet_onnx.files.values import Kind, Values
 from poet_onnx.training.forward_graph import ForwardGraph
-from poet_onnx.training.model_file import metadata_of, read_metadata
-from poet_onnx.training.protobuf import Bytes, FileBytes
-from poet_onnx.training.tensor_file import flat, parse_json
-from poet_onnx.training.values import Kind, Values
 
 if TYPE_CHECKING:
     from poet_onnx.training.batch import Array
@@ -76,8 +76,8 @@ def _read(
     stored = _stored(given)
     if stored is not None:
         return stored
-    from poet_onnx.files.loading import as_model
-    from poet_onnx.training.inference import forward_model
+    from poet_onnx.gradients.inference import forward_model
+    from poet_onnx.graph.loading import as_model
 
     return forward_model(as_model(given), own, outputs=outputs, cut_loss=cut_loss)
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.contained import BelowFolder, external_data_of, location_below
-from poet_onnx.training.element_types import BITS
-from poet_onnx.training.protobuf import (
+from poet_onnx.files.element_types import BITS
+from poet_onnx.files.protobuf import (
     MESSAGE,
     Bytes,
     Field,

@@ -17,17 +17,14 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.adapters.lora import ADAPTERS_KEY, Adapters
 from poet_onnx.errors import InputError
 from poet_onnx.files import data_files
 from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.files.contained import BelowFolder
 from poet_onnx.files.data_files import SMALL_BYTES, DataPiece, copy_data, write_beside
-from poet_onnx.training import forward_graph as onnx
-from poet_onnx.training.adapter_merging import cut_off, is_in_graph, merge_adapters
-from poet_onnx.training.adapters import ADAPTERS_KEY, Adapters
-from poet_onnx.training.element_types import NUMBERS
-from poet_onnx.training.forward_graph import ForwardGraph, Node
-from poet_onnx.training.protobuf import (
+from poet_onnx.files.element_types import NUMBERS
+from poet_onnx.files.protobuf import (
     MESSAGE,
     Field,
     Piece,
@@ -40,7 +37,10 @@ from poet_onnx.training.protobuf import (
     text_field,
     written,
 )
-from poet_onnx.training.tensor_file import flat
+from poet_onnx.files.tensor_file import flat
+from poet_onnx.training import forward_graph as onnx
+from poet_onnx.training.adapter_merging import cut_off, is_in_graph, merge_adapters
+from poet_onnx.training.forward_graph import ForwardGraph, Node
 from poet_onnx.training.unplanned import Changes, remove_plan
 
 Array = npt.NDArray[np.generic]

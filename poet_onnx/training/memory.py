@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.description.metadata import RATES, RUNS, Description, slot_name
+from poet_onnx.description.optimizers import Optimizer
 from poet_onnx.errors import InputError
+from poet_onnx.files.values import copy_value
 from poet_onnx.training import kernels
 from poet_onnx.training.batch import Wanted
-from poet_onnx.training.description import RATES, RUNS, Description, slot_name
-from poet_onnx.training.optimizers import Optimizer
 from poet_onnx.training.runner import aligned
-from poet_onnx.training.values import copy_value
 
 Array = npt.NDArray[np.generic]
 

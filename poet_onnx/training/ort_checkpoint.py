@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.element_types import NAMES
+from poet_onnx.files.held_file import HeldFile
 from poet_onnx.files.regular import open_regular
-from poet_onnx.training.element_types import NAMES
-from poet_onnx.training.held_file import HeldFile
-from poet_onnx.training.tensor_file import flat
-from poet_onnx.training.values import Kind, Values
+from poet_onnx.files.tensor_file import flat
+from poet_onnx.files.values import Kind, Values
 
 Array = npt.NDArray[np.generic]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.description.metadata import OWN_PREFIX
 from poet_onnx.errors import InputError
-from poet_onnx.training.checkpoint import open_checkpoint
-from poet_onnx.training.description import OWN_PREFIX
+from poet_onnx.files.checkpoint import open_checkpoint
+from poet_onnx.files.values import Kind, Values
 from poet_onnx.training.ort_checkpoint import is_ort_checkpoint, read_ort_checkpoint
-from poet_onnx.training.values import Kind, Values
 
 Array = npt.NDArray[np.generic]
 Source = str | os.PathLike[str] | Mapping[str, Array]

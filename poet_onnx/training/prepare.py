@@ -8,22 +8,22 @@ from collections.abc import Callable, Collection
 import onnx
 import onnx_ir as ir
 
+from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
+from poet_onnx.description.metadata import TRAINING_KEY, Description
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import embed
-from poet_onnx.files.loading import as_model
+from poet_onnx.gradients.inference import infer_only
 from poet_onnx.graph.extract import infer_types
 from poet_onnx.graph.extract.ranges import find_ranges
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
+from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import Normalization, PinSeeds
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.passes.updates import WriteUpdates, free_state
-from poet_onnx.training.adapters import Adapters
-from poet_onnx.training.description import TRAINING_KEY, Description
-from poet_onnx.training.inference import infer_only
 from poet_onnx.training.prepared import Prepared, Wishes
 
 AnyModel = str | os.PathLike[str] | onnx.ModelProto | ir.Model

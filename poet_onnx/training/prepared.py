@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
+from poet_onnx.description.metadata import Description, Updates, as_batches
+from poet_onnx.description.optimizers import AdamWOrt, Optimizer
 from poet_onnx.errors import InputError
+from poet_onnx.files import model_file
+from poet_onnx.files.protobuf import FileBytes
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
-from poet_onnx.training import model_file
-from poet_onnx.training.adapters import Adapters
-from poet_onnx.training.description import Description, Updates, as_batches
-from poet_onnx.training.optimizers import AdamWOrt, Optimizer
-from poet_onnx.training.protobuf import FileBytes
 
 if TYPE_CHECKING:
     import onnx_ir as ir

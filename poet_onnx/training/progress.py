@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from poet_onnx.description.optimizers import Optimizer, from_settings, settings
 from poet_onnx.errors import InputError
-from poet_onnx.training.optimizers import Optimizer, from_settings, settings
 
 _FORMAT = 3
 _MOST = 2**53

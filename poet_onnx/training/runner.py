@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
+from poet_onnx.files.model_file import check_external_data
 from poet_onnx.graph.input_ranges import Ranges
 from poet_onnx.runtime import arena_statistics, installed_runtime, open_arenas, session_options
 from poet_onnx.runtime.arena import SharedRegion
 from poet_onnx.runtime.code_pages import release_code_pages
 from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
 from poet_onnx.training.batch import Arrays, Wanted, read_batch
-from poet_onnx.training.model_file import check_external_data
 
 if TYPE_CHECKING:
     from poet_onnx.training.shared_constants import SharedConstants

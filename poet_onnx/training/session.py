@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from poet_onnx.adapters.files import AdapterFiles
+from poet_onnx.adapters.reading import read_adapter
 from poet_onnx.choices import AUTO
+from poet_onnx.description.optimizers import Optimizer, as_norm, as_number
 from poet_onnx.errors import InputError
+from poet_onnx.files.checkpoint import loading, open_checkpoint, write_checkpoint
 from poet_onnx.runtime.arena import SharedRegion
 from poet_onnx.runtime.code_pages import other_code
-from poet_onnx.training.adapter_files import AdapterFiles
-from poet_onnx.training.adapter_reading import read_adapter
 from poet_onnx.training.batch import Array, Arrays, Wanted
-from poet_onnx.training.checkpoint import loading, open_checkpoint, write_checkpoint
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.memory import Memory
-from poet_onnx.training.optimizers import Optimizer, as_norm, as_number
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress

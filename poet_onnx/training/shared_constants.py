@@ -15,11 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.description.metadata import SHARED_BYTES
 from poet_onnx.errors import InputError
-from poet_onnx.training import forward_graph as onnx
-from poet_onnx.training.description import SHARED_BYTES
-from poet_onnx.training.element_types import NAMES
-from poet_onnx.training.protobuf import (
+from poet_onnx.files.element_types import NAMES
+from poet_onnx.files.protobuf import (
     Field,
     FileBytes,
     Piece,
@@ -34,8 +33,9 @@ from poet_onnx.training.protobuf import (
     whole,
     written,
 )
+from poet_onnx.files.tensor_file import flat
+from poet_onnx.training import forward_graph as onnx
 from poet_onnx.training.runner import aligned
-from poet_onnx.training.tensor_file import flat
 
 Array = npt.NDArray[np.generic]
 

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.files.loading import as_model
 from poet_onnx.graph.extract import extract
+from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.lowering import LowerTraining, normalize_for
 from poet_onnx.passes.metadata import PLAN_KEY
 from poet_onnx.passes.normalize import Normalization

@@ -23,10 +23,10 @@ from safetensors.numpy import save_file
 from poet_onnx.choices import LEAST_STEPS
 from poet_onnx.costing.process import resident_kinds
 from poet_onnx.errors import InputError
-from poet_onnx.files.loading import as_model
 from poet_onnx.files.saving import save_model
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
+from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.metadata import Settings, read_settings
 from poet_onnx.runtime import installed_runtime

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import RUNS, TRAINING_KEY, Description
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Phase, TrainingGraph
 from poet_onnx.graph.extract import check_training, extract
@@ -22,7 +23,6 @@ from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.plan import Plan, serialization
 from poet_onnx.rewriting.optimizer_choice import in_words
 from poet_onnx.runtime.feeds import random_feeds
-from poet_onnx.training.description import RUNS, TRAINING_KEY, Description
 from poet_onnx.verification.report import Difference
 from poet_onnx.verification.sessions import Conditions
 

@@ -13,15 +13,15 @@ import onnx_ir as ir
 
 from poet_onnx.addresses.marks import marks
 from poet_onnx.costing.workspace import has_workspace_rule
+from poet_onnx.description.metadata import TRAINING_KEY
 from poet_onnx.errors import CheckFailedError, InputError
-from poet_onnx.files.loading import as_model
+from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.arena import read_region
 from poet_onnx.passes.layout import nodes_of_plan
 from poet_onnx.passes.materialize import check_materialized
 from poet_onnx.plan import Action
 from poet_onnx.quantities import check_whole
 from poet_onnx.runtime import count_allocations, installed_runtime
-from poet_onnx.training.description import TRAINING_KEY
 from poet_onnx.verification.claims import false_claims
 from poet_onnx.verification.compare import difference
 from poet_onnx.verification.optimized import fused_copies

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.adapters.files import CONFIG, PREFIX, TENSORS, AdapterFiles
+from poet_onnx.adapters.lora import WEIGHT, Lora
+from poet_onnx.adapters.peft_config import PeftConfig
 from poet_onnx.errors import InputError, PoetWarning
-from poet_onnx.training.adapter_files import CONFIG, PREFIX, TENSORS, AdapterFiles
-from poet_onnx.training.adapters import WEIGHT, Lora
-from poet_onnx.training.checkpoint import Checkpoint, open_checkpoint
-from poet_onnx.training.peft_config import PeftConfig
+from poet_onnx.files.checkpoint import Checkpoint, open_checkpoint
 
 Array = npt.NDArray[np.generic]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, overload
 
 from poet_onnx.errors import InputError
-from poet_onnx.training.held_file import HeldFile
+from poet_onnx.files.held_file import HeldFile
 
 VARINT, EIGHT_BYTES, MESSAGE, FOUR_BYTES = 0, 1, 2, 5
 """How a field's content is written: a number, so many bytes, or a length and bytes (messages and texts)."""

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import FileTensor, embed, replace_tensors
 from poet_onnx.gradients.differentiate import take_parameters
+from poet_onnx.gradients.outputs import model_outputs
 from poet_onnx.gradients.parameters import show_weights
 from poet_onnx.graph.extract.contents import infer_types
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.pen import let_stand_for
 from poet_onnx.passes.roles import is_accumulator
-from poet_onnx.training.description import OUTPUTS_KEY
-from poet_onnx.training.outputs import model_outputs
 
 
 def forward_model(

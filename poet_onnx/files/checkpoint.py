@@ -23,11 +23,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.description.metadata import METADATA
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.files.atomic import Written, cannot_write, write_file
-from poet_onnx.training.description import METADATA
-from poet_onnx.training.tensor_file import TYPES, TensorFile, flat, parse_json
-from poet_onnx.training.values import Kind
+from poet_onnx.files.tensor_file import TYPES, TensorFile, flat, parse_json
+from poet_onnx.files.values import Kind
 
 try:  # `hashlib` loads OpenSSL, 3.6 MiB, beside the implementation that it gives for this hash
     from _blake2 import blake2b

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from poet_onnx.adapters.lora import MOST_RANK, Lora, pattern_for, why_no_pattern
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.regular import read_regular
-from poet_onnx.training.adapters import MOST_RANK, Lora, pattern_for, why_no_pattern
-from poet_onnx.training.tensor_file import parse_json
+from poet_onnx.files.tensor_file import parse_json
 
 _WITHOUT_EFFECT = {
     *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode"),

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.description.optimizers import KINDS, Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.quantities import is_whole
-from poet_onnx.training.optimizers import KINDS, Optimizer
 
 Array = npt.NDArray[np.generic]
 
@@ -36,6 +36,9 @@ EVALUATION_KEY = "poet.evaluation"
 
 OWN_PREFIX = "poet/"
 """Of what training keeps besides parameters: of its inputs, and of tensors in a checkpoint."""
+
+BUFFER_SUFFIX = "_grad.accumulation.buffer"
+"""Of the input that collects a parameter's gradient, behind the parameter's name."""
 
 METADATA = "__metadata__"
 """What safetensors files call what they hold besides tensors."""

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.adapters.lora import WEIGHT, Adapter, Adapters, PeftTensor
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.atomic import Written, write_text
-from poet_onnx.training.adapters import WEIGHT, Adapter, Adapters, PeftTensor
-from poet_onnx.training.checkpoint import write_checkpoint
-from poet_onnx.training.values import Values, copy_value, kind_of
+from poet_onnx.files.checkpoint import write_checkpoint
+from poet_onnx.files.values import Values, copy_value, kind_of
 
 Array = npt.NDArray[np.generic]
 

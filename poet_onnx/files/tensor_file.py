@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from poet_onnx.description.metadata import METADATA
 from poet_onnx.errors import InputError
-from poet_onnx.training.description import METADATA
-from poet_onnx.training.held_file import HeldFile
+from poet_onnx.files.held_file import HeldFile
 
 Array = npt.NDArray[np.generic]
 

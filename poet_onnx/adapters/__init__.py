@@ -1,0 +1,1 @@
+"""Low-rank adapters: what they are, and the files that hold them."""

@@ -1,0 +1,1 @@
+"""What a training step and its optimizer are, as values that cross from a rewrite to training."""
