@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec, PathFinder
 from sys import meta_path
 from types import ModuleType
 
@@ -17,7 +16,7 @@ NEGATION = '<ir_version: 8, opset_import: ["" : 15]> g (float x) => (float y) { 
 
 
 class SessionWithoutArena(MetaPathFinder):
-    """Finds onnxruntime once, as others do, and makes a session without an arena when it is loaded."""
+    """Finds onnxruntime, and makes a session without an arena when it is loaded for the first time."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -25,12 +24,12 @@ class SessionWithoutArena(MetaPathFinder):
         """Return onnxruntime's spec with a loader that makes the session; None for every other module."""
         if name != "onnxruntime":
             return None
-        meta_path.remove(self)
-        spec = find_spec(name)
+        spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_and_make(module: ModuleType) -> None:
+                meta_path.remove(self)  # not before: whoever asks for the spec need not load it
                 load(module)
                 _make_session(module)
 
