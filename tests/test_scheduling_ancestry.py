@@ -26,7 +26,7 @@ def _sum(row: Row, x: Sequence[float]) -> float:
 def _relaxation(model: Formulation) -> list[float]:
     """Return the levels of all variables in the cheapest solution whose variables need not be whole."""
     model.binary = [False] * len(model.binary)
-    scip, variables = _build(model, model.cost, EFFORT)
+    scip, variables = _build(model, model.cost, seed=EFFORT.seed)
     scip.setPresolve(PY_SCIP_PARAMSETTING.OFF)
     scip.optimize()
     assert scip.getStatus() == "optimal"
@@ -44,7 +44,7 @@ def test_every_row_is_true_of_whole_assignments(seed: int) -> None:
     for row in rng.sample(rows, min(8, len(rows))):
         assert row.low == 1.0
         assert row.high is None
-        scip, _ = _build(model, [row.terms.get(variable, 0.0) for variable in range(len(model.cost))], EFFORT)
+        scip, _ = _build(model, [row.terms.get(variable, 0.0) for variable in range(len(model.cost))], seed=EFFORT.seed)
         scip.optimize()
         assert scip.getStatus() == "optimal"
         assert scip.getPrimalbound() >= 1.0 - 1e-6

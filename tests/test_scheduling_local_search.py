@@ -67,8 +67,9 @@ def test_a_deadline_that_no_plan_was_found_for_is_no_proof() -> None:
     graph, costs = random_graph(5, 12)
     problem = ScheduleProblem(graph, replace(costs, asynchronous=True), recompute=False)
     seconds = sum(cost.seconds for cost in costs.nodes.values())
-    limits = Limits(smallest_budget(problem).budget_bytes, seconds * 1.2)
-    with pytest.raises(LimitReachedError, match=r"the fastest found takes .* a budget of ([\d,]+) bytes") as found:
+    # At the smallest budget itself the relaxation proves that no plan is in time.
+    limits = Limits(smallest_budget(problem).budget_bytes + 200, seconds * 1.2)
+    with pytest.raises(LimitReachedError, match=r"the fastest found takes .* a budget of at least ([\d,]+) bytes") as found:
         schedule(problem, limits)
-    budget = int(re.findall(r"a budget of ([\d,]+) bytes", str(found.value))[-1].replace(",", ""))
+    budget = int(re.findall(r"a budget of at least ([\d,]+) bytes", str(found.value))[-1].replace(",", ""))
     assert schedule(problem, limits.within(budget)).prediction.seconds <= seconds * 1.2

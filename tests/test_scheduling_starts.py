@@ -31,7 +31,7 @@ def test_a_start_is_a_schedule_and_mostly_there_is_one(options: dict[str, bool])
             assert row.low is None or total >= row.low - 1e-9
             assert row.high is None or total <= row.high + 1e-9
         simulate(problem, steps_of_assignment(model, x), limits)
-    assert found >= 20
+    assert found >= 18
 
 
 def test_an_interrupt_while_looking_for_rows_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ class _Hasty(Watcher):
 def test_scip_can_be_stopped_before_its_search() -> None:
     problem, limits, model = tight_model(17, 14, 0.3)
     effort = Effort(gap=0.0, overhead_gap=0.0, time_limit_seconds=20.0)
-    scip, variables = _build(model, [cost * 1e4 / problem.base_joules for cost in model.cost], effort)
+    scip, variables = _build(model, [cost * 1e4 / problem.base_joules for cost in model.cost], seed=effort.seed)
     scip.setPresolve(PY_SCIP_PARAMSETTING.OFF)
     base = problem.base_joules
     incumbent = Incumbent(problem, limits)

@@ -120,7 +120,10 @@ class DoubleForward:
     def _is_tied(self, step: _Step) -> bool:
         generator = np.random.default_rng(0)
         names = [name for name in step.node.input if name]
-        near = {name: self.values[name] * (1 + generator.uniform(-0.1, 0.1, self.values[name].shape)) for name in names}
+        near = {name: self.values[name] for name in names}
+        for name, array in near.items():
+            if array.dtype == np.float64:  # others say where, such as axes
+                near[name] = array * (1 + generator.uniform(-0.1, 0.1, array.shape))
         one, other = (self._outputs(step, near, {}, side) for side in (1.0, -1.0))
         return any(not np.array_equal(array, other[name]) for name, array in one.items())
 
@@ -136,8 +139,7 @@ class DoubleForward:
                 else:
                     inputs = [values[name] if name else None for name in node.input]
                     point = [self.values[name] if name else None for name in node.input]
-                    real = all(each is None or each.dtype == np.float64 for each in point)
-                    if step.piece is not None and real:
+                    if step.piece is not None and point[0] is not None and point[0].dtype == np.float64:
                         made = (step.piece(inputs, point, step.attributes, side),)
                     else:
                         made = step.run(inputs)
