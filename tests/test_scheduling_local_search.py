@@ -69,7 +69,7 @@ def test_a_deadline_that_no_plan_was_found_for_is_no_proof() -> None:
     seconds = sum(cost.seconds for cost in costs.nodes.values())
     # At the smallest budget itself the relaxation proves that no plan is in time.
     limits = Limits(smallest_budget(problem).budget_bytes + 200, seconds * 1.2)
-    with pytest.raises(LimitReachedError, match=r"the fastest found takes .* a budget of at least ([\d,]+) bytes") as found:
+    with pytest.raises(LimitReachedError, match=r"the fastest found takes .* at least ([\d,]+) bytes") as found:
         schedule(problem, limits)
     budget = int(re.findall(r"a budget of at least ([\d,]+) bytes", str(found.value))[-1].replace(",", ""))
     assert schedule(problem, limits.within(budget)).prediction.seconds <= seconds * 1.2
