@@ -1,7 +1,4 @@
-"""What a session reads in a model file without a parser of ONNX: metadata, the size of constants, and its data files.
-
-Numbers of fields are those of onnx/onnx.proto in github.com/onnx/onnx.
-"""
+"""What a session reads in a model file without a parser of ONNX: metadata, the size of constants, its data files."""
 
 from __future__ import annotations
 
@@ -9,11 +6,22 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.contained import location_below, open_below
 from poet_onnx.files.element_types import BITS
+from poet_onnx.files.onnx_messages import (
+    EXTERNAL_DATA,
+    GRAPH,
+    INITIALIZER,
+    KEY,
+    MODEL_METADATA,
+    MOST_LEVELS,
+    NAME,
+    VALUE,
+    TensorHead,
+    tensor_head,
+)
 from poet_onnx.files.protobuf import (
     MESSAGE,
     Bytes,
@@ -22,34 +30,40 @@ from poet_onnx.files.protobuf import (
     contents,
     fields,
     no_model,
-    numbers,
     texts,
     whole,
 )
 
-_GRAPH, _METADATA = 7, 14  # of ModelProto
-_KEY, _VALUE = 1, 2  # of StringStringEntryProto
-_INITIALIZER = 5  # of GraphProto
-_DIMS, _TYPE, _TENSOR_NAME, _DATA = 1, 2, 8, 13  # of TensorProto
 _INNER: Mapping[str, Mapping[int, str]] = {
-    "model": {_GRAPH: "graph", 20: "training", 25: "function"},
+    "model": {GRAPH: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
     "function": {7: "node", 11: "attribute"},
-    "graph": {1: "node", _INITIALIZER: "tensor", 15: "sparse"},
+    "graph": {1: "node", INITIALIZER: "tensor", 15: "sparse"},
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {},
 }
 """Messages within messages, as far as tensors are in them: numbers of their fields."""
-_MOST_LEVELS = 200
+
+
+def opened(path: str | os.PathLike[str]) -> FileBytes:
+    """Open a model file.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    try:
+        return FileBytes(path)
+    except OSError as error:
+        raise InputError(f"{os.fspath(path)} cannot be read: {error.strerror or error}.") from error
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Mapping[str, str]:
     """Return the metadata of a model file; none where there is no such file, or it is no model."""
     try:
-        return metadata_of(FileBytes(path))
-    except (OSError, InputError):
+        return metadata_of(opened(path))
+    except InputError:
         return {}
 
 
@@ -61,8 +75,8 @@ def metadata_of(model: Bytes) -> Mapping[str, str]:
     """
     found: dict[str, str] = {}
     for field in fields(model, whole(model)):
-        if field.number == _METADATA:
-            found |= zip(texts(model, field, _KEY), texts(model, field, _VALUE), strict=False)
+        if field.number == MODEL_METADATA:
+            found |= zip(texts(model, field, KEY), texts(model, field, VALUE), strict=False)
     return found
 
 
@@ -81,10 +95,7 @@ def check_external_data(path: str | os.PathLike[str]) -> None:
     Raises:
         InputError: if it refers to others, or it is no model, or it cannot be read.
     """
-    try:
-        data = FileBytes(path)
-    except OSError as error:
-        raise InputError(f"{os.fspath(path)} cannot be read: {error.strerror or error}.") from error
+    data = opened(path)
     if not _mentions(data, b"location"):  # as in most models, and much quicker to see
         return
     found = set(_external_data(data, whole(data), "model"))
@@ -94,34 +105,25 @@ def check_external_data(path: str | os.PathLike[str]) -> None:
             pass
 
 
-class _Tensor(NamedTuple):
-    dims: tuple[int, ...]
-    kind: int
-
-
-def _tensors(model: Bytes) -> Iterator[_Tensor]:
+def _tensors(model: Bytes) -> Iterator[TensorHead]:
     for graph in fields(model, whole(model)):
-        for initializer in fields(model, graph) if graph.number == _GRAPH else ():
-            if initializer.number == _INITIALIZER:
-                found: dict[int, list[int]] = {_DIMS: [], _TYPE: [0]}
-                for field in fields(model, initializer):
-                    if field.number in found:
-                        found[field.number] += numbers(model, field)
-                yield _Tensor(tuple(found[_DIMS]), found[_TYPE][-1])
+        for initializer in fields(model, graph) if graph.number == GRAPH else ():
+            if initializer.number == INITIALIZER:
+                yield tensor_head(model, initializer)
 
 
 def _external_data(model: Bytes, message: Field, kind: str, level: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the name of each tensor that is said to be in a file, and which file."""
-    if level > _MOST_LEVELS:
+    if level > MOST_LEVELS:
         raise no_model()
     for field in fields(model, message):
         if field.form != MESSAGE:
             continue
         if field.number in _INNER[kind]:
             yield from _external_data(model, field, _INNER[kind][field.number], level + 1)
-        elif kind == "tensor" and field.number == _DATA and "location" in texts(model, field, _KEY):
-            name = "".join(texts(model, message, _TENSOR_NAME)[-1:])
-            yield from ((name, os.fsdecode(location)) for location in contents(model, field, _VALUE))
+        elif kind == "tensor" and field.number == EXTERNAL_DATA and "location" in texts(model, field, KEY):
+            name = "".join(texts(model, message, NAME)[-1:])
+            yield from ((name, os.fsdecode(location)) for location in contents(model, field, VALUE))
 
 
 def _mentions(model: FileBytes, word: bytes) -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from poet_onnx.description.metadata import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.element_types import NAMES
-from poet_onnx.files.model_file import metadata_of, read_metadata
-from poet_onnx.files.protobuf import Bytes, FileBytes
+from poet_onnx.files.model_file import metadata_of, opened, read_metadata
+from poet_onnx.files.protobuf import Bytes
 from poet_onnx.files.tensor_file import flat, parse_json
 from poet_onnx.files.values import Kind, Values
 from poet_onnx.training.forward_graph import ForwardGraph
@@ -86,10 +86,7 @@ def _stored(given: AnyModel | None) -> tuple[Bytes, Path] | None:
     """Return the file of an evaluation graph that `rewrite` wrote, and its folder."""
     if not isinstance(given, (str, os.PathLike)) or OUTPUTS_KEY not in read_metadata(given):
         return None
-    try:
-        return FileBytes(given), Path(given).parent
-    except OSError as error:
-        raise InputError(f"{given} cannot be read: {error.strerror or error}.") from error
+    return opened(given), Path(given).parent
 
 
 def _names(text: str) -> list[str]:

@@ -1,7 +1,6 @@
 """A forward graph as it lies in a model file: what its nodes read and make, and where its tensors are.
 
-Only names and places are kept, so that a graph of large weights takes little memory. Numbers of fields are those of
-onnx/onnx.proto in github.com/onnx/onnx.
+Only names and places are kept, so that a graph of large weights takes little memory.
 """
 
 from __future__ import annotations
@@ -15,6 +14,25 @@ from typing import NamedTuple
 from poet_onnx.errors import InputError
 from poet_onnx.files.contained import BelowFolder, external_data_of, location_below
 from poet_onnx.files.element_types import BITS
+from poet_onnx.files.onnx_messages import (
+    EXTERNAL_DATA,
+    FUNCTION,
+    GRAPH,
+    IN_A_FILE,
+    INITIALIZER,
+    INPUT,
+    KEY,
+    LOCATION,
+    MODEL_METADATA,
+    MOST_LEVELS,
+    NODE,
+    OPSET,
+    OUTPUT,
+    RAW_DATA,
+    VALUE,
+    VALUE_INFO,
+    tensor_head,
+)
 from poet_onnx.files.protobuf import (
     MESSAGE,
     Bytes,
@@ -23,20 +41,10 @@ from poet_onnx.files.protobuf import (
     fields,
     last_number,
     no_model,
-    numbers,
     text,
     texts,
     whole,
 )
-
-GRAPH, OPSET, MODEL_METADATA, FUNCTION = 7, 8, 14, 25
-"""Of ModelProto."""
-NODE, INITIALIZER, INPUT, OUTPUT, VALUE_INFO = 1, 5, 11, 12, 13
-"""Of GraphProto."""
-DIMS, TYPE, NAME, RAW_DATA, EXTERNAL_DATA, LOCATION = 1, 2, 8, 9, 13, 14
-"""Of TensorProto."""
-KEY, VALUE = 1, 2
-"""Of StringStringEntryProto."""
 
 RECOMPUTED = "/recompute_"
 """Before the number of a copy, as in poet_onnx/passes/layout.py, which needs onnx_ir."""
@@ -50,9 +58,7 @@ _VALUE_NAME, _VALUE_TYPE = 1, 2  # of ValueInfoProto
 _TENSOR_TYPE, _SHAPE, _DIMENSION, _SIZE = 1, 2, 1, 1  # of TypeProto and what is in it
 _OPSET_DOMAIN = 1  # of OperatorSetIdProto
 _NO_OTHER_DOMAIN = frozenset[str]()
-_MOST_LEVELS = 200
 _NO_NUMBER = 2**62
-_IN_A_FILE = 1  # of TensorProto.DataLocation
 
 
 class Node(NamedTuple):
@@ -212,7 +218,7 @@ class ForwardGraph:
 
     def _reads(self, node: Field, level: int) -> Iterator[tuple[bool, str]]:
         """Yield domains (true) and names of values (false) that a node reads, and nodes within it."""
-        if level > _MOST_LEVELS:
+        if level > MOST_LEVELS:
             raise no_model()
         for field in fields(self.data, node):
             if field.number in (_NODE_INPUT, _DOMAIN):
@@ -235,21 +241,17 @@ class ForwardGraph:
                 yield False, self._name(field)
 
     def _weight(self, tensor: Field) -> Weight:
-        found: dict[int, list[Field]] = {}
-        for field in fields(self.data, tensor):
-            found.setdefault(field.number, []).append(field)
-        dims = tuple(size for field in found.get(DIMS, ()) for size in numbers(self.data, field))
-        kind, place = (last_number(self.data, found.get(each, ())) for each in (TYPE, LOCATION))
-        name = self._once(text(self.data, found[NAME][-1])) if NAME in found else ""
+        said, kind, dims, found = tensor_head(self.data, tensor)
+        name, place = self._once(said), last_number(self.data, found.get(LOCATION, ()))
         if min(dims, default=0) < 0 or math.prod(max(1, size) for size in dims) > _NO_NUMBER:
             raise InputError(f"Tensor '{name}' of shape {list(dims)} is larger than any file: export the model again.")
         weight = Weight(name, kind, dims, tensor, None, None)
-        if place == _IN_A_FILE:
-            said = {}
+        if place == IN_A_FILE:
+            entries = {}
             for field in found.get(EXTERNAL_DATA, ()):
                 key = "".join(texts(self.data, field, KEY)[-1:])
-                said[key] = os.fsdecode(b"".join(contents(self.data, field, VALUE)[-1:]))
-            return weight._replace(message=None, elements=(0, 0), file=self._file(weight, said))
+                entries[key] = os.fsdecode(b"".join(contents(self.data, field, VALUE)[-1:]))
+            return weight._replace(message=None, elements=(0, 0), file=self._file(weight, entries))
         for number in (RAW_DATA, _FLOAT_DATA, _DOUBLE_DATA):
             for field in found.get(number, ()) if len(found.get(number, ())) == 1 else ():
                 if field.form == MESSAGE and field.end - field.content == weight.size_bytes:

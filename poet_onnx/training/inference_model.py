@@ -24,6 +24,7 @@ from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.files.contained import BelowFolder
 from poet_onnx.files.data_files import SMALL_BYTES, DataPiece, copy_data, write_beside
 from poet_onnx.files.element_types import NUMBERS
+from poet_onnx.files.onnx_messages import GRAPH, INITIALIZER, NODE, OUTPUT, RAW_DATA, file_fields, head_fields
 from poet_onnx.files.protobuf import (
     MESSAGE,
     Field,
@@ -32,15 +33,13 @@ from poet_onnx.files.protobuf import (
     fields,
     in_chunks,
     message_field,
-    number_field,
     text,
     text_field,
     written,
 )
 from poet_onnx.files.tensor_file import flat
-from poet_onnx.training import forward_graph as onnx
 from poet_onnx.training.adapter_merging import cut_off, is_in_graph, merge_adapters
-from poet_onnx.training.forward_graph import ForwardGraph, Node
+from poet_onnx.training.forward_graph import NODE_VALUES, ForwardGraph, Node
 from poet_onnx.training.unplanned import Changes, remove_plan
 
 Array = npt.NDArray[np.generic]
@@ -251,7 +250,7 @@ def _model(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor], *, ad
             kept.append(field)
     return [
         *(copied(data, field.begin, field.end) for field in (*forward.others, *kept)),
-        *message_field(onnx.GRAPH, _graph(forward, chosen, tensors)),
+        *message_field(GRAPH, _graph(forward, chosen, tensors)),
     ]
 
 
@@ -268,7 +267,7 @@ def _graph(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor]) -> li
     for name in chosen.outputs:
         value = forward.outputs.get(name) or forward.types.get(name)
         said = written(text_field(1, name)) if value is None else copied(data, value.content, value.end)
-        pieces += message_field(onnx.OUTPUT, [said])
+        pieces += message_field(OUTPUT, [said])
     for tensor in tensors:
         pieces += _initializer(forward, tensor)
     return pieces
@@ -284,14 +283,14 @@ def _nodes(forward: ForwardGraph, chosen: _Chosen) -> Iterator[Piece]:
             (message,) = fields(forward.data, Field(0, MESSAGE, node.begin, node.begin, node.end))
             inner = []
             for field in fields(forward.data, message):
-                name = text(forward.data, field) if field.number in onnx.NODE_VALUES else ""
+                name = text(forward.data, field) if field.number in NODE_VALUES else ""
                 new = chosen.renamed.get(name)
                 inner.append(
                     copied(forward.data, field.begin, field.end)
                     if new is None
                     else written(text_field(field.number, new))
                 )
-            yield from message_field(onnx.NODE, inner)
+            yield from message_field(NODE, inner)
 
 
 def _changes(renamed: Mapping[str, str], node: Node) -> bool:
@@ -314,17 +313,13 @@ def _joined(forward: ForwardGraph, places: Iterable[tuple[int, int]]) -> Iterato
 def _initializer(forward: ForwardGraph, tensor: _Tensor) -> list[Piece]:
     if tensor.message is not None:
         return [copied(forward.data, tensor.message.begin, tensor.message.end)]
-    head = b"".join(number_field(onnx.DIMS, size) for size in tensor.dims)
-    head += number_field(onnx.TYPE, tensor.kind) + text_field(onnx.NAME, tensor.name)
+    head = head_fields(tensor.name, tensor.kind, tensor.dims)
     if tensor.file is not None:
-        place = {"location": tensor.file.location.as_posix(), "offset": tensor.file.first, "length": tensor.file.nbytes}
-        for key, value in place.items():
-            head += text_field(
-                onnx.EXTERNAL_DATA, text_field(onnx.KEY, key) + text_field(onnx.VALUE, os.fsencode(str(value)))
-            )
-        return message_field(onnx.INITIALIZER, [written(head + number_field(onnx.LOCATION, 1))])
+        location = os.fsencode(tensor.file.location.as_posix())
+        head += file_fields(location, tensor.file.first, tensor.file.nbytes)
+        return message_field(INITIALIZER, [written(head)])
     assert tensor.elements is not None
-    return message_field(onnx.INITIALIZER, [written(head), *message_field(onnx.RAW_DATA, [tensor.elements])])
+    return message_field(INITIALIZER, [written(head), *message_field(RAW_DATA, [tensor.elements])])
 
 
 def _fill(pieces: Sequence[Piece], file: BinaryIO) -> None:

@@ -15,7 +15,6 @@ from poet_onnx.description.metadata import Description, Updates, as_batches
 from poet_onnx.description.optimizers import AdamWOrt, Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.files import model_file
-from poet_onnx.files.protobuf import FileBytes
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 
 if TYPE_CHECKING:
@@ -108,12 +107,7 @@ class Prepared:
 
     def constant_bytes(self) -> int:
         """Return the bytes of the graph's initializers."""
-        if isinstance(self.model, bytes):
-            return model_file.constant_bytes(self.model)
-        try:
-            data = FileBytes(self.model)
-        except OSError as error:
-            raise InputError(f"{self.model} cannot be read: {error.strerror or error}.") from error
+        data = self.model if isinstance(self.model, bytes) else model_file.opened(self.model)
         return model_file.constant_bytes(data)
 
 

@@ -16,25 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.description.metadata import SHARED_BYTES
-from poet_onnx.errors import InputError
 from poet_onnx.files.element_types import NAMES
-from poet_onnx.files.protobuf import (
-    Field,
-    FileBytes,
-    Piece,
-    copied,
-    fields,
-    last_number,
-    message_field,
-    number_field,
-    numbers,
-    text,
-    text_field,
-    whole,
-    written,
-)
+from poet_onnx.files.model_file import opened
+from poet_onnx.files.onnx_messages import GRAPH, INITIALIZER, RAW_DATA, file_fields, head_fields, tensor_head
+from poet_onnx.files.protobuf import Field, FileBytes, Piece, copied, fields, message_field, whole, written
 from poet_onnx.files.tensor_file import flat
-from poet_onnx.training import forward_graph as onnx
 from poet_onnx.training.runner import aligned
 
 Array = npt.NDArray[np.generic]
@@ -67,7 +53,7 @@ class SharedConstants:
         """
         self.arrays: dict[str, Array] = {}
         """By name."""
-        data, other = _opened(first), _opened(second)
+        data, other = opened(first), opened(second)
         others = _large_constants(other)
         mine = _large_constants(data) if others else {}
         for name in mine.keys() & others.keys():
@@ -80,12 +66,12 @@ class SharedConstants:
 
     def model_without(self, path: str) -> bytes:
         """Return a model in which these constants are external data."""
-        data = _opened(path)
+        data = opened(path)
         file = Path(path).resolve().name
         pieces: list[Piece] = []
         for field in fields(data, whole(data)):
-            if field.number == onnx.GRAPH:
-                pieces += message_field(onnx.GRAPH, list(self._graph(data, field, file)))
+            if field.number == GRAPH:
+                pieces += message_field(GRAPH, list(self._graph(data, field, file)))
             else:
                 pieces.append(copied(data, field.begin, field.end))
         return b"".join(chunk for piece in pieces for chunk in map(bytes, piece.chunks()))
@@ -97,36 +83,26 @@ class SharedConstants:
             name, found = shared.get(field.begin, ("", None))
             if found is not None and name in self.arrays:
                 yield copied(data, begin, end)
-                yield from message_field(onnx.INITIALIZER, [written(_placeholder(name, found, file))])
+                place = file_fields(os.fsencode(file), found.elements.content, _size(found.elements))
+                yield from message_field(INITIALIZER, [written(head_fields(name, found.kind, found.dims) + place)])
                 begin = field.end
             end = field.end
         yield copied(data, begin, end)
-
-
-def _opened(path: str) -> FileBytes:
-    try:
-        return FileBytes(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def _large_constants(data: FileBytes) -> Mapping[str, _Constant]:
     """Return the initializers that are worth sharing, by name."""
     found = {}
     for graph in fields(data, whole(data)):
-        for field in fields(data, graph) if graph.number == onnx.GRAPH else ():
-            if field.number != onnx.INITIALIZER or field.end - field.content < SHARED_BYTES:
+        for field in fields(data, graph) if graph.number == GRAPH else ():
+            if field.number != INITIALIZER or field.end - field.content < SHARED_BYTES:
                 continue
-            parts: dict[int, list[Field]] = {}
-            for part in fields(data, field):
-                parts.setdefault(part.number, []).append(part)
-            kind = last_number(data, parts.get(onnx.TYPE, ()))
-            elements = parts.get(onnx.RAW_DATA, [])
-            if len(elements) == 1 and elements[0].end - elements[0].content >= SHARED_BYTES and kind in NAMES:
-                dims = tuple(size for part in parts.get(onnx.DIMS, ()) for size in numbers(data, part))
-                name = text(data, parts[onnx.NAME][-1]) if onnx.NAME in parts else ""
-                if np.dtype(NAMES[kind]).itemsize * int(np.prod(dims, dtype=object)) == _size(elements[0]):
-                    found[name] = _Constant(kind, dims, field, elements[0])
+            name, kind, dims, parts = tensor_head(data, field)
+            elements = parts.get(RAW_DATA, ())
+            if len(elements) != 1 or _size(elements[0]) < SHARED_BYTES or kind not in NAMES:
+                continue
+            if np.dtype(NAMES[kind]).itemsize * int(np.prod(dims, dtype=object)) == _size(elements[0]):
+                found[name] = _Constant(kind, dims, field, elements[0])
     return found
 
 
@@ -148,13 +124,3 @@ def _has(data: FileBytes, elements: Field, array: Array) -> bool:
             return False
         place += len(chunk)
     return True
-
-
-def _placeholder(name: str, found: _Constant, file: str) -> bytes:
-    message = b"".join(number_field(onnx.DIMS, size) for size in found.dims)
-    message += number_field(onnx.TYPE, found.kind) + text_field(onnx.NAME, name)
-    place = {"location": os.fsencode(file), "offset": found.elements.content, "length": _size(found.elements)}
-    for key, value in place.items():
-        said = value if isinstance(value, bytes) else str(value)
-        message += text_field(onnx.EXTERNAL_DATA, text_field(onnx.KEY, key) + text_field(onnx.VALUE, said))
-    return message + number_field(onnx.LOCATION, 1)
