@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time how soon there is a plan: from the call of the scheduler to the first plan that the simulator accepts.
 
-python scripts/first_plan.py -o scripts/results/first_plan.csv
+python scripts/first_plan.py -o CSV
 Every case runs in a process of its own, as `poet-onnx rewrite` would plan it, and ends with its first plan. The models
 are exported first if they are not there; that needs the extra [training].
 

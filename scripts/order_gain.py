@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure what the order for a budget saves over the memory-aware order, on every model, device and budget.
 
-python scripts/order_gain.py -o scripts/results/order_gain.csv
+python scripts/order_gain.py -o CSV
 All orders are solved alike, for --seconds each and to a tenth of a percent; "quick" columns are the plans that the
 choice of the order looked at. The rival is an order with a cheaper quick plan that is not proven to be better than the
 memory-aware one, so that only solving both can tell. Needs the extra [training] (to export the models).

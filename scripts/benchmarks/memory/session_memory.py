@@ -1,6 +1,6 @@
 """Measure what a process takes beside tensors: imports, the first session, and each session by its nodes.
 
-    python scripts/benchmarks/memory/session_memory.py MODEL... -o scripts/results/session_memory-stock.csv
+    python scripts/benchmarks/memory/session_memory.py MODEL... -o CSV
 
 Every row is a process of its own, with the ONNX Runtime of the interpreter that runs this: `imports` is the session's
 part of poet-onnx imported, `options` what `session_options` adds (the runtime's library), `session` what making the
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     print(f"bytes of a session = {a:.0f} + {b:.0f} nodes + {c:.0f} initializers")
     if options.output is not None:
         with options.output.open("w", newline="", encoding="utf-8") as file:
-            file.write("# python session_memory.py MODEL... -o scripts/results/session_memory.csv\n")
+            file.write("# python scripts/benchmarks/memory/session_memory.py MODEL... -o CSV\n")
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)

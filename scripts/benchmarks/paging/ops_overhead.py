@@ -1,6 +1,6 @@
 """Measure what the paging operators cost besides the storage: seconds per node, and bytes per second with each cipher.
 
-    python scripts/benchmarks/paging/ops_overhead.py -o scripts/results/ops_overhead.csv
+    python scripts/benchmarks/paging/ops_overhead.py -o CSV
 
 Seconds of a node are the difference between models with many of it and with none, least of several runs. Of a paging
 node, those that its transfer took on the I/O channel are subtracted: system calls and checksum. The asynchronous halves

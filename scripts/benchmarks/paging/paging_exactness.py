@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Predicted against measured peak and time of a step: models x budgets x storages x threads x both runtimes.
 
-    python scripts/benchmarks/paging/paging_exactness.py --stock-python PYTHON -o scripts/results/paging_exactness.csv
+    python scripts/benchmarks/paging/paging_exactness.py --stock-python PYTHON -o CSV
 
 Each model is profiled with each number of threads, planned for each budget and each throttled storage, and run. What
 the runtime's allocator holds at most is compared with the simulator's prediction to the byte; the exit code is 1 if one

@@ -2,7 +2,7 @@
 """Fail every system call and every allocation of the operator library in turn, in training steps of real models.
 
     cmake -S ops -B build/faults -DPOET_FAULT_INJECTION=ON -DCMAKE_BUILD_TYPE=Release && cmake --build build/faults
-    python scripts/benchmarks/paging/paging_faults.py --library build/faults -o scripts/results/paging_faults.csv
+    python scripts/benchmarks/paging/paging_faults.py --library build/faults -o CSV
 
 For each model, back end and kind of fault, the calls of one step are counted; then the first one fails, the second one,
 and so on to the last. Each such step must end with the bits of an untouched one or with an error of ONNX Runtime, an

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Does the process's memory follow the allocator's? Under which malloc settings, at what cost, and under a hard limit.
 
-    python scripts/benchmarks/paging/paging_memory.py -o scripts/results/paging_memory.csv
+    python scripts/benchmarks/paging/paging_memory.py -o CSV
 
 For each model and malloc setting, original and rewritten graph run in a process of their own. Reported are the peak of
 the resident memory during a step above what was in use before it, the peak that the allocator's counter saw, and the

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much of the transfers' time a step hides, and how well its time is predicted, on a storage that can hide all.
 
-    python scripts/benchmarks/paging/paging_overlap.py resnet18:8:75% -o scripts/results/paging_overlap.csv
+    python scripts/benchmarks/paging/paging_overlap.py resnet18:8:75% -o CSV
 
 For each case (model:batch:activation budget): this machine is profiled, the slowest storage is found at which the plan
 hides every transfer, or as much of them as it does at any speed where memory lets one wait, the graph is planned for

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Paging under stress: killed processes, many sessions at once, ten thousand steps.
 
-    python scripts/benchmarks/paging/paging_stress.py -o scripts/results/paging_stress.csv
+    python scripts/benchmarks/paging/paging_stress.py -o CSV
 
 Kills: a process that trains with paging gets SIGKILL at a random moment, from its start on; nothing of it may be left
 in the page directory. Sessions: many of them in several threads, all on one library; every step must give the bits of a

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Throughput of paging beside fio's on the same file system, and what a step costs that pages nothing.
 
-    python scripts/benchmarks/paging/paging_throughput.py --page-dir DIR -o scripts/results/paging_throughput.csv
+    python scripts/benchmarks/paging/paging_throughput.py --page-dir DIR -o CSV
 
 For each block size and back end, fio (one job, one request) and the paging operators write and read the same number of
 bytes in blocks of that size, in turns, one after the other in the same file: the page file, for two files on one disk

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure what it costs to collect gradients and to update parameters, in several ways, one thread.
 
-python scripts/benchmarks/training/gradient_accumulation.py ARTIFACTS_DIR -o scripts/results/gradient-accumulation.csv
+python scripts/benchmarks/training/gradient_accumulation.py ARTIFACTS_DIR -o CSV
 ARTIFACTS_DIR holds <model>/training_model.onnx and checkpoint, as scripts/export_models.py writes them. Every way makes
 the same AdamW step from the same graph in memory-aware order; rounds of all ways take turns, and medians are compared.
 """

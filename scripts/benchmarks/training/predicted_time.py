@@ -1,6 +1,6 @@
 """Compare predicted with measured step times on this machine: profile, plan on the profile, run both graphs in turns.
 
-    python scripts/benchmarks/training/predicted_time.py resnet18:75% vgg16:32% -o scripts/results/predicted_time.csv
+    python scripts/benchmarks/training/predicted_time.py resnet18:75% vgg16:32% -o CSV
 
 Times are medians of wall time, original and rewritten steps in turns, in a process of its own for each case; transfers
 go through the page cache, as those of the paging operators do.
