@@ -210,9 +210,9 @@ class _Layout:
         """Return the name under which a tensor is read, placing the views that lead to it (L2)."""
         if not name:
             return ""
-        storage = self._graph.tensors[name].storage
+        owner = self._graph.tensors[name].buffer_owner
         producer = self._producer.get(name)
-        version = versions.get(storage) or self._newest.get(storage)
+        version = versions.get(owner) or self._newest.get(owner)
         if producer is not None and producer.view:
             self._place_view(producer, version, versions)
         return name if version is None else self._name(name, version)
@@ -235,20 +235,20 @@ class _Layout:
             producer = self._producer.get(name)
             if producer is None or not producer.view:
                 continue
-            storage = self._graph.tensors[name].storage
+            owner = self._graph.tensors[name].buffer_owner
             originals = {version.value: version for version in self._lives.versions if not version.suffix}
-            self._place_view(producer, originals.get(storage), originals)
+            self._place_view(producer, originals.get(owner), originals)
 
     def _gate_input(self, index: int, step: Step, node: Node, inputs: list[str]) -> None:
         """Send one input of a recomputed node through a Gate (L4, L5)."""
         versions = self._lives.reads[index]
         present = [place for place, name in enumerate(node.inputs) if name]
-        transient = [place for place in present if self._graph.tensors[node.inputs[place]].storage in versions]
+        transient = [place for place in present if self._graph.tensors[node.inputs[place]].buffer_owner in versions]
         place = next(iter(transient + present), None)
         if place is None:
             return
-        storage = self._graph.tensors[node.inputs[place]].storage
-        own = [versions[storage]] if storage in versions else []
+        owner = self._graph.tensors[node.inputs[place]].buffer_owner
+        own = [versions[owner]] if owner in versions else []
         gate = self._node_names.of(node.name, f"/gate_{step.copy}")
         inputs[place] = self._gate(gate, inputs[place], node.inputs[place], self._trigger(index, own))
 
@@ -256,12 +256,12 @@ class _Layout:
         """Return whether the runtime would fuse a normalization with the Add that makes what it reads (L10)."""
         if node.op_type not in NORMALIZATIONS or not any(node.outputs[1:]):
             return False
-        storage = self._graph.tensors[node.inputs[0]].storage
-        version = self._lives.reads[index].get(storage)
-        maker = self._producer.get(storage)
+        owner = self._graph.tensors[node.inputs[0]].buffer_owner
+        version = self._lives.reads[index].get(owner)
+        maker = self._producer.get(owner)
         if version is None or maker is None or maker.op_type != "Add":
             return False
-        return sum(1 for reads in self._lives.reads if reads.get(storage) is version) == 1
+        return sum(1 for reads in self._lives.reads if reads.get(owner) is version) == 1
 
     def _gate(self, node_name: str, value: str, like: str, trigger: str | None) -> str:
         """Place a Gate and return its output; gates of one value form a chain (L4)."""

@@ -24,7 +24,7 @@ class Version:
     """One life of a value.
 
     Attributes:
-        value: name of the tensor that owns the storage.
+        value: name of the tensor that owns the buffer.
         suffix: what distinguishes its name from the original's: "", "/recompute_1", "/page_in_2" ...
         ready: index of the step after which it can be read; None while it is in flight.
         last_read: index of the last step that reads it.
@@ -68,7 +68,7 @@ def follow(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
         CheckFailedError: if a step reads a value that is not in memory, or does not belong to the graph.
     """
     nodes = {node.name: node for node in graph.nodes if not node.view}
-    kept = {graph.tensors[name].storage for name in graph.outputs}
+    kept = {graph.tensors[name].buffer_owner for name in graph.outputs}
     lives = Lives()
     current: dict[str, Version] = {}
     leaving: dict[str, Version] = {}

@@ -50,7 +50,7 @@ class _Search:
         nodes = {node.name: node for node in graph.nodes}
         self.order = [nodes[name] for name in order]
         self.size = {value: graph.tensors[value].size_bytes for node in self.order for value in graph.writes(node)}
-        self.kept = {graph.tensors[name].storage for name in graph.outputs} & set(self.size)
+        self.kept = {graph.tensors[name].buffer_owner for name in graph.outputs} & set(self.size)
         self.budget = limits.budget_bytes if limits.budget_bytes is not None else sum(self.size.values()) * 10
 
     def moves(self, state: State) -> Iterator[tuple[float, State]]:

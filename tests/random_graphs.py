@@ -79,7 +79,7 @@ def random_dag(seed: int, nodes: int, *, plain: bool = False) -> tuple[TrainingG
     dag.forward(max(1, (nodes - 2) * 2 // 5))
     dag.loss()
     dag.backward(nodes)
-    inputs = tuple(name for name, tensor in dag.tensors.items() if tensor.resident and tensor.storage == name)
+    inputs = tuple(name for name, tensor in dag.tensors.items() if tensor.resident and tensor.buffer_owner == name)
     outputs = tuple(name for name, tensor in dag.tensors.items() if tensor.is_output)
     graph = TrainingGraph("dag", tuple(dag.nodes), dag.tensors, inputs, outputs, f"dag-{seed}-{nodes}-{plain}")
     return graph, _dag_costs(graph, dag.rng)
@@ -124,8 +124,8 @@ class _Dag:
         self.tensors[name] = _tensor(name, size_bytes, output=output)
         return name
 
-    def resident(self, name: str, storage: str | None = None) -> str:
-        self.tensors[name] = Tensor(name, "FLOAT", (8,), 32, storage or name, RESIDENT)
+    def resident(self, name: str, buffer_owner: str | None = None) -> str:
+        self.tensors[name] = Tensor(name, "FLOAT", (8,), 32, buffer_owner or name, RESIDENT)
         return name
 
     def forward(self, layers: int) -> None:

@@ -44,7 +44,7 @@ def test_every_node_and_value_has_a_cost(graph: TrainingGraph, name: str) -> Non
     costs = cost_table(graph, device)
     assert costs.device == name
     assert set(costs.nodes) == {node.name for node in graph.nodes}
-    values = {t.name for t in graph.tensors.values() if not t.resident and t.storage == t.name}
+    values = {t.name for t in graph.tensors.values() if not t.resident and t.buffer_owner == t.name}
     assert set(costs.page_out) == set(costs.page_in) == values
     for node in graph.nodes:
         cost = costs.nodes[node.name]

@@ -100,13 +100,13 @@ def test_views_share_storage_through_chains() -> None:
     graph = train("a = Exp(x)  [v1] b = Identity(a)  [v2] c = Flatten(b)  [v3] y = Identity(c)")
     nodes = by_name(graph)
     assert all(nodes[name].view and graph.writes(nodes[name]) == () for name in ("v1", "v2", "v3"))
-    assert {graph.tensors[name].storage for name in "abcy"} == {"a"}
+    assert {graph.tensors[name].buffer_owner for name in "abcy"} == {"a"}
     assert graph.reads(nodes["loss"]) == ("a",)
 
 
 def test_a_view_of_a_resident_takes_no_bytes() -> None:
     graph = train("[v] a = Identity(x)  y = Exp(a)")
-    assert graph.tensors["a"].storage == "x"
+    assert graph.tensors["a"].buffer_owner == "x"
     assert not graph.tensors["a"].resident
     assert graph.reads(by_name(graph)["v"]) == ()
 
@@ -117,7 +117,7 @@ def test_a_view_that_is_a_graph_output_is_a_copy() -> None:
     )
     graph = graph_of(text)
     assert not by_name(graph)["look"].view
-    assert graph.tensors["seen"].storage == "seen"
+    assert graph.tensors["seen"].buffer_owner == "seen"
     assert graph.tensors["seen"].is_output
 
 
@@ -149,7 +149,7 @@ def test_running_statistics_stay_where_they_are() -> None:
     node = by_name(graph)["bn"]
     assert node.updates == ("mean", "variance")
     assert node.recomputable
-    assert [graph.tensors[name].storage for name in node.outputs] == ["y", "mean", "variance", "sm", "sv"]
+    assert [graph.tensors[name].buffer_owner for name in node.outputs] == ["y", "mean", "variance", "sm", "sv"]
     assert graph.writes(node) == ("y", "sm", "sv")
 
 

@@ -28,16 +28,16 @@ def node(name: str, op_type: str, inputs: str, outputs: str, updates: tuple[str,
 
 
 def graph(*nodes: Node, inputs: str = "x", outputs: str = "") -> TrainingGraph:
-    """Return a graph of float tensors of shape [4]; a view's output shares its input's storage."""
+    """Return a graph of float tensors of shape [4]; a view's output shares its input's buffer."""
     resident, kept = inputs.split(), outputs.split()
-    storage = {name: name for name in resident}
+    owners = {name: name for name in resident}
     for each in nodes:
-        storage.update({name: storage[each.inputs[0]] if each.view else name for name in each.outputs})
+        owners.update({name: owners[each.inputs[0]] if each.view else name for name in each.outputs})
     tensors = {
         name: Tensor(
             name, "FLOAT", (4,), 16, owner, RESIDENT if owner in resident else OUTPUT if name in kept else TRANSIENT
         )
-        for name, owner in storage.items()
+        for name, owner in owners.items()
     }
     return TrainingGraph("g", nodes, tensors, tuple(resident), tuple(kept), "fingerprint")
 

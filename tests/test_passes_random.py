@@ -90,7 +90,7 @@ def test_a_view_of_any_version_is_made_where_it_is_read(model_path: Callable[...
     _, problem = prepare(path)
     graph = problem.graph
     view = next(node for node in graph.nodes if node.op_type == "Flatten")
-    value = graph.tensors[view.inputs[0]].storage
+    value = graph.tensors[view.inputs[0]].buffer_owner
     maker = next(node for node in graph.nodes if value in node.outputs)
     steps = list(file_order_plan(problem).steps)
     readers = [index for index, step in enumerate(steps) if value in graph.reads(node_of(graph, step))]
@@ -128,7 +128,7 @@ def test_a_normalization_is_not_fused_with_the_sum_it_alone_reads(model_path: Ca
     for norm in graph.nodes:
         if norm.op_type != "LayerNormalization":
             continue
-        value = graph.tensors[norm.inputs[0]].storage
+        value = graph.tensors[norm.inputs[0]].buffer_owner
         readers = [node_of(graph, step).name for step in steps if value in graph.reads(node_of(graph, step))]
         if value in makers and makers[value].op_type == "Add" and makers[value].recomputable and len(readers) == 2:
             place = next(index for index, step in enumerate(steps) if step.subject == readers[1])

@@ -16,10 +16,9 @@ from poet_onnx.simulate import replay, simulate
 from poet_onnx.simulate.versions import TOKEN_BYTES
 
 
-def _tensor(name: str, size: int, *, resident: bool = False, output: bool = False, storage: str = "") -> Tensor:
-    return Tensor(
-        name, "FLOAT", (size // 4,), size, storage or name, RESIDENT if resident else OUTPUT if output else TRANSIENT
-    )
+def _tensor(name: str, size: int, *, resident: bool = False, output: bool = False, owner: str = "") -> Tensor:
+    residency = RESIDENT if resident else OUTPUT if output else TRANSIENT
+    return Tensor(name, "FLOAT", (size // 4,), size, owner or name, residency)
 
 
 def _node(name: str, reads: tuple[str, ...], writes: tuple[str, ...], **facts: object) -> Node:
@@ -189,7 +188,7 @@ def test_recompute_must_not_see_a_changed_resident() -> None:
 def _updating() -> ScheduleProblem:
     """Return A that reads x, a view of x, and U that changes x behind both."""
     problem = _problem()
-    tensors = {**problem.graph.tensors, "v": _tensor("v", 8, storage="x"), "n": _tensor("n", 8, storage="x")}
+    tensors = {**problem.graph.tensors, "v": _tensor("v", 8, owner="x"), "n": _tensor("n", 8, owner="x")}
     view = _node("V", ("x",), ("v",), view=True)
     update = _node("U", ("x",), ("n",), recomputable=False, updates=("x",), after=("A", "V"))
     costs = {**problem.costs.nodes, "V": NodeCost(0.0, 0.0, 0), "U": NodeCost(1.0, 1.0, 0)}

@@ -44,7 +44,7 @@ class CostTable:
     Attributes:
         device: name of the device profile.
         nodes: by node name, views included.
-        page_out, page_in: by name of a transient tensor that owns its storage; both empty if the device has no storage.
+        page_out, page_in: by name of a transient tensor that owns its buffer; both empty if the device has no storage.
         asynchronous: transfers run beside compute; otherwise each one stops it.
         wake_seconds: until a channel at rest begins with a transfer that is handed over to it.
         hand_over_seconds: of the computing thread, for each transfer that it hands over; one that it carries out
@@ -108,7 +108,7 @@ def cost_table(
         return CostTable(device.name, nodes, {}, {}, False, idle_watts, energy_measured)
     found = measured.storage if measured is not None else None
     figures = found or storage
-    pageable = [t for t in graph.tensors.values() if t.residency.may_move and t.storage == t.name]
+    pageable = [t for t in graph.tensors.values() if t.residency.may_move and t.buffer_owner == t.name]
     page_out = {
         t.name: _transfer(t.size_bytes, figures.page_out_latency_seconds, figures.page_out_bytes_per_second, storage)
         for t in pageable

@@ -61,8 +61,8 @@ class Tensor:
         dtype: ONNX element type name, such as "FLOAT".
         shape: dimensions.
         size_bytes: bytes of its elements.
-        storage: name of the tensor whose buffer holds it: its own name, unless it is a view or written in place. Then
-            it has no bytes of its own, and is where that tensor is.
+        buffer_owner: name of the tensor whose buffer holds it: its own name, unless it is a view or written in place.
+            Then it has no bytes of its own, and is where that tensor is.
         residency: where it is before and after the step.
     """
 
@@ -70,7 +70,7 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
-    storage: str
+    buffer_owner: str
     residency: Residency = TRANSIENT
 
     @property
@@ -159,12 +159,12 @@ class TrainingGraph:
         return [node for node in self.nodes if known.get(node.name) != self._describe(node)]
 
     def reads(self, node: Node) -> tuple[str, ...]:
-        """Return the transient values that a node reads: storages that some node produces, each once."""
-        return self._storages(node.inputs)
+        """Return the transient values that a node reads: owners that some node produces, each once."""
+        return self._transient_owners(node.inputs)
 
     def writes(self, node: Node) -> tuple[str, ...]:
         """Return the transient values that a node produces; empty for a view."""
-        return () if node.view else self._storages(node.outputs)
+        return () if node.view else self._transient_owners(node.outputs)
 
     def scratch_sizes(self, node: Node) -> tuple[int, ...]:
         """Return the bytes of each tensor that a recompute of a node gets in the place of the state it would update.
@@ -184,14 +184,14 @@ class TrainingGraph:
         return (node.op_type, node.domain, node.attributes, node.inputs, node.outputs, types)
 
     @cached_property
-    def _known_storages(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+    def _known_owners(self) -> dict[tuple[str, ...], tuple[str, ...]]:
         """What was found before: every replay of a plan asks for all of them."""
         return {}
 
-    def _storages(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        found = self._known_storages.get(names)
+    def _transient_owners(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        found = self._known_owners.get(names)
         if found is None:
-            storages = (self.tensors[name].storage for name in names if name)
-            found = tuple(dict.fromkeys(s for s in storages if not self.tensors[s].resident))
-            self._known_storages[names] = found
+            owners = (self.tensors[name].buffer_owner for name in names if name)
+            found = tuple(dict.fromkeys(owner for owner in owners if not self.tensors[owner].resident))
+            self._known_owners[names] = found
         return found

@@ -155,7 +155,7 @@ def build_instance(problem: ScheduleProblem, order: Sequence[str]) -> Instance:
             producer.append(position)
             uses.append([])
     values = tuple(number)
-    outputs = [graph.tensors[name].storage for name in graph.outputs]
+    outputs = [graph.tensors[name].buffer_owner for name in graph.outputs]
     return Instance(
         problem=problem,
         nodes=nodes,
@@ -177,17 +177,17 @@ def build_instance(problem: ScheduleProblem, order: Sequence[str]) -> Instance:
 def _inplace(graph: TrainingGraph, node: Node, number: dict[str, int]) -> tuple[tuple[int, int], ...]:
     """Return the pairs of values that ONNX Runtime lets share a buffer in this node."""
     pairs = []
-    storages = [graph.tensors[name].storage if name else "" for name in node.inputs]
+    owners = [graph.tensors[name].buffer_owner if name else "" for name in node.inputs]
     for source, target in sorted(node.inplace, key=lambda pair: pair[1]):
         if source >= len(node.inputs) or target >= len(node.outputs):
             continue
         read, written = node.inputs[source], node.outputs[target]
-        if not read or not written or storages.count(storages[source]) != 1:
+        if not read or not written or owners.count(owners[source]) != 1:
             continue
         if graph.tensors[written].is_output:
             continue
-        if storages[source] in number and written in number:
-            pairs.append((number[storages[source]], number[written]))
+        if owners[source] in number and written in number:
+            pairs.append((number[owners[source]], number[written]))
     return tuple(pairs)
 
 
@@ -201,7 +201,7 @@ def _changers(graph: TrainingGraph, position: Mapping[str, int]) -> tuple[tuple[
     for node in graph.nodes:
         if node.name in position:
             own = position[node.name]
-            read = {graph.tensors[name].storage for name in node.inputs if name} & changed.keys()
+            read = {graph.tensors[name].buffer_owner for name in node.inputs if name} & changed.keys()
             found[own] = tuple(sorted({other for name in read for other in changed[name]} - {own}))
     return tuple(found)
 

@@ -156,7 +156,7 @@ def _heirs(
     tensors = problem.graph.tensors
     free = {version.value: version for version in dying if not version.kept and version not in made}
     outputs = {version.value: version for version in made}
-    reads = [tensors[name].storage for name in node.inputs if name]
+    reads = [tensors[name].buffer_owner for name in node.inputs if name]
     for output_index, name in enumerate(node.outputs):
         heir = outputs.get(name)
         if heir is None or tensors[name].is_output:
@@ -164,8 +164,8 @@ def _heirs(
         for source, target in node.inplace:
             if target != output_index or source >= len(node.inputs) or not node.inputs[source]:
                 continue
-            storage = tensors[node.inputs[source]].storage
-            if reads.count(storage) == 1 and storage in free:
-                heirs[heir] = free.pop(storage)
+            owner = tensors[node.inputs[source]].buffer_owner
+            if reads.count(owner) == 1 and owner in free:
+                heirs[heir] = free.pop(owner)
                 break
     return heirs

@@ -50,7 +50,7 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
     """Find the versions of every value, and refuse a step that reads what is not there."""
     graph = problem.graph
     nodes = {node.name: node for node in graph.nodes if not node.view}
-    liveness = VersionLiveness({graph.tensors[name].storage for name in graph.outputs})
+    liveness = VersionLiveness({graph.tensors[name].buffer_owner for name in graph.outputs})
     movable = [tensor for tensor in graph.tensors.values() if _is_movable(tensor)]
     for tensor in movable:
         liveness.current[tensor.name] = Version(tensor.name, tensor.size_bytes, 0, 0)
@@ -63,7 +63,7 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
             _compute(problem, liveness, node, step, index)
         else:
             moved = graph.tensors.get(step.subject)
-            if moved is None or moved.resident or moved.storage != moved.name:
+            if moved is None or moved.resident or moved.buffer_owner != moved.name:
                 raise CheckFailedError(
                     f"Step {index} moves '{step.subject}', which is no transient value of the graph."
                 )
@@ -84,7 +84,7 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
 
 def _is_movable(tensor: Tensor) -> bool:
     """Return whether a value is in memory before the first step, and may leave it."""
-    return tensor.residency.before is Place.RAM and tensor.residency.may_move and tensor.storage == tensor.name
+    return tensor.residency.before is Place.RAM and tensor.residency.may_move and tensor.buffer_owner == tensor.name
 
 
 def _compute(problem: ScheduleProblem, liveness: VersionLiveness, node: Node, step: Step, index: int) -> None:
@@ -214,7 +214,7 @@ def check_runs(problem: ScheduleProblem, runs: dict[str, list[int]]) -> None:
             # A view follows what it looks at, and runs at no time of its own.
             if earlier in runs and runs[earlier][0] > original:
                 raise CheckFailedError(f"The plan runs node '{node.name}' before '{earlier}', which it must follow.")
-        for resident in (graph.tensors[name].storage for name in node.inputs if name) if copies else ():
+        for resident in (graph.tensors[name].buffer_owner for name in node.inputs if name) if copies else ():
             for updater in updaters.get(resident, ()):
                 updated = runs[updater][0]
                 if updater != node.name and any((copy > updated) != (original > updated) for copy in copies):

@@ -131,7 +131,7 @@ class _Collector:
 def _given_on(graph: TrainingGraph, node: Node) -> set[str]:
     """Return the values whose buffers an output would take over, if they died in this node."""
     sources = (node.inputs[source] for source, _ in node.inplace if source < len(node.inputs))
-    return {graph.tensors[name].storage for name in sources if name}
+    return {graph.tensors[name].buffer_owner for name in sources if name}
 
 
 class _Placement:

@@ -76,7 +76,7 @@ class _Extraction:
         self.outputs = tuple(value.name or "" for value in graph.outputs)
         used = (name for name, value in graph.initializers.items() if value.uses() or value.is_graph_output())
         self.resident = dict.fromkeys((*self.inputs, *used))  # ONNX Runtime drops initializers that nothing uses
-        self.storage = {name: name for name in self.resident}
+        self.owners = {name: name for name in self.resident}
         self.drafts = [self._draft(node) for node in graph]
         self.fingerprint = _Fingerprint(inferred)
 
@@ -85,7 +85,7 @@ class _Extraction:
         for draft in self.drafts:
             self._share(draft)
         phases = self._phases()
-        changed = {storage for draft in self.drafts for storage in draft.written}
+        changed = {owner for draft in self.drafts for owner in draft.written}
         after = self._access_order(changed)
         nodes = tuple(
             self._node(draft, phases[draft.name], changed, after[index]) for index, draft in enumerate(self.drafts)
@@ -140,12 +140,12 @@ class _Extraction:
             if there and draft.outputs[target] and draft.outputs[target] not in self.outputs:
                 aliases.append((source, target))
         draft.aliases = tuple(aliases)
-        shared = {draft.outputs[target]: self.storage[draft.inputs[source]] for source, target in aliases}
+        shared = {draft.outputs[target]: self.owners[draft.inputs[source]] for source, target in aliases}
         for name in draft.outputs:
             if name:
-                self.storage[name] = shared.get(name, name)
+                self.owners[name] = shared.get(name, name)
         draft.written = tuple(
-            self.storage[draft.inputs[index]]
+            self.owners[draft.inputs[index]]
             for index in draft.spec.writes
             if index < len(draft.inputs) and draft.inputs[index] and self._writes(draft, index)
         )
@@ -193,29 +193,29 @@ class _Extraction:
         A write follows the reads and writes that precede it in the file; a read follows the writes that precede it. A
         view reads nothing: whoever reads the view reads the buffer. Nor does who takes a buffer's shape alone.
         """
-        readers: dict[str, list[str]] = {storage: [] for storage in changed}
-        writers: dict[str, list[str]] = {storage: [] for storage in changed}
+        readers: dict[str, list[str]] = {owner: [] for owner in changed}
+        writers: dict[str, list[str]] = {owner: [] for owner in changed}
         after = []
         for draft in self.drafts:
             reads = self._read_numbers(draft) & changed
             before: dict[str, None] = {}
-            for storage in sorted(reads):
-                before.update(dict.fromkeys(writers[storage][-1:]))
-                if storage in draft.written:
-                    before.update(dict.fromkeys(readers[storage]))
-                    writers[storage].append(draft.name)
-                    readers[storage].clear()
+            for owner in sorted(reads):
+                before.update(dict.fromkeys(writers[owner][-1:]))
+                if owner in draft.written:
+                    before.update(dict.fromkeys(readers[owner]))
+                    writers[owner].append(draft.name)
+                    readers[owner].clear()
                 else:
-                    readers[storage].append(draft.name)
+                    readers[owner].append(draft.name)
             after.append(tuple(before))
         return after
 
     def _read_numbers(self, draft: _Draft) -> set[str]:
-        """Return the storages of which a node reads numbers."""
+        """Return the owners of the buffers of which a node reads numbers."""
         if _is_view(draft):
             return set()
         names = enumerate(draft.inputs)
-        return {self.storage[name] for index, name in names if name and not reads_shape_alone(draft.source, index)}
+        return {self.owners[name] for index, name in names if name and not reads_shape_alone(draft.source, index)}
 
     def _node(self, draft: _Draft, phase: Phase, changed: set[str], after: tuple[str, ...]) -> Node:
         return Node(
@@ -228,7 +228,7 @@ class _Extraction:
             phase=phase,
             recomputable=self._recomputable(draft, phase, changed),
             view=_is_view(draft),
-            updates=tuple(dict.fromkeys(storage for storage in draft.written if storage in self.resident)),
+            updates=tuple(dict.fromkeys(owner for owner in draft.written if owner in self.resident)),
             accumulates=draft.spec.reset_input is not None,
             inplace=self._inplace(draft),
             after=after,
@@ -244,9 +244,9 @@ class _Extraction:
         """
         if draft.spec.random or draft.spec.update or not has_rule(draft.source):
             return False
-        if phase is not Phase.FORWARD and not all(self.storage[name] in self.resident for name in draft.inputs if name):
+        if phase is not Phase.FORWARD and not all(self.owners[name] in self.resident for name in draft.inputs if name):
             return False
-        matters = {self.storage[name] for i, name in enumerate(draft.inputs) if name and i not in draft.spec.unread}
+        matters = {self.owners[name] for i, name in enumerate(draft.inputs) if name and i not in draft.spec.unread}
         return not (matters & changed) - self.resident.keys()
 
     def _inplace(self, draft: _Draft) -> tuple[tuple[int, int], ...]:
@@ -258,9 +258,9 @@ class _Extraction:
             taken, made = draft.inputs[source], draft.outputs[target]
             if not taken or not made or made in self.outputs or draft.inputs.count(taken) > 1:
                 continue
-            storage = self.storage[taken]
+            owner = self.owners[taken]
             old, new = self.types[taken], self.types[made]
-            if storage in self.resident or storage in self.outputs or old.shape != new.shape:
+            if owner in self.resident or owner in self.outputs or old.shape != new.shape:
                 continue
             if old.dtype.itemsize == new.dtype.itemsize:
                 pairs.append((source, target))
@@ -273,10 +273,10 @@ class _Extraction:
                 dtype=self.types[name].dtype.name,
                 shape=self.types[name].shape,
                 size_bytes=self.types[name].size_bytes,
-                storage=storage,
+                buffer_owner=owner,
                 residency=self._residency(name),
             )
-            for name, storage in self.storage.items()
+            for name, owner in self.owners.items()
         }
 
     def _residency(self, name: str) -> Residency:
@@ -322,7 +322,7 @@ class _Fingerprint:
                 if attribute.type == ir.AttributeType.TENSOR:
                     self._add("tensor", name, hashlib.sha256(attribute.as_tensor().tobytes()).hexdigest())
         for tensor in sorted(tensors.values(), key=lambda tensor: tensor.name):
-            self._add("tensor", tensor.name, tensor.dtype, tensor.shape, tensor.storage, tensor.resident)
+            self._add("tensor", tensor.name, tensor.dtype, tensor.shape, tensor.buffer_owner, tensor.resident)
         for name in sorted(graph.initializers):
             value = self.values.get(name)
             if name in tensors and value is not None and value.dtype.kind in "iub":

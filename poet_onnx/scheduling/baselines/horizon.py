@@ -53,7 +53,7 @@ def _barriers(instance: Instance) -> list[int]:
             changed.setdefault(resident, []).append(position)
     barriers = []
     for position, node in enumerate(instance.nodes):
-        residents = {tensors[name].storage for name in node.inputs if name} & changed.keys()
+        residents = {tensors[name].buffer_owner for name in node.inputs if name} & changed.keys()
         later = [other for resident in residents for other in changed[resident] if other > position]
         barriers.append(min(later, default=len(instance.nodes)))
     return barriers
