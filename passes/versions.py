@@ -82,9 +82,9 @@ def follow(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
                     f"Step {index} of the plan runs '{step.subject}', which is no node of the graph."
                 )
             node = nodes[step.subject]
-            reads = {value: _read(current, value, index) for value in graph.reads(node)}
+            reads = {value: _read(current, value, index) for value in graph.transient_reads(node)}
             suffix = f"/recompute_{step.copy}" if step.copy else ""
-            for value in graph.writes(node):
+            for value in graph.transient_writes(node):
                 last_read = len(steps) if value in kept and not step.copy else index
                 writes[value] = Version(value, suffix, index, last_read)
         elif step.action is Action.PAGE_OUT_START:

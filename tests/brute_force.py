@@ -49,7 +49,8 @@ class _Search:
         graph = problem.graph
         nodes = {node.name: node for node in graph.nodes}
         self.order = [nodes[name] for name in order]
-        self.size = {value: graph.tensors[value].size_bytes for node in self.order for value in graph.writes(node)}
+        made = [value for node in self.order for value in graph.transient_writes(node)]
+        self.size = {value: graph.tensors[value].size_bytes for value in made}
         self.kept = {graph.tensors[name].buffer_owner for name in graph.outputs} & set(self.size)
         self.budget = limits.budget_bytes if limits.budget_bytes is not None else sum(self.size.values()) * 10
 
@@ -60,7 +61,7 @@ class _Search:
         runnable = [(node, False) for node in self.order[:done] if node.recomputable and self.problem.recompute]
         runnable.append((self.order[done], True))
         for node, first in runnable:
-            reads, writes = set(graph.reads(node)), set(graph.writes(node))
+            reads, writes = set(graph.transient_reads(node)), set(graph.transient_writes(node))
             if not reads <= in_ram or (not first and writes <= in_ram):
                 continue
             needed = reads | writes | (self.kept & in_ram)

@@ -268,7 +268,7 @@ def _dag_costs(graph: TrainingGraph, rng: random.Random) -> CostTable:
         else NodeCost(rng.choice([0.5, 1.0, 2.0, 5.0]), rng.choice([1.0, 3.0, 4.0, 10.0]), rng.choice([0, 0, 50, 300]))
         for node in graph.nodes
     }
-    values = [value for node in graph.nodes for value in graph.writes(node)]
+    values = [value for node in graph.nodes for value in graph.transient_writes(node)]
     latency, rate, watts = rng.choice([0.0, 0.1, 0.5]), rng.choice([50.0, 200.0, 1000.0]), rng.choice([0.2, 1.0, 3.0])
     seconds = {value: latency + graph.tensors[value].size_bytes / rate for value in values}
     return CostTable(
@@ -297,7 +297,7 @@ def _costs(graph: TrainingGraph, rng: random.Random) -> CostTable:
         for node in graph.nodes
         for seconds in [rng.choice([1.0, 2.0, 5.0])]
     }
-    values = [value for node in graph.nodes for value in graph.writes(node)]
+    values = [value for node in graph.nodes for value in graph.transient_writes(node)]
     moves = {value: graph.tensors[value].size_bytes / 100 for value in values}
     rate = rng.choice([0.2, 1.0, 3.0])
     return CostTable(

@@ -40,9 +40,9 @@ def random_plan(problem: ScheduleProblem, seed: int, *, recomputes: int = 8, tra
 
 
 def _random_order(graph: TrainingGraph, nodes: dict[str, Node], rng: random.Random) -> list[str]:
-    maker = {value: node.name for node in nodes.values() for value in graph.writes(node)}
+    maker = {value: node.name for node in nodes.values() for value in graph.transient_writes(node)}
     waiting = {
-        node.name: {maker[value] for value in graph.reads(node)} | {name for name in node.after if name in nodes}
+        node.name: {maker[value] for value in graph.transient_reads(node)} | (nodes.keys() & set(node.after))
         for node in nodes.values()
     }
     order: list[str] = []
@@ -59,7 +59,9 @@ def _recompute(graph: TrainingGraph, nodes: dict[str, Node], steps: list[Step], 
     candidates = [
         node
         for node in nodes.values()
-        if node.recomputable and writers.isdisjoint(set(node.inputs) - set(node.updates)) and graph.writes(node)
+        if node.recomputable
+        and writers.isdisjoint(set(node.inputs) - set(node.updates))
+        and graph.transient_writes(node)
     ]
     if not candidates:
         return steps
@@ -68,7 +70,7 @@ def _recompute(graph: TrainingGraph, nodes: dict[str, Node], steps: list[Step], 
     readers = [
         index
         for index, step in enumerate(steps)
-        if index > first + 1 and set(graph.reads(nodes[step.subject])) & set(graph.writes(node))
+        if index > first + 1 and set(graph.transient_reads(nodes[step.subject])) & set(graph.transient_writes(node))
     ]
     if not readers:
         return steps
@@ -84,7 +86,7 @@ def _recompute(graph: TrainingGraph, nodes: dict[str, Node], steps: list[Step], 
 
 def _transfer(graph: TrainingGraph, nodes: dict[str, Node], steps: list[Step], rng: random.Random) -> list[Step]:
     """Page some value out and in again, each either at once or in two halves with steps between them."""
-    value = rng.choice([value for node in nodes.values() for value in graph.writes(node)])
+    value = rng.choice([value for node in nodes.values() for value in graph.transient_writes(node)])
     if any(step.subject == value for step in steps):
         return steps
 

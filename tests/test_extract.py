@@ -99,16 +99,16 @@ def train(forward: str, inputs: str = "float[4, 8] x", values: str = "") -> Trai
 def test_views_share_storage_through_chains() -> None:
     graph = train("a = Exp(x)  [v1] b = Identity(a)  [v2] c = Flatten(b)  [v3] y = Identity(c)")
     nodes = by_name(graph)
-    assert all(nodes[name].view and graph.writes(nodes[name]) == () for name in ("v1", "v2", "v3"))
+    assert all(nodes[name].view and graph.transient_writes(nodes[name]) == () for name in ("v1", "v2", "v3"))
     assert {graph.tensors[name].buffer_owner for name in "abcy"} == {"a"}
-    assert graph.reads(nodes["loss"]) == ("a",)
+    assert graph.transient_reads(nodes["loss"]) == ("a",)
 
 
 def test_a_view_of_a_resident_takes_no_bytes() -> None:
     graph = train("[v] a = Identity(x)  y = Exp(a)")
     assert graph.tensors["a"].buffer_owner == "x"
     assert not graph.tensors["a"].resident
-    assert graph.reads(by_name(graph)["v"]) == ()
+    assert graph.transient_reads(by_name(graph)["v"]) == ()
 
 
 def test_a_view_that_is_a_graph_output_is_a_copy() -> None:
@@ -150,7 +150,7 @@ def test_running_statistics_stay_where_they_are() -> None:
     assert node.updates == ("mean", "variance")
     assert node.recomputable
     assert [graph.tensors[name].buffer_owner for name in node.outputs] == ["y", "mean", "variance", "sm", "sv"]
-    assert graph.writes(node) == ("y", "sm", "sv")
+    assert graph.transient_writes(node) == ("y", "sm", "sv")
 
 
 def test_who_reads_a_running_statistic_elsewhere_is_ordered() -> None:

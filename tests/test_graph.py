@@ -19,18 +19,18 @@ def graph(model_path: Callable[..., Path]) -> TrainingGraph:
 
 
 def test_reads_are_transient_buffers_each_once(graph: TrainingGraph) -> None:
-    makers = {name for node in graph.nodes for name in graph.writes(node)}
+    makers = {name for node in graph.nodes for name in graph.transient_writes(node)}
     for node in graph.nodes:
-        reads = graph.reads(node)
+        reads = graph.transient_reads(node)
         assert len(set(reads)) == len(reads)
         assert set(reads) <= makers
         assert all(graph.tensors[name].buffer_owner == name and not graph.tensors[name].resident for name in reads)
 
 
 def test_every_transient_value_has_one_maker_and_views_have_none(graph: TrainingGraph) -> None:
-    made = [name for node in graph.nodes for name in graph.writes(node)]
+    made = [name for node in graph.nodes for name in graph.transient_writes(node)]
     assert len(set(made)) == len(made)
-    assert all(graph.writes(node) == () for node in graph.nodes if node.view)
+    assert all(graph.transient_writes(node) == () for node in graph.nodes if node.view)
     owned = {t.name for t in graph.tensors.values() if t.buffer_owner == t.name and not t.resident}
     assert owned == set(made)
 

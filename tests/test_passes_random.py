@@ -93,7 +93,7 @@ def test_a_view_of_any_version_is_made_where_it_is_read(model_path: Callable[...
     value = graph.tensors[view.inputs[0]].buffer_owner
     maker = next(node for node in graph.nodes if value in node.outputs)
     steps = list(file_order_plan(problem).steps)
-    readers = [index for index, step in enumerate(steps) if value in graph.reads(node_of(graph, step))]
+    readers = [index for index, step in enumerate(steps) if value in graph.transient_reads(node_of(graph, step))]
     pieces: dict[str, list[Step]] = {
         "o": [Step(Action.PAGE_OUT_START, value), Step(Action.PAGE_OUT_END, value)],
         "i": [Step(Action.PAGE_IN_START, value), Step(Action.PAGE_IN_END, value)],
@@ -122,14 +122,14 @@ def test_a_normalization_is_not_fused_with_the_sum_it_alone_reads(model_path: Ca
     path = model_path("bert-2")
     _, problem = prepare(path)
     graph = problem.graph
-    makers = {value: node for node in graph.nodes for value in graph.writes(node)}
+    makers = {value: node for node in graph.nodes for value in graph.transient_writes(node)}
     steps = list(file_order_plan(problem).steps)
     copied = 0
     for norm in graph.nodes:
         if norm.op_type != "LayerNormalization":
             continue
         value = graph.tensors[norm.inputs[0]].buffer_owner
-        readers = [node_of(graph, step).name for step in steps if value in graph.reads(node_of(graph, step))]
+        readers = [node_of(graph, step).name for step in steps if value in graph.transient_reads(node_of(graph, step))]
         if value in makers and makers[value].op_type == "Add" and makers[value].recomputable and len(readers) == 2:
             place = next(index for index, step in enumerate(steps) if step.subject == readers[1])
             steps.insert(place, Step(Action.COMPUTE, makers[value].name, 1))

@@ -88,20 +88,20 @@ def _least_peak(problem: ScheduleProblem) -> int:
     before = _before(problem)
     sizes = {name: tensor.size_bytes for name, tensor in graph.tensors.items()}
     nodes = {node.name: node for node in graph.nodes}
-    readers: dict[str, set[str]] = {value: set() for node in graph.nodes for value in graph.writes(node)}
+    readers: dict[str, set[str]] = {value: set() for node in graph.nodes for value in graph.transient_writes(node)}
     for node in graph.nodes:
-        for value in graph.reads(node):
+        for value in graph.transient_reads(node):
             readers[value].add(node.name)
     best: dict[frozenset[str], int] = {frozenset(): 0}
     for _ in nodes:
         following: dict[frozenset[str], int] = {}
         for done, peak in best.items():
-            alive = {value for name in done for value in graph.writes(nodes[name])}
+            alive = {value for name in done for value in graph.transient_writes(nodes[name])}
             alive = {value for value in alive if graph.tensors[value].is_output or readers[value] - done}
             for name, node in nodes.items():
                 if name in done or not done.issuperset(before[name]):
                     continue
-                level = sum(sizes[value] for value in alive | set(graph.writes(node)))
+                level = sum(sizes[value] for value in alive | set(graph.transient_writes(node)))
                 level += problem.costs.nodes[name].workspace_bytes
                 for source, target in node.inplace:
                     value = node.inputs[source]
@@ -268,7 +268,7 @@ def test_quick_plans_bring_back_only_what_is_read() -> None:
         unread: set[str] = set()
         for step in steps_of_eviction(plan):
             if step.action is Action.COMPUTE:
-                unread -= set(problem.graph.reads(nodes[step.subject]))
+                unread -= set(problem.graph.transient_reads(nodes[step.subject]))
             elif step.action is Action.PAGE_IN_START:
                 assert step.subject not in unread, f"seed {seed}: {step.subject} is paged in twice and read once"
                 unread.add(step.subject)
@@ -326,7 +326,7 @@ def test_another_order_is_taken_where_it_is_proven_better(seed: int) -> None:
     problem = _wide(seed, 14)
     tensors = {name: replace(t, size_bytes=t.size_bytes * 1000) for name, t in problem.graph.tensors.items()}
     nodes = {name: replace(c, workspace_bytes=c.workspace_bytes * 1000) for name, c in problem.costs.nodes.items()}
-    values = [value for node in problem.graph.nodes for value in problem.graph.writes(node)]
+    values = [value for node in problem.graph.nodes for value in problem.graph.transient_writes(node)]
     moves = {value: TransferCost(1.0, tensors[value].size_bytes / 1e5) for value in values}
     costs = replace(problem.costs, nodes=nodes, page_out=moves, page_in=moves, asynchronous=True)
     problem = replace(problem, graph=replace(problem.graph, tensors=tensors), costs=costs)

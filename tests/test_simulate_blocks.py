@@ -83,7 +83,7 @@ def test_every_block_is_born_with_its_step_in_order(model_path: Callable[..., Pa
     assert [block.born for block in blocks] == sorted(block.born for block in blocks)
     for index, step in enumerate(steps):
         born = [block.name for block in blocks if block.born == index and block.kind is VALUE]
-        made = problem.graph.writes(nodes[step.subject]) if step.action is Action.COMPUTE else (step.subject,)
+        made = problem.graph.transient_writes(nodes[step.subject]) if step.action is Action.COMPUTE else (step.subject,)
         node = nodes.get(step.subject)
         if node is not None and node.op_type == "ConvGrad" and node.outputs[0]:
             made = (*made[1:], made[0])  # the kernel makes the filter's gradient and the bias's before the data's

@@ -76,11 +76,11 @@ def _cost(model: ir.Model, letter: str, device: DeviceProfile) -> tuple[float, i
 
 
 def _peak_bytes(graph: TrainingGraph, costs: CostTable) -> int:
-    last = {name: position for position, node in enumerate(graph.nodes) for name in graph.reads(node)}
+    last = {name: position for position, node in enumerate(graph.nodes) for name in graph.transient_reads(node)}
     alive: dict[str, int] = {}
     peak = 0
     for position, node in enumerate(graph.nodes):
-        alive |= {name: graph.tensors[name].size_bytes for name in graph.writes(node)}
+        alive |= {name: graph.tensors[name].size_bytes for name in graph.transient_writes(node)}
         peak = max(peak, sum(alive.values()) + costs.nodes[node.name].workspace_bytes)
         alive = {name: size for name, size in alive.items() if last.get(name, len(graph.nodes)) > position}
     return peak

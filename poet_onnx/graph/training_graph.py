@@ -158,11 +158,11 @@ class TrainingGraph:
         known = {node.name: other._describe(node) for node in other.nodes}
         return [node for node in self.nodes if known.get(node.name) != self._describe(node)]
 
-    def reads(self, node: Node) -> tuple[str, ...]:
+    def transient_reads(self, node: Node) -> tuple[str, ...]:
         """Return the transient values that a node reads: owners that some node produces, each once."""
         return self._transient_owners(node.inputs)
 
-    def writes(self, node: Node) -> tuple[str, ...]:
+    def transient_writes(self, node: Node) -> tuple[str, ...]:
         """Return the transient values that a node produces; empty for a view."""
         return () if node.view else self._transient_owners(node.outputs)
 

@@ -107,7 +107,7 @@ def parse(text: str) -> PlanFile:
 
 def _names(graph: TrainingGraph) -> tuple[list[str], list[str]]:
     nodes = [node.name for node in graph.nodes if not node.view]
-    values = [value for node in graph.nodes for value in graph.writes(node)]
+    values = [value for node in graph.nodes for value in graph.transient_writes(node)]
     return nodes, values
 
 

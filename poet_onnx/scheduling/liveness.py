@@ -144,13 +144,13 @@ def build_instance(problem: ScheduleProblem, order: Sequence[str]) -> Instance:
     writes: list[tuple[int, ...]] = []
     for position, node in enumerate(nodes):
         try:
-            reads.append(tuple(number[value] for value in graph.reads(node)))
+            reads.append(tuple(number[value] for value in graph.transient_reads(node)))
         except KeyError as error:
             raise CheckFailedError(f"The order runs node '{node.name}' before {error} is made.") from error
         for value in reads[-1]:
             uses[value].append(position)
-        writes.append(tuple(range(len(number), len(number) + len(graph.writes(node)))))
-        for name in graph.writes(node):
+        writes.append(tuple(range(len(number), len(number) + len(graph.transient_writes(node)))))
+        for name in graph.transient_writes(node):
             number[name] = len(number)
             producer.append(position)
             uses.append([])

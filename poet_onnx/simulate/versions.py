@@ -96,12 +96,12 @@ def _compute(problem: ScheduleProblem, liveness: VersionLiveness, node: Node, st
     if step.copy and not (problem.recompute and node.recomputable):
         raise CheckFailedError(f"Step {index} recomputes node '{node.name}', which must run once only.")
     runs.append(index)
-    for value in problem.graph.reads(node):
+    for value in problem.graph.transient_reads(node):
         _read(liveness, value, index, f"node '{node.name}'")
     for value in node.updates:
         if not problem.graph.tensors[value].resident:
             _update(liveness, value, index, node)
-    for value in problem.graph.writes(node):
+    for value in problem.graph.transient_writes(node):
         if value in node.updates:
             continue
         if value in liveness.leaving or value in liveness.arriving:

@@ -98,11 +98,11 @@ class _Collector:
 
     def _compute(self, node: Node) -> None:
         given_on = _given_on(self._graph, node)
-        for value in self._graph.reads(node):
+        for value in self._graph.transient_reads(node):
             self._last_use[value] = self._boundary
             if value in self._leaving:
                 self._leaving[value].free_from = self._boundary + (value not in given_on)
-        for value in self._graph.writes(node):
+        for value in self._graph.transient_writes(node):
             self._last_use[value] = self._boundary
             if value in self._leaving:
                 self._leaving.pop(value).highest = self._boundary

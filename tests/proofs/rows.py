@@ -82,8 +82,8 @@ def _fetched_again(
     nodes = {node.name: node for node in problem.graph.nodes}
     arrived = steps.index(Step(Action.PAGE_IN_END, value))
     runs = [index for index in range(arrived, len(steps)) if steps[index].action is Action.COMPUTE]
-    reads = [index for index in runs if value in problem.graph.reads(nodes[steps[index].subject])]
-    if len(reads) < 2 or any(value in problem.graph.writes(nodes[steps[index].subject]) for index in runs):
+    reads = [index for index in runs if value in problem.graph.transient_reads(nodes[steps[index].subject])]
+    if len(reads) < 2 or any(value in problem.graph.transient_writes(nodes[steps[index].subject]) for index in runs):
         return steps
     number = rng.randrange(1, len(reads))
     end = reads[number]

@@ -26,11 +26,11 @@ def tidied(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[Step, ...]:
         value = step.subject
         if step.action is Action.COMPUTE:
             node = nodes[value]
-            writes = graph.writes(node)
+            writes = graph.transient_writes(node)
             if step.copy and not wanted.intersection(writes):
                 continue
             wanted.difference_update(writes)
-            wanted.update(graph.reads(node))
+            wanted.update(graph.transient_reads(node))
         elif step.action in (Action.PAGE_IN_END, Action.PAGE_IN_START):
             if step.action is Action.PAGE_IN_END and value not in wanted:
                 continue
