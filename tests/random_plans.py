@@ -93,8 +93,8 @@ def _transfer(graph: TrainingGraph, nodes: dict[str, Node], steps: list[Step], r
     def touches(step: Step, of: Callable[[Node], tuple[str, ...]]) -> bool:
         return step.action is Action.COMPUTE and value in of(nodes[step.subject])
 
-    makes = [index for index, step in enumerate(steps) if touches(step, graph.writes)]
-    reads = [index for index, step in enumerate(steps) if touches(step, graph.reads)]
+    makes = [index for index, step in enumerate(steps) if touches(step, graph.transient_writes)]
+    reads = [index for index, step in enumerate(steps) if touches(step, graph.transient_reads)]
     if not reads:
         return steps
     arrive = rng.choice(reads)
