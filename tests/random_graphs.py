@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
-from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 
 
 def random_graph(seed: int, layers: int) -> tuple[TrainingGraph, CostTable]:
@@ -125,7 +125,7 @@ class _Dag:
         return name
 
     def resident(self, name: str, buffer_owner: str | None = None) -> str:
-        self.tensors[name] = Tensor(name, "FLOAT", (8,), 32, buffer_owner or name, RESIDENT)
+        self.tensors[name] = Tensor(name, "FLOAT", (8,), 32, buffer_owner or name, Residency.RESIDENT)
         return name
 
     def forward(self, layers: int) -> None:
@@ -282,9 +282,8 @@ def _dag_costs(graph: TrainingGraph, rng: random.Random) -> CostTable:
 
 
 def _tensor(name: str, size_bytes: int, *, resident: bool = False, output: bool = False) -> Tensor:
-    return Tensor(
-        name, "FLOAT", (size_bytes // 4,), size_bytes, name, RESIDENT if resident else OUTPUT if output else TRANSIENT
-    )
+    residency = Residency.RESIDENT if resident else Residency.OUTPUT if output else Residency.TRANSIENT
+    return Tensor(name, "FLOAT", (size_bytes // 4,), size_bytes, name, residency)
 
 
 def _node(name: str, reads: list[str], writes: list[str], phase: Phase, *, recomputable: bool) -> Node:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 
 
 def small_graph(nodes: Sequence[tuple[str, str, dict[str, int]]], outputs: Sequence[str]) -> TrainingGraph:
     """Return a graph of (name, what it reads, bytes of what it makes); a name with a star may be recomputed."""
-    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", RESIDENT)}
+    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", Residency.RESIDENT)}
     for _, _, made in nodes:
         for name, size in made.items():
-            tensors[name] = Tensor(name, "FLOAT", (size // 4,), size, name, OUTPUT if name in outputs else TRANSIENT)
+            residency = Residency.OUTPUT if name in outputs else Residency.TRANSIENT
+            tensors[name] = Tensor(name, "FLOAT", (size // 4,), size, name, residency)
     found = tuple(
         Node(name.strip("*"), "Op", "", tuple(reads.split()), tuple(made), {}, Phase.FORWARD, name.endswith("*"))
         for name, reads, made in nodes

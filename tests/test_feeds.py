@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph import RESIDENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
 from poet_onnx.runtime.feeds import random_feeds
@@ -48,7 +48,7 @@ def test_a_real_step_runs_on_them(model_path: Callable[..., Path], tmp_path: Pat
 
 
 def graph_with(dtype: str, nodes: tuple[Node, ...] = (), **shapes: tuple[int, ...]) -> TrainingGraph:
-    tensors = {name: Tensor(name, dtype, shape, 4, name, RESIDENT) for name, shape in shapes.items()}
+    tensors = {name: Tensor(name, dtype, shape, 4, name, Residency.RESIDENT) for name, shape in shapes.items()}
     return TrainingGraph("one", nodes, tensors, tuple(shapes), (), "")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from poet_onnx.costing.flops import count_work
-from poet_onnx.graph import OUTPUT, RESIDENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.graph.operators import Work
 from poet_onnx.passes.normalize import normalize
@@ -32,7 +32,8 @@ def work(
                 size = 4
                 for dimension in shape:
                     size *= dimension
-                tensors[name] = Tensor(name, "FLOAT", shape, size, name, RESIDENT if kind == "x" else OUTPUT)
+                residency = Residency.RESIDENT if kind == "x" else Residency.OUTPUT
+                tensors[name] = Tensor(name, "FLOAT", shape, size, name, residency)
     node = Node("node", op, "", names["x"], names["y"], attributes, Phase.FORWARD, True, view=view)
     return count_work(TrainingGraph("one", (node,), tensors, (), (), ""), node)
 

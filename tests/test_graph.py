@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poet_onnx.graph import RESIDENT, Place, Residency, Tensor, TrainingGraph
+from poet_onnx.graph import Residency, Tensor, TrainingGraph
 from poet_onnx.graph.extract import extract, load_model
 
 
@@ -43,16 +43,15 @@ def test_resident_bytes_are_parameters_gradient_buffers_and_the_batch(graph: Tra
 def test_the_step_finds_what_it_is_given_and_leaves_what_it_gives_out(graph: TrainingGraph) -> None:
     made = {name for node in graph.nodes for name in node.outputs if name}
     for tensor in graph.tensors.values():
-        stay = tensor.residency
-        assert (stay.before is Place.ABSENT) == (tensor.name in made)
-        assert (stay.after is Place.RAM) == (tensor.name in graph.outputs or tensor.name not in made)
-        assert stay.may_move == (tensor.name in made)
+        assert tensor.resident == (tensor.name not in made)
+        assert tensor.is_output == (tensor.name in graph.outputs and tensor.name in made)
 
 
-def test_only_what_cannot_leave_ram_is_resident() -> None:
-    places = [Residency(before, after, may_move) for before in Place for after in Place for may_move in (False, True)]
-    resident = [stay for stay in places if Tensor("t", "FLOAT", (1,), 4, "t", stay).resident]
-    assert resident == [RESIDENT]
+def test_what_has_bytes_of_its_own_may_move_unless_it_is_resident() -> None:
+    tensors = [Tensor("t", "FLOAT", (1,), 4, owner, residency) for owner in ("t", "x") for residency in Residency]
+    movable = [tensor.residency for tensor in tensors if tensor.may_move]
+    assert movable == [Residency.MOVABLE, Residency.TRANSIENT, Residency.OUTPUT]
+    assert {tensor.residency for tensor in tensors if tensor.resident} == {Residency.RESIDENT}
 
 
 def test_the_values_are_frozen(graph: TrainingGraph) -> None:

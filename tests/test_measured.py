@@ -10,7 +10,7 @@ import pytest
 
 from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement, load_measured
 from poet_onnx.errors import InputError
-from poet_onnx.graph import OUTPUT, RESIDENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 
 FINGERPRINT = "0123456789abcdef" * 4
 
@@ -40,8 +40,8 @@ def measured(**changes: Any) -> MeasuredCosts:
 
 def one_node_graph(fingerprint: str = FINGERPRINT, name: str = "relu") -> TrainingGraph:
     tensors = {
-        "x": Tensor("x", "FLOAT", (16,), 64, "x", RESIDENT),
-        "y": Tensor("y", "FLOAT", (16,), 64, "y", OUTPUT),
+        "x": Tensor("x", "FLOAT", (16,), 64, "x", Residency.RESIDENT),
+        "y": Tensor("y", "FLOAT", (16,), 64, "y", Residency.OUTPUT),
     }
     node = Node(name, "Relu", "", ("x",), ("y",), {}, Phase.FORWARD, True)
     return TrainingGraph("one", (node,), tensors, ("x",), ("y",), fingerprint)

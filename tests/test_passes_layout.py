@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.passes.layout import Placed, nodes_of_plan
 from poet_onnx.plan import Action, Step
 
@@ -33,12 +33,9 @@ def graph(*nodes: Node, inputs: str = "x", outputs: str = "") -> TrainingGraph:
     owners = {name: name for name in resident}
     for each in nodes:
         owners.update({name: owners[each.inputs[0]] if each.view else name for name in each.outputs})
-    tensors = {
-        name: Tensor(
-            name, "FLOAT", (4,), 16, owner, RESIDENT if owner in resident else OUTPUT if name in kept else TRANSIENT
-        )
-        for name, owner in owners.items()
-    }
+    residencies = dict.fromkeys(owners, Residency.TRANSIENT) | dict.fromkeys(kept, Residency.OUTPUT)
+    residencies |= {name: Residency.RESIDENT for name, owner in owners.items() if owner in resident}
+    tensors = {name: Tensor(name, "FLOAT", (4,), 16, owner, residencies[name]) for name, owner in owners.items()}
     return TrainingGraph("g", nodes, tensors, tuple(resident), tuple(kept), "fingerprint")
 
 

@@ -9,7 +9,7 @@ from brute_force import least_energy
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import InfeasibleError
-from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Plan, PlanClass, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -26,11 +26,10 @@ def _problem() -> tuple[ScheduleProblem, tuple[str, ...]]:
     """Return a problem that no order of its file solves without transfers, and that order; another one needs none."""
     made = {"p": 8000, "q": 8000, "r": 400, "s": 400, "t": 1000}
     reads = {"p": "x", "q": "x", "r": "vp", "s": "vq", "t": "vr vs vp"}
-    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", RESIDENT)}
+    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", Residency.RESIDENT)}
     for name, size in made.items():
-        tensors[f"v{name}"] = Tensor(
-            f"v{name}", "FLOAT", (size // 4,), size, f"v{name}", OUTPUT if name == "t" else TRANSIENT
-        )
+        residency = Residency.OUTPUT if name == "t" else Residency.TRANSIENT
+        tensors[f"v{name}"] = Tensor(f"v{name}", "FLOAT", (size // 4,), size, f"v{name}", residency)
     nodes = tuple(
         Node(name, "Op", "", tuple(reads[name].split()), (f"v{name}",), {}, Phase.FORWARD, recomputable=False)
         for name in made

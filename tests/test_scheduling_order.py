@@ -16,7 +16,7 @@ from random_graphs import enlarged, random_graph
 from real_problems import real_problem
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
-from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -33,7 +33,7 @@ from poet_onnx.simulate import simulate
 def _wide(seed: int, count: int) -> ScheduleProblem:
     """Return a random graph with many orders: two inputs at most, buffers that may be shared, outputs, updates."""
     bits = random.Random(seed)
-    tensors = {name: Tensor(name, "FLOAT", (4,), 16, name, RESIDENT) for name in ("x", "state")}
+    tensors = {name: Tensor(name, "FLOAT", (4,), 16, name, Residency.RESIDENT) for name in ("x", "state")}
     nodes: list[Node] = []
     made: list[str] = []
     readers: list[str] = []
@@ -42,7 +42,8 @@ def _wide(seed: int, count: int) -> ScheduleProblem:
         size = bits.choice([100, 200, 400, 800])
         name = f"v{number}"
         kept = bits.random() < 0.1
-        tensors[name] = Tensor(name, "FLOAT", (size // 4,), size, name, OUTPUT if kept else TRANSIENT)
+        residency = Residency.OUTPUT if kept else Residency.TRANSIENT
+        tensors[name] = Tensor(name, "FLOAT", (size // 4,), size, name, residency)
         shared = [(index, 0) for index, read in enumerate(reads) if tensors[read].size_bytes == size and not kept]
         changes = bits.random() < 0.15
         inputs = (*reads, "state") if changes or bits.random() < 0.15 else tuple(reads)

@@ -8,7 +8,7 @@ import pytest
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -17,7 +17,7 @@ from poet_onnx.simulate.versions import TOKEN_BYTES
 
 
 def _tensor(name: str, size: int, *, resident: bool = False, output: bool = False, owner: str = "") -> Tensor:
-    residency = RESIDENT if resident else OUTPUT if output else TRANSIENT
+    residency = Residency.RESIDENT if resident else Residency.OUTPUT if output else Residency.TRANSIENT
     return Tensor(name, "FLOAT", (size // 4,), size, owner or name, residency)
 
 

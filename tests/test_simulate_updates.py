@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.graph import OUTPUT, RESIDENT, Node, Phase, Place, Residency, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate import replay
@@ -22,11 +22,10 @@ UPDATES = {"update", "again"}
 
 def problem() -> ScheduleProblem:
     """Return nodes that read a weight that may move, two of which update it."""
-    movable = Residency(Place.RAM, Place.RAM, may_move=True)
     tensors = [
-        Tensor("x", "FLOAT", (1,), 4, "x", RESIDENT),
-        Tensor("w", "FLOAT", (16,), 64, "w", movable),
-        *(Tensor(f"y-{step.subject}", "FLOAT", (1,), 4, f"y-{step.subject}", OUTPUT) for step in COMPUTE),
+        Tensor("x", "FLOAT", (1,), 4, "x", Residency.RESIDENT),
+        Tensor("w", "FLOAT", (16,), 64, "w", Residency.MOVABLE),
+        *(Tensor(f"y-{step.subject}", "FLOAT", (1,), 4, f"y-{step.subject}", Residency.OUTPUT) for step in COMPUTE),
     ]
     names = [step.subject for step in COMPUTE]
     nodes = tuple(

@@ -14,7 +14,7 @@ from random_plans import random_plan
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -191,11 +191,10 @@ def test_small_plans_are_nearly_all_as_fast_as_the_best_placement(price: float) 
 def chain(durations: Sequence[float], transfer_seconds: float) -> tuple[ScheduleProblem, tuple[Step, ...]]:
     """Return x -> v0 -> v1 -> ... whose last node reads v0 too; v0 is away in between."""
     count = len(durations)
-    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", RESIDENT)}
+    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", Residency.RESIDENT)}
     for number in range(count):
-        tensors[f"v{number}"] = Tensor(
-            f"v{number}", "FLOAT", (16,), 64, f"v{number}", OUTPUT if number == count - 1 else TRANSIENT
-        )
+        residency = Residency.OUTPUT if number == count - 1 else Residency.TRANSIENT
+        tensors[f"v{number}"] = Tensor(f"v{number}", "FLOAT", (16,), 64, f"v{number}", residency)
     nodes = []
     for number in range(count):
         reads = ("x",) if number == 0 else (f"v{number - 1}",)
@@ -255,7 +254,7 @@ def test_a_page_in_that_must_wait_for_memory_sends_no_other_into_it_before_its_t
     # a is read before a node with a large workspace, b behind it: b cannot come before, so the channel is free for a.
     names = ["make_a", "make_b", *(f"work{number}" for number in range(8)), "read_a", "large", "read_b"]
     values = {"make_a": "a", "make_b": "b"} | {name: f"of_{name}" for name in names[2:]}
-    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", RESIDENT)}
+    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", Residency.RESIDENT)}
     tensors |= {value: Tensor(value, "FLOAT", (16,), 64, value) for value in values.values()}
     reads = {"read_a": ("x", "a"), "read_b": ("x", "b")}
     nodes = [Node(name, "Op", "", reads.get(name, ("x",)), (values[name],), {}, Phase.FORWARD, False) for name in names]

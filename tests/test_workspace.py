@@ -16,7 +16,7 @@ from workspace_cases import MS, Case, ints
 
 from poet_onnx.costing.flops import count_work
 from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
-from poet_onnx.graph import OUTPUT, RESIDENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 
 RNG = np.random.default_rng(7)
 
@@ -248,7 +248,8 @@ def single_operator(case: Case) -> tuple[onnx.ModelProto, dict[str, np.ndarray],
             outputs[f"output{index}"] = value if isinstance(value, np.ndarray) else np.zeros(value, np.float32)
     for name, array in (feeds | outputs).items():
         kind = TensorProto.DataType.Name(helper.np_dtype_to_tensor_dtype(array.dtype))
-        tensors[name] = Tensor(name, kind, array.shape, array.nbytes, name, RESIDENT if name in feeds else OUTPUT)
+        residency = Residency.RESIDENT if name in feeds else Residency.OUTPUT
+        tensors[name] = Tensor(name, kind, array.shape, array.nbytes, name, residency)
     input_names = [f"input{i}" if value is not None else "" for i, value in enumerate(case.inputs)]
     output_names = [f"output{i}" if value is not None else "" for i, value in enumerate(case.outputs)]
     proto = helper.make_node(case.op, input_names, output_names, "node", domain=case.domain, **case.attributes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
-from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
 
 UNIT_BYTES = 1000
@@ -20,11 +20,11 @@ def unit_chain(layers: int, *, taped: bool = False, transfer_seconds: float = 1.
             backward node reads what it reads and makes.
         transfer_seconds: of a value, to storage or back.
     """
-    tensors = {"x": Tensor("x", "FLOAT", (250,), UNIT_BYTES, "x", RESIDENT)}
+    tensors = {"x": Tensor("x", "FLOAT", (250,), UNIT_BYTES, "x", Residency.RESIDENT)}
     nodes: list[Node] = []
 
     def add(name: str, reads: list[str], made: str, phase: Phase, *, again: bool) -> None:
-        residency = OUTPUT if made == "loss" else TRANSIENT
+        residency = Residency.OUTPUT if made == "loss" else Residency.TRANSIENT
         size = 0 if made == "loss" else UNIT_BYTES
         tensors[made] = Tensor(made, "FLOAT", (size // 4,), size, made, residency)
         nodes.append(Node(name, "Op", "", tuple(reads), (made,), {}, phase, again))

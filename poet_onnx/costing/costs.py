@@ -108,7 +108,7 @@ def cost_table(
         return CostTable(device.name, nodes, {}, {}, False, idle_watts, energy_measured)
     found = measured.storage if measured is not None else None
     figures = found or storage
-    pageable = [t for t in graph.tensors.values() if t.residency.may_move and t.buffer_owner == t.name]
+    pageable = [t for t in graph.tensors.values() if t.may_move]
     page_out = {
         t.name: _transfer(t.size_bytes, figures.page_out_latency_seconds, figures.page_out_bytes_per_second, storage)
         for t in pageable

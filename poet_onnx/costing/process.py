@@ -12,7 +12,7 @@ from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.workspace import heap_bytes
 from poet_onnx.description.metadata import BUFFER_SUFFIX, OWN_PREFIX, SHARED_BYTES
 from poet_onnx.errors import InputError
-from poet_onnx.graph import Phase, Place, Tensor, TrainingGraph
+from poet_onnx.graph import Phase, Tensor, TrainingGraph
 from poet_onnx.graph.operators import POET_DOMAIN
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
@@ -225,9 +225,7 @@ def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
             state.update(node.updates)
     places = [place for place, name in enumerate(graph.inputs) if name in parameters]
     first = min(places, default=len(graph.inputs))
-    kinds = dict.fromkeys(
-        (name for name, tensor in graph.tensors.items() if tensor.residency.before is not Place.ABSENT), "constants"
-    )
+    kinds = dict.fromkeys((name for name, tensor in graph.tensors.items() if tensor.resident), "constants")
     kinds |= dict.fromkeys(graph.inputs[:first], "batch") | dict.fromkeys(graph.inputs[first:], "parameters")
     state.update(name for name in graph.inputs[first:] if graph.tensors[name].dtype == "BOOL")  # start anew or not
     kinds |= dict.fromkeys(state, "constants") | dict.fromkeys(buffers, "gradient buffers")

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from poet_onnx.graph.training_graph import (
-    OUTPUT,
-    RESIDENT,
-    TRANSIENT,
     AttributeValue,
     Node,
     Phase,
-    Place,
     Residency,
     Tensor,
     TrainingGraph,
 )
 
 __all__ = [
-    "OUTPUT",
-    "RESIDENT",
-    "TRANSIENT",
     "AttributeValue",
     "Node",
     "Phase",
-    "Place",
     "Residency",
     "Tensor",
     "TrainingGraph",

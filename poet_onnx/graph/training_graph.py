@@ -19,37 +19,19 @@ class Phase(str, enum.Enum):
     UPDATE = "update"
 
 
-class Place(str, enum.Enum):
-    """Where a tensor's bytes are."""
+class Residency(str, enum.Enum):
+    """Where a tensor's bytes are before a step and after it, and whether they may leave RAM in between.
 
-    RAM = "ram"
-    STORAGE = "storage"
-    ABSENT = "absent"
-
-
-@dataclass(frozen=True, slots=True)
-class Residency:
-    """Where a tensor is before a step and after it, and whether the step may choose in between.
-
-    Attributes:
-        before: where the step finds it; ABSENT if a node makes it.
-        after: where the step must leave it; ABSENT if nobody needs it any more.
-        may_move: it may leave RAM and come back while the step runs.
+    RESIDENT: graph inputs and initializers, in RAM through the whole step.
+    MOVABLE: in RAM before the step and after it; meanwhile it may be on storage.
+    TRANSIENT: a node makes it for other nodes.
+    OUTPUT: a node makes it, and it is in RAM after the step.
     """
 
-    before: Place
-    after: Place
-    may_move: bool
-
-
-RESIDENT = Residency(Place.RAM, Place.RAM, may_move=False)
-"""Of graph inputs and initializers: in RAM through the whole step."""
-
-TRANSIENT = Residency(Place.ABSENT, Place.ABSENT, may_move=True)
-"""Of what a node makes for other nodes."""
-
-OUTPUT = Residency(Place.ABSENT, Place.RAM, may_move=True)
-"""Of graph outputs: in RAM at the end of the step."""
+    RESIDENT = "resident"
+    MOVABLE = "movable"
+    TRANSIENT = "transient"
+    OUTPUT = "output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +53,22 @@ class Tensor:
     shape: tuple[int, ...]
     size_bytes: int
     buffer_owner: str
-    residency: Residency = TRANSIENT
+    residency: Residency = Residency.TRANSIENT
 
     @property
     def resident(self) -> bool:
         """Return whether its bytes are in RAM through the whole step, whatever the plan."""
-        stay = self.residency
-        return stay.before is Place.RAM and stay.after is Place.RAM and not stay.may_move
+        return self.residency is Residency.RESIDENT
+
+    @property
+    def may_move(self) -> bool:
+        """Return whether it has bytes of its own that may be on storage for a while."""
+        return not self.resident and self.buffer_owner == self.name
 
     @property
     def is_output(self) -> bool:
         """Return whether the step makes it and must leave it in RAM."""
-        return self.residency.before is Place.ABSENT and self.residency.after is Place.RAM
+        return self.residency is Residency.OUTPUT
 
 
 @dataclass(frozen=True, slots=True)

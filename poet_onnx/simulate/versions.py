@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.graph import Node, Place, Tensor
+from poet_onnx.graph import Node, Residency
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
 
@@ -51,7 +51,7 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
     graph = problem.graph
     nodes = {node.name: node for node in graph.nodes if not node.view}
     liveness = VersionLiveness({graph.tensors[name].buffer_owner for name in graph.outputs})
-    movable = [tensor for tensor in graph.tensors.values() if _is_movable(tensor)]
+    movable = [tensor for tensor in graph.tensors.values() if tensor.residency is Residency.MOVABLE]
     for tensor in movable:
         liveness.current[tensor.name] = Version(tensor.name, tensor.size_bytes, 0, 0)
         liveness.versions.append(liveness.current[tensor.name])
@@ -63,7 +63,7 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
             _compute(problem, liveness, node, step, index)
         else:
             moved = graph.tensors.get(step.subject)
-            if moved is None or moved.resident or moved.buffer_owner != moved.name:
+            if moved is None or not moved.may_move:
                 raise CheckFailedError(
                     f"Step {index} moves '{step.subject}', which is no transient value of the graph."
                 )
@@ -71,7 +71,7 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
                 raise CheckFailedError(f"Step {index} moves '{step.subject}' although paging is not allowed.")
             _TRANSFERS[step.action](liveness, step.subject, index, moved.size_bytes)
     for tensor in movable:
-        liveness.current[tensor.name].kept = tensor.residency.after is Place.RAM
+        liveness.current[tensor.name].kept = True
     unread = (token for token in liveness.tokens if token.kept)
     for version in (*unread, *(version for version in liveness.versions if version.kept)):
         version.dies = len(steps) - 1
@@ -80,11 +80,6 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
             f"The transfer of '{next(iter(liveness.leaving or liveness.arriving))}' is started but never ended."
         )
     return liveness
-
-
-def _is_movable(tensor: Tensor) -> bool:
-    """Return whether a value is in memory before the first step, and may leave it."""
-    return tensor.residency.before is Place.RAM and tensor.residency.may_move and tensor.buffer_owner == tensor.name
 
 
 def _compute(problem: ScheduleProblem, liveness: VersionLiveness, node: Node, step: Step, index: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from poet_onnx.costing.costs import CostTable, NodeCost, TransferCost
-from poet_onnx.graph import OUTPUT, RESIDENT, TRANSIENT, Node, Phase, Tensor, TrainingGraph
+from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
 
 LARGE_BYTES = (4000, 8000, 8000, 12_000)
@@ -42,11 +42,12 @@ def slow_problem(seed: int) -> tuple[ScheduleProblem, tuple[str, ...]]:
             reads[reader].append(f"v{number}")
         if rng.random() < (0.7 if widest > 0 else 0.3):
             reads[number + 1][0] = "x"
-    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", RESIDENT)}
+    tensors = {"x": Tensor("x", "FLOAT", (16,), 64, "x", Residency.RESIDENT)}
     nodes = []
     for number in range(count):
         name, size = f"v{number}", rng.choice(LARGE_BYTES if number in large else SMALL_BYTES)
-        tensors[name] = Tensor(name, "FLOAT", (size // 4,), size, name, OUTPUT if number == count - 1 else TRANSIENT)
+        residency = Residency.OUTPUT if number == count - 1 else Residency.TRANSIENT
+        tensors[name] = Tensor(name, "FLOAT", (size // 4,), size, name, residency)
         again = number in large and rng.random() < 0.5
         inputs = tuple(dict.fromkeys(reads[number]))
         nodes.append(Node(f"n{number}", "Op", "", inputs, (name,), {}, Phase.FORWARD, again))

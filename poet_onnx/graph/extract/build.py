@@ -11,9 +11,6 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph import (
-    OUTPUT,
-    RESIDENT,
-    TRANSIENT,
     AttributeValue,
     Node,
     Phase,
@@ -281,8 +278,8 @@ class _Extraction:
 
     def _residency(self, name: str) -> Residency:
         if name in self.resident:
-            return RESIDENT
-        return OUTPUT if name in self.outputs else TRANSIENT
+            return Residency.RESIDENT
+        return Residency.OUTPUT if name in self.outputs else Residency.TRANSIENT
 
 
 def plain_attributes(node: ir.Node) -> dict[str, AttributeValue]:
