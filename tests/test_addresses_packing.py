@@ -11,7 +11,6 @@ from deep import sampled
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poet_onnx.addresses.exact import pack_exactly
 from poet_onnx.addresses.packing import pack
 from poet_onnx.addresses.slots import Packing, Slot, liveness_peak_bytes
 
@@ -48,34 +47,24 @@ def check(slots: Sequence[Slot], packing: Packing) -> None:
     assert packing.region_bytes >= liveness_peak_bytes(slots)
 
 
-def random_slots(seed: int, count: int, steps: int, most: int = 9, large: int = 256) -> list[Slot]:
+def random_slots(
+    seed: int, count: int, steps: int, *, most: int = 9, large: int = 256, unit_bytes: int = 64
+) -> list[Slot]:
     rng = random.Random(seed)
     slots = []
     for _ in range(count):
         born, other = rng.randrange(steps), rng.randrange(steps)
-        size_bytes = 64 * rng.randint(1, most)
+        size_bytes = unit_bytes * rng.randint(1, most)
         slots.append(Slot(min(born, other), max(born, other), size_bytes, rng.choice([64, 64, 64, large])))
     return slots
 
 
 @pytest.mark.parametrize("seed", sampled(range(300), *range(0, 300, 15)))
 def test_a_few_slots_get_the_smallest_region(seed: int) -> None:
+    """Sizes are many pages, so that no region but the smallest is close enough to the peak to end the search."""
     rng = random.Random(1000 + seed)
-    slots = random_slots(seed, rng.randint(1, 6), rng.choice([3, 5, 8]))
+    slots = random_slots(seed, rng.randint(1, 6), rng.choice([3, 5, 8]), unit_bytes=2**20, large=2**21)
     packing = pack(slots)
-    check(slots, packing)
-    assert packing.region_bytes == smallest_region(slots)
-
-
-@pytest.mark.parametrize("seed", sampled(range(100), *range(0, 100, 10)))
-def test_branch_and_bound_needs_no_good_start(seed: int) -> None:
-    slots = random_slots(seed, 6, 5)
-    tops, offsets = 0, []
-    for slot in slots:
-        tops += -tops % slot.alignment_bytes
-        offsets.append(tops)
-        tops += slot.size_bytes
-    packing = pack_exactly(slots, Packing(tuple(offsets), tops))
     check(slots, packing)
     assert packing.region_bytes == smallest_region(slots)
 
