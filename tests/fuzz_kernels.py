@@ -211,7 +211,7 @@ class Model:
         x, scale = self._input(FLOAT, shape), self._input(FLOAT, channels)
         numbers = [self._input(FLOAT, channels) for _ in range(3)]
         made = [(FLOAT, shape), (FLOAT, channels), (FLOAT, channels)]
-        _, mean, inverse = self._add("BatchNormalize", [x, scale, *numbers, self._input(FLOAT, (2,))], made)
+        _, mean, inverse = self._add("BatchNormalize", [x, scale, *numbers, self._input(FLOAT, (3,))], made)
         self._add("BatchNormalizeGradient", [self._input(FLOAT, shape), x, scale, mean, inverse], made)
 
     def _normalize_rows(self) -> None:

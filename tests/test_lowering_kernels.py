@@ -26,7 +26,7 @@ OUTPUTS = {
     "RectifierGradient": [("dx", FLOAT, X)],
 }
 INPUTS: dict[str, list[tuple[int, ...]]] = {
-    "BatchNormalize": [X, C, C, C, C, (2,)],
+    "BatchNormalize": [X, C, C, C, C, (3,)],
     "BatchNormalizeGradient": [X, X, C, C, C],
     "DepthwiseWeightGradient": [X, X],
     "LayerNormalizeGradient": [ROWS, ROWS, COLUMNS, PER_ROW, PER_ROW],
@@ -68,7 +68,7 @@ def changed(op_type: str, index: int, dtype: int, shape: tuple[int, ...]) -> lis
         ("BatchNormalize", 0, FLOAT, (6,), "two dimensions or more"),
         ("BatchNormalize", 1, FLOAT, (5,), "input 1 .* must be 6 floats"),
         ("BatchNormalize", 4, DOUBLE, C, "input 4 .* must be 6 floats"),
-        ("BatchNormalize", 5, FLOAT, (3,), "input 5 .* must be 2 floats"),
+        ("BatchNormalize", 5, FLOAT, (2,), "input 5 .* must be 3 floats"),
         ("BatchNormalizeGradient", 1, FLOAT, (2, 6, 4, 5), "must be as input 0"),
         ("BatchNormalizeGradient", 3, FLOAT, (7,), "input 3 .* must be 6 floats"),
         ("DepthwiseWeightGradient", 1, FLOAT, (2, 4, 5, 4), "no depthwise convolution"),

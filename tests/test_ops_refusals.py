@@ -160,7 +160,7 @@ CHANGING = {  # operators that change some of their inputs: types and sizes of a
     "UpdateSgd": (("f3", "f3", "f3"), (2,)),
     "UpdateMomentum": (("f5", "f5", "f5", "f5"), (2, 3)),
     "UpdateAdam": (("f10", "f10", "f10", "f10", "f10"), (2, 3, 4)),
-    "BatchNormalize": (("x2", "f2", "f2", "f2", "f2", "f2"), (3, 4)),
+    "BatchNormalize": (("x3", "f3", "f3", "f3", "f3", "f3"), (3, 4)),
 }
 KINDS = {"f": FLOAT, "x": FLOAT, "i": TensorProto.INT64, "b": TensorProto.BOOL}
 SHARING = [

@@ -103,6 +103,20 @@ def test_the_module_stays_and_trains_as_in_torch_and_gets_what_was_trained(
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
+def test_running_variances_for_the_stock_runtime_are_torchs(exporter: str, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 5), nn.BatchNorm1d(5))
+    x, target = torch.randn(2, 3), torch.zeros(2, 5)
+    made = export(net, x, tmp_path, exporter, loss="mse", target="stock", optimizer="sgd")
+    session = poet_onnx.TrainingSession(made.model, made.parameters, optimizer=poet_onnx.SGD(0.0))
+    for _ in range(3):
+        session.step(x.numpy(), target.numpy())
+        net(x)
+    poet_onnx.torch.load_trained(other := copy.deepcopy(net), session)
+    for name in ("0.running_mean", "0.running_var", "2.running_mean", "2.running_var"):
+        torch.testing.assert_close(other.state_dict()[name], net.state_dict()[name], rtol=1e-6, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
 def test_a_module_in_eval_mode_keeps_its_statistics_and_layers_of_equal_values(exporter: str, tmp_path: Path) -> None:
     net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.LayerNorm(3)).eval()
     made = export(net, torch.randn(4, 3), tmp_path, exporter, loss="mse").result.train_graph

@@ -3,8 +3,9 @@
 //   BatchNormalize(X, scale, bias, running_mean, running_variance, rates) -> (Y, mean, inverse)
 //       Y = X * slope + (bias - mean * slope), with slope = scale * inverse, the batch's mean and
 //       inverse = 1 / sqrt(variance + epsilon);
-//       rates = (epsilon, momentum); running = momentum * running + (1 - momentum) * batch's, in place, with the
-//       variance over all elements
+//       rates = (epsilon, momentum, correction); running = momentum * running + (1 - momentum) * batch's, in place; the
+//       batch's variance, a mean over the count of elements, is taken times the correction: 1 as in ONNX, count /
+//       (count - 1) as in torch
 //   BatchNormalizeGradient(dY, X, scale, mean, inverse) -> (dX, dScale, dBias)
 //       dBias = sum(dY);  dScale = inverse * sum(dY * (X - mean))
 //       dX = scale * inverse * (dY - dBias / count - (X - mean) * inverse * dScale / count)
@@ -161,6 +162,8 @@ Shape per_channel(const Sizes& sizes) {
   return shape;
 }
 
+constexpr uint64_t kRates = 3;
+
 class BatchNormalize final : public Kernel {
  public:
   void compute(Context& context) override {
@@ -171,12 +174,12 @@ class BatchNormalize final : public Kernel {
     const float* bias = read_floats(context, 2, sizes.channels);
     float* running_mean = read_floats(context, 3, sizes.channels);
     float* running_variance = read_floats(context, 4, sizes.channels);
-    const float* rates = read_floats(context, 5, 2);
+    const float* rates = read_floats(context, 5, kRates);
     const uint64_t bytes = sizes.channels * sizeof(float);
     // A recomputed node has one scratch tensor for both statistics: nobody reads what it leaves there.
     for (const float* statistic : {running_mean, running_variance})
-      require_apart({{statistic, bytes}, {scale, bytes}, {bias, bytes}, {rates, 2 * sizeof(float)}, input.memory()}, 1);
-    const float epsilon = rates[0], momentum = rates[1], rest = 1.0F - momentum;
+      require_apart({{statistic, bytes}, {scale, bytes}, {bias, bytes}, {rates, kRates * sizeof(float)}, input.memory()}, 1);
+    const float epsilon = rates[0], momentum = rates[1], rest = 1.0F - momentum, correction = rates[2];
     auto* y = static_cast<float*>(context.output(0, input.layout.shape));
     auto* means = static_cast<float*>(context.output(1, per_channel(sizes)));
     auto* inverses = static_cast<float*>(context.output(2, per_channel(sizes)));
@@ -199,7 +202,7 @@ class BatchNormalize final : public Kernel {
       means[channel] = mean;
       inverses[channel] = inverse;
       running_mean[channel] = momentum * running_mean[channel] + rest * mean;
-      running_variance[channel] = momentum * running_variance[channel] + rest * variance;
+      running_variance[channel] = momentum * running_variance[channel] + rest * (variance * correction);
     }
   }
 };

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import UNBIASED_KEY
 from poet_onnx.passes.lowering.site import FLOAT, POET, Rules, Site, UnsupportedError
 
 
@@ -28,21 +29,24 @@ def _by_kernel(site: Site, op_type: str) -> None:
 def _batch_norm(site: Site) -> None:
     """BatchNormInternal(X, scale, bias, mean, variance) -> (Y, new mean, new variance, batch mean, 1 / deviation).
 
-    The running statistics are old x momentum + new x (1 - momentum), with the variance over all elements: not Bessel's.
+    The running statistics are old x momentum + new x (1 - momentum). The new variance is the mean over all n elements,
+    as in ONNX; in a model of torch it is taken n / (n - 1) times, as torch does.
     """
     shape = site.shape(0)
     epsilon = float(site.attributes.get("epsilon", 1e-5))
     momentum = float(site.attributes.get("momentum", 0.9))
+    axes = (0, *range(2, len(shape)))
+    count = math.prod(shape[axis] for axis in axes)
+    correction = count / (count - 1) if UNBIASED_KEY in site.node.metadata_props and count > 1 else 1.0
     if _has_kernel(site):
         if site.wants(1) or site.wants(2):
             raise UnsupportedError("its running statistics are read in the same step")
-        rates = site.constant(np.array([epsilon, momentum], np.float32))
+        rates = site.constant(np.array([epsilon, momentum, correction], np.float32))
         results = site.ops("BatchNormalize", [*site.node.inputs[:5], rates], 3, domain=POET)
         for index, value in zip((0, 3, 4), results, strict=True):
             site.give(index, value)
         return
-    axes = (0, *range(2, len(shape)))
-    share = site.number(1 / math.prod(shape[axis] for axis in axes))
+    share = site.number(1 / count)
     mean = site.op("Mul", site.sum(site.input(0), *axes, keep=False), share)
     centred = site.op("Sub", site.input(0), _per_channel(site, mean, len(shape)))
     squares = site.sum(site.op("Mul", centred, centred), *axes, keep=False)
@@ -52,17 +56,17 @@ def _batch_norm(site: Site) -> None:
     if len(site.node.outputs) > 4:
         deviation = site.op("Sqrt", site.op("Add", variance, site.number(epsilon)))
         site.give(4, site.op("Reciprocal", deviation))
-    for index, statistic in ((1, mean), (2, variance)):
+    for index, statistic, factor in ((1, mean, 1.0), (2, variance, correction)):
         if site.wants(index):
-            _update(site, index, statistic, momentum)
+            _update(site, index, statistic, momentum, factor)
     if len(site.node.outputs) > 3:
         site.give(3, mean)
 
 
-def _update(site: Site, index: int, statistic: ir.Value, momentum: float) -> None:
-    """Move a running statistic towards the batch's."""
+def _update(site: Site, index: int, statistic: ir.Value, momentum: float, factor: float) -> None:
+    """Move a running statistic towards the batch's, taken so many times."""
     old = site.op("Mul", site.input(2 + index), site.number(momentum, 2 + index))
-    new = site.op("Add", old, site.op("Mul", statistic, site.number(1 - momentum, 2 + index)))
+    new = site.op("Add", old, site.op("Mul", statistic, site.number((1 - momentum) * factor, 2 + index)))
     site.give(index, new)
 
 

@@ -34,6 +34,9 @@ Such a graph does what it does for inference, its trained parameters are inputs,
 EVALUATION_KEY = "poet.evaluation"
 """Key of the metadata that hold the description of an evaluation graph."""
 
+UNBIASED_KEY = "poet.unbiased_variance"
+"""Key of the metadata of a batch normalization whose running variance is torch's: over n - 1 of n elements."""
+
 OWN_PREFIX = "poet/"
 """Of what training keeps besides parameters: of its inputs, and of tensors in a checkpoint."""
 

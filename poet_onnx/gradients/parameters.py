@@ -13,7 +13,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, WEIGHTS, verdict
 from poet_onnx.gradients.module_names import is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
-from poet_onnx.gradients.torch_words import TorchWords, is_folded, read_words
+from poet_onnx.gradients.torch_words import TorchWords, is_folded, is_of_torch, read_words
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.pen import initializer
 
@@ -111,7 +111,7 @@ def find_parameters(
     lost = {each.name: each for each in (words.lost if words is not None else ())}
     _check_patterns({"train": train or (), "freeze": freeze}, list(real), list(lost))
     if train is None:
-        of_torch = (model.producer_name or "").startswith("pytorch")
+        of_torch = is_of_torch(model)
         verdicts = {name: _judge(value, words, of_torch=of_torch) for name, value in real.items()}
         trained = [name for name, found in verdicts.items() if found == PARAMETER and not matches(name, freeze)]
         doubts = [

@@ -63,6 +63,11 @@ _LAYS_OUT = frozenset(
 """Calls that the exporter writes as nodes that read a parameter in another layout."""
 
 
+def is_of_torch(model: ir.Model) -> bool:
+    """Return whether one of torch's exporters made a model."""
+    return (model.producer_name or "").startswith("pytorch")
+
+
 _BIASED: Mapping[str, Callable[[ir.Node, tuple[int, ...]], int]] = {
     "Gemm": lambda node, shape: shape[0 if node.attributes.get_int("transB", 0) else 1],
     "Conv": lambda _, shape: shape[0],

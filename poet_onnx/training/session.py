@@ -42,10 +42,10 @@ class TrainingSession:
     are written when it is loaded. Results are reproducible to the bit with one thread: between runs, between a graph
     and what poet-onnx made of it, and between a run without a break and one that went on from a checkpoint.
 
-    A batch normalization that trains moves its running statistics as ONNX Runtime does: new = momentum * old +
-    (1 - momentum) * batch's, where the batch's variance is the biased one, sum((x - mean)^2) / n of the n = batch *
-    height * width numbers of a channel. torch divides by n - 1: its running variance takes n / (n - 1) times as much of
-    each batch. A frozen one, as of torch's eval mode, uses its running statistics and leaves them as they are.
+    A batch normalization that trains moves its running statistics: new = momentum * old + (1 - momentum) * batch's. The
+    batch's variance is sum((x - mean)^2) / n of the n = batch * height * width numbers of a channel, as in ONNX. In a
+    model that torch exported and that was rewritten for the stock runtime it is over n - 1, as in torch. A frozen one,
+    as of torch's eval mode, uses its running statistics and leaves them as they are.
     """
 
     def __init__(

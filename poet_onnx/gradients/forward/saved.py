@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import UNBIASED_KEY
 from poet_onnx.gradients.forward.patterns import is_op, replace
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.gradients.paths import REAL
+from poet_onnx.gradients.torch_words import is_of_torch
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
@@ -24,7 +26,10 @@ def save_for_gradients(model: ir.Model, numbers: Numbers) -> None:
     graph = model.graph
     for node in numbers.visit():
         if is_op(node, "BatchNormalization") and plain_attributes(node).get("training_mode", 0):
-            numbers.add(_own_batch_norm(graph, node))
+            own = _own_batch_norm(graph, node)
+            if is_of_torch(model):
+                own.metadata_props[UNBIASED_KEY] = "1"
+            numbers.add(own)
         elif is_op(node, *EXTRA):
             _extend(node, EXTRA[node.op_type])
     if any(node.domain == MICROSOFT_DOMAIN for node in graph):
