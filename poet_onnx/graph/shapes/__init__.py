@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from poet_onnx.graph.operators.site import Array, TensorType
 from poet_onnx.graph.shapes.declared import fixed_dims
-from poet_onnx.graph.shapes.inference import Inferred, infer
+from poet_onnx.graph.shapes.inference import infer
+from poet_onnx.graph.shapes.inferred import Inferred
 
 __all__ = ["Array", "Inferred", "TensorType", "fixed_dims", "infer"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,30 +23,18 @@ from poet_onnx.graph.shapes.declared import (
     fitting,
     fixed_dims,
 )
+from poet_onnx.graph.shapes.inferred import Earlier, Inferred, Look, look_of
 from poet_onnx.graph.shapes.values import evaluate
 
 PLAIN = {getattr(ir.AttributeType, kind + more) for kind in ("INT", "FLOAT", "STRING") for more in ("", "S")}
 """Attributes that are the same where their values are."""
 
 
-@dataclass
-class Inferred:
-    """What is known of a model's tensors.
-
-    Attributes:
-        types: by tensor name.
-        values: of small constants, by tensor name.
-    """
-
-    types: dict[str, TensorType] = field(default_factory=dict)
-    values: dict[str, Array] = field(default_factory=dict)
-
-
 def infer(model: ir.Model, dims: Mapping[str, int] | None = None) -> Inferred:
     """Find the element type and the shape of every tensor of a model, in node order.
 
     Args:
-        model: without functions and subgraphs.
+        model: without functions and subgraphs; its graph keeps what is found in its `meta`.
         dims: sizes of named dimensions.
 
     Raises:
@@ -96,10 +83,10 @@ class _Inference:
         fixed_dims(model, dims)
         self.graph = model.graph
         self.dims = dims
-        self.found = Inferred()
         self.written = _written(model.graph)
         self.opsets = dict(model.opset_imports)
-        self.known: dict[tuple[object, ...], list[TensorType | None]] = {}
+        self.found = Inferred(terms=(self.opsets, dict(dims)))
+        self.earlier = Earlier(model.graph, self.found)
         self.imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
 
     def run(self) -> Inferred:
@@ -109,8 +96,15 @@ class _Inference:
             self.found.types[value.name or ""] = kind
         for name, value in self.graph.initializers.items():
             self._initializer(name, value)
+        for name in self.found.types:
+            self.earlier.compare(name)
         for node in self.graph:
-            self._node(node)
+            look = look_of(node)
+            if self.earlier.knows(node, look):
+                self._check_outputs(node)
+            else:
+                self._node(node, look)
+        self.found.keep(self.graph)
         return self.found
 
     def _input(self, value: ir.Value) -> TensorType:
@@ -150,7 +144,9 @@ class _Inference:
             except ValueError as problem:
                 raise InputError(f"The initializer '{name}' has other data than its shape says: {problem}.") from None
 
-    def _node(self, node: ir.Node) -> None:
+    def _node(self, node: ir.Node, look: Look) -> None:
+        self.found.asked += 1
+        self.is_local = True  # until a rule looks beyond the node's inputs
         spec = spec_of(node.domain, node.op_type)
         site = self._site(node)
         types = self._types(node, spec, site)
@@ -164,7 +160,7 @@ class _Inference:
                     " export the model with static shapes."
                 )
             check_size(f"Tensor '{value.name}', made by {describe(node)},", kind)
-            self._check_declared(value, kind, f", made by {describe(node)},")
+            self._check_declared(value, kind, node)
             if kind.dtype == ir.DataType.STRING:
                 raise InputError(
                     f"Tensor '{value.name}', made by {describe(node)}, holds strings:"
@@ -174,8 +170,19 @@ class _Inference:
         for value, constant in zip(node.outputs, self._constants(node, spec, site, types), strict=False):
             if value.name and constant is not None:
                 self.found.values[value.name] = constant
+        names = [value.name for value in node.outputs if value.name]
+        for name in names:
+            self.earlier.compare(name)
+        if names and self.is_local:
+            self.found.looks[names[0]] = look
 
-    def _check_declared(self, value: ir.Value, found: TensorType, where: str = "") -> None:
+    def _check_outputs(self, node: ir.Node) -> None:
+        """Check that what the model declares of a node's outputs is what they are."""
+        for value in node.outputs:
+            if value.name:
+                self._check_declared(value, self.found.types[value.name], node)
+
+    def _check_declared(self, value: ir.Value, found: TensorType, maker: ir.Node | None = None) -> None:
         """Check that what the model declares of a tensor is what it is: kernels believe the declaration.
 
         Raises:
@@ -188,6 +195,7 @@ class _Inference:
         )
         if fits and value.dtype in (None, found.dtype):
             return
+        where = "" if maker is None else f", made by {describe(maker)},"
         said = [size if size is not None else "?" for size in declared or ()] if not fits else value.dtype
         raise InputError(
             f"Tensor '{value.name}'{where} is declared as {said} and is {found.dtype.name} {list(found.shape)}:"
@@ -208,12 +216,14 @@ class _Inference:
             types.append(self.found.types[name] if name else None)
 
         def source_types(index: int) -> Sequence[TensorType | None]:
+            self.is_local = False
             value = node.inputs[index]
             producer = value.producer() if value is not None else None
             inputs = producer.inputs if producer is not None else ()
             return [self.found.types.get(v.name or "") if v is not None else None for v in inputs]
 
         def source_op(index: int) -> str:
+            self.is_local = False
             value = node.inputs[index]
             producer = value.producer() if value is not None else None
             return producer.op_type if producer is not None else ""
@@ -272,16 +282,16 @@ class _Inference:
 
     def _like_others(self, node: ir.Node, site: Site, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
         """Return what ONNX infers for a node, asked once for all that look the same: large graphs repeat a few."""
+        if any(attribute.type not in PLAIN for attribute in node.attributes.values()):
+            return self._onnx(node, site, schema)
         values = [None if array is None else (array.dtype.str, array.shape, array.tobytes()) for array in site.values]
-        attributes = sorted(
-            (name, attribute.type, attribute.value if attribute.type in PLAIN else id(attribute))
-            for name, attribute in node.attributes.items()
-        )
+        attributes = sorted((name, attribute.type, attribute.value) for name, attribute in node.attributes.items())
         named = [bool(value.name) for value in node.outputs]
         key = node.domain, node.op_type, *map(tuple, (attributes, site.types, values, named))
-        if key not in self.known:
-            self.known[key] = self._onnx(node, site, schema)
-        return self.known[key]
+        answers = self.found.answers
+        if key not in answers:
+            answers[key] = self._onnx(node, site, schema)
+        return answers[key]
 
     def _onnx(self, node: ir.Node, site: Site, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
         names = [value.name if value is not None and value.name else "" for value in node.inputs]
