@@ -12,6 +12,7 @@ from poet_onnx.costing.device import load_device
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import extract, load_model
+from poet_onnx.graph.shapes import Inferred
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.rewriting.variants import PART_BYTES, variant_of, variants
 
@@ -44,6 +45,31 @@ def test_parts_of_another_size_that_are_the_same_graph_are_one_variant(model_pat
     found = list(variants(normalized(model_path("bert-2"), "training"), A72, "training"))
     assert [variant.part_bytes for variant in found] == [None, 4 << 20, 128 << 10]
     assert len({variant.graph.fingerprint for variant in found}) == len(found)
+
+
+@pytest.mark.parametrize("target", ["training", "stock"])
+@pytest.mark.parametrize("name", ["resnet18", "bert-2"])
+def test_no_node_of_a_variant_is_asked_twice_for_its_types(
+    name: str, target: str, model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expansions are compared in one graph, and what is found of a variant is what a graph without a past has."""
+    model = normalized(model_path(name), target)
+    inferences: list[tuple[str | None, int]] = []
+    keep = Inferred.keep
+
+    def counted(self: Inferred, graph: ir.Graph) -> None:
+        inferences.append((graph.name, self.asked))
+        keep(self, graph)
+
+    monkeypatch.setattr(Inferred, "keep", counted)
+    found = list(variants(model, A72, target, updates=Updates("adamw", 1, False)))
+    asked = [nodes for of, nodes in inferences if of == model.graph.name]
+    assert len(inferences) - len(asked) <= 2
+    assert len(asked) <= 3 + len(found)
+    assert sum(asked) <= sum(len(variant.graph.nodes) for variant in found)
+    for variant in found:
+        variant.model.graph.meta.clear()
+        assert extract(variant.model) == variant.graph
 
 
 @pytest.mark.parametrize("updates", [None, Updates("adamw", 1, False)])

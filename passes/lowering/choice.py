@@ -1,20 +1,22 @@
 """Which of an operator's expansions to take: the quickest on a device, or the one that needs the least memory.
 
-Both are read off the expansion's own nodes: time from the cost model, bytes from a walk over what is alive.
+Both are read off the expansion's own nodes: time from the cost model, bytes from a walk over what is alive. For that
+all expansions of all kinds of nodes stand side by side in one graph.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
 from poet_onnx.costing.costs import CostTable, cost_table
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.graph import TrainingGraph
+from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.passes.lowering.lower import LowerTraining, choices, is_training_only
 from poet_onnx.passes.lowering.site import Site
-from poet_onnx.passes.normalize import WriteShapes
 
 
 def choose_expansions(model: ir.Model, device: DeviceProfile) -> tuple[str, str]:
@@ -28,59 +30,75 @@ def choose_expansions(model: ir.Model, device: DeviceProfile) -> tuple[str, str]
         device: what the nodes' times are modelled on.
     """
     inferred = infer(model)
-    known: dict[object, tuple[str, str]] = {}
-    chosen = []
+    alike: dict[object, tuple[ir.Node, list[str]]] = {}
+    kinds = []
     for node in model.graph:
         if not is_training_only(node):
             continue
         site = Site(model.graph, node, inferred, kernels=True)
-        names = choices(site)
-        if not names:
-            continue
-        signature = (node.op_type, *map(site.shape, range(3)), repr(sorted(site.attributes.items())))
-        if signature not in known:
-            costs = {name[0]: _cost(_alone(node, inferred, model), name[0], device) for name in names}
-            quickest = min(costs, key=lambda letter: costs[letter])
-            known[signature] = quickest, min(costs, key=lambda letter: costs[letter][::-1])
-        chosen.append(known[signature])
-    quick, thrifty = ("".join(letters[which] for letters in chosen) for which in (0, 1))
+        letters = [name[0] for name in choices(site)]
+        if letters:
+            kind = (node.op_type, *map(site.shape, range(3)), repr(sorted(site.attributes.items())))
+            alike.setdefault(kind, (node, letters))
+            kinds.append(kind)
+    if not alike:
+        return "", ""
+    candidates = [(kind, node, letter) for kind, (node, letters) in alike.items() for letter in letters]
+    together = _side_by_side(model, inferred, [node for _, node, _ in candidates])
+    costs = _costs(together, [letter for *_, letter in candidates], device)
+    found: dict[object, dict[str, tuple[float, int]]] = {kind: {} for kind in alike}
+    for (own, _, letter), cost in zip(candidates, costs, strict=True):
+        found[own][letter] = cost
+    quick = "".join(min(found[kind], key=lambda letter: found[kind][letter]) for kind in kinds)
+    thrifty = "".join(min(found[kind], key=lambda letter: found[kind][letter][::-1]) for kind in kinds)
     return quick, thrifty
 
 
-def _alone(node: ir.Node, inferred: Inferred, model: ir.Model) -> ir.Model:
-    """Return a step of the half of a convolution's gradient that has the choice, the weight's, and some loss."""
-    inputs = []
-    for index in range(3):
-        source = node.inputs[index]
-        assert source is not None
-        found = inferred.types[source.name or ""]
-        inputs.append(ir.Value(name=f"input_{index}", type=ir.TensorType(found.dtype), shape=ir.Shape(found.shape)))
-    outputs = [ir.Value(name=""), ir.Value(name="gradient", type=inputs[2].type, shape=inputs[2].shape)]
-    alone = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), outputs=outputs, name="alone")
-    given, loss = (
-        ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([])) for name in ("given", "loss")
-    )
-    nodes = [ir.Node("", "Neg", [given], outputs=[loss], name="forward"), alone]
-    imports = dict(model.opset_imports)
-    graph = ir.Graph([given, *inputs], [loss, outputs[1]], nodes=nodes, opset_imports=imports, name="alone")
+def _side_by_side(model: ir.Model, inferred: Inferred, nodes: Sequence[ir.Node]) -> ir.Model:
+    """Return a step of some convolutions' gradients, numbered, and a loss.
+
+    Each is the half that has the choice, the weight's, with inputs of its own.
+    """
+    loss = ir.Value(name="loss", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
+    given = ir.Value(name="given", type=loss.type, shape=loss.shape)
+    inputs, outputs, copies = [given], [loss], [ir.Node("", "Neg", [given], outputs=[loss], name="forward")]
+    for number, node in enumerate(nodes):
+        types = [inferred.types[(value and value.name) or ""] for value in node.inputs[:3]]
+        own = [
+            ir.Value(name=f"{number}/input_{index}", type=ir.TensorType(found.dtype), shape=ir.Shape(found.shape))
+            for index, found in enumerate(types)
+        ]
+        gradient = ir.Value(name=f"{number}/gradient", type=own[2].type, shape=own[2].shape)
+        halves = [ir.Value(name=""), gradient]
+        copies.append(
+            ir.Node(node.domain, node.op_type, own, node.attributes.values(), outputs=halves, name=str(number))
+        )
+        inputs += own
+        outputs.append(gradient)
+    graph = ir.Graph(inputs, outputs, nodes=copies, opset_imports=dict(model.opset_imports), name="side by side")
     return ir.Model(graph, ir_version=model.ir_version)
 
 
-def _cost(model: ir.Model, letter: str, device: DeviceProfile) -> tuple[float, int]:
-    """Return the seconds and the transient peak of an expansion."""
-    LowerTraining(expansions=letter)(model)
-    WriteShapes()(model)
+def _costs(model: ir.Model, letters: Sequence[str], device: DeviceProfile) -> Iterator[tuple[float, int]]:
+    """Yield the seconds and the transient peak of each node's expansion, as if it ran alone."""
+    LowerTraining(expansions="".join(letters))(model)
     graph = extract(model)
     costs = cost_table(graph, device)
-    return sum(cost.seconds for cost in costs.nodes.values()), _peak_bytes(graph, costs)
+    parts: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        parts.setdefault(node.name.partition("/")[0], []).append(node)
+    for number in range(len(letters)):
+        nodes = parts[str(number)]
+        yield sum(costs.nodes[node.name].seconds for node in nodes), _peak_bytes(graph, nodes, costs)
 
 
-def _peak_bytes(graph: TrainingGraph, costs: CostTable) -> int:
-    last = {name: position for position, node in enumerate(graph.nodes) for name in graph.transient_reads(node)}
+def _peak_bytes(graph: TrainingGraph, nodes: Sequence[Node], costs: CostTable) -> int:
+    """Return the most transient bytes that are alive at once; graph outputs are alive to the end."""
+    last = {name: position for position, node in enumerate(nodes) for name in graph.transient_reads(node)}
     alive: dict[str, int] = {}
     peak = 0
-    for position, node in enumerate(graph.nodes):
+    for position, node in enumerate(nodes):
         alive |= {name: graph.tensors[name].size_bytes for name in graph.transient_writes(node)}
         peak = max(peak, sum(alive.values()) + costs.nodes[node.name].workspace_bytes)
-        alive = {name: size for name, size in alive.items() if last.get(name, len(graph.nodes)) > position}
+        alive = {name: size for name, size in alive.items() if last.get(name, len(nodes)) > position}
     return peak

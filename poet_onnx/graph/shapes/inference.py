@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph.operators import ONNX_DOMAINS, POET_DOMAIN, OpSpec, spec_of
+from poet_onnx.graph.operators import ONNX_DOMAINS, OpSpec, spec_of
 from poet_onnx.graph.operators.site import LARGEST_VALUE, Array, RuleError, Site, TensorType
 from poet_onnx.graph.shapes.declared import (
     ODD,
@@ -24,6 +23,7 @@ from poet_onnx.graph.shapes.declared import (
     fixed_dims,
 )
 from poet_onnx.graph.shapes.inferred import Earlier, Inferred, Look, look_of
+from poet_onnx.graph.shapes.schemas import Schemas
 from poet_onnx.graph.shapes.values import evaluate
 
 PLAIN = {getattr(ir.AttributeType, kind + more) for kind in ("INT", "FLOAT", "STRING") for more in ("", "S")}
@@ -84,10 +84,10 @@ class _Inference:
         self.graph = model.graph
         self.dims = dims
         self.written = _written(model.graph)
-        self.opsets = dict(model.opset_imports)
-        self.found = Inferred(terms=(self.opsets, dict(dims)))
+        self.schemas = Schemas(model.opset_imports)
+        self.found = Inferred(dims=dict(dims))
         self.earlier = Earlier(model.graph, self.found)
-        self.imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
+        self.imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
 
     def run(self) -> Inferred:
         for value in self.graph.inputs:
@@ -99,7 +99,7 @@ class _Inference:
         for name in self.found.types:
             self.earlier.compare(name)
         for node in self.graph:
-            look = look_of(node)
+            look = look_of(node, self.schemas.version(node))
             if self.earlier.knows(node, look):
                 self._check_outputs(node)
             else:
@@ -240,7 +240,7 @@ class _Inference:
 
     def _types(self, node: ir.Node, spec: OpSpec, site: Site) -> Sequence[TensorType | None]:
         rule = None if spec.planned else spec.shape
-        schema = self._schema(node) if rule is None else None
+        schema = self.schemas.of(node, self.dims) if rule is None else None
         try:
             types: Sequence[TensorType | None]
             with fitting(node):
@@ -260,26 +260,6 @@ class _Inference:
             raise InputError(f"The {describe(node)} has more than the {len(types)} outputs of its operator.")
         return list(types) + [None] * (len(node.outputs) - len(types))
 
-    def _schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
-        """Return ONNX's schema of a node, or None for an ONNX Runtime operator that only the model describes."""
-        if node.domain == POET_DOMAIN:
-            raise InputError(
-                f"The model was already rewritten by poet-onnx (it has {describe(node)}): give the original model."
-            )
-        domain = "" if node.domain in ONNX_DOMAINS else node.domain
-        version = self.opsets.get(node.domain, self.opsets.get(domain))
-        if version is None:
-            raise InputError(f"The model imports no version of domain '{node.domain}', which {describe(node)} needs.")
-        with contextlib.suppress(onnx.defs.SchemaError):
-            return onnx.defs.get_schema(node.op_type, version, domain)
-        if node.op_type and all(declared_type(value, self.dims) for value in node.outputs if value.name):
-            return None
-        where = f"domain '{node.domain}'" if domain else f"ONNX opset {version}"
-        raise InputError(
-            f"The operator of {describe(node)} is unknown in {where}, and the model does not declare what it makes:"
-            " export it with the shapes of all values."
-        )
-
     def _like_others(self, node: ir.Node, site: Site, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
         """Return what ONNX infers for a node, asked once for all that look the same: large graphs repeat a few."""
         if any(attribute.type not in PLAIN for attribute in node.attributes.values()):
@@ -287,7 +267,8 @@ class _Inference:
         values = [None if array is None else (array.dtype.str, array.shape, array.tobytes()) for array in site.values]
         attributes = sorted((name, attribute.type, attribute.value) for name, attribute in node.attributes.items())
         named = [bool(value.name) for value in node.outputs]
-        key = node.domain, node.op_type, *map(tuple, (attributes, site.types, values, named))
+        kind = node.domain, node.op_type, schema.since_version
+        key = *kind, *map(tuple, (attributes, site.types, values, named))
         answers = self.found.answers
         if key not in answers:
             answers[key] = self._onnx(node, site, schema)

@@ -30,7 +30,7 @@ class Inferred:
         types: by tensor name.
         values: of small constants, by tensor name.
         asked: nodes that were asked for the types of their outputs; those of all others are known from before.
-        terms: what it holds for: versions of operators, and sizes of named dimensions.
+        dims: sizes of named dimensions that it holds for.
         looks: of nodes, by the name of their first output.
         answers: of ONNX's own inference, by all that was asked.
     """
@@ -38,7 +38,7 @@ class Inferred:
     types: dict[str, TensorType] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
     asked: int = 0
-    terms: object = None
+    dims: dict[str, int] = field(default_factory=dict)
     looks: dict[str, Look] = field(default_factory=dict)
     answers: dict[tuple[Any, ...], list[TensorType | None]] = field(default_factory=dict)
 
@@ -52,12 +52,12 @@ class Earlier:
 
     Args:
         graph: as it is now.
-        now: what is found of it, for the same terms.
+        now: what is found of it.
     """
 
     def __init__(self, graph: ir.Graph, now: Inferred) -> None:
         kept = graph.meta.get(_META_KEY)
-        self._before = kept if isinstance(kept, Inferred) and kept.terms == now.terms else Inferred()
+        self._before = kept if isinstance(kept, Inferred) and kept.dims == now.dims else Inferred()
         self._now = now
         self._same: set[str] = set()
         now.answers = self._before.answers
@@ -85,11 +85,11 @@ class Earlier:
         return True
 
 
-def look_of(node: ir.Node) -> Look:
-    """Return how a node looks; tensors among its attributes are the same where they are the same object."""
+def look_of(node: ir.Node, version: int) -> Look:
+    """Return how a node of an operator's version looks; of tensors among its attributes, only one is like itself."""
     inputs = tuple([None if value is None else value.name for value in node.inputs])
     outputs = tuple([value.name for value in node.outputs])
-    return node.domain, node.op_type, inputs, outputs, tuple(node.attributes.values())
+    return node.domain, node.op_type, version, inputs, outputs, tuple(node.attributes.values())
 
 
 def _are_same(old: Array | None, new: Array | None) -> bool:
