@@ -129,3 +129,22 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
 def test_the_package_is_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "poet_onnx", "--version"], check=True, capture_output=True, text=True)
     assert done.stdout.startswith("poet-onnx")
+
+
+def test_few_searches_for_cycles_begin_while_a_graph_is_read(model_path: Callable[..., Path]) -> None:
+    """What a model is made of lives as long as the program does."""
+    counting = """
+import gc, sys
+from poet_onnx.__main__ import main
+begun = []
+gc.callbacks.append(lambda phase, _: begun.append(phase) if phase == "start" else None)
+sys.argv = ["poet-onnx", "inspect", sys.argv[1], "--device", "a72"]
+try:
+    main()
+finally:
+    print(f"searches: {len(begun)}", file=sys.stderr)
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", counting, str(model_path("mlp-l1"))], capture_output=True, text=True, check=True
+    )
+    assert int(shown.stderr.rpartition("searches: ")[2]) < 40
