@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure how far the best plan of the scheduler's class is from the best plan there is, on small random graphs.
 
-PYTHONPATH=tests python scripts/class_gap.py -o CSV
+PYTHONPATH=tests/support python scripts/class_gap.py -o CSV
 The scheduler solves to the end; the oracle is exhaustive search over all plans in the same order. Where that gives up,
 the paper's program takes its place if SCIP finishes it; it is a class too, neither wider nor narrower than ours, so
 that there the difference may have either sign. All count the same bytes: tokens of transfers, and values so small that
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unsolved = 0
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with options.output.open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# PYTHONPATH=tests {shlex.join(['python', 'scripts/class_gap.py', *given])}\n")
+        file.write(f"# PYTHONPATH=tests/support {shlex.join(['python', 'scripts/class_gap.py', *given])}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([field.name for field in fields(Sample)])
         for sample in _samples(options):

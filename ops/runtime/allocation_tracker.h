@@ -35,7 +35,7 @@ bool is_tracked(const void* data, uint64_t bytes);
 using ReleaseHook = void (*)(const void* data, uint64_t bytes);
 void set_release_hook(ReleaseHook hook);
 
-// The functions that stand in for the module's imports; public for the driver in tests/ops_driver.
+// The functions that stand in for the module's imports; public for the driver in tests/ops/driver.
 int replacement_posix_memalign(void** block, size_t alignment, size_t bytes);
 void replacement_free(void* block);
 

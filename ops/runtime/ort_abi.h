@@ -4,7 +4,7 @@
 // function pointers whose order is fixed since 1.0, and OrtCustomOp is a struct whose `version` says how many members
 // the caller filled in. So a few slot numbers and one struct work on every release that knows version 18 (1.18 and
 // later). Source of names, order and signatures: include/onnxruntime/core/session/onnxruntime_c_api.h of ONNX
-// Runtime 1.18 (MIT); tests/test_ops.py checks them against onnxruntime-training 1.19.2 and onnxruntime 1.31.
+// Runtime 1.18 (MIT); tests/ops/test_ops.py checks them against onnxruntime-training 1.19.2 and onnxruntime 1.31.
 #pragma once
 
 #include <cstddef>

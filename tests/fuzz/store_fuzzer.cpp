@@ -10,7 +10,7 @@
 #include <limits>
 #include <memory>
 
-#include "../ops_driver/harness.h"
+#include "../ops/driver/harness.h"
 
 namespace {
 

@@ -74,7 +74,7 @@ def _ranked(call: Call) -> int:
 
 
 # What they take from malloc: github.com/microsoft/onnxruntime, v1.19.2, onnxruntime/core/providers/cpu/tensor, such as
-# GetIndices of scatter.cc; tests/test_heap.py measures it.
+# GetIndices of scatter.cc; tests/costing/test_heap.py measures it.
 SPECS = [
     OpSpec("Gather", value=_gather, work=movement, workspace=nothing),
     OpSpec("GatherElements", work=movement, workspace=nothing),

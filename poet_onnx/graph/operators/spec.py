@@ -8,12 +8,13 @@ What is said of buffers follows the kernels' registrations (`Alias`, `MayInplace
 contrib_ops/cpu and orttraining/orttraining/training_ops/cpu in github.com/microsoft/onnxruntime, v1.19.2) and the
 memory planner (onnxruntime/core/framework/allocation_planner.cc, FindReusableInput): an alias always shares its input's
 buffer, an in-place pair only if this read is the buffer's last and both tensors have the same static shape and element
-size; a graph output never shares. tests/test_operators.py measures every declaration. Elementwise arithmetic (Add, Mul,
-Sum, Neg, ...), the gradients of activations, Dropout and Expand are registered without either.
+size; a graph output never shares. tests/graph/test_operators.py measures every declaration. Elementwise arithmetic
+(Add, Mul, Sum, Neg, ...), the gradients of activations, Dropout and Expand are registered without either.
 
 Workspace was found by counting every allocation of single operators in onnxruntime-training 1.19.2 and by reading the
-kernels; tests/test_workspace.py repeats the count. Only ONNX Runtime's CPU allocator counts there. What a kernel takes
-from malloc is `heap`, found by counting malloc's blocks in onnxruntime 1.31; tests/test_heap.py measures it.
+kernels; tests/costing/test_workspace.py repeats the count. Only ONNX Runtime's CPU allocator counts there. What a
+kernel takes from malloc is `heap`, found by counting malloc's blocks in onnxruntime 1.31;
+tests/costing/test_heap.py measures it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,9 @@ import poet_onnx.torch
 from poet_onnx.errors import PoetError
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "torch_check.csv"
-COMMAND = "PYTHONPATH=scripts:scripts/benchmarks/lowering:tests python scripts/benchmarks/lowering/torch_check.py"
+COMMAND = (
+    "PYTHONPATH=scripts:scripts/benchmarks/lowering:tests/support python scripts/benchmarks/lowering/torch_check.py"
+)
 COLUMNS = ("model", "exporter", "worst_gradient_error", "at_points", "differences", "status")
 PASSED = "passed"
 BATCH = 2

@@ -1,0 +1,206 @@
+"""README and docs: what a reader types works, every option exists, every link leads somewhere.
+
+The word behind a fence's language says what is done with the block. `sh training` and `python training` run in this
+environment, `sh stock` and `python stock` in that of the stock onnxruntime; `python NAME.py` is written into a file of
+that name. All of a document's blocks run in one folder, one after the other. Other blocks must parse.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import click
+import pytest
+from fenced_blocks import DOCUMENTS, Fenced, fenced_blocks, without_blocks
+from folders import ROOT
+from stock_environment import stock_python
+
+import poet_onnx
+from poet_onnx.cli import command_line
+
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+GUIDE = DOCS / "guide.md"
+ENVIRONMENTS = ("training", "stock")
+DATA = """import numpy as np
+
+random = np.random.default_rng(0)
+batches = [(random.standard_normal({shape}, dtype=np.float32), random.integers(0, 10, {shape}[0])) for _ in range(2)]
+"""
+"""Random batches in place of data, as data.py."""
+
+GUIDE_SHAPE, DENSENET_SHAPE = (32, 3, 64, 64), (1, 3, 32, 32)
+
+
+def names(paths: tuple[Path, ...]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def typed(block: Fenced) -> Iterator[list[str]]:
+    """Yield the words of every command in a shell block."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while words:
+            ends = [place for place, word in enumerate(words) if word in ("|", "&&", ";")]
+            end = ends[0] if ends else len(words)
+            if words[:end]:
+                yield words[:end]
+            words = words[end + 1 :]
+
+
+def parse(words: list[str]) -> None:
+    """Let the command line read arguments, and do nothing else."""
+    name, *rest = [word for word in words if word not in options(command_line)]
+    command_line.commands[name].make_context(name, rest)
+
+
+def options(command: click.Command) -> set[str]:
+    return {option for parameter in command.params if isinstance(parameter, click.Option) for option in parameter.opts}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names(DOCUMENTS))
+def test_blocks_parse(path: Path) -> None:
+    for block in fenced_blocks(path):
+        where = f"{path.name}, line {block.line}"
+        if block.language == "python":
+            ast.parse(block.text, where)
+        elif block.language == "sh":
+            subprocess.run(["bash", "-n", "-c", block.text], check=True)
+            for words in typed(block):
+                if words[0] == "poet-onnx":
+                    parse(words[1:])
+                elif words[0].startswith("scripts/"):
+                    assert os.access(ROOT / words[0], os.X_OK), where
+        else:
+            assert block.language in ("text", "diff", "json", "toml"), where
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names(DOCUMENTS))
+def test_options_in_the_prose_exist(path: Path) -> None:
+    known = set[str]().union(options(command_line), *map(options, command_line.commands.values()))
+    for code in re.findall(r"`([^`\n]+)`", without_blocks(path.read_text(encoding="utf-8"))):
+        first = code.split()[0] if code.split() else ""
+        if first == "poet-onnx" or first in command_line.commands or first.startswith("--"):
+            assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)) <= known | {"--help"}, code
+
+
+def test_every_option_is_described_with_its_command() -> None:
+    text = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## `poet-onnx ([\w-]+)`.*?\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
+    assert set(sections) == set(command_line.commands)
+    for name, command in command_line.commands.items():
+        described = set(re.findall(r"(?<![\w-])(--?[a-z][a-z-]*)", sections[name]))
+        assert options(command) <= described, name
+
+
+def test_every_public_name_is_described() -> None:
+    text = (DOCS / "python.md").read_text(encoding="utf-8")
+    assert [name for name in poet_onnx.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that a forge makes of a document's headings."""
+    headings = re.findall(r"^#+ (.*)$", without_blocks(path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names(DOCUMENTS))
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_blocks(path.read_text(encoding="utf-8"))):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        file = (path.parent / target).resolve() if target else path
+        assert file.exists(), link
+        assert not anchor or anchor in anchors(file), link
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_the_index_of_the_scripts_names_every_script_and_table() -> None:
+    scripts = ROOT / "scripts"
+    words = re.findall(r"[\w*-]+(?:\.\w+)?", (scripts / "README.md").read_text(encoding="utf-8"))
+    files = [
+        path
+        for path in (*scripts.iterdir(), *scripts.glob("results/*"))
+        if path.is_file() and path.suffix not in (".md", ".svg")
+    ]
+    unnamed = [
+        path.name
+        for path in files
+        if not any(fnmatch(path.name, word) or fnmatch(path.stem, word) for word in words if word != "*")
+    ]
+    assert unnamed == []
+    named = {word for word in words if word.endswith((".csv", ".py", ".sh"))} - {"NAME.py"}
+    assert [word for word in named if not list(scripts.rglob(word))] == []
+
+
+def test_the_python_page_shows_the_example_that_runs_on_the_board() -> None:
+    own = (ROOT / "scripts/release/machines/example.py").read_text(encoding="utf-8").split('"""\n\n', 1)[1]
+    assert own in [block.text for block in fenced_blocks(DOCS / "python.md")]
+
+
+def program_of(environment: str) -> Path:
+    """Return the Python of an environment."""
+    if environment == "training":
+        return Path(sys.executable)
+    return Path(stock_python())
+
+
+def run(block: Fenced, folder: Path) -> None:
+    """Do what a reader does with a block."""
+    if block.mark.endswith(".py"):
+        (folder / block.mark).write_text(block.text, encoding="utf-8")
+    elif block.mark in ENVIRONMENTS:
+        python = program_of(block.mark)
+        command = ["bash", "-eu", "-c"] if block.language == "sh" else [str(python), "-c"]
+        environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(
+            [*command, block.text], cwd=folder, env=environment, text=True, capture_output=True, check=False
+        )
+        assert done.returncode == 0, f"line {block.line}: {done.stdout}{done.stderr}"
+
+
+def has_runs(path: Path) -> bool:
+    return any(block.mark in ENVIRONMENTS for block in fenced_blocks(path))
+
+
+RUN = tuple(path for path in DOCUMENTS if path != GUIDE and has_runs(path))
+
+
+@pytest.fixture(scope="module")
+def guided(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which a reader has followed the guide from nothing."""
+    folder = tmp_path_factory.mktemp("guide")
+    for block in fenced_blocks(GUIDE):
+        run(block, folder)
+    return folder
+
+
+def test_the_guide_leads_to_a_trained_model(guided: Path) -> None:
+    assert (guided / "trained.onnx").stat().st_size > 0
+
+
+@pytest.mark.parametrize("path", RUN, ids=names(RUN))
+def test_blocks_run(path: Path, tmp_path: Path, guided: Path, model_path: Callable[..., Path]) -> None:
+    """Run a document's blocks beside the guide's exported network, or the artifacts of onnxruntime-training."""
+    if path == README:
+        for name in ("network.py", "forward.onnx"):
+            shutil.copy(guided / name, tmp_path)
+        shape = GUIDE_SHAPE
+    else:
+        shutil.copytree(model_path("densenet").parent, tmp_path, dirs_exist_ok=True)
+        shape = DENSENET_SHAPE
+    (tmp_path / "data.py").write_text(DATA.format(shape=shape), encoding="utf-8")
+    for block in fenced_blocks(path):
+        run(block, tmp_path)

@@ -1,0 +1,93 @@
+"""Recurrent networks of torch, from the exporter to a rewritten step, and layers that are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from export_models import export_forward, quiet
+from forward_models import parse, random, step
+from onnx import load
+from torch import nn
+from torch.nn import functional
+
+import poet_onnx
+from poet_onnx.errors import InputError
+
+STEPS, BATCH, WIDTH, HIDDEN, CLASSES = 5, 2, 6, 8, 5
+
+
+class Classifier(nn.Module):
+    """Two layers of a recurrent cell in both directions, and scores of the last state."""
+
+    def __init__(self, cell: str) -> None:
+        super().__init__()
+        self.cell = getattr(nn, cell)(WIDTH, HIDDEN, num_layers=2, bidirectional=True)
+        self.scores = nn.Linear(2 * HIDDEN, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the scores of each sequence."""
+        return self.scores(self.cell(x)[0][-1])
+
+
+@pytest.mark.parametrize("cell", ["GRU", "LSTM", "RNN"])
+def test_an_exported_network_has_the_gradients_of_torch(cell: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = Classifier(cell), random(STEPS, BATCH, WIDTH)
+    labels = np.array([1, 3])
+    with quiet():
+        forward = export_forward(module, {"x": torch.tensor(x)})
+    made = poet_onnx.train_graph(forward)
+    parameters = dict(module.named_parameters())
+    assert set(made.values) == set(parameters)
+    found, gradients = step(made, x=x, labels=labels)
+    expected = functional.cross_entropy(module(torch.tensor(x)), torch.tensor(labels))
+    expected.backward()
+    assert found == pytest.approx(expected.item(), rel=1e-5)
+    for name, parameter in parameters.items():
+        assert parameter.grad is not None
+        np.testing.assert_allclose(gradients[name], parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+    made.save(tmp_path / "made")
+    path = tmp_path / "made" / "training_model.onnx"
+    assert {node.op_type for node in load(path).graph.node}.isdisjoint({"GRU", "LSTM", "RNN"})
+    if cell != "GRU":
+        return
+    result = poet_onnx.rewrite(path, device="a72", activation_budget="70%", time_limit_seconds=10)
+    result.save(tmp_path / "rewritten.onnx")
+    assert poet_onnx.verify(path, tmp_path / "rewritten.onnx").passed
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "inputs", "message"),
+    [
+        ("RNN", 'activations = ["Relu"]', "x, w, r", "its activations are not the default ones"),
+        ("RNN", "clip = 1.0", "x, w, r", "it has the attribute clip"),
+    ],
+)
+def test_what_is_not_expanded_is_refused_by_name(kind: str, attributes: str, inputs: str, message: str) -> None:
+    given = f"hidden_size = 4{', ' if attributes else ''}{attributes}"
+    text = f"g (float[3, 2, 5] x) => (float[1, 2, 4] y) {{ skipped, y = {kind} <{given}> ({inputs}) }}"
+    model = parse(text, {"w": random(1, 4, 5), "r": random(1, 4, 4)})
+    with pytest.raises(InputError, match=message):
+        poet_onnx.train_graph(model, loss="mse")
+
+
+def test_a_frozen_layer_with_nothing_to_train_before_it_stays() -> None:
+    torch.manual_seed(0)
+    module, x, labels = Classifier("GRU"), random(STEPS, BATCH, WIDTH), np.array([1, 3])
+    with quiet():
+        forward = export_forward(module, {"x": torch.tensor(x)})
+    made = poet_onnx.train_graph(forward, train="scores.*")
+    assert [node.op_type for node in made.training.graph].count("GRU") == 2
+    found, gradients = step(made, x=x, labels=labels)
+    expected = functional.cross_entropy(module(torch.tensor(x)), torch.tensor(labels))
+    expected.backward()
+    assert found == pytest.approx(expected.item(), rel=1e-5)
+    for name, gradient in gradients.items():
+        exact = module.get_parameter(name).grad
+        assert exact is not None
+        np.testing.assert_allclose(gradient, exact.numpy(), rtol=1e-4, atol=1e-6)
+    rewritten = poet_onnx.rewrite(made.training, device="a72", target="stock", optimizer="sgd", paging=False)
+    assert [node.op_type for node in rewritten.model.graph].count("GRU") == 2

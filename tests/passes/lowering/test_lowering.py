@@ -1,0 +1,164 @@
+"""Every lowered operator computes what ONNX Runtime's training kernels compute, on both runtimes."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from lowering_case import Case
+from lowering_cases import CASES
+from lowering_results import expected, payload
+from lowering_runs import AFTER, Arrays, run_on_stock, run_step
+from stock_environment import NEEDS_STOCK
+
+from poet_onnx.errors import InputError
+from poet_onnx.passes.lowering import LowerTraining, prepare
+from poet_onnx.passes.normalize import WriteShapes, normalize
+
+LARGEST_ERROR = 1e-6
+"""Largest difference of an element, relative to the largest element of its tensor."""
+
+CANCELLING = {"FastGeluGrad": 3e-6, "BiasFastGeluGrad_dX": 3e-6}
+"""The same for operators that lose digits in ONNX Runtime's kernels, too: 1 + tanh(x) for negative x."""
+
+
+def lowered(case: Case, *, kernels: bool = True, expansions: str | None = None) -> ir.Model:
+    """Return the model of a case in the stock runtime's operators."""
+    model = case.model()
+    normalize()(model)
+    LowerTraining(kernels=kernels, expansions=expansions)(model)
+    WriteShapes()(model)
+    return model
+
+
+def error(case: Case, found: Arrays, *, state: bool = True) -> float:
+    """Return the largest relative error of a case's tensors."""
+    worst = 0.0
+    for name, right in expected(case).items():
+        if name.startswith(AFTER) and not state:
+            continue
+        assert right.shape == found[name].shape, name
+        difference = np.abs(right.astype(np.float64) - found[name]).max(initial=0.0)
+        worst = max(worst, float(difference / max(np.abs(right).max(initial=0.0), np.finfo(np.float32).tiny)))
+    return worst
+
+
+def allowed(case: Case) -> float:
+    return CANCELLING.get(case.name.split("-")[0], LARGEST_ERROR)
+
+
+def test_there_are_enough_cases() -> None:
+    assert len({case.name for case in CASES}) == len(CASES) >= 150
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_operators_agree_on_one_runtime(case: Case) -> None:
+    assert error(case, run_step(payload(lowered(case)), case.feeds)) <= allowed(case)
+
+
+@NEEDS_STOCK
+def test_operators_agree_across_runtimes(tmp_path: Path) -> None:
+    results = run_on_stock(tmp_path, ((str(i), payload(lowered(case)), case.feeds) for i, case in enumerate(CASES)))
+    errors = {case.name: error(case, results[str(i)]) for i, case in enumerate(CASES)}
+    assert [(case.name, errors[case.name]) for case in CASES if errors[case.name] > allowed(case)] == []
+
+
+WITH_KERNELS = [case for case in CASES if any(node.domain == "poet" for node in lowered(case).graph)]
+"""Cases for which the operator library has a kernel; plain nodes can do without."""
+
+
+@pytest.mark.parametrize("case", WITH_KERNELS, ids=lambda case: case.name)
+def test_plain_nodes_compute_the_same(case: Case) -> None:
+    model = lowered(case, kernels=False)
+    assert {node.domain for node in model.graph} <= {"", "com.microsoft"}
+    found = run_step(payload(model), case.feeds)
+    if "done" in found:  # the sum is a new tensor
+        right = expected(case)[f"{AFTER}buffer"]
+        assert np.abs(found["done"] - right).max() <= LARGEST_ERROR * np.abs(right).max()
+        return
+    assert error(case, found, state=False) <= LARGEST_ERROR
+
+
+WEIGHT_GRADIENTS = [case for case in CASES if case.name.startswith("Conv") and not case.name.endswith("-dx")]
+
+
+@pytest.mark.parametrize("case", WEIGHT_GRADIENTS, ids=lambda case: case.name)
+def test_every_expansion_computes_the_same(case: Case) -> None:
+    expanded = {}
+    for letters in ("t", "c"):
+        with contextlib.suppress(InputError):  # there is no choice here
+            expanded[letters] = lowered(case, kernels=False, expansions=letters)
+    assert len(expanded) in (0, 2)
+    assert len({len(model.graph) for model in expanded.values()}) == len(expanded)
+    for model in expanded.values():
+        assert error(case, run_step(payload(model), case.feeds), state=False) <= LARGEST_ERROR
+
+
+def test_all_but_single_pixels_and_few_channels_have_a_choice() -> None:
+    with pytest.raises(InputError, match="another lowering"):
+        lowered(next(case for case in WEIGHT_GRADIENTS if "-1x1" in case.name), expansions="t")
+    grouped = [case for case in WEIGHT_GRADIENTS if "4to6" in case.name and "-group2" in case.name]
+    assert [lowered(case, expansions="t") for case in grouped]
+
+
+def test_the_library_has_kernels_for_these() -> None:
+    found = {node.op_type for case in WITH_KERNELS for node in lowered(case).graph if node.domain == "poet"}
+    accumulating = {"Accumulate", "AccumulateRows"}
+    normalizing = {"BatchNormalize", "BatchNormalizeGradient", "LayerNormalizeGradient"}
+    assert found == accumulating | normalizing | {
+        "CrossEntropyGradient",
+        "DepthwiseWeightGradient",
+        "MaxPoolGradient",
+        "RectifierGradient",
+    }
+
+
+def test_half_of_a_gradient_is_not_computed_for_nobody() -> None:
+    (data,) = [case for case in CASES if case.name == "ConvGrad-1x4to6-9x9-3x3-pads[1,1,1,1]-dx"]
+    (weight,) = [case for case in CASES if case.name == "ConvGrad-1x4to6-9x9-3x3-pads[1,1,1,1]-dw"]
+    assert [node.op_type for node in lowered(data).graph] == ["ConvTranspose"]
+    assert "ConvTranspose" not in [node.op_type for node in lowered(weight).graph]
+
+
+def test_operators_without_an_expansion_are_named_all_at_once() -> None:
+    nodes = [
+        onnx.helper.make_node("LSTMGrad", ["x"], ["a"], "first", domain="com.microsoft"),
+        onnx.helper.make_node("Neg", ["a"], ["n"], "fine"),
+        *(onnx.helper.make_node("Fancy", ["n"], [f"b{i}"], f"fancy_{i}", domain="com.microsoft") for i in range(5)),
+    ]
+    names = ["a", *(f"b{i}" for i in range(5))]
+    infos = [onnx.helper.make_tensor_value_info(name, 1, [3]) for name in ("x", *names)]
+    graph = onnx.helper.make_graph(nodes, "g", infos[:1], infos[1:])
+    imports = [onnx.helper.make_opsetid("", 15), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=imports, ir_version=9))
+    with pytest.raises(InputError, match=r"Fancy in 'fancy_0', 'fancy_1', 'fancy_2' and 2 more; LSTMGrad in 'first'"):
+        prepare(target="stock")(model)
+
+
+def test_half_precision_is_refused_where_it_would_be_updated_in_place() -> None:
+    nodes = [onnx.helper.make_node("InPlaceAccumulatorV2", ["b", "g", "o"], ["d"], "sum", domain="com.microsoft")]
+    half, flag = onnx.TensorProto.FLOAT16, onnx.TensorProto.BOOL
+    infos = [onnx.helper.make_tensor_value_info(name, half, [3]) for name in ("b", "g")]
+    infos += [onnx.helper.make_tensor_value_info(name, flag, [1]) for name in ("o", "d")]
+    graph = onnx.helper.make_graph(nodes, "g", infos[:3], infos[3:])
+    imports = [onnx.helper.make_opsetid("", 15), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=imports, ir_version=9))
+    with pytest.raises(InputError, match=r"float16 cannot be updated in place .* InPlaceAccumulatorV2 in 'sum'"):
+        prepare(target="stock")(model)
+
+
+def test_old_operators_are_refused() -> None:
+    model = CASES[0].model()
+    model.opset_imports[""] = 12
+    with pytest.raises(InputError, match=r"of ONNX opset 12: export it with opset 13 or later"):
+        prepare(target="stock")(model)
+
+
+def test_a_model_for_the_training_runtime_stays_as_it_is() -> None:
+    model = CASES[0].model()
+    prepare(target="training")(model)
+    assert [node.op_type for node in model.graph] == ["ConvGrad"]

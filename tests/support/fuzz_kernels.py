@@ -1,0 +1,302 @@
+"""Fuzz target from model to kernels: any model of the operators of domain `poet` runs, or ONNX Runtime says why not.
+
+LD_PRELOAD="libasan.so libstdc++.so" python tests/support/fuzz_kernels.py LIBRARY FOLDER SECONDS [FIRST_SEED]
+LIBRARY is the operator library, built with AddressSanitizer, which sees what kernels do with the runtime's buffers.
+Every model is made from a seed; FOLDER/seed holds the last one, for where the process dies. Models are mostly valid,
+with some defects: other types, shapes, attributes, inputs that are missing, that are one buffer or that another node
+made.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from onnx import NodeProto, TensorProto, helper
+from ops_models import make_model, poet_node
+
+import poet_onnx.ops
+from poet_onnx.runtime import session_options
+
+Array = npt.NDArray[np.generic]
+Shape = tuple[int, ...]
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+DTYPES = (FLOAT, INT64, BOOL, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.UINT8)
+EDGES = (0, 1, -1, 2, 3, 7, 64, 4096, 1 << 20, 1 << 31, 1 << 40, 1 << 62, -(1 << 63), (1 << 63) - 1)
+"""Numbers at which something may go wrong."""
+
+MOST_ELEMENTS = 1 << 24
+"""That are declared: where memory is missing, the sanitizer's `operator new` ends the process instead of throwing."""
+
+DEFECT = 0.02
+"""Share of things that are not as they should be."""
+
+UPDATES = {"UpdateSgd": (1, 3), "UpdateMomentum": (2, 5), "UpdateAdam": (3, 10)}
+"""Of each update: the buffers that it changes, and the elements of its rates."""
+
+
+class Model:
+    """A random model and its inputs.
+
+    Attributes:
+        feeds: inputs by name.
+        nodes: in order.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._has_plan = self._random.random() < 0.5
+        self._types: dict[str, int] = {}
+        self._shapes: dict[str, Shape] = {}
+        self.feeds: dict[str, Array] = {}
+        self.nodes: list[NodeProto] = []
+        makers = (
+            self._arena,
+            self._gate,
+            self._page,
+            self._accumulate,
+            self._rows,
+            self._update,
+            self._normalize,
+            self._normalize_rows,
+            self._depthwise,
+            self._drop,
+            self._unpool,
+            self._rectify,
+            self._score,
+        )
+        for _ in range(self._random.randint(1, 5)):
+            self._random.choice(makers)()
+
+    def payload(self) -> bytes:
+        """Return the model; all that its nodes make are outputs."""
+        inputs = [(name, self._types[name], array.shape) for name, array in self.feeds.items()]
+        made = [(name, self._types[name], None) for node in self.nodes for name in node.output]
+        return make_model(self.nodes, inputs, made)
+
+    def _is_wrong(self) -> bool:
+        return self._random.random() < DEFECT
+
+    def _shape(self, rank: int | None = None) -> Shape:
+        return tuple(
+            self._random.randint(0 if self._is_wrong() else 1, 6) for _ in range(rank or self._random.randint(0, 4))
+        )
+
+    def _input(self, dtype: int, shape: Shape, low: int = 0, high: int = 4) -> str:
+        """Return a new input or, where it is to be wrong, whatever is there."""
+        if self._types and self._is_wrong():
+            return self._random.choice(list(self._types))
+        if self._is_wrong():
+            dtype = self._random.choice(DTYPES)
+        if self._is_wrong():
+            shape = self._shape()
+        name = f"in{len(self.feeds)}"
+        numbers = [
+            self._random.choice(EDGES) if self._is_wrong() else self._random.randint(low, high)
+            for _ in range(math.prod(shape))
+        ]
+        self._types[name], self._shapes[name] = dtype, shape
+        self.feeds[name] = np.array(numbers, np.int64).astype(helper.tensor_dtype_to_np_dtype(dtype)).reshape(shape)
+        return name
+
+    def _number(self, number: int) -> int:
+        return self._random.choice(EDGES) if self._is_wrong() else number
+
+    def _add(
+        self, op_type: str, inputs: list[str], outputs: list[tuple[int, Shape]], **attributes: int | Shape
+    ) -> list[str]:
+        """Add a node, and return the names of what it makes."""
+        if len(inputs) > 1 and self._is_wrong():
+            inputs.pop(self._random.randrange(len(inputs)))
+        if self._types and self._is_wrong():
+            inputs.insert(self._random.randint(0, len(inputs)), self._random.choice(list(self._types)))
+        given: dict[str, Any] = {}
+        for name, value in attributes.items():
+            if isinstance(value, int):
+                given[name] = self._number(value)
+            else:
+                given[name] = [self._number(size) for size in value]
+                if self._is_wrong():
+                    given[name] = self._shape()
+        if math.prod(map(abs, given.get("shape", ()))) > MOST_ELEMENTS:
+            given["shape"] = attributes["shape"]
+        if given.get("region_bytes", 0) > MOST_ELEMENTS:
+            given["region_bytes"] = attributes["region_bytes"]
+        if given and self._is_wrong():
+            given.pop(self._random.choice(list(given)))
+        names = [f"out{len(self.nodes)}_{index}" for index in range(len(outputs))]
+        self.nodes.append(poet_node(op_type, inputs, names, **given))
+        for name, (dtype, shape) in zip(names, outputs, strict=True):
+            self._types[name], self._shapes[name] = dtype, shape
+        return names
+
+    def _arena(self) -> None:
+        """Serve what follows from a region; its layout knows nothing of the nodes, so that it fits by chance alone."""
+        steps = self._random.randint(1, 8)
+        layout: list[int] = []
+        for step in range(steps):
+            count = self._random.randint(0, 3)
+            layout += [64 * self._random.randint(0, 7), self._random.choice((0, 64)), count]
+            for _ in range(count):
+                offset = self._random.choice((-1, *range(0, 512, 64)))
+                layout += [offset, 4 * self._random.randint(1, 16), self._random.randint(step, steps - 1)]
+        name = self._input(FLOAT, self._shape())
+        self._add("Arena", [name], [(BOOL, (1,))], region_bytes=512, layout=tuple(layout))
+
+    def _gate(self) -> None:
+        name = self._input(self._random.choice(DTYPES), self._shape())
+        self._add("Gate", [name], [(self._types[name], self._shapes[name])])
+
+    def _page(self) -> None:
+        """Page something out and in, now and then with a token from elsewhere or without the second half."""
+        name = self._input(self._random.choice(DTYPES), self._shape())
+        dtype, shape = self._types[name], self._shapes[name]
+        size = math.prod(shape) * helper.tensor_dtype_to_np_dtype(dtype).itemsize
+        slot = self._random.randint(0, 2)
+        plan = {"bytes": size, "plan_slots": 3, "plan_bytes": 3 * 4096} if self._has_plan else {}
+        whole = self._random.random() < 0.5
+        (token,) = self._add("PageOut" if whole else "PageOutStart", [name], [(INT64, (1,))], slot=slot, **plan)
+        if not whole and not self._is_wrong():
+            (token,) = self._add("PageOutEnd", [token, name], [(INT64, (1,))])
+        if self._is_wrong():
+            token = self._input(INT64, (1,), high=1 << 40)
+        for _ in range(self._random.randint(0, 2)):
+            declared = {"slot": slot, "dtype": dtype, "shape": shape}
+            if self._random.random() < 0.5:
+                self._add("PageIn", [token], [(dtype, shape)], **declared)
+                continue
+            raw, ticket = self._add("PageInStart", [token], [(dtype, shape), (INT64, (1,))], **declared)
+            if not self._is_wrong():
+                self._add("PageInEnd", [raw, ticket], [(dtype, shape)])
+
+    def _accumulate(self) -> None:
+        shape = self._shape()
+        size = math.prod(shape)
+        offset = self._random.randint(0, size)
+        part = self._input(FLOAT, (size - offset,))
+        inputs = [self._input(FLOAT, shape), part, self._input(BOOL, (1,), high=1)]
+        self._add("Accumulate", inputs, [(BOOL, (1,))], offset=offset)
+
+    def _rows(self) -> None:
+        rows, width, count = self._shape(1)[0], self._shape(1)[0], self._random.randint(0, 5)
+        inputs = [
+            self._input(FLOAT, (rows, width)),
+            self._input(INT64, (count,), high=max(0, rows - 1)),
+            self._input(FLOAT, (count, width)),
+            self._input(BOOL, (1,), high=1),
+        ]
+        self._add("AccumulateRows", inputs, [(BOOL, (1,))])
+
+    def _update(self) -> None:
+        shape = self._shape()
+        op_type = self._random.choice(list(UPDATES))
+        size = math.prod(shape)
+        offset = self._random.randint(0, size)
+        buffers, rates = UPDATES[op_type]
+        inputs = [self._input(FLOAT, (size - offset,)), self._input(FLOAT, (rates,))]
+        inputs += [self._input(FLOAT, shape) for _ in range(buffers)]
+        self._add(op_type, inputs, [(BOOL, (1,))], offset=offset)
+
+    def _normalize(self) -> None:
+        shape = self._shape(self._random.randint(2, 5))
+        channels = (shape[1],)
+        x, scale = self._input(FLOAT, shape), self._input(FLOAT, channels)
+        numbers = [self._input(FLOAT, channels) for _ in range(3)]
+        made = [(FLOAT, shape), (FLOAT, channels), (FLOAT, channels)]
+        _, mean, inverse = self._add("BatchNormalize", [x, scale, *numbers, self._input(FLOAT, (3,))], made)
+        self._add("BatchNormalizeGradient", [self._input(FLOAT, shape), x, scale, mean, inverse], made)
+
+    def _normalize_rows(self) -> None:
+        shape = self._shape(self._random.randint(1, 4))
+        axis = self._random.randrange(len(shape))
+        per_row = shape[:axis] + (1,) * (len(shape) - axis)
+        kinds = (shape, shape, shape[axis:], per_row, per_row)
+        made = [(FLOAT, shape), (FLOAT, shape[axis:]), (FLOAT, shape[axis:])]
+        self._add("LayerNormalizeGradient", [self._input(FLOAT, kind) for kind in kinds], made)
+
+    def _rectify(self) -> None:
+        shape = self._shape()
+        inputs = [self._input(FLOAT, shape), self._input(FLOAT, shape), self._input(FLOAT, ())]
+        self._add("RectifierGradient", inputs, [(FLOAT, shape)])
+
+    def _score(self) -> None:
+        shape = self._shape(self._random.randint(2, 4))
+        each = (shape[0], *shape[2:])
+        inputs = [self._input(FLOAT, shape), self._input(INT64, each, high=max(0, shape[1] - 1))]
+        inputs.append(self._input(FLOAT, self._random.choice(((), each))))
+        self._add("CrossEntropyGradient", inputs, [(FLOAT, shape)])
+
+    def _drop(self) -> None:
+        shape = self._shape()
+        dtype = self._random.choice((FLOAT, 11))
+        inputs = [self._input(dtype, shape), self._input(FLOAT, (), high=0), self._input(INT64, (1,))]
+        self._add("CountedDropout", inputs, [(dtype, shape), (BOOL, shape)], seed=self._random.randint(0, 9))
+
+    def _unpool(self) -> None:
+        pooled, shape = self._shape(), self._shape()
+        inputs = [self._input(FLOAT, pooled), self._input(INT64, pooled, high=max(0, math.prod(shape) - 1))]
+        self._add("MaxPoolGradient", inputs, [(FLOAT, shape)], shape=shape)
+
+    def _depthwise(self) -> None:
+        n, channels, rows, columns = self._shape(4)
+        gradient = self._input(FLOAT, (n, channels * self._random.randint(1, 2), rows, columns))
+        kernel, strides, dilations = (tuple(self._random.randint(1, 3) for _ in range(2)) for _ in range(3))
+        reach = [
+            s * (size - 1) + d * (k - 1) + 1
+            for size, k, s, d in zip((rows, columns), kernel, strides, dilations, strict=True)
+        ]
+        begins = tuple(self._random.randint(0, max(0, size // 2)) for size in reach)
+        x = self._input(
+            FLOAT, (n, channels, *(max(1, size - begin) for size, begin in zip(reach, begins, strict=True)))
+        )
+        made = [(FLOAT, (channels, 1, *kernel))]
+        self._add(
+            "DepthwiseWeightGradient",
+            [gradient, x],
+            made,
+            kernel=kernel,
+            strides=strides,
+            dilations=dilations,
+            begins=begins,
+        )
+
+
+def run(seed: int, folder: Path) -> bool:
+    """Run a model three times; return whether it ran, or ONNX Runtime refused it."""
+    model = Model(seed)
+    options = session_options(page_dir=folder)
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.payload(), options)
+        for _ in range(3):
+            session.run(None, model.feeds)
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no other common base
+        assert "onnxruntime" in type(error).__module__, error
+        return False
+    return True
+
+
+def main() -> None:
+    """Run models until the time is over, and say how many ran."""
+    library, folder, seconds, *first = sys.argv[1:]
+    poet_onnx.ops.__path__.insert(0, str(Path(library).parent))
+    end = time.monotonic() + float(seconds)
+    seed = start = int(first[0]) if first else 0
+    ran = 0
+    while time.monotonic() < end:
+        Path(folder, "seed").write_text(f"{seed}\n", encoding="utf-8")
+        ran += run(seed, Path(folder))
+        seed += 1
+    sys.stdout.write(f"models: {seed - start}, ran: {ran}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""The check of `poet_onnx.torch.export` against torch finds what an export loses, and passes what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_options import OPTIONS
+
+import poet_onnx.torch
+from poet_onnx.description.optimizers import AdamW
+from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.gradients import losses
+from poet_onnx.torch import comparing, objective, tracing
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def export(module: nn.Module, inputs: Any, folder: Path, **options: Any) -> poet_onnx.torch.Exported:
+    return poet_onnx.torch.export(module, inputs, folder / "net.onnx", **OPTIONS | options)
+
+
+class Reverse(torch.autograd.Function):
+    """Passes numbers on, and their gradient with the other sign."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Pass numbers on."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Turn the sign."""
+        return -gradients[0]
+
+
+class Two(nn.Module):
+    """Two layers with something between."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.between = nn.Linear(4, 5), nn.Linear(5, 3), between
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply both layers."""
+        return self.second(self.between(self.first(x)))
+
+
+class Average(nn.Module):
+    """Keeps an exponential mean of what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take the mean off."""
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+        return self.layer(x - self.mean)
+
+
+class Counted(nn.Module):
+    """Multiplies by how often it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 3), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Count."""
+        self.calls += 1
+        return self.layer(x) * self.calls
+
+
+class Rows(nn.Module):
+    """Words, of which one has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer = nn.Embedding(6, 4, padding_idx=0), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores of each row."""
+        return self.layer(self.words(x).mean(1))
+
+
+class Teacher(nn.Module):
+    """Is held to a teacher that is not to learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pupil, self.teacher = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the loss."""
+        with torch.no_grad():
+            aim = self.teacher(x)
+        return functional.mse_loss(self.pupil(x), aim)
+
+
+class Placed(nn.Module):
+    """Attention with a bias by place, which is trained, as in T5, Swin and BEiT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.layer = nn.Linear(4, 12), nn.Linear(4, 3)
+        self.places = nn.Parameter(torch.randn(1, 2, 5, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores of each row."""
+        query, key, value = (each.view(2, 5, 2, 2).transpose(1, 2) for each in self.project(x).chunk(3, -1))
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=self.places.expand(2, -1, -1, -1))
+        return self.layer(mixed.transpose(1, 2).contiguous().view(2, 5, 4).mean(1))
+
+
+def quantized(x: Tensor) -> Tensor:
+    """Round, with the gradient of what is rounded."""
+    return x + (torch.round(x) - x).detach()
+
+
+def padded() -> Tensor:
+    """Return words with padding."""
+    return torch.tensor([[0, 0, 1], [2, 0, 3]])
+
+
+def halved(x: Tensor) -> Tensor:
+    """Pass numbers on, and half of their gradient."""
+    y = x * 1.0
+    if y.requires_grad:
+        y.register_hook(lambda gradient: gradient / 2)
+    return y
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Something that is lost.
+
+    Attributes:
+        module: that has it.
+        message: of the refusal.
+        inputs: makes a batch.
+        loss: as for `export`.
+        marked: whether our export keeps it, and torch's own loses it.
+    """
+
+    module: Callable[[], nn.Module]
+    message: str
+    inputs: Callable[[], Any] = lambda: torch.randn(6, 4)
+    loss: str = "cross-entropy"
+    marked: bool = False
+
+
+LOST = {
+    "detach": Lost(lambda: Two(quantized), r"gradient of 'first\.|'first\.", marked=True),
+    "no_grad": Lost(Teacher, r"'teacher\.\w+' has no gradient in torch", loss="output:output", marked=True),
+    "backward of its own": Lost(lambda: Two(Reverse.apply), r"'first\..*Reverse \(autograd\.Function\)"),
+    "buffer": Lost(Average, r"buffer 'mean' goes from 0 to .* stands still"),
+    "momentum": Lost(lambda: nn.Sequential(nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3)), "running"),
+    "count of calls": Lost(Counted, "The loss is"),
+    "hook": Lost(lambda: Two(halved), r"gradient of 'first\."),
+    "padding": Lost(Rows, r"gradient of 'words\.weight\[0, ", inputs=padded, marked=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_an_export_loses_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = LOST[name]
+    if lost.marked:
+        monkeypatch.setattr(tracing, "marked", nullcontext)
+    module = lost.module()
+    state = {key: value.clone() for key, value in module.state_dict().items()}
+    with pytest.raises((CheckFailedError, InputError), match=lost.message):
+        export(module, lost.inputs(), tmp_path, loss=lost.loss)
+    assert list(tmp_path.iterdir()) == []
+    assert all(torch.equal(value, state[key]) for key, value in module.state_dict().items())
+
+
+def test_without_the_check_it_is_exported(tmp_path: Path) -> None:
+    assert export(Average(), torch.randn(6, 4), tmp_path, check=False).check is None
+
+
+KEPT: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "dropout": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)),
+        LOST["buffer"].inputs,
+    ),
+    "straight through": (lambda: Two(quantized), LOST["buffer"].inputs),
+    "random": (lambda: Two(lambda x: x + torch.randn_like(x) * torch.sigmoid(x)), LOST["buffer"].inputs),
+    "padding": (Rows, padded),
+    "places": (Placed, lambda: torch.randn(2, 5, 4)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "exporter"),
+    [*((name, "legacy") for name in KEPT), ("padding", "dynamo"), ("dropout", "dynamo"), ("places", "dynamo")],
+)
+def test_what_an_export_keeps_passes(name: str, exporter: str, tmp_path: Path) -> None:
+    make, inputs = KEPT[name]
+    report = export(make(), inputs(), tmp_path, exporter=exporter).check
+    assert report is not None
+    assert report.passed
+    assert report.loss == pytest.approx(report.torch_loss, rel=1e-5)
+    assert max(report.gradient_errors.values()) < 1e-4
+
+
+@pytest.mark.parametrize("loss", [*(kind for kind in losses.LOSSES if kind != "output"), "0.5*mse+l1"])
+def test_every_loss_is_computed_by_torch(loss: str, tmp_path: Path) -> None:
+    report = export(nn.Conv1d(2, 3, 1), torch.randn(4, 2, 3), tmp_path, loss=loss).check
+    assert report is not None
+    assert report.passed
+    assert set(objective._VALUES) == set(objective._DRAWN) == set(losses.LOSSES) - {"output"}
+
+
+@pytest.mark.parametrize("options", [{"class_weights": [1.0, 2.0, 0.5]}, {"ignore_index": 1, "label_smoothing": 0.2}])
+def test_settings_of_a_loss_are_torchs(options: dict[str, Any], tmp_path: Path) -> None:
+    report = export(Two(torch.tanh), torch.randn(6, 4), tmp_path, **options).check
+    assert report is not None
+    assert report.passed
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "none"])
+def test_files_are_verified(optimizer: str, tmp_path: Path) -> None:
+    module, x = Two(torch.relu), torch.randn(6, 4)
+    made = export(module, x, tmp_path, optimizer=optimizer, check=False)
+    report = poet_onnx.torch.verify(module, made.model, x)
+    assert report.passed, str(report)
+    assert f"The gradients of {len(report.gradient_errors)} parameters are torch's" in str(report)
+    assert max(report.gradient_errors.values()) < 1e-4
+    with torch.no_grad():
+        module.first.weight.add_(1.0)  # the files' numbers count
+    assert poet_onnx.torch.verify(module, made.model, x).passed
+    wrong = poet_onnx.torch.verify(Two(torch.tanh), made.model, x)
+    assert not wrong.passed
+    assert wrong.problems[0].startswith("The loss is")
+
+
+def test_files_of_other_losses_and_of_dropout_are_told(tmp_path: Path) -> None:
+    module, x = Two(nn.Dropout(0.5)), torch.randn(6, 4)
+    made = export(module, x, tmp_path)
+    with pytest.raises(InputError, match="draws random numbers"):
+        poet_onnx.torch.verify(module, made.model, x)
+    conv, x = nn.Conv1d(2, 3, 1), torch.randn(4, 2, 5)
+    made = export(conv, x, tmp_path, loss="cross-entropy-last")
+    report = poet_onnx.torch.verify(conv, made.model, x)
+    assert "another dimension is taken for the classes" in str(report)
+
+
+def test_a_parameter_that_stands_still_is_named(tmp_path: Path) -> None:
+    module, x = Two(torch.relu), torch.randn(6, 4)
+    made = export(module, x, tmp_path, freeze="first.bias")
+    report = poet_onnx.torch.verify(module, made.model, x)
+    assert "'first.bias' stands still in the training graph, but has a gradient in torch" in str(report)
+    assert poet_onnx.torch.verify(module, made.model, x, freeze="first.bias").passed
+
+
+def test_an_update_that_is_not_torchs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = AdamW.rates
+
+    def other(self: AdamW, step: int, learning_rate: float, scale: float) -> Any:
+        found = rates(self, step, learning_rate, scale).copy()
+        found[6] *= 31.0  # epsilon
+        return found
+
+    monkeypatch.setattr(AdamW, "rates", other)
+    with pytest.raises(CheckFailedError, match="The optimizer moves 'first"):
+        export(Two(torch.tanh), torch.randn(6, 4), tmp_path, optimizer="adamw")
+
+
+def test_one_wrong_element_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = comparing.Trained.step
+
+    def other(*given: Any) -> Any:
+        found = step(*given)
+        found.gradients["first.weight"][1, 2] *= 1.01
+        return found
+
+    monkeypatch.setattr(comparing.Trained, "step", other)
+    with pytest.raises(CheckFailedError, match=r"gradient of 'first\.weight\[1, 2\]' is"):
+        export(Two(torch.tanh), torch.randn(6, 4), tmp_path)
+
+
+def test_a_constant_that_is_trained_is_named(tmp_path: Path) -> None:
+    module, x = Two(torch.tanh), torch.randn(6, 4)
+    forward = tracing.trace(module, x, exporter="legacy", opset=None)
+    value = forward.graph.initializers.pop("second.bias")
+    value.name, value.const_value = "val_3", ir.tensor([1.0, 2.0, 3.0], name="val_3")
+    forward.graph.register_initializer(value)
+    poet_onnx.train_graph(forward, train="*").save(tmp_path)
+    report = poet_onnx.torch.verify(module, tmp_path / "training_model.onnx", x)
+    assert "'val_3' [3] is trained in the training graph, but is no parameter of Two" in str(report)
