@@ -127,7 +127,7 @@ def prepared_steps(
         baselines = (Baseline.of(each, device, request.target, threads=request.threads) for each in graphs)
         first = next(baselines)
         original = simulate(first.problem, ordered_steps(file_order(first.graph)))
-        ordered = simulate(first.problem, ordered_steps(first.order))
+        ordered = first.ordered.prediction
         step = PreparedStep(name or _name_of(model, source.model), (StepVariant.of(first),), original, ordered)
         yield _for_budgets(step, baselines, min(map(step.budget_bytes, budgets)))
 

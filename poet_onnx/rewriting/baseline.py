@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from poet_onnx.addresses import BLOCK_EXTRA_BYTES
 from poet_onnx.costing.costs import CostTable, cost_table
@@ -12,7 +13,7 @@ from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.variants import GraphVariant
-from poet_onnx.scheduling import memory_aware_order, most_values_alive
+from poet_onnx.scheduling import PlacedPlan, memory_aware_order, most_values_alive
 
 BLOCKS_BESIDES = 16
 """Blocks that may be there beside the graph's values: workspace, tokens, what a session passes in and out."""
@@ -25,14 +26,27 @@ class Baseline:
     Attributes:
         variant: of the graph.
         problem: its graph and costs.
-        order: memory-aware, of the nodes.
-        aside_bytes: what the target's runtime adds to the blocks that are alive at once in that order.
+        target: runtime that will run it.
     """
 
     variant: GraphVariant
     problem: ScheduleProblem
-    order: tuple[str, ...]
-    aside_bytes: int
+    target: str
+
+    @cached_property
+    def ordered(self) -> PlacedPlan:
+        """Return the nodes in the memory-aware order."""
+        return PlacedPlan.in_order(self.problem, memory_aware_order(self.problem))
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return the memory-aware order of the nodes."""
+        return self.ordered.order
+
+    @cached_property
+    def aside_bytes(self) -> int:
+        """Return what the target's runtime adds to the blocks that are alive at once in that order."""
+        return set_aside_bytes(self.problem, self.order, self.target)
 
     @property
     def graph(self) -> TrainingGraph:
@@ -55,15 +69,13 @@ class Baseline:
         first_graph: TrainingGraph | None = None,
         threads: int = 1,
     ) -> Baseline:
-        """Cost a graph variant and order its nodes; the arguments are those of `cost_table`.
+        """Cost a graph variant; its nodes are ordered where somebody asks. The arguments are those of `cost_table`.
 
         Raises:
             InputError: if `measured` is of another graph.
         """
         costs = cost_table(variant.graph, device, measured, first_graph=first_graph, threads=threads)
-        problem = ScheduleProblem(variant.graph, costs, paging=bool(costs.page_out))
-        order = memory_aware_order(problem)
-        return cls(variant, problem, order, set_aside_bytes(problem, order, target))
+        return cls(variant, ScheduleProblem(variant.graph, costs, paging=bool(costs.page_out)), target)
 
 
 def set_aside_bytes(problem: ScheduleProblem, order: Sequence[str], target: str) -> int:

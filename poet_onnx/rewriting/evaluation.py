@@ -6,7 +6,7 @@ again; none are paged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -31,13 +31,12 @@ from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.passes.updates import free_state
-from poet_onnx.plan import Step
+from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.variants import GraphVariant
-from poet_onnx.scheduling import ordered_steps, schedule
-from poet_onnx.simulate import simulate
+from poet_onnx.scheduling import PlacedPlan, schedule
 
 _ANY_GAP, _MOST_SECONDS = 0.99, 10.0
 """Of a plan that only has to fit."""
@@ -93,19 +92,18 @@ class EvaluationStep:
         variant = GraphVariant(None, None, model, extract(model, trains=False))
         baseline = Baseline.of(variant, device, target, threads=threads)
         description = EvaluationDescription(held)
-        return cls._planned(baseline, description, ordered_steps(baseline.order), target)
+        return cls._planned(baseline, description, baseline.ordered, target)
 
     @classmethod
     def _planned(
-        cls, baseline: Baseline, description: EvaluationDescription, steps: Sequence[Step], target: str
+        cls, baseline: Baseline, description: EvaluationDescription, plan: Plan | PlacedPlan, target: str
     ) -> EvaluationStep:
-        problem = replace(baseline.problem, recompute=True)
-        region = plan_region(problem, steps, target)
+        region = plan_region(replace(baseline.problem, recompute=True), plan.steps, target)
         return cls(
             baseline,
             description,
-            simulate(problem, steps).transient_peak_bytes + baseline.aside_bytes,
-            nodes_of_plan(baseline.graph, steps, marks(region.steps)),
+            plan.prediction.transient_peak_bytes + baseline.aside_bytes,
+            nodes_of_plan(baseline.graph, plan.steps, marks(region.steps)),
             region,
             target,
         )
@@ -126,13 +124,13 @@ class EvaluationStep:
                 problem,
                 limits,
                 gap=_ANY_GAP,
-                baseline=self.baseline.order,
+                baseline=self.baseline.ordered,
                 time_limit_seconds=_MOST_SECONDS,
                 explains=False,
             )
         except (InfeasibleError, LimitReachedError):
             return self
-        return self._planned(self.baseline, self.description, plan.steps, self.target)
+        return self._planned(self.baseline, self.description, plan, self.target)
 
     @property
     def _most_bytes(self) -> int:

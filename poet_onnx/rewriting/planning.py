@@ -77,7 +77,7 @@ class Asked:
         """Simulate the first variant in the file's order and in a better one, and plan the evaluation."""
         baseline = _baseline(first, request, None)
         original = simulate(baseline.problem, ordered_steps(file_order(baseline.graph)))
-        ordered = simulate(baseline.problem, ordered_steps(baseline.order))
+        ordered = baseline.ordered.prediction
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
         costs = ProcessCosts.of(
             request.device, request.measured, request.target, threads=request.threads, python=request.python
@@ -95,9 +95,8 @@ class Asked:
         """Return it with an evaluation that has another plan."""
         return replace(self, budget=self.budget.evaluating(evaluation, self.first.graph), evaluation=evaluation)
 
-    def candidate(self, variant: GraphVariant) -> Candidate:
+    def candidate(self, baseline: Baseline) -> Candidate:
         """Return what is asked of the plan of a variant."""
-        baseline = self.baseline(variant)
         return Candidate(baseline, self.problem(baseline), self.limits(self.budget.plan_bytes(baseline)))
 
     def baseline(self, variant: GraphVariant) -> Baseline:
@@ -147,7 +146,7 @@ class Answer:
     def ordered_process(self) -> ProcessMemory:
         """Return what a process takes that runs the baseline order; that of the plan where the plan is that order."""
         asked = self.asked
-        if self.baseline is asked.first and self.plan.steps == ordered_steps(asked.first.order):
+        if self.baseline is asked.first and self.plan.steps == asked.first.ordered.steps:
             return self.placement.memory
         return asked.budget.process.of_order(asked.first.graph, asked.ordered)
 
@@ -255,7 +254,7 @@ def _thriftiest_answer(asked: Asked, failures: Sequence[Failure]) -> Answer:
         raise refusal(failures, request, budget, thrifty)
     candidate, plan = thrifty.candidate, thrifty.plan
     limits = candidate.limits.within(plan.prediction.transient_peak_bytes)
-    known = known_plan(candidate.problem, limits, plan.steps, gap=request.gap, seed=request.seed)
+    known = known_plan(candidate.problem, limits, plan, gap=request.gap, seed=request.seed)
     return _answer(asked, candidate.baseline, known, thrifty.placement)
 
 
@@ -289,8 +288,11 @@ def _variant_answer(
     Known steps that keep the limits are the dearest answer; the search ends where none is worth it beside the best
     plan of another variant.
     """
-    candidate = asked.candidate(variant)
-    baseline, problem, limits = candidate.baseline, candidate.problem, candidate.limits
+    baseline = asked.baseline(variant)
+    if not known and baseline.problem.base_joules >= _worth_joules(best):
+        return None
+    candidate = asked.candidate(baseline)
+    problem, limits = candidate.problem, candidate.limits
     if asked.budget.evaluation_excess_bytes > 0:
         return Failure(EvaluationBudgetError(asked.budget.evaluation_bytes), candidate)
     bound_joules = 0.0
@@ -327,7 +329,7 @@ def _planner(
             gap=request.gap,
             seed=request.seed,
             progress=request.progress,
-            baseline=baseline.order,
+            baseline=baseline.ordered,
             known=known,
             worth_joules=_worth_joules(best),
             baseline_bound_joules=bound_joules,  # smaller budgets only raise it

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Step, gaps
@@ -22,7 +21,7 @@ from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
 from poet_onnx.scheduling.smallest import smallest_budget
-from poet_onnx.scheduling.steps import PlacedPlan, order_of, ordered_steps
+from poet_onnx.scheduling.steps import PlacedPlan, order_of
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap
 
@@ -45,7 +44,7 @@ def schedule(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     order: Sequence[str] | None = None,
-    baseline: Sequence[str] | None = None,
+    baseline: PlacedPlan | None = None,
     known: Sequence[tuple[Step, ...]] = (),
     worth_joules: float = math.inf,
     baseline_bound_joules: float = 0.0,
@@ -61,7 +60,7 @@ def schedule(
         seed: of the solver.
         progress: called with a `Progress` while the solver works.
         order: of the nodes; if not given, the best one found for the budget.
-        baseline: the memory-aware order of the nodes, if it was made before.
+        baseline: the nodes in the memory-aware order, if it was made and simulated before.
         known: steps of plans found before, for other limits; no plan is returned that spends more than one of them
             which keeps these limits. With an order given, plans in other orders are not looked at.
         worth_joules: the search ends where no plan spends less; what it has found by then, if anything, is the answer.
@@ -75,6 +74,8 @@ def schedule(
         LimitReachedError: if the time limit came before any plan was found.
     """
     effort = Effort(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
+    if order is None:
+        baseline = baseline or PlacedPlan.in_order(problem, memory_aware_order(problem))
     run = _Run(problem, limits, effort, progress, baseline, least=baseline_bound_joules)
     for steps in known:
         run.take(steps)
@@ -86,19 +87,20 @@ def schedule(
             failure.seconds = time.monotonic() - run.begin
         if not explains:
             raise
-        smallest = smallest_budget(problem, in_order or run.baseline, limits=limits, in_order=in_order is not None)
+        first = in_order or run.baseline_order
+        smallest = smallest_budget(problem, first, limits=limits, in_order=in_order is not None)
         if smallest.plan is not None and not any(limits.broken_by(smallest.plan.prediction)):
-            return known_plan(problem, limits, smallest.plan.steps, gap=gap, seed=seed)
+            return known_plan(problem, limits, smallest.plan, gap=gap, seed=seed)
         terms = Terms(
             "transient budget", limits.transient_bytes, None if smallest.plan is None else smallest.budget_bytes
         )
         raise failure.explained(terms) from None
 
 
-def known_plan(problem: ScheduleProblem, limits: Limits, steps: tuple[Step, ...], *, gap: float, seed: int) -> Plan:
+def known_plan(problem: ScheduleProblem, limits: Limits, known: PlacedPlan, *, gap: float, seed: int) -> Plan:
     """Return the plan of steps that keep limits, of which no more is known than what computing once takes."""
     run = _Run(problem, limits, Effort(gap, overhead_gap_of(gap), 0.0, seed), None, None)
-    return run.plan(steps, Bound.base(problem.base_joules))
+    return run.plan(known, Bound.base(problem.base_joules))
 
 
 @dataclass
@@ -107,7 +109,7 @@ class _Run:
 
     Attributes:
         problem, limits, progress: as of `schedule`; so are its gap, seed and worth in the effort.
-        known_baseline: the memory-aware order, if it was made before.
+        baseline: the nodes in the memory-aware order; None where another order is given.
         begin: when the search began.
         end: when it is to end, in one order where several are looked at.
         known: plans found before that keep the limits.
@@ -120,7 +122,7 @@ class _Run:
     limits: Limits
     effort: Effort
     progress: Callable[[Progress], None] | None
-    known_baseline: Sequence[str] | None
+    baseline: PlacedPlan | None
     begin: float = field(default_factory=time.monotonic)
     end: float = field(init=False)
     known: list[PlacedPlan] = field(default_factory=list)
@@ -131,16 +133,21 @@ class _Run:
     def __post_init__(self) -> None:
         self.end = self.begin + self.effort.time_limit_seconds
 
-    @cached_property
-    def baseline(self) -> tuple[str, ...]:
+    @property
+    def baseline_order(self) -> tuple[str, ...]:
         """Return the memory-aware order."""
-        return tuple(self.known_baseline or memory_aware_order(self.problem))
+        assert self.baseline is not None
+        return self.baseline.order
 
     def best(self, order: tuple[str, ...] | None) -> Plan:
         """Schedule in an order, or in the best one that is found."""
         if order is not None:
             return self.in_order(order)
-        return self.in_order(self.baseline) if self.limits.budget_bytes is None else self.in_best_order()
+        baseline, budget_bytes = self.baseline, self.limits.budget_bytes
+        assert baseline is not None
+        if budget_bytes is None or baseline.prediction.transient_peak_bytes <= budget_bytes:
+            return self.in_order(baseline.order)
+        return self.in_best_order()
 
     def with_any_transfers(self, known: Sequence[tuple[Step, ...]], order: tuple[str, ...] | None) -> Plan | None:
         """Return the best plan without the limits on what is moved, if there are any and it keeps them all the same.
@@ -151,7 +158,7 @@ class _Run:
         if free == self.limits:
             return None
         effort = replace(self.effort, time_limit_seconds=self.effort.time_limit_seconds / 2)
-        run = _Run(self.problem, free, effort, None, self.known_baseline)
+        run = _Run(self.problem, free, effort, None, self.baseline)
         for steps in known:
             run.take(steps)
         try:
@@ -170,7 +177,7 @@ class _Run:
         try:
             seconds, seed = ORDER_SHARE * self.effort.time_limit_seconds, self.effort.seed
             choice = order_for(
-                self.problem, self.limits, seconds=seconds, seed=seed, baseline=self.baseline, found=self.take
+                self.problem, self.limits, seconds=seconds, seed=seed, baseline=self.baseline_order, found=self.take
             )
         except KeyboardInterrupt:
             return self._interrupted()
@@ -184,10 +191,10 @@ class _Run:
         if self.ending == "interrupted":
             raise KeyboardInterrupt
         # What would do is said of the order that the peak is known of.
-        if self.baseline in failures:
-            raise failures[self.baseline]
+        if self.baseline_order in failures:
+            raise failures[self.baseline_order]
         self.end = max(self.end, time.monotonic() + LEAST_SECONDS)
-        return self.in_order(self.baseline)
+        return self.in_order(self.baseline_order)
 
     def _in_orders(
         self, orders: Sequence[tuple[str, ...]]
@@ -221,7 +228,7 @@ class _Run:
         if known is None or known.joules >= most:
             return best
         # No plan of any kind and any order spends less than the computations.
-        return self.plan(self._just_in_time(known.steps), Bound.base(self.problem.base_joules))
+        return self.plan(self._just_in_time(known), Bound.base(self.problem.base_joules))
 
     def _interrupted(self) -> Plan:
         """Return the best plan found on the way; go on with the interrupt if there is none."""
@@ -256,16 +263,16 @@ class _Run:
         """Schedule in one order."""
         problem, limits = self.problem, self.limits
         instance = build_instance(problem, order)
-        steps = ordered_steps(order)
-        unlimited = simulate(problem, steps)
-        deadline = limits.deadline_seconds
-        if deadline is not None and unlimited.seconds > deadline:
+        is_baseline = self.baseline is not None and self.baseline.order == order
+        ordered = self.baseline if self.baseline is not None and is_baseline else PlacedPlan.in_order(problem, order)
+        deadline, seconds = limits.deadline_seconds, ordered.prediction.seconds
+        if deadline is not None and seconds > deadline:
             raise InfeasibleError(
-                f"No plan meets a deadline of {deadline:.6g} s: the computations alone take {unlimited.seconds:.6g} s; "
+                f"No plan meets a deadline of {deadline:.6g} s: the computations alone take {seconds:.6g} s; "
                 "give at least that."
             )
-        if limits.budget_bytes is None or unlimited.transient_peak_bytes <= limits.budget_bytes:
-            return self.plan(steps, Bound.base(unlimited.energy_joules), is_needed=False)
+        if limits.budget_bytes is None or ordered.prediction.transient_peak_bytes <= limits.budget_bytes:
+            return self.plan(ordered, Bound.base(ordered.joules), is_needed=False)
         incumbent = self._incumbent(order)
         try:
             self._search(incumbent, instance, order)
@@ -275,7 +282,7 @@ class _Run:
             raise KeyboardInterrupt
         if incumbent.plan is None:
             raise NothingFoundError(problem, limits, order, incumbent.fastest_seconds)
-        return self.plan(self._just_in_time(incumbent.plan.steps), incumbent.bound)
+        return self.plan(self._just_in_time(incumbent.plan), incumbent.bound)
 
     def _search(self, incumbent: Incumbent, instance: Instance, order: tuple[str, ...]) -> None:
         """Bound all that is allowed in an order, and solve where that and a quick plan do not settle it."""
@@ -285,7 +292,7 @@ class _Run:
             quick = quick_plan(profile, self.limits)
             if quick is not None:
                 incumbent.offer_steps(quick.steps)
-        is_known = self.least > 0 and order == self.baseline
+        is_known = self.least > 0 and self.baseline is not None and order == self.baseline.order
         least = self.least - self.problem.base_joules if is_known else least_overhead(profile, self.limits)
         wide = class_in_order(self.problem)
         if math.isinf(least):
@@ -310,15 +317,18 @@ class _Run:
         if status in ("time_limit", "interrupted"):
             self.ending = status
 
-    def _just_in_time(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        """Return the steps with their transfers placed thoroughly, or as they are where that is faster."""
-        placed = overlap(self.problem, self.limits, steps)
-        return min(placed, steps, key=lambda placed: simulate(self.problem, placed).seconds)
+    def _just_in_time(self, plan: PlacedPlan) -> PlacedPlan:
+        """Return a plan with its transfers placed thoroughly, or as they are where that is faster."""
+        steps = overlap(self.problem, self.limits, plan.steps)
+        if steps == plan.steps:
+            return plan
+        return min(PlacedPlan(steps, simulate(self.problem, steps)), plan, key=lambda each: each.prediction.seconds)
 
-    def plan(self, steps: tuple[Step, ...], bound: Bound, *, is_needed: bool = True) -> Plan:
+    def plan(self, placed: PlacedPlan, bound: Bound, *, is_needed: bool = True) -> Plan:
         """Return the plan of some steps with its certificate; none is needed where everything fits as it is."""
-        problem, effort = self.problem, self.effort
-        prediction = simulate(problem, steps, self.limits)
+        problem, effort, prediction = self.problem, self.effort, placed.prediction
+        if any(self.limits.broken_by(prediction)):
+            simulate(problem, placed.steps, self.limits)  # which raises, and says where
         energy = prediction.energy_joules
         solver, status = "none", "not_needed"
         if is_needed:
@@ -344,7 +354,7 @@ class _Run:
         return Plan(
             fingerprint=problem.graph.fingerprint,
             device=problem.costs.device,
-            steps=steps,
+            steps=placed.steps,
             prediction=prediction,
             certificate=certificate,
             **asdict(self.limits),

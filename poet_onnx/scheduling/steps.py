@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.limits import Limits
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.model import Formulation, Restores
+from poet_onnx.simulate import simulate
 
 if TYPE_CHECKING:
     from poet_onnx.scheduling.quick_plan import Eviction
@@ -31,6 +33,12 @@ class PlacedPlan:
 
     steps: tuple[Step, ...]
     prediction: Prediction
+
+    @classmethod
+    def in_order(cls, problem: ScheduleProblem, order: Sequence[str]) -> PlacedPlan:
+        """Return the steps that run every node of a problem once, in an order."""
+        steps = ordered_steps(order)
+        return cls(steps, simulate(problem, steps))
 
     @property
     def order(self) -> tuple[str, ...]:
