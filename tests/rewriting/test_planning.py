@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,13 @@ from deep import sampled
 import poet_onnx
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.plan import Step
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.reporting.inspection import inspect
 from poet_onnx.rewriting import planning
+from poet_onnx.rewriting.variants import PART_BYTES
+from poet_onnx.scheduling import memory_aware_order
+from poet_onnx.simulate.versions import VersionLiveness, follow
 
 PATIENT: dict[str, Any] = {"device": "a72", "time_limit_seconds": 600.0}
 """A device, and a time limit within which a busy machine finds the best plan too."""
@@ -166,3 +172,42 @@ def test_other_variants_are_not_looked_at_where_they_save_nothing(
     result = poet_onnx.rewrite(model_path("resnet18"), **PATIENT, activation_budget="90%")
     assert result.plan.part_bytes is None
     assert looked_at == [0]
+
+
+def test_a_step_that_fits_in_order_is_simulated_once(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is replayed once more for the addresses of its blocks; and nobody makes a quick plan of it."""
+    replays: Counter[tuple[str, tuple[Step, ...]]] = Counter()
+
+    def counted(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
+        replays[problem.graph.fingerprint, tuple(steps)] += 1
+        return follow(problem, steps)
+
+    def fail(*_: object) -> None:
+        pytest.fail("a quick plan was made")
+
+    monkeypatch.setattr("poet_onnx.simulate.follow", counted)
+    monkeypatch.setattr("poet_onnx.scheduling.order_search.quick_plan", fail)
+    monkeypatch.setattr("poet_onnx.scheduling.planner.quick_plan", fail)
+    result = poet_onnx.rewrite(model_path("mobilenet"), target="stock", device="a72", activation_budget="100%")
+    assert result.plan.certificate.status == "not_needed"
+    assert replays[result.graph.fingerprint, result.plan.steps] <= 2
+    assert max(replays.values()) <= 2
+
+
+def test_variants_whose_computing_alone_costs_more_than_a_plan_are_not_ordered(
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the largest weight gradients in parts the order fits; in smaller parts computing alone costs more."""
+    ordered = []
+
+    def counted(problem: ScheduleProblem) -> tuple[str, ...]:
+        ordered.append(problem.graph.fingerprint)
+        return memory_aware_order(problem)
+
+    monkeypatch.setattr("poet_onnx.rewriting.baseline.memory_aware_order", counted)
+    result = poet_onnx.rewrite(model_path("resnet18"), target="stock", device="a72", activation_budget="60%")
+    assert result.plan.part_bytes == PART_BYTES["stock"][0]
+    assert ordered[-1] == result.graph.fingerprint
+    assert len(ordered) == 2
