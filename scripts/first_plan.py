@@ -112,7 +112,8 @@ def _work(path: Path, device: str, percent: int, *, profiled: bool) -> int:
     from poet_onnx.graph.extract import load_model
     from poet_onnx.passes.normalize import normalize
     from poet_onnx.rewriting import planning
-    from poet_onnx.rewriting.request import read_request
+    from poet_onnx.rewriting.options import RewriteOptions
+    from poet_onnx.rewriting.request import Request
     from poet_onnx.scheduling import Progress
 
     imported, begin = time.time(), time.monotonic()
@@ -132,7 +133,8 @@ def _work(path: Path, device: str, percent: int, *, profiled: bool) -> int:
             accepted.append(time.monotonic())
             raise KeyboardInterrupt  # what it ends with takes time of its own, and does not count
 
-    request = read_request(device=device, activation_budget=f"{percent}%", progress=stop_at_first)
+    options = RewriteOptions(device=device, activation_budget=f"{percent}%", progress=stop_at_first)
+    request = Request.of(options)
     planning.schedule = noted  # type: ignore[assignment]
     profile = cProfile.Profile()
     if profiled:

@@ -22,24 +22,15 @@ _BAR_LETTERS = 30
 def compare(
     *,
     model: Path,
-    device: str,
-    budgets: str | None,
-    deadlines: str | None,
-    methods: str | None,
     output: Path,
-    train: tuple[str, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
     """Plan the training graph MODEL with every method, and write the results to the folder OUTPUT."""
-    lists = {"budgets": budgets, "deadlines": deadlines, "methods": methods}
-    options |= {name: _split(text) for name, text in lists.items() if text is not None}
     with terminal.ProgressLine(f"ordering {model}") as line:
         found = compare_methods(
             model,
-            device=_split(device),
             output=output,
-            train=train or None,
             progress=lambda progress: line.say(_bar(progress)),
             **options,
         )
@@ -52,10 +43,6 @@ def compare(
     if not found.is_whole:
         terminal.show("not all cells are filled; the same command goes on from here", stderr=True)
         raise KeyboardInterrupt
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _bar(progress: SweepProgress) -> str:

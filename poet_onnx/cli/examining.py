@@ -29,10 +29,10 @@ _UNDECIDED = LimitReachedError.exit_code
 """What is not known for sure is neither right nor wrong."""
 
 
-def inspect(model: Path, *, device: str, train: tuple[str, ...], as_json: bool, **source: Any) -> None:
+def inspect(model: Path, *, as_json: bool, **asked: Any) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
     with terminal.ProgressLine(f"searching for the smallest budget of {model}"):
-        inspection = inspect_model(model, load_device(device), train=train or None, **source)
+        inspection = inspect_model(model, **asked)
     _show(inspection, tables.inspection_parts(inspection), as_json)
 
 
@@ -145,7 +145,6 @@ def profile(
     threads: int,
     page_cache: bool,
     page_dir: Path | None,
-    train: tuple[str, ...],
     force: bool,
     as_json: bool,
     **source: Any,
@@ -166,7 +165,6 @@ def profile(
             threads=threads,
             page_cache=page_cache,
             progress=progress.say,
-            train=train or None,
             **source,
         )
     measured.save(output, replace=force)

@@ -1,19 +1,22 @@
-"""Kinds of values on the command line, and the options that several commands share."""
+"""Options of the command line: those of a record, and what several commands share besides."""
 
 from __future__ import annotations
 
 import re
+from collections import abc
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import click
 
-from poet_onnx.choices import AUTO, OPTIMIZERS, TARGETS
-from poet_onnx.quantities import MOST_THREADS
+from poet_onnx.options import Option, options_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_SHOWN = 10_000
+"""Bounds of numbers that the help shows; the record knows all."""
 
 
 def _sizes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
@@ -46,54 +49,81 @@ FILE = _Path(dir_okay=False, path_type=Path)
 FOLDER = _Path(file_okay=False, path_type=Path)
 
 
-def device_option(function: _Function) -> _Function:
-    """Add --device."""
-    return click.option(
-        "--device",
-        required=True,
-        metavar="NAME|FILE.toml",
-        help="What to plan for; `poet-onnx devices` lists the names.",
-    )(function)
+def options_of_record(record: type, *names: str) -> Callable[[_Function], _Function]:
+    """Return a decorator that adds the options of a record, in its order; some of them where names are given."""
+    chosen = [each for each in options_of(record) if not each.says.python_only and (not names or each.name in names)]
+    return lambda function: reduce(lambda inner, option: _added(option)(inner), reversed(chosen), function)
 
 
-def time_limit_option(text: str) -> Callable[[_Function], _Function]:
-    """Add --time-limit with its help."""
-    return click.option(
-        "--time-limit",
-        "time_limit_seconds",
-        type=click.FloatRange(min=0, min_open=True),
-        default=60.0,
-        show_default=True,
-        help=text,
-    )
+def _added(option: Option) -> Callable[[_Function], _Function]:
+    """Return the decorator that adds an option of a record."""
+    says, help_text = option.says, option.says.words
+    flag = says.flag or f"--{option.name.replace('_', '-')}"
+    if option.kind is bool and option.default:
+        return click.option(f"{flag}/--no-{flag[2:]}", option.name, default=True, show_default=True, help=help_text)
+    if option.kind is bool:
+        return click.option(flag, option.name, is_flag=True, help=help_text)
+    settings: dict[str, Any] = {"metavar": says.metavar, "help": help_text}
+    if option.is_needed:
+        settings["required"] = True
+    elif isinstance(option.default, (str, int, float)):
+        settings |= {"default": option.default, "show_default": True}
+    if is_repeated(option):
+        settings |= {"multiple": True, "callback": _sizes if is_mapping(option) else _given_or(option.default)}
+        settings["help"] += " May be repeated."
+    elif says.commas:
+        settings["callback"] = _between_commas(option.default)
+    return click.option(flag, option.name, type=_type_of(option), **settings)
 
 
-def dims_option(function: _Function) -> _Function:
-    """Add --dim NAME=N, which may be given several times."""
-    return click.option(
-        "--dim",
-        "dims",
-        metavar="NAME=N",
-        multiple=True,
-        callback=_sizes,
-        help="Fix a named dynamic dimension; may be repeated.",
-    )(function)
+def is_mapping(option: Option) -> bool:
+    """Return whether an option gives a value to each of several names."""
+    return any(get_origin(kind) is abc.Mapping for kind in option.kinds)
 
 
-def frozen_batch_norm_option(function: _Function) -> _Function:
-    """Add --frozen-batch-norm."""
-    return click.option(
-        "--frozen-batch-norm",
-        metavar="auto|all|none|NAMES",
-        default=AUTO,
-        show_default=True,
-        help="Batch normalizations that keep to their running statistics; NAMES are patterns with commas.",
-    )(function)
+def is_repeated(option: Option) -> bool:
+    """Return whether an option may be given several times, once for each value."""
+    return is_mapping(option) or (not option.says.commas and option.of_each not in (None, float))
+
+
+def _type_of(option: Option) -> click.ParamType[Any] | None:
+    """Return how the command line reads a value; None for text that is read later."""
+    says, kinds = option.says, option.kinds
+    if says.is_file:
+        return FILE
+    if says.choices and not says.commas:
+        return click.Choice(says.choices)
+    if str in kinds or is_repeated(option) or says.commas:
+        return None
+    is_open = says.above > says.least
+    low, high = (each if abs(each) <= _SHOWN else None for each in (max(says.least, says.above), says.below))
+    if int not in kinds:
+        return click.FloatRange(low, high, min_open=is_open, max_open=True)
+    return click.INT if low is None else click.IntRange(int(low), None if high is None else int(high) - 1)
+
+
+_Callback = Callable[[click.Context, click.Parameter, Any], Any]
+
+
+def _given_or(default: Any) -> _Callback:
+    return lambda context, parameter, given: given or default
+
+
+def _between_commas(default: Any) -> _Callback:
+    def split(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+        return default if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+    return split
 
 
 def json_option(function: _Function) -> _Function:
     """Add --json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Prints JSON instead of tables.")(function)
+
+
+def force_option(function: _Function) -> _Function:
+    """Add --force."""
+    return click.option("--force", is_flag=True, help="Replaces existing files.")(function)
 
 
 def page_dir_option(function: _Function) -> _Function:
@@ -102,102 +132,5 @@ def page_dir_option(function: _Function) -> _Function:
         "--page-dir",
         type=FOLDER,
         envvar="POET_PAGE_DIR",
-        help="Folder of the page file (default: POET_PAGE_DIR, else a folder for temporary files on storage).",
-    )(function)
-
-
-def threads_option(*, default: int | None = 1, text: str = "Inside an operator.") -> Callable[[_Function], _Function]:
-    """Return a decorator that adds --threads."""
-    kind = click.IntRange(1, MOST_THREADS)
-    return click.option("--threads", type=kind, default=default, show_default=default is not None, help=text)
-
-
-def python_option(function: _Function) -> _Function:
-    """Add --python."""
-    return click.option(
-        "--python",
-        metavar="3.N",
-        help="What trains on the device (default: the version that takes the most; for host, this one).",
-    )(function)
-
-
-def optimizer_options(function: _Function) -> _Function:
-    """Add --optimizer, --accumulation-steps and --clip-norm."""
-    for option in (
-        click.option("--clip-norm", is_flag=True, help="Keep all gradients, so that their norm can be bounded."),
-        click.option(
-            "--accumulation-steps",
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="Batches whose gradients are averaged for one update.",
-        ),
-        click.option(
-            "--optimizer",
-            type=click.Choice(OPTIMIZERS),
-            help="What updates the parameters within the step: torch's formulas, or ONNX Runtime's AdamW, adamw-ort "
-            "(default: adamw for stock, none for training).",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def gradient_options(*, loss: str | None) -> Callable[[_Function], _Function]:
-    """Return a decorator that adds --loss and what else is said of a forward model.
-
-    Args:
-        loss: the default; None for a command that takes training graphs, too.
-    """
-    kinds = (
-        "cross-entropy (scores [N, C, ...]), cross-entropy-last ([N, ..., C]), mse, l1 or bce-logits of the first "
-        "output, or of OUTPUT; output:NAME, a loss in it; or A+B."
-    )
-    added = (
-        click.option(
-            "--loss",
-            default=loss,
-            show_default=True,
-            metavar="KIND[:OUTPUT]",
-            help=kinds if loss else f"Of a forward model, to which it and all gradients are added: {kinds}",
-        ),
-        click.option(
-            "--train",
-            multiple=True,
-            metavar="GLOB",
-            help="Train these parameters (default: all, or with --lora none; may be repeated).",
-        ),
-        click.option(
-            "--freeze", multiple=True, metavar="GLOB", help="Do not train these parameters (may be repeated)."
-        ),
-        click.option("--ignore-index", type=int, help="A label that does not count, of cross-entropy."),
-        click.option(
-            "--label-smoothing",
-            type=click.FloatRange(0, 1, max_open=True),
-            default=0.0,
-            show_default=True,
-            help="What of a label is shared among all classes, of cross-entropy.",
-        ),
-        click.option(
-            "--class-weights",
-            metavar="FILE|A,B,...",
-            help="By which a sample counts, one number for each class, of cross-entropy.",
-        ),
-        click.option(
-            "--lora",
-            metavar="rank=8,alpha=16,targets=GLOB",
-            help="Train low-rank adapters beside these weights, which stay as they are, or ones as in peft=FOLDER.",
-        ),
-    )
-    return lambda function: reduce(lambda inner, option: option(inner), reversed(added), function)
-
-
-def target_option(function: _Function) -> _Function:
-    """Add --target."""
-    return click.option(
-        "--target",
-        type=click.Choice(TARGETS),
-        default=TARGETS[0],
-        show_default=True,
-        help="Runtime that trains with it.",
+        help="Folder of the page file. Default: `POET_PAGE_DIR`, else a folder for temporary files on storage.",
     )(function)

@@ -16,27 +16,16 @@ from poet_onnx.costing.measured import load_measured
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.files.atomic import Written, write_text
 from poet_onnx.gradients.train_graph import files_beside
+from poet_onnx.options import options_of
 from poet_onnx.plan.serialization import to_json
 from poet_onnx.reporting.report import Report
+from poet_onnx.rewriting.options import RewriteOptions
 from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.rewriting.rewrite import rewrite as rewrite_model
 from poet_onnx.verification import VerificationReport, verify
 
-_FOR_THE_SOLVER = {
-    "ram_budget": "--ram-budget",
-    "activation_budget": "--activation-budget",
-    "deadline": "--deadline",
-    "max_written": "--max-written",
-    "lifetime": "--lifetime",
-    "gap": "--gap",
-    "time_limit_seconds": "--time-limit",
-    "seed": "--seed",
-    "recompute": "--no-recompute",
-    "paging": "--no-paging",
-    "split": "--no-split",
-    "known_plans": "--known-plan",
-}
-"""Arguments that decide about a plan, and so say nothing where a plan is given."""
+_FOR_THE_SOLVER = frozenset(option.name for option in options_of(RewriteOptions) if option.says.plans)
+"""Options that decide about a plan, and so say nothing where a plan is given."""
 
 _BESIDE = ("the file of the parameters", "the evaluation graph")
 """What a forward model gives besides OUT, as errors call it."""
@@ -50,14 +39,11 @@ def rewrite(
     plan_out: Path | None,
     report_out: Path | None,
     costs: Path | None,
-    dims: dict[str, int],
     feeds: int | None,
     page_dir: Path | None,
     force: bool,
     as_json: bool,
-    device: str,
     loss: str | None,
-    train: tuple[str, ...],
     **planning: Any,
 ) -> None:
     """Rewrite the training graph MODEL so that its step keeps to a budget, and write it to OUT."""
@@ -72,17 +58,7 @@ def rewrite(
 
     measured = None if costs is None else load_measured(costs)
     with terminal.ProgressLine(f"ordering and planning {model}") as progress:
-        result = rewrite_model(
-            model,
-            device=device,
-            costs=measured,
-            plan=plan,
-            dims=dims,
-            progress=progress,
-            loss=loss,
-            train=train or None,
-            **planning,
-        )
+        result = rewrite_model(model, costs=measured, plan=plan, progress=progress, loss=loss, **planning)
     verification = None if feeds is None else _verify(model, result, feeds, page_dir)
     report = Report.of_rewrite(result, model=str(model), output=str(out), measured=measured)
     _write(result, report, outputs, replace=force)
@@ -125,14 +101,11 @@ def _verify(model: Path, result: RewriteResult, feeds: int, page_dir: Path | Non
 def _check_usage(context: click.Context, plan: Path | None) -> None:
     """Refuse options that contradict each other."""
     given = {
-        option
-        for name, option in _FOR_THE_SOLVER.items()
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        next(iter(parameter.opts))
+        for parameter in context.command.params
+        if parameter.name in _FOR_THE_SOLVER
+        and context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
     }
-    if {"--ram-budget", "--activation-budget"} <= given:
-        raise click.UsageError("Give one of --ram-budget and --activation-budget, not both.", context)
-    if {"--max-written", "--lifetime"} <= given:
-        raise click.UsageError("Give one of --max-written and --lifetime, not both.", context)
     if plan is not None and given:
         raise click.UsageError(f"--plan brings its own decisions; leave out {', '.join(sorted(given))}.", context)
 

@@ -19,7 +19,6 @@ def train_graph(
     *,
     model: Path,
     output: Path,
-    train: tuple[str, ...],
     force: bool,
     as_json: bool,
     **options: Any,
@@ -31,7 +30,7 @@ def train_graph(
     elif output.exists():
         raise InputError(f"--output {output} is no folder; name another one.")
     with terminal.ProgressLine(f"differentiating {model}"):
-        made = make_train_graph(model, train=train or None, **options)
+        made = make_train_graph(model, **options)
     made.save(output, replace=force)
     if as_json:
         terminal.show_json(json.dumps(_figures(made, files), indent=2))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, SupportsIndex
 
-from poet_onnx.choices import AUTO, BEST, METHODS
 from poet_onnx.comparison.cache import Cache
 from poet_onnx.comparison.cell import CellResult
+from poet_onnx.comparison.options import CompareOptions
 from poet_onnx.comparison.plots import draw_all
-from poet_onnx.comparison.running import PROCESSES, SweepProgress, fill, opened
+from poet_onnx.comparison.running import fill, opened
 from poet_onnx.comparison.steps import Model, prepared_steps
-from poet_onnx.comparison.sweep import DEFAULT_BUDGETS, Device, Sweep
+from poet_onnx.comparison.sweep import Sweep
 from poet_onnx.comparison.table import csv_text, markdown_text
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import write_text
+from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
 
 CELLS = "cells"
@@ -59,22 +58,8 @@ class Comparison:
             return table, text
 
 
-def compare(
-    model_or_path: Model,
-    *,
-    device: Device | Sequence[Device],
-    budgets: Sequence[SupportsIndex | str] = DEFAULT_BUDGETS,
-    deadlines: Sequence[float | str | None] = (None,),
-    methods: Sequence[str] = METHODS,
-    order: str = BEST,
-    parts: SupportsIndex | str = AUTO,
-    executor: Executor | str = PROCESSES,
-    time_limit_seconds: float = 60.0,
-    output: str | os.PathLike[str] | None = None,
-    name: str | None = None,
-    progress: Callable[[SweepProgress], None] | None = None,
-    **options: Any,
-) -> Comparison:
+@taking(CompareOptions)
+def compare(model_or_path: Model, options: CompareOptions) -> Comparison:
     """Plan one training graph with every method, budget, deadline and device.
 
     All methods get the same problem: a graph, its costs on the device, and an order of its nodes. The simulator says
@@ -83,45 +68,21 @@ def compare(
 
     Args:
         model_or_path: a training graph; with `loss`, a forward model. It is not changed.
-        device: one or several, as for `rewrite`.
-        budgets: of the transient peak, in bytes or in percent of what the step needs after ordering.
-        deadlines: of the step, as for `rewrite`; None for none.
-        methods: by name.
-        order: of the nodes: "best" is the memory-aware one, of which a method may look for a better one; "memory-aware"
-            that one for every method, and "file" that of the file.
-        parts: "auto" takes for each budget the first graph variant in which anything fits, as `rewrite` does; "whole"
-            has whole weight gradients in all cells, and a number of bytes computes larger ones in parts in all cells.
-        executor: "processes", "processes:4", "dask:tcp://host:8786", or any `concurrent.futures.Executor`.
-        time_limit_seconds: of each method on each problem.
-        output: folder in which filled cells are kept and found again; default none.
-        name: of the model in tables; default that of its file.
-        progress: told of each filled cell.
-        options: what `rewrite` takes besides: target, optimizer, accumulation_steps, clip_norm, threads, dims,
-            frozen_batch_norm, loss, train, freeze, ignore_index, lora, label_smoothing,
-            class_weights.
+        options: each field of `CompareOptions` as a keyword argument; `device` is needed.
 
     Raises:
         InputError: if an argument or the model cannot be used.
     """
-    several = isinstance(device, Sequence) and not isinstance(device, str)
-    sweep = Sweep.read(
-        devices=device if several else [device],  # type: ignore[arg-type, list-item]
-        budgets=budgets,
-        deadlines=deadlines,
-        methods=methods,
-        order=order,
-        parts=parts,
-        time_limit_seconds=time_limit_seconds,
-    )
+    sweep, output = Sweep.read(options), options.output
     cells = None
     if output is not None:
         _make(Path(output))
         cells = Path(output) / CELLS
-    with opened(executor) as workers:
+    with opened(options.executor) as workers:
         limits = [budget for _, budget in sweep.budgets]
-        steps = prepared_steps(model_or_path, sweep.devices, limits, part_bytes=sweep.part_bytes, name=name, **options)
+        steps = prepared_steps(model_or_path, options, sweep.devices, limits, part_bytes=sweep.part_bytes)
         jobs = list(sweep.jobs(steps))
-        results, is_whole = fill(jobs, workers, Cache(cells, warn_user), progress)
+        results, is_whole = fill(jobs, workers, Cache(cells, warn_user), options.progress)
     return Comparison(tuple(results), is_whole)
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from poet_onnx.comparison.cache import Cache
 from poet_onnx.comparison.cell import CellResult, Job, Outcome
+from poet_onnx.comparison.options import PROCESSES
 from poet_onnx.comparison.worker import run_apart, signal_running
 from poet_onnx.errors import InputError
-
-PROCESSES = "processes"
 
 ENDING_SECONDS = 20.0
 """For cells that run when an interrupt comes, to end with the best plans that they have."""

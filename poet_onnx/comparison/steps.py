@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
 
 from poet_onnx.comparison.cell import problem_fingerprint
+from poet_onnx.comparison.options import CompareOptions
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InputError
 from poet_onnx.plan import Prediction
 from poet_onnx.quantities import Budget
 from poet_onnx.rewriting.baseline import Baseline
-from poet_onnx.rewriting.request import Gradients, read_request
+from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.source import Given, normalized
 from poet_onnx.rewriting.variants import GraphVariant, variant_of, variants
 from poet_onnx.scheduling import file_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import simulate
-
-OPTIONS = frozenset(
-    {
-        *("target", "optimizer", "accumulation_steps", "clip_norm", "threads", "dims", "frozen_batch_norm"),
-        *(field.name for field in fields(Gradients)),
-    }
-)
-"""What a comparison takes that `poet_onnx.rewrite` takes, too."""
 
 Model: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -84,51 +77,35 @@ class PreparedStep:
 
 def prepared_steps(
     model: Model,
+    options: CompareOptions,
     devices: Sequence[DeviceProfile],
     budgets: Sequence[Budget],
     *,
     part_bytes: int | None = None,
-    name: str | None = None,
-    **options: Any,
 ) -> Iterator[PreparedStep]:
     """Yield the training step of a model on every device.
 
     Args:
         model: a training graph; with a loss among the options, a forward model.
+        options: of the comparison.
         devices: profiles.
         budgets: that variants are made for.
         part_bytes: as in `Sweep`.
-        name: of the model in tables; default the name of its file, or of its graph.
-        options: those of `OPTIONS`, as for `poet_onnx.rewrite`.
 
     Raises:
         InputError: if an option or the model cannot be used.
     """
-    for option in options.keys() - OPTIONS:
-        raise InputError(f"A comparison takes no {option}; besides its own it takes {', '.join(sorted(OPTIONS))}.")
-    request = read_request(device=devices[0], **options)
-    given = Given.read(
-        model,
-        gradients=request.gradients,
-        target=request.target,
-        dims=request.dims,
-        frozen_batch_norm=request.frozen_batch_norm,
-    )
-    source = normalized(
-        given.model,
-        target=request.target,
-        dims=given.dims,
-        frozen_batch_norm=given.frozen_batch_norm,
-        forward=given.forward,
-    )
-    updates = request.optimizer.for_model(source.model)
+    given = Given.read(model, options)
+    source = normalized(given.model, given.settle(options), forward=given.forward)
+    updates = OptimizerChoice.read(options).for_model(source.model)
+    name = options.name or _name_of(model, source.model)
     for device in devices:
-        graphs = _graphs(source.model, device, request.target, part_bytes, updates)
-        baselines = (Baseline.of(each, device, request.target, threads=request.threads) for each in graphs)
+        graphs = _graphs(source.model, device, options.target, part_bytes, updates)
+        baselines = (Baseline.of(each, device, options.target, threads=options.threads) for each in graphs)
         first = next(baselines)
         original = simulate(first.problem, ordered_steps(file_order(first.graph)))
         ordered = first.ordered.prediction
-        step = PreparedStep(name or _name_of(model, source.model), (StepVariant.of(first),), original, ordered)
+        step = PreparedStep(name, (StepVariant.of(first),), original, ordered)
         yield _for_budgets(step, baselines, min(map(step.budget_bytes, budgets)))
 
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, SupportsIndex, TypeAlias
+from typing import SupportsIndex
 
-from poet_onnx.choices import AUTO, BEST, FILE, METHODS, ORDERS
+from poet_onnx.choices import AUTO, BEST, FILE
 from poet_onnx.comparison.cell import Cell, Job, fingerprint_of
+from poet_onnx.comparison.options import CompareOptions
 from poet_onnx.comparison.steps import PreparedStep
 from poet_onnx.costing.device import DeviceProfile, load_device
 from poet_onnx.errors import InputError
 from poet_onnx.plan.limits import Limits
-from poet_onnx.quantities import Budget, Deadline, is_number, parse_budget, parse_deadline
+from poet_onnx.quantities import Budget, Deadline, parse_budget, parse_deadline
 from poet_onnx.scheduling import file_order
 
-DEFAULT_BUDGETS = ("90%", "75%", "50%", "25%")
-
-Device: TypeAlias = "str | os.PathLike[str] | DeviceProfile"
-
-_MOST_SECONDS = 10**6
 _WHOLE = "whole"
 
 
@@ -45,54 +40,39 @@ class Sweep:
     devices: tuple[DeviceProfile, ...]
     budgets: tuple[tuple[str, Budget], ...]
     deadlines: tuple[tuple[str, Deadline | None], ...]
-    order: Literal["best", "memory-aware", "file"]
+    order: str
     part_bytes: int | None
     time_limit_seconds: float
 
     @classmethod
-    def read(
-        cls,
-        *,
-        devices: Sequence[Device],
-        budgets: Sequence[SupportsIndex | str] = DEFAULT_BUDGETS,
-        deadlines: Sequence[float | str | None] = (None,),
-        methods: Sequence[str] = METHODS,
-        order: str = BEST,
-        parts: SupportsIndex | str = AUTO,
-        time_limit_seconds: float = 60.0,
-    ) -> Sweep:
+    def read(cls, options: CompareOptions) -> Sweep:
         """Read and check what is to be compared; what is given twice counts once.
 
         Raises:
             InputError: naming what cannot be used, and what can.
         """
-        for name, given in (("device", devices), ("budget", budgets), ("deadline", deadlines), ("method", methods)):
+        devices = options.device if isinstance(options.device, tuple) else (options.device,)
+        for name, given in (
+            *(("device", devices), ("budget", options.budgets)),
+            *(("deadline", options.deadlines), ("method", options.methods)),
+        ):
             if not given:
                 raise InputError(f"There is no {name} to compare: give at least one.")
-        unknown = [method for method in methods if method not in METHODS]
-        if unknown:
-            raise InputError(f"This release has no method {unknown[0]!r}; use some of {', '.join(METHODS)}.")
-        if order not in ORDERS:
-            raise InputError(f"There is no order {order!r} of nodes; give one of {', '.join(ORDERS)}.")
-        if not is_number(time_limit_seconds) or not 0 < time_limit_seconds <= _MOST_SECONDS:
-            raise InputError(
-                f"A time limit of {time_limit_seconds!r} is out of range: give 1 to {_MOST_SECONDS} seconds."
-            )
-        profiles = [each if isinstance(each, DeviceProfile) else load_device(os.fspath(each)) for each in devices]
+        profiles = [load_device(each) for each in devices]
         by_name: dict[str, DeviceProfile] = {}
         for profile in profiles:
             if by_name.setdefault(profile.name, profile) != profile:
                 raise InputError(f"Two different devices are called '{profile.name}': rename one.")
         share_of = "the transient peak after ordering"
-        read = {str(text): parse_budget(text, name="budget", share_of=share_of) for text in budgets}
+        read = {str(text): parse_budget(text, name="budget", share_of=share_of) for text in options.budgets}
         return cls(
-            methods=tuple(dict.fromkeys(methods)),
+            methods=tuple(dict.fromkeys(options.methods)),
             devices=tuple(by_name.values()),
             budgets=tuple(read.items()),
-            order=order,  # type: ignore[arg-type]
-            part_bytes=_part_bytes(parts),
-            deadlines=tuple({_deadline_text(each): _read_deadline(each) for each in deadlines}.items()),
-            time_limit_seconds=time_limit_seconds,
+            order=options.order,
+            part_bytes=_part_bytes(options.parts),
+            deadlines=tuple({_deadline_text(each): _read_deadline(each) for each in options.deadlines}.items()),
+            time_limit_seconds=options.time_limit_seconds,
         )
 
     def jobs(self, steps: Iterable[PreparedStep]) -> Iterator[Job]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from importlib import resources
@@ -194,15 +195,17 @@ def device_names() -> tuple[str, ...]:
     return tuple(sorted(entry.name[: -len(".toml")] for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
 
-def load_device(name_or_path: str | Path) -> DeviceProfile:
+def load_device(name_or_path: str | os.PathLike[str] | DeviceProfile) -> DeviceProfile:
     """Load a device profile: a built-in one by name, or any other from a TOML file.
 
     Args:
-        name_or_path: a name of `device_names()`, or a path that ends in `.toml`.
+        name_or_path: a name of `device_names()`, or a path that ends in `.toml`; a profile is returned as it is.
 
     Raises:
         InputError: unknown name, unreadable file, wrong TOML, or a key or number that cannot be right.
     """
+    if isinstance(name_or_path, DeviceProfile):
+        return name_or_path
     if str(name_or_path).endswith(".toml"):
         path = Path(name_or_path)
         try:

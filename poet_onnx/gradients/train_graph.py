@@ -16,7 +16,6 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass
 
 from poet_onnx.adapters.lora import Adapters, Lora
 from poet_onnx.adapters.reading import as_lora
-from poet_onnx.choices import AUTO
 from poet_onnx.description.metadata import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.atomic import Written
@@ -24,11 +23,11 @@ from poet_onnx.files.checkpoint import write_checkpoint
 from poet_onnx.files.saving import save_model
 from poet_onnx.gradients.adapters import add_adapters
 from poet_onnx.gradients.batch_norm import set_modes
-from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.differentiate import differentiate, take_parameters
 from poet_onnx.gradients.inference import infer_only
 from poet_onnx.gradients.losses import add_loss, parse_loss
 from poet_onnx.gradients.older_opsets import converted
+from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.gradients.sequences import split_plainly
@@ -37,6 +36,7 @@ from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.loading import as_model
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
+from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.lowering.site import list_nodes
 from poet_onnx.passes.metadata import VERSION_KEY
@@ -119,43 +119,24 @@ def files_beside(path: Path) -> tuple[Path, Path]:
     return path.with_name(f"{stem}.safetensors"), path.with_name(f"{stem}.eval.onnx")
 
 
-def train_graph(
-    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
-    *,
-    loss: str = "cross-entropy",
-    train: str | Sequence[str] | None = None,
-    freeze: str | Sequence[str] = (),
-    dims: Mapping[str, int] | None = None,
-    ignore_index: int | None = None,
-    label_smoothing: float = 0.0,
-    class_weights: ClassWeights | None = None,
-    frozen_batch_norm: str = AUTO,
-    lora: Lora | str | None = None,
-) -> TrainGraph:
+@taking(TrainGraphOptions)
+def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, options: TrainGraphOptions) -> TrainGraph:
     """Make a training graph of a forward model; onnxruntime-training is not needed.
 
     Args:
         model: computes the outputs, with its weights; as a path, a protobuf message or an onnx_ir model.
-        loss: "cross-entropy" of scores [N, C, ...] and "cross-entropy-last" of scores [N, ..., C] with an input
-            `labels` [N, ...]; "mse", "l1" or "bce-logits" with an input `target`; each of the first output or of the
-            one named behind a colon ("mse:depth"); "output:NAME", a number that the model computes; or a sum of such
-            ("cross-entropy:scores+0.5*mse:depth").
-        train: patterns of names of the parameters that are trained; default all that lead to the loss, and none where
-            there are adapters.
-        freeze: patterns of names of those that are not; such weights get no adapters, either.
-        dims: sizes of named dimensions.
-        ignore_index: a label that does not count.
-        label_smoothing: what of a label is shared among all classes.
-        class_weights: by which a sample counts, one for each class: numbers, or a text or file of them.
-        frozen_batch_norm: batch normalizations that keep to their running statistics: "auto" for those exported for
-            inference, "all", "none", or patterns with commas between them.
-        lora: low-rank adapters beside frozen weights, as a `Lora`, a text such as "rank=8,alpha=16,targets=*proj*", or
-            "peft=FOLDER" for adapters like those that PEFT saved in a folder.
+        options: each field of `TrainGraphOptions` as a keyword argument.
 
     Raises:
         InputError: if the model cannot be trained so; what has no gradient is named.
     """
-    wanted = parse_loss(loss, ignore_index=ignore_index, label_smoothing=label_smoothing, class_weights=class_weights)
+    wanted = parse_loss(
+        options.loss,
+        ignore_index=options.ignore_index,
+        label_smoothing=options.label_smoothing,
+        class_weights=options.class_weights,
+    )
+    train, freeze = options.train, as_patterns(options.freeze)
     forward = as_model(model)
     _check_forward(forward)
     forward = converted(forward)
@@ -169,11 +150,9 @@ def train_graph(
         warn_user(sentence)
 
     _warn_of_bernoulli(forward.graph, warn)
-    set_modes(forward.graph, frozen_batch_norm, warn)
-    chosen, adapters = _chosen(
-        forward, None if train is None else as_patterns(train), as_patterns(freeze or ()), lora, warn
-    )
-    fix = [FixDims(dims)] if dims else []
+    set_modes(forward.graph, options.frozen_batch_norm, warn)
+    chosen, adapters = _chosen(forward, None if train is None else as_patterns(train), freeze, options.lora, warn)
+    fix = [FixDims(options.dims)] if options.dims else []
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
     name = add_loss(forward, wanted, warn)
     Normalization(NameNodes(), WriteShapes())(forward)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING
 from typing import Any
 
 from olive.hardware import AcceleratorSpec
@@ -25,9 +26,12 @@ class PoetOnnx(Pass):  # type: ignore[misc]
         """Return what a workflow may say."""
         return {
             name: PassConfigParam(
-                type_=each.kind, required=each.required, default_value=each.default, description=each.description
+                type_=kind,
+                required=option.is_needed,
+                default_value=None if option.default in (MISSING, ()) else option.default,
+                description=option.says.words,
             )
-            for name, each in parameters().items()
+            for name, (kind, option) in parameters().items()
         }
 
     def _run_for_config(

@@ -6,7 +6,8 @@ import contextlib
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,17 @@ from poet_onnx.choices import AUTO
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.errors import InputError
+from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.train_graph import TRAINING, train_graph
 from poet_onnx.graph.extract import load_model
+from poet_onnx.options import part, read
 from poet_onnx.passes.batch_norm_modes import model_beside
 from poet_onnx.profiler.process import measure_process
 from poet_onnx.profiler.steps import Runs, measure_step, measure_variant
 from poet_onnx.profiler.storage import measure_storage
 from poet_onnx.profiler.timing import StepRunner, StepTime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
-from poet_onnx.rewriting.request import Gradients
+from poet_onnx.rewriting.options import StepOptions
 from poet_onnx.rewriting.source import normalized
 from poet_onnx.rewriting.variants import variants
 from poet_onnx.runtime import installed_runtime, page_directory
@@ -41,15 +44,8 @@ def measure(
     threads: int = 1,
     seed: int = 0,
     page_cache: bool = False,
-    dims: Mapping[str, int] | None = None,
-    target: str = "training",
-    frozen_batch_norm: str = "auto",
-    optimizer: str | None = None,
-    accumulation_steps: int = 1,
-    clip_norm: bool = False,
     progress: Callable[[str], None] | None = None,
-    loss: str | None = None,
-    **forward: Any,
+    **given: Any,
 ) -> MeasuredCosts:
     """Measure what a training step costs on this machine.
 
@@ -68,15 +64,8 @@ def measure(
         seed: of the random feeds.
         page_cache: measure transfers through the page cache, as they run where RAM is plentiful, instead of waiting for
             the storage itself.
-        dims: sizes of named dimensions.
-        target: as for `rewrite`: with "stock" the model is lowered first, as `rewrite` does for the same device.
-        frozen_batch_norm: as for `rewrite`.
-        optimizer: as for `rewrite`.
-        accumulation_steps: as for `rewrite`.
-        clip_norm: as for `rewrite`.
         progress: called with what is being done.
-        loss: as for `rewrite`.
-        forward: what else `train_graph` is told of a forward model, as for `rewrite`.
+        given: what makes the training step, the fields of `StepOptions`, as for `rewrite`.
 
     Raises:
         InputError: the model cannot be scheduled, the page directory cannot be written or is in RAM, or an argument is
@@ -86,21 +75,17 @@ def measure(
     if repetitions < 1 or warmup < 0:
         raise InputError(f"{repetitions} repetitions after {warmup} warm-up steps measure nothing: give 1 or more.")
     directory = None if device.storage is None else page_directory(page_dir)
-    gradients = Gradients.read(loss, **forward)
+    options = read(StepOptions, "measure", given)
     with contextlib.ExitStack() as held:
-        if gradients is not None:
+        if options.loss is not None:
             folder = held.enter_context(tempfile.TemporaryDirectory())
-            train_graph(model_path, dims=dims, frozen_batch_norm=frozen_batch_norm, **vars(gradients)).save(folder)
-            model_path, dims, frozen_batch_norm = Path(folder, TRAINING), None, AUTO
+            train_graph(model_path, **vars(part(options, TrainGraphOptions))).save(folder)
+            model_path = Path(folder, TRAINING)
+            options = replace(options, dims=None, frozen_batch_norm=AUTO)
+        target = options.target
         report = progress or (lambda text: None)
-        model = normalized(
-            load_model(model_path),
-            target=target,
-            dims=dims,
-            frozen_batch_norm=frozen_batch_norm,
-            forward=partial(model_beside, model_path),
-        ).model
-        updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(model)
+        model = normalized(load_model(model_path), options, forward=partial(model_beside, model_path)).model
+        updates = OptimizerChoice.read(options).for_model(model)
         first, *others = variants(model, device, target, updates=updates)
         report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")
         runs = Runs(seed=seed, repetitions=repetitions, warmup=warmup, threads=threads)
@@ -118,8 +103,8 @@ def measure(
             model_path,
             device,
             target=target,
-            dims=dims or {},
-            frozen_batch_norm=frozen_batch_norm,
+            dims=options.dims or {},
+            frozen_batch_norm=options.frozen_batch_norm,
             threads=threads,
             page_dir=page_dir,
         )

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pydantic
 
-from poet_onnx.adapters.lora import Lora
 from poet_onnx.costing.costs import estimated_workspace_nodes
-from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.device import load_device
 from poet_onnx.costing.process import ProcessCosts, ProcessMemory, python_of
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.gradients.class_weights import ClassWeights
+from poet_onnx.options import taking
 from poet_onnx.plan.limits import UNLIMITED
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
+from poet_onnx.rewriting.options import InspectOptions
 from poet_onnx.rewriting.process import TrainingProcess
-from poet_onnx.rewriting.request import Gradients
 from poet_onnx.rewriting.smallest import Candidate, thriftiest_of
 from poet_onnx.rewriting.source import Given, normalized
 from poet_onnx.rewriting.variants import variants
@@ -120,67 +119,23 @@ class Inspection(_Value):
     frozen_batch_norms: tuple[str, ...] = ()
 
 
-def inspect(
-    path: str | os.PathLike[str],
-    device: DeviceProfile,
-    *,
-    dims: Mapping[str, int] | None = None,
-    target: str = "training",
-    frozen_batch_norm: str = "auto",
-    optimizer: str | None = None,
-    accumulation_steps: int = 1,
-    clip_norm: bool = False,
-    loss: str | None = None,
-    train: str | Sequence[str] | None = None,
-    freeze: str | Sequence[str] = (),
-    ignore_index: int | None = None,
-    label_smoothing: float = 0.0,
-    class_weights: ClassWeights | None = None,
-    lora: Lora | str | None = None,
-    python: str | None = None,
-) -> Inspection:
+@taking(InspectOptions)
+def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection:
     """Find what fills the memory of a model's training step and the smallest budget that can work on a device.
 
     Args:
         path: a training model; with a loss, a forward model.
-        device: whose storage and costs to assume.
-        dims: sizes of named dimensions.
-        target: runtime that will run the model; for "stock" its lowered graph is looked at.
-        frozen_batch_norm: as for `rewrite`.
-        optimizer: as for `rewrite`.
-        accumulation_steps: as for `rewrite`.
-        clip_norm: as for `rewrite`.
-        loss: as for `rewrite`.
-        train: as for `rewrite`.
-        freeze: as for `rewrite`.
-        ignore_index: as for `rewrite`.
-        label_smoothing: as for `rewrite`.
-        class_weights: as for `rewrite`.
-        lora: as for `rewrite`.
-        python: as for `rewrite`.
+        options: each field of `InspectOptions` as a keyword argument.
 
     Raises:
-        InputError: if the model cannot be used.
+        InputError: if an option or the model cannot be used.
     """
-    gradients = Gradients.read(
-        loss,
-        train=train,
-        freeze=freeze,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        class_weights=class_weights,
-        lora=lora,
-    )
-    given = Given.read(path, gradients=gradients, target=target, dims=dims, frozen_batch_norm=frozen_batch_norm)
-    source = normalized(
-        given.model,
-        target=target,
-        dims=given.dims,
-        frozen_batch_norm=given.frozen_batch_norm,
-        forward=given.forward,
-    )
-    updates = OptimizerChoice.read(optimizer, target, accumulation_steps, clip_norm).for_model(source.model)
-    process = TrainingProcess(ProcessCosts.of(device, None, target, python=python_of(device, python)), target)
+    device, target = load_device(options.device), options.target
+    given = Given.read(path, options)
+    source = normalized(given.model, given.settle(options), forward=given.forward)
+    updates = OptimizerChoice.read(options).for_model(source.model)
+    costs = ProcessCosts.of(device, None, target, python=python_of(device, options.python))
+    process = TrainingProcess(costs, target)
     evaluated = None if updates is None else given.train_graph
     evaluation = EvaluationStep.beside(evaluated, source.model, device, target)
     evaluation_bytes = 0 if evaluation is None else evaluation.transient_peak_bytes

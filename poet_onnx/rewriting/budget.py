@@ -158,7 +158,7 @@ def _warn_of_tensors_alone(request: Request, graph: TrainingGraph, process: Trai
     device = request.device
     if process.costs != ProcessCosts() or device.planning_only:
         return
-    known = TrainingProcess(ProcessCosts.of(load_device(HOST), None, request.target), request.target)
+    known = TrainingProcess(ProcessCosts.of(load_device(HOST), None, request.options.target), request.options.target)
     missing_bytes = known.fixed_bytes(graph) - process.fixed_bytes(graph)
     warnings.warn(
         f"The RAM budget counts tensors alone, for device {device.name} has no [process]: Python, onnxruntime and the "

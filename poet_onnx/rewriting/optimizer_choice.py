@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from poet_onnx.choices import NO_OPTIMIZER, OPTIMIZERS
+from poet_onnx.choices import NO_OPTIMIZER
 from poet_onnx.description.metadata import Updates
 from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.updates import check_trainable
+from poet_onnx.rewriting.options import StepOptions
 
 _DEFAULTS = {"stock": "adamw", "training": NO_OPTIMIZER}
 """For onnxruntime-training the graph stays what its own optimizer can be used with."""
@@ -31,23 +32,21 @@ class OptimizerChoice:
     is_default: bool
 
     @classmethod
-    def read(cls, optimizer: str | None, target: str, accumulation_steps: int, clip_norm: bool) -> OptimizerChoice:
-        """Return the choice that arguments of `rewrite` make.
+    def read(cls, options: StepOptions) -> OptimizerChoice:
+        """Return the choice that options make.
 
         Raises:
-            InputError: naming the argument that cannot be used.
+            InputError: if they contradict each other.
         """
-        if optimizer is not None and optimizer not in OPTIMIZERS:
-            raise InputError(f"This release has no optimizer {optimizer!r}; use {', '.join(OPTIMIZERS)}.")
-        kind = optimizer or _DEFAULTS[target]
-        asks_more = accumulation_steps != 1 or clip_norm
+        kind = options.optimizer or _DEFAULTS[options.target]
+        asks_more = options.accumulation_steps != 1 or options.clip_norm
         if kind == NO_OPTIMIZER and asks_more:
             raise InputError(
                 "Without an optimizer nothing is accumulated over batches or clipped in the plan: give an optimizer "
                 f"too, one of {', '.join(KINDS)}."
             )
-        updates = None if kind == NO_OPTIMIZER else Updates(kind, accumulation_steps, clip_norm)
-        return cls(updates, optimizer is None and not asks_more)
+        updates = None if kind == NO_OPTIMIZER else Updates(kind, options.accumulation_steps, options.clip_norm)
+        return cls(updates, options.optimizer is None and not asks_more)
 
     def for_model(self, model: ir.Model, warn: Callable[[str], None] = lambda _: None) -> Updates | None:
         """Return what is done with a normalized model's gradients.

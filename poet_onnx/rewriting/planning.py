@@ -80,9 +80,13 @@ class Asked:
         ordered = baseline.ordered.prediction
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
         costs = ProcessCosts.of(
-            request.device, request.measured, request.target, threads=request.threads, python=request.python
+            request.device,
+            request.measured,
+            request.options.target,
+            threads=request.options.threads,
+            python=request.python,
         )
-        process = TrainingProcess(costs, request.target)
+        process = TrainingProcess(costs, request.options.target)
         if evaluation is not None:
             process = evaluation.process_of(process, baseline.graph)
         budget = RequestedBudget.of(request, baseline, ordered, process)
@@ -117,7 +121,12 @@ class Asked:
 
 
 def _baseline(variant: GraphVariant, request: Request, first_graph: TrainingGraph | None) -> Baseline:
-    device, target, measured, threads = request.device, request.target, request.measured, request.threads
+    device, target, measured, threads = (
+        request.device,
+        request.options.target,
+        request.measured,
+        request.options.threads,
+    )
     return Baseline.of(variant, device, target, measured=measured, first_graph=first_graph, threads=threads)
 
 
@@ -182,10 +191,10 @@ def _given_answer(
     evaluation: EvaluationStep | None,
 ) -> Answer:
     """Replay a plan that was made before on the graph variant that it is for."""
-    options = variant_options(given, request.device.name, request.target, in_words(updates))
-    first = next(variants(model, request.device, request.target, updates=updates))
+    options = variant_options(given, request.device.name, request.options.target, in_words(updates))
+    first = next(variants(model, request.device, request.options.target, updates=updates))
     asked = Asked.of(request, first, evaluation)
-    variant = first if options == first.options else variant_of(model, request.target, *options, updates)
+    variant = first if options == first.options else variant_of(model, request.options.target, *options, updates)
     plan = read_plan(given, variant.graph)
     baseline = asked.baseline(variant)
     problem, limits = asked.problem(baseline), asked.limits(asked.budget.step_bytes(variant.graph))
@@ -209,13 +218,15 @@ def _best_answer(
     That are those whose memory leaves room for plans that spend less by more than the gap that was asked for, and those
     of known plans that do.
     """
-    end = time.monotonic() + request.time_limit_seconds
+    end = time.monotonic() + request.options.time_limit_seconds
     asked: Asked | None = None
     best: Answer | None = None
     failures: list[Failure] = []
-    plans = by_variant(request.known_plans, request.device.name, request.target, in_words(updates))
+    plans = by_variant(request.known_plans, request.device.name, request.options.target, in_words(updates))
     try:
-        for variant in variants(model, request.device, request.target, split=request.split, updates=updates):
+        for variant in variants(
+            model, request.device, request.options.target, split=request.options.split, updates=updates
+        ):
             asked = asked or Asked.of(request, variant, evaluation)
             known = steps_of(plans.pop(variant.options, ()), variant.graph)
             if best is None or known or could_save(best, end):
@@ -248,13 +259,15 @@ def _thriftiest_answer(asked: Asked, failures: Sequence[Failure]) -> Answer:
         PoetError: if that budget is larger than the one that was asked for; it is named.
     """
     request, budget = asked.request, asked.budget
-    in_ram = request.method not in OURS
-    thrifty = thriftiest([each.candidate for each in failures], budget, in_ram=in_ram, progress=request.progress)
+    in_ram = request.options.method not in OURS
+    thrifty = thriftiest(
+        [each.candidate for each in failures], budget, in_ram=in_ram, progress=request.options.progress
+    )
     if thrifty is None or thrifty.budget_bytes > (budget.bound_bytes or 0):
         raise refusal(failures, request, budget, thrifty)
     candidate, plan = thrifty.candidate, thrifty.plan
     limits = candidate.limits.within(plan.prediction.transient_peak_bytes)
-    known = known_plan(candidate.problem, limits, plan, gap=request.gap, seed=request.seed)
+    known = known_plan(candidate.problem, limits, plan, gap=request.options.gap, seed=request.options.seed)
     return _answer(asked, candidate.baseline, known, thrifty.placement)
 
 
@@ -276,7 +289,7 @@ def _worth_joules(best: Answer | None) -> float:
     """Return the energy below which a plan is worth looking for beside one: as close as that had to be proven."""
     if best is None:
         return math.inf
-    gap = best.asked.request.gap
+    gap = best.asked.request.options.gap
     return best.joules - min(gap * best.joules, overhead_gap_of(gap) * (best.joules - best.asked.ordered.energy_joules))
 
 
@@ -323,12 +336,12 @@ def _planner(
     bound_joules: float,
 ) -> Callable[..., Plan]:
     """Return what plans a problem within limits in `time_limit_seconds`, by the method that was asked for."""
-    if request.method in OURS:
+    if request.options.method in OURS:
         return partial(
             schedule,
-            gap=request.gap,
-            seed=request.seed,
-            progress=request.progress,
+            gap=request.options.gap,
+            seed=request.options.seed,
+            progress=request.options.progress,
             baseline=baseline.ordered,
             known=known,
             worth_joules=_worth_joules(best),
@@ -336,4 +349,6 @@ def _planner(
             explains=False,
         )
 
-    return partial(plan_by, request.method, gap=request.gap, seed=request.seed, baseline=baseline.order)
+    return partial(
+        plan_by, request.options.method, gap=request.options.gap, seed=request.options.seed, baseline=baseline.order
+    )

@@ -45,7 +45,9 @@ def refusal(
     error = failure.error
     if not isinstance(error, _EXPLAINED):
         return error
-    explained: PoetError = error.explained(budget.terms(failure.candidate.baseline, works_bytes, split=request.split))
+    explained: PoetError = error.explained(
+        budget.terms(failure.candidate.baseline, works_bytes, split=request.options.split)
+    )
     if isinstance(error, NoneExistsError) and request.budget is not None and request.budget.doubt:
         message = str(explained)
         return InfeasibleError(f"The {request.budget.doubt}: {message[0].lower()}{message[1:]}", works_bytes)

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassError, PassResult, Sequential
 
-from poet_onnx.adapters.lora import Lora
 from poet_onnx.costing.costs import CostTable
-from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.external_data import hold_external
 from poet_onnx.files.saving import save_model
-from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.train_graph import TrainGraph, files_beside
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed
+from poet_onnx.options import read, taking
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.arena import InsertArena
 from poet_onnx.passes.batch_norm_modes import warn_user
@@ -36,13 +34,13 @@ from poet_onnx.passes.normalize import own_errors
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.rewriting.evaluation import EvaluationStep
+from poet_onnx.rewriting.options import RewriteOptions
 from poet_onnx.rewriting.planning import Answer, answer_of
-from poet_onnx.rewriting.request import BudgetKind, Request, read_request
+from poet_onnx.rewriting.request import BudgetKind, Request
 from poet_onnx.rewriting.source import Given, normalized
 
 if TYPE_CHECKING:
-    from poet_onnx.costing.measured import MeasuredCosts
-    from poet_onnx.scheduling import Progress
+    pass
 
 
 @dataclass(frozen=True)
@@ -118,41 +116,9 @@ class RewriteResult:
         return (target, *beside)
 
 
+@taking(RewriteOptions)
 def rewrite(
-    model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
-    *,
-    device: str | os.PathLike[str] | DeviceProfile,
-    ram_budget: SupportsIndex | str | None = None,
-    activation_budget: SupportsIndex | str | None = None,
-    deadline: float | str | None = None,
-    costs: MeasuredCosts | str | os.PathLike[str] | None = None,
-    method: str = "poet",
-    recompute: bool = True,
-    paging: bool = True,
-    split: bool = True,
-    gap: float = 0.01,
-    time_limit_seconds: float = 60.0,
-    seed: int = 0,
-    plan: Plan | str | os.PathLike[str] | None = None,
-    known_plans: Sequence[Plan | str | os.PathLike[str]] = (),
-    progress: Callable[[Progress], None] | None = None,
-    dims: Mapping[str, int] | None = None,
-    target: str = "training",
-    frozen_batch_norm: str = "auto",
-    threads: int = 1,
-    python: str | None = None,
-    optimizer: str | None = None,
-    accumulation_steps: int = 1,
-    clip_norm: bool = False,
-    loss: str | None = None,
-    train: str | Sequence[str] | None = None,
-    freeze: str | Sequence[str] = (),
-    ignore_index: int | None = None,
-    label_smoothing: float = 0.0,
-    class_weights: ClassWeights | None = None,
-    lora: Lora | str | None = None,
-    max_written: SupportsIndex | str | None = None,
-    lifetime: SupportsIndex | str | None = None,
+    model_or_path: str | os.PathLike[str] | onnx.ModelProto | ir.Model, options: RewriteOptions
 ) -> RewriteResult:
     """Rewrite a training graph so that its step keeps to a budget on a device, for the least energy.
 
@@ -161,53 +127,7 @@ def rewrite(
 
     Args:
         model_or_path: the training graph, or the forward model: a file or a model in memory.
-        device: a profile, its name or its TOML file.
-        ram_budget: bound on what the whole training process takes, Python included: bytes, or text such as "256MiB".
-            Default: the device's RAM.
-        activation_budget: bound on the transient peak instead: bytes, text, or a percentage of the transient peak after
-            ordering, such as "75%"; for the stock runtime of that and of what its budgets set aside for aarch64.
-        deadline: bound on the predicted time of a step: seconds, or text such as "250ms" or "1.3x" (of the time that
-            computing alone takes). Default none.
-        costs: measured costs, or the file of a profile, in place of modelled ones.
-        method: how to plan: "poet", "poet-recompute" and "poet-paging" without one of its means, or a published method,
-            such as "dtr" or "checkmate", which knows nothing of energy; docs/benchmarks.md has them all.
-        recompute: whether the plan may run nodes again.
-        paging: whether the plan may move values to storage and back.
-        split: whether large weight gradients may be computed in parts, where whole ones do not fit or cost more.
-        gap: how close to the least energy the plan must be proven to be.
-        time_limit_seconds: for the solver; the best plan found by then is used.
-        seed: of the solver.
-        plan: a plan made before for this model, or its file: carried out without a solver. Budget and deadline are then
-            the plan's own.
-        known_plans: plans made before for this model and device, or their files: the answer spends no more energy than
-            one of them that keeps the limits asked for. So, with what was planned for smaller budgets, a larger one
-            never costs more.
-        progress: called while the solver works.
-        dims: sizes of named dynamic dimensions.
-        target: runtime that will run the model: "training" is onnxruntime-training, "stock" the plain onnxruntime,
-            for which operators that only train are lowered to others.
-        frozen_batch_norm: batch normalizations that use their running statistics and never move them, as torch's in
-            eval mode: "auto" are those of which the model, or the eval_model.onnx beside its file, tells; "all";
-            "none"; or patterns of names of nodes or parameters with commas between them, such as "layer1.*,bn1.*".
-        threads: threads inside an operator that the model will run with; each may need workspace of its own.
-        python: version of Python that the model will train with, such as "3.11", which tells what the process takes
-            besides the step. Default: the one that takes the most of those that the device's profile knows; for device
-            "host" the one that runs now.
-        optimizer: what updates the parameters within the step, with what it keeps for each of them: "sgd", "momentum",
-            "adam" or "adamw", which compute what torch's do, or "adamw-ort", ONNX Runtime's own variant of AdamW.
-            "none" leaves gradients to be collected, for ONNX Runtime's own optimizer. Default "adamw" for the stock
-            runtime, "none" for onnxruntime-training. Learning rate and other settings are `TrainingSession`'s.
-        accumulation_steps: batches whose gradients are averaged for one update; more than 1 needs a buffer for each.
-        clip_norm: whether the session may bound the norm of all gradients together, which needs a buffer for each.
-        loss: says that the model is a forward model, and what is minimized, as for `train_graph`.
-        train: patterns of names of a forward model's parameters that are trained; default all that lead to the loss.
-        freeze: patterns of names of those that are not.
-        ignore_index: a label that does not count.
-        label_smoothing: what of a label is shared among all classes.
-        class_weights: by which a sample counts, one for each class: numbers, or a text or file of them.
-        lora: low-rank adapters beside the forward model's weights, which stay as they are, as for `train_graph`.
-        max_written: bound on what a step writes to storage, for flash wears out: bytes, or text such as "20MiB".
-        lifetime: steps that the storage must endure instead, as a number or text such as "100000steps".
+        options: each field of `RewriteOptions` as a keyword argument; `device` is needed.
 
     Raises:
         InputError: if an argument or the model cannot be used.
@@ -215,17 +135,9 @@ def rewrite(
         LimitReachedError: if the time limit came before any plan was found.
         CheckFailedError: if a check of ours did not hold.
     """
-    options = dict(locals())  # all of them are read_request's, but for the model
-    del options["model_or_path"]
-    request = read_request(**options)
-    given = Given.read(
-        model_or_path,
-        gradients=request.gradients,
-        target=request.target,
-        dims=request.dims,
-        frozen_batch_norm=request.frozen_batch_norm,
-    )
-    settled = replace(request, dims=given.dims, frozen_batch_norm=given.frozen_batch_norm)
+    request = Request.of(options)
+    given = Given.read(model_or_path, options)
+    settled = replace(request, options=given.settle(options))
     made = given.train_graph
     with own_errors():
         result = _rewritten(given.model, settled, given.forward, made)
@@ -243,10 +155,10 @@ def pipeline(**options: Any) -> InPlacePass:
         InputError: if an option cannot be used. What is wrong with a model is raised when the pass runs, as the cause
             of an `onnx_ir.passes.PassError`.
     """
-    request = read_request(**options)
-    if request.gradients is not None:
+    read_options = read(RewriteOptions, "pipeline", options)
+    if read_options.loss is not None:
         raise InputError("A pass returns no values of parameters: give a forward model with its loss to `rewrite`.")
-    return _Rewrite(request)
+    return _Rewrite(Request.of(read_options))
 
 
 class _Rewrite(InPlacePass):
@@ -297,18 +209,12 @@ def _rewritten(
         warnings.append(sentence)
         warn_user(sentence)
 
-    source = normalized(
-        model,
-        target=request.target,
-        dims=request.dims,
-        frozen_batch_norm=request.frozen_batch_norm,
-        forward=forward,
-        warn=warn,
-    )
+    options = request.options
+    source = normalized(model, options, forward=forward, warn=warn)
     WriteInputRanges()(source.model)
     updates = request.optimizer.for_model(source.model, warn)
     evaluated = None if updates is None else made
-    evaluation = EvaluationStep.beside(evaluated, source.model, request.device, request.target, request.threads)
+    evaluation = EvaluationStep.beside(evaluated, source.model, request.device, options.target, options.threads)
     answer = answer_of(source.model, request, updates, evaluation)
     region_bytes, evaluation = answer.placement.region.region_bytes, answer.asked.evaluation
     if made is not None and evaluation is not None:
@@ -331,7 +237,7 @@ def _rewritten(
         original_nodes=source.node_count,
         budget_bytes=asked.budget.bound_bytes,
         budget_kind=request.budget_kind,
-        method=request.method,
+        method=options.method,
         is_given=request.plan is not None,
         frozen_batch_norms=source.frozen_batch_norms,
         warnings=tuple(warnings),
@@ -356,9 +262,9 @@ def _carry_out(answer: Answer, region_bytes: int) -> None:
             baseline.graph,
             answer.plan,
             version=version("poet-onnx"),
-            target=request.target,
-            dims=request.dims,
-            threads=request.threads,
+            target=request.options.target,
+            dims=request.options.dims or {},
+            threads=request.options.threads,
             process={line.name: line.size_bytes for line in placement.memory.parts},
             ram_budget_bytes=answer.asked.budget.bound_bytes if request.budget_kind == "ram" else None,
         ),

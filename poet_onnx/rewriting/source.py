@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
 
 from poet_onnx.choices import AUTO
+from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.train_graph import TrainGraph, train_graph
 from poet_onnx.graph.extract import check_number_types, check_training
 from poet_onnx.graph.loading import as_model
+from poet_onnx.options import part
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
 from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.normalize import Normalization
-from poet_onnx.rewriting.request import Gradients
+from poet_onnx.rewriting.options import StepOptions
+
+_Step = TypeVar("_Step", bound=StepOptions)
 
 
 @dataclass(frozen=True)
@@ -29,44 +34,37 @@ class Given:
     Attributes:
         model: which may be changed.
         forward: returns the evaluation graph of the same loss, if there is one.
-        dims: sizes of named dimensions that are not fixed yet.
-        frozen_batch_norm: what is still to be said of batch normalizations, as for `poet_onnx.rewrite`.
         train_graph: what was made of a forward model; None if a training model was given.
     """
 
     model: ir.Model
     forward: Callable[[], ir.Model | None]
-    dims: Mapping[str, int]
-    frozen_batch_norm: str
     train_graph: TrainGraph | None = None
 
     @classmethod
     def read(
         cls,
         model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
-        *,
-        gradients: Gradients | None,
-        target: str,
-        dims: Mapping[str, int] | None,
-        frozen_batch_norm: str,
+        options: StepOptions,
     ) -> Given:
         """Load a training model, or make one of a forward model.
 
         Args:
-            model: a training model; with `gradients`, a forward model.
-            gradients: how to make a training model.
-            target: runtime that will run what is made.
-            dims: sizes of named dimensions.
-            frozen_batch_norm: as for `poet_onnx.rewrite`.
+            model: a training model; with a loss, a forward model.
+            options: of the step.
 
         Raises:
             InputError: if the model cannot be used.
         """
-        if gradients is None:
-            return cls(as_model(model), partial(model_beside, model), dims or {}, frozen_batch_norm)
-        made = train_graph(model, dims=dims, frozen_batch_norm=frozen_batch_norm, **vars(gradients))
-        Normalization(DeclareKnownOpset(target))(made.evaluation)
-        return cls(made.training.clone(), made.evaluation.clone, {}, AUTO, made)
+        if options.loss is None:
+            return cls(as_model(model), partial(model_beside, model))
+        made = train_graph(model, **vars(part(options, TrainGraphOptions)))
+        Normalization(DeclareKnownOpset(options.target))(made.evaluation)
+        return cls(made.training.clone(), made.evaluation.clone, made)
+
+    def settle(self, options: _Step) -> _Step:
+        """Return what options still say: a training graph that was made of a forward model has its sizes and modes."""
+        return options if self.train_graph is None else replace(options, dims=None, frozen_batch_norm=AUTO)
 
 
 @dataclass(frozen=True)
@@ -86,10 +84,8 @@ class Source:
 
 def normalized(
     model: ir.Model,
+    options: StepOptions,
     *,
-    target: str,
-    dims: Mapping[str, int] | None,
-    frozen_batch_norm: str,
     forward: Callable[[], ir.Model | None],
     warn: Callable[[str], None] | None = None,
 ) -> Source:
@@ -97,9 +93,7 @@ def normalized(
 
     Args:
         model: a training graph.
-        target: runtime that will run the model.
-        dims: sizes of named dynamic dimensions.
-        frozen_batch_norm: as for `poet_onnx.rewrite`.
+        options: of the step, as `Given.settle` returns them.
         forward: returns the evaluation graph of the same loss, if there is one.
         warn: called with a sentence about what cannot be told; default `warnings.warn`.
 
@@ -109,6 +103,6 @@ def normalized(
     check_training(model)
     check_number_types(model)
     node_count = len(model.graph)
-    SettleBatchNorm(frozen_batch_norm, forward=forward, warn=warn)(model)
-    normalize_for(target, dims or None)(model)
+    SettleBatchNorm(options.frozen_batch_norm, forward=forward, warn=warn)(model)
+    normalize_for(options.target, options.dims)(model)
     return Source(model, node_count, frozen_outputs(model))

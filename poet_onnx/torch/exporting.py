@@ -15,7 +15,9 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.gradients.losses import parse_loss
 from poet_onnx.gradients.parameters import as_patterns, matches
-from poet_onnx.rewriting.request import read_request
+from poet_onnx.options import read
+from poet_onnx.rewriting.options import RewriteOptions
+from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.rewrite import RewriteResult, rewrite
 from poet_onnx.torch.choosing import chosen_parameters
 from poet_onnx.torch.tracing import frozen_batch_norm, trace
@@ -100,7 +102,8 @@ def export(
     """
     adapted = options.get("lora") is not None
     chosen = chosen_parameters(module, train, freeze, adapted=adapted)
-    request = read_request(loss=loss, **options)
+    request = Request.of(read(RewriteOptions, "export", {"loss": loss, **options}))
+    asked = request.options
     forward = trace(module, example_inputs, exporter=exporter, opset=opset, adapted=adapted)
     patterns: dict[str, Any] = {"train": [escape(name) for name in _written(forward, chosen)]}
     if adapted:
@@ -108,7 +111,7 @@ def export(
         patterns["freeze"] = [escape(name) for name in forward.graph.initializers if matches(name, unwanted)]
     report: TorchReport | None = None
     if check:
-        given = {name: options[name] for name in _OF_LOSS if name in options}
+        given = {name: getattr(asked, name) for name in _OF_LOSS}
         updates = request.optimizer.updates
         report = check_export(
             module,
@@ -117,9 +120,9 @@ def export(
             chosen,
             loss=parse_loss(loss, **given),
             example_labels=example_labels,
-            target=request.target,
+            target=asked.target,
             optimizer="adamw" if updates is None else updates.optimizer,
-            gradients={"loss": loss, **given, "lora": options.get("lora"), **patterns},
+            gradients={"loss": loss, **given, "lora": asked.lora, **patterns},
         )
     result = rewrite(
         forward,

@@ -13,6 +13,7 @@ from folders import ROOT
 STAGES = (
     {"errors"},
     {"choices", "interrupts", "quantities"},
+    {"options"},
     {"description"},
     {"files"},
     {"adapters", "graph"},

@@ -111,7 +111,7 @@ def test_verifications_refuse_wrong_numbers() -> None:
             poet_onnx.verify(model_of(), model_of(), seed=value)  # type: ignore[arg-type]
         with pytest.raises(InputError, match="A number of directions cannot be"):
             poet_onnx.verify_gradients(model_of(), directions=value)  # type: ignore[arg-type]
-        with pytest.raises(InputError, match="A time limit of"):
+        with pytest.raises(InputError, match="time_limit_seconds cannot be"):
             poet_onnx.compare(model_of(), device="a72", time_limit_seconds=-1 if value == 1.5 else value)  # type: ignore[arg-type]
 
 

@@ -21,6 +21,7 @@ import pytest
 import poet_onnx
 from poet_onnx.comparison import worker
 from poet_onnx.comparison.cell import Job, Outcome
+from poet_onnx.comparison.options import CompareOptions
 from poet_onnx.comparison.steps import prepared_steps
 from poet_onnx.comparison.sweep import Sweep
 from poet_onnx.comparison.worker import run_apart, signal_running
@@ -30,9 +31,10 @@ WAIT_SECONDS = 120.0
 
 
 def jobs_of(model: Path, budget: str, *, seconds: float = 60.0) -> list[Job]:
-    sweep = Sweep.read(devices=["a72"], budgets=[budget], methods=["poet"], time_limit_seconds=seconds)
+    options = CompareOptions(device="a72", budgets=[budget], methods=["poet"], time_limit_seconds=seconds)
+    sweep = Sweep.read(options)
     limits = [budget for _, budget in sweep.budgets]
-    return list(sweep.jobs(prepared_steps(model, sweep.devices, limits, part_bytes=0)))
+    return list(sweep.jobs(prepared_steps(model, options, sweep.devices, limits, part_bytes=0)))
 
 
 @pytest.fixture(scope="module")

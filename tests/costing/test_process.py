@@ -92,7 +92,7 @@ def test_the_smallest_ram_budget_works_and_one_below_fixed_costs_does_not(
     model_path: Callable[..., Path], target: str
 ) -> None:
     path = model_path("densenet")
-    found = inspect(path, load_device("a72"), target=target)
+    found = inspect(path, device="a72", target=target)
     assert sum(part.size_bytes for part in found.process) == found.ordered.process_peak_bytes
     assert found.smallest_process_bytes <= found.ordered.process_peak_bytes + found.set_aside_bytes
     result = rewrite(path, device="a72", target=target, ram_budget=found.smallest_process_bytes)
@@ -224,6 +224,6 @@ def test_each_python_has_figures_of_its_own(model_path: Callable[..., Path]) -> 
     assert boards[None] == boards["3.14"] == max(boards.values())  # nobody said which: what takes the most
     assert boards["3.10"] == min(boards.values())
     assert boards["3.11"] < boards["3.14"]
-    assert inspect(path, load_device("a72"), target="stock", python="3.10").ordered.process_peak_bytes == boards["3.10"]
+    assert inspect(path, device="a72", target="stock", python="3.10").ordered.process_peak_bytes == boards["3.10"]
     with pytest.raises(InputError, match=r"no Python '3.9' whose processes were measured: use 3.10, 3.11"):
         rewrite(path, device="a72", python="3.9")

@@ -19,6 +19,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import click
+import option_tables
 import pytest
 from fenced_blocks import DOCUMENTS, Fenced, fenced_blocks, without_blocks
 from folders import ROOT
@@ -63,7 +64,12 @@ def parse(words: list[str]) -> None:
 
 
 def options(command: click.Command) -> set[str]:
-    return {option for parameter in command.params if isinstance(parameter, click.Option) for option in parameter.opts}
+    return {
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=names(DOCUMENTS))
@@ -99,6 +105,13 @@ def test_every_option_is_described_with_its_command() -> None:
     for name, command in command_line.commands.items():
         described = set(re.findall(r"(?<![\w-])(--?[a-z][a-z-]*)", sections[name]))
         assert options(command) <= described, name
+
+
+def test_the_rows_of_options_are_those_of_the_records() -> None:
+    page = option_tables.PAGE.read_text(encoding="utf-8")
+    assert page == option_tables.tables(page), "run scripts/option_tables.py"
+    without = re.sub(r"^\| `--lifetime .*\n", "", page, flags=re.MULTILINE)
+    assert option_tables.tables(without.replace("`--python`, ", "")) == page
 
 
 def test_every_public_name_is_described() -> None:

@@ -14,7 +14,6 @@ import pytest
 from model_mutations import mutate
 
 from poet_onnx import rewrite
-from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.graph.extract import extract, load_model
 from poet_onnx.passes.normalize import normalize
@@ -66,7 +65,7 @@ def test_looking_at_a_damaged_model_gives_a_result_or_an_error_of_ours(model: on
         path = tmp_path / "damaged.onnx"
         path.write_bytes(mutate(model, seed).SerializeToString())
         try:
-            inspect(path, load_device("a72"))
+            inspect(path, device="a72")
         except InputError:
             refused += 1
     assert 0 < refused < 20

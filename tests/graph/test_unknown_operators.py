@@ -51,7 +51,7 @@ def test_a_plan_with_an_estimate_says_so_and_verifies(unusual: Path, tmp_path: P
     assert report.estimated_workspace_nodes == ("mix",)
     assert any("1 node " in line and "'mix'" in line and "profile" in line for line in report_lines(report))
     assert verify(unusual, tmp_path / "out.onnx", feeds=2).problems == ()
-    inspection = inspect(unusual, load_device("a72"))
+    inspection = inspect(unusual, device="a72")
     assert inspection.estimated_workspace_nodes == ("mix",)
     assert any(isinstance(part, str) and "'mix'" in part for part in inspection_parts(inspection))
 

@@ -29,9 +29,13 @@ def test_a_workflow_may_say_whatever_json_can_hold() -> None:
     arguments = set(inspect.signature(poet_onnx.rewrite).parameters)
     known = parameters()
     assert set(known) == arguments - {"model_or_path", "progress"}
-    assert [name for name, each in known.items() if each.required] == ["device"]
-    assert all(each.description for each in known.values())
-    json.dumps({name: each.default for name, each in known.items()})
+    assert [name for name, (_, option) in known.items() if option.is_needed] == ["device"]
+    kinds = {name: kind for name, (kind, _) in known.items()}
+    some = [kinds[name] for name in ("device", "gap", "clip_norm", "dims", "ram_budget", "train", "known_plans")]
+    assert some == [
+        *(str, float, bool, dict[str, int]),
+        *(int | str, str | list[str], list[str]),
+    ]
 
 
 @pytest.mark.parametrize("program", ["from poet_onnx.olive import PoetOnnx", "poet_onnx.olive.package_config()"])

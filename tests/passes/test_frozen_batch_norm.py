@@ -144,7 +144,7 @@ def test_random_nets_keep_every_bit_under_random_plans(tmp_path: Path, seed: int
 @pytest.mark.parametrize("target", ["training", "stock"])
 def test_the_smallest_budget_is_kept(tmp_path: Path, target: str) -> None:
     path = export_frozen(Repeated(2), torch.randn(2, 3, 8, 8), tmp_path)
-    smallest = inspect(path, load_device("a72"), target=target)
+    smallest = inspect(path, device="a72", target=target)
     assert smallest.frozen_batch_norms
     result = poet_onnx.rewrite(
         path, device="a72", activation_budget=smallest.smallest_budget_bytes, target=target, gap=0.5

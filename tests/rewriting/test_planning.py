@@ -11,7 +11,6 @@ import pytest
 from deep import sampled
 
 import poet_onnx
-from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import Step
 from poet_onnx.plan.problem import ScheduleProblem
@@ -112,7 +111,7 @@ def test_the_ordered_step_keeps_to_all_of_itself(model_path: Callable[..., Path]
     path = model_path("densenet")
     result = poet_onnx.rewrite(path, device="a72", target="stock", activation_budget="100%", deadline="1.0x")
     assert result.plan.certificate.status == "not_needed"
-    figures = inspect(path, load_device("a72"), target="stock")
+    figures = inspect(path, device="a72", target="stock")
     assert figures.set_aside_bytes > 0
     assert result.budget_bytes == figures.ordered.transient_peak_bytes + figures.set_aside_bytes
     half = poet_onnx.rewrite(path, device="a72", target="stock", activation_budget="50%", time_limit_seconds=5)

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from random_graphs import random_dag
 
 import poet_onnx
-from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -116,7 +115,7 @@ def test_the_budget_that_is_named_is_the_same_on_a_slow_machine_and_works(
 @pytest.mark.parametrize("target", ["training", "stock"])
 def test_an_inspection_names_what_a_refusal_names(model_path: Callable[..., Path], target: str) -> None:
     path = model_path("mlp-mse", batch=4)
-    found = inspect(path, load_device("a72"), target=target)
+    found = inspect(path, device="a72", target=target)
     for kind, named in (("activation", found.smallest_budget_bytes), ("ram", found.smallest_process_bytes)):
         assert refused(path, device="a72", target=target, **{f"{kind}_budget": "1kB"}) == named
 

@@ -177,12 +177,12 @@ def test_the_report_has_a_line_for_it(made: Callable[..., Files]) -> None:
 
 def test_inspect_counts_it(made: Callable[..., Files], tmp_path: Path) -> None:
     model, host = forward(tmp_path / "net.onnx"), load_device("host")
-    seen = inspect(model, host, target="stock", loss="cross-entropy")
+    seen = inspect(model, device=host, target="stock", loss="cross-entropy")
     lines = {part.name: part.size_bytes for part in seen.process}
     expected = {line.name: line.size_bytes for line in made("stock").result.ordered_process.lines}
     assert lines["evaluation"] == expected["evaluation"] > 0
     assert seen.smallest_process_bytes > sum(lines.values()) - lines["region"]
-    head = inspect(waiting(tmp_path / "head.onnx"), host, target="stock", loss="cross-entropy", train="last")
+    head = inspect(waiting(tmp_path / "head.onnx"), device=host, target="stock", loss="cross-entropy", train="last")
     assert head.without_paging.budget_bytes < 150_000 < head.smallest_budget_bytes
 
 

@@ -25,8 +25,10 @@ from figures import PARTS, Figure, figures
 from poet_onnx import compare
 from poet_onnx.comparison.cell import CellResult
 from poet_onnx.comparison.compare import Comparison
+from poet_onnx.comparison.options import CompareOptions
 from poet_onnx.comparison.running import SweepProgress
 from poet_onnx.comparison.steps import prepared_steps
+from poet_onnx.costing.device import load_device
 from poet_onnx.quantities import Budget, parse_budget
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -134,7 +136,9 @@ def _results(figure: Figure, model: str, batch: int, options: argparse.Namespace
 def _budgets(figure: Figure, path: Path) -> Iterator[str]:
     """Yield budgets on the ladder, in percent of the ordered peak, rounded up so that the smallest one works."""
     part_bytes = parse_budget(PARTS, name="parts").size_bytes
-    (step,) = prepared_steps(path, figure.devices[:1], [Budget(share=1.0)], part_bytes=part_bytes)
+    device = figure.devices[0]
+    options = CompareOptions(device=device)
+    (step,) = prepared_steps(path, options, [load_device(device)], [Budget(share=1.0)], part_bytes=part_bytes)
     least = step.variants[0].smallest_bytes / step.budget_bytes(Budget(share=1.0))
     for place in figure.places:
         yield f"{math.ceil(1000 * (least + place * (1 - least))) / 10:.1f}%"

@@ -1,0 +1,104 @@
+"""What a comparison may be asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, SupportsIndex
+
+from poet_onnx.choices import AUTO, BEST, METHODS, ORDERS
+from poet_onnx.options import says
+from poet_onnx.rewriting.options import THREADS, InspectOptions, StepOptions
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from poet_onnx.comparison.running import SweepProgress
+    from poet_onnx.costing.device import DeviceProfile
+
+PROCESSES = "processes"
+_MOST_SECONDS = 10**6
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(StepOptions):
+    """What `compare` takes."""
+
+    HOMES: ClassVar[Mapping[str, str]] = {
+        **InspectOptions.HOMES,
+        "Executor": "concurrent.futures",
+        "SweepProgress": "poet_onnx.comparison.running",
+    }
+
+    device: str | os.PathLike[str] | DeviceProfile | Sequence[str | os.PathLike[str] | DeviceProfile] = field(
+        metadata=says("What to plan for, one or several: names, or TOML files.", metavar="D[,D...]", commas=True)
+    )
+    budgets: Sequence[SupportsIndex | str] = field(
+        default=("90%", "75%", "50%", "25%"),
+        metadata=says(
+            "Bounds on activations, gradients and workspace: bytes, or percent of what the step needs after ordering. "
+            "Default: `90%,75%,50%,25%`.",
+            metavar="P%|BYTES,...",
+            commas=True,
+        ),
+    )
+    deadlines: Sequence[float | str | None] = field(
+        default=(None,),
+        metadata=says(
+            "Bounds on the predicted time of a step; `none` is no bound. Default: none.",
+            metavar="none|Fx|TIME,...",
+            commas=True,
+        ),
+    )
+    methods: Sequence[str] = field(
+        default=METHODS,
+        metadata=says(
+            "Some [methods](benchmarks.md#methods). Default: all.", metavar="NAME,...", choices=METHODS, commas=True
+        ),
+    )
+    order: str = field(
+        default=BEST,
+        metadata=says(
+            "The order of the nodes: `best` is one that needs little memory, and `poet` may find a better one still; "
+            "`memory-aware` is that one for every method; `file` is that of the file.",
+            choices=ORDERS,
+        ),
+    )
+    parts: SupportsIndex | str = field(
+        default=AUTO,
+        metadata=says(
+            "Computes weight gradients larger than BYTES in parts. `auto` does so for the budgets that need it, as "
+            "`rewrite` does; `whole` never does.",
+            metavar="auto|whole|BYTES",
+        ),
+    )
+    executor: Executor | str = field(
+        default=PROCESSES,
+        metadata=says(
+            "`processes` plans as many cells at once as there are processors, `processes:4` four. "
+            "`dask:tcp://HOST:PORT` hands them to a Dask cluster (extra `[dask]`), whose workers need poet-onnx, too.",
+            metavar="KIND",
+        ),
+    )
+    time_limit_seconds: float = field(
+        default=60.0,
+        metadata=says(
+            "Seconds for each method on each problem.",
+            flag="--time-limit",
+            metavar="SECONDS",
+            above=0.0,
+            below=_MOST_SECONDS,
+        ),
+    )
+    output: str | os.PathLike[str] | None = field(
+        default=None, metadata=says("Folder in which filled cells are kept and found again.", python_only=True)
+    )
+    name: str | None = field(
+        default=None,
+        metadata=says("Of the model in tables; default that of its file.", python_only=True),
+    )
+    progress: Callable[[SweepProgress], None] | None = field(
+        default=None, metadata=says("Told of each filled cell.", python_only=True)
+    )
+    threads: int = field(default=1, metadata=THREADS)

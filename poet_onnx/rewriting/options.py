@@ -1,0 +1,249 @@
+"""What a training step, an inspection and a rewrite may be asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, ClassVar, SupportsIndex
+
+from poet_onnx.choices import METHODS, OPTIMIZERS, OURS, POET, TARGETS
+from poet_onnx.errors import InputError
+from poet_onnx.gradients.options import LOSSES, ForwardOptions
+from poet_onnx.options import says
+from poet_onnx.quantities import MOST_THREADS
+
+if TYPE_CHECKING:
+    from poet_onnx.costing.device import DeviceProfile
+    from poet_onnx.costing.measured import MeasuredCosts
+    from poet_onnx.plan import Plan
+    from poet_onnx.scheduling import Progress
+
+_MOST_SECONDS = 10**9
+"""For the solver; SCIP takes no more than 1e20."""
+
+THREADS = says(
+    "Threads inside an operator; each may need workspace of its own.", metavar="N", least=1, below=MOST_THREADS + 1
+)
+PYTHON = says(
+    "Version of Python that trains, which tells what a process takes besides the step ([memory](memory.md)). Default: "
+    "the one that takes the most of those that the device's profile knows; for `host` the one that runs now.",
+    metavar="3.N",
+)
+DEVICE = says("What to plan for: a name that `poet-onnx devices` lists, or a TOML file.", metavar="NAME|FILE.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(ForwardOptions):
+    """What makes a training step of a model."""
+
+    loss: str | None = field(
+        default=None,
+        metadata=says(
+            f"Says that the model is a forward model, and what is minimized: {LOSSES}", metavar="KIND[:OUTPUT]"
+        ),
+    )
+    target: str = field(
+        default=TARGETS[0],
+        metadata=says(
+            "Runtime that trains: `training` is onnxruntime-training, `stock` the onnxruntime that pip installs.",
+            choices=TARGETS,
+        ),
+    )
+    optimizer: str | None = field(
+        default=None,
+        metadata=says(
+            "What updates the parameters within the step, with the formulas of torch; `adamw-ort` is ONNX Runtime's "
+            "own AdamW. Default: `adamw` for stock, `none` for training, which brings its own.",
+            choices=OPTIMIZERS,
+        ),
+    )
+    accumulation_steps: int = field(
+        default=1,
+        metadata=says(
+            "Batches whose gradients are averaged for one update; more than 1 needs a buffer for each gradient.",
+            metavar="N",
+            least=1,
+            below=2**31,
+        ),
+    )
+    clip_norm: bool = field(
+        default=False, metadata=says("Keeps all gradients, so that the session can bound their norm.")
+    )
+
+    def __post_init__(self) -> None:
+        """Check every option.
+
+        Raises:
+            InputError: if one cannot be used, or says something of a forward model where no loss is given.
+        """
+        super().__post_init__()
+        shared = ("dims", "frozen_batch_norm")
+        of_forward = [each for each in fields(ForwardOptions) if each.name not in shared]
+        astray = [each.name for each in of_forward if getattr(self, each.name) != each.default]
+        if self.loss is None and astray:
+            raise InputError(
+                f"What {' and '.join(astray)} says is about a forward model: give its loss, too, as in --loss"
+                " cross-entropy, in Python loss=."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions(StepOptions):
+    """What `inspect` takes."""
+
+    HOMES: ClassVar[Mapping[str, str]] = {**StepOptions.HOMES, "DeviceProfile": "poet_onnx.costing.device"}
+
+    device: str | os.PathLike[str] | DeviceProfile = field(default="host", metadata=DEVICE)
+    python: str | None = field(default=None, metadata=PYTHON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteOptions(StepOptions):
+    """What `rewrite` takes."""
+
+    HOMES: ClassVar[Mapping[str, str]] = {
+        **InspectOptions.HOMES,
+        "MeasuredCosts": "poet_onnx.costing.measured",
+        "Plan": "poet_onnx.plan",
+        "Progress": "poet_onnx.scheduling",
+    }
+
+    device: str | os.PathLike[str] | DeviceProfile = field(metadata=DEVICE)
+    ram_budget: SupportsIndex | str | None = field(
+        default=None,
+        metadata=says(
+            "Bound on what the whole training process takes, as `top` shows it: Python, onnxruntime, parameters, what "
+            "the optimizer keeps, batch, and the step ([memory](memory.md)). Default: the device's RAM.",
+            metavar="BYTES",
+            plans=True,
+        ),
+    )
+    activation_budget: SupportsIndex | str | None = field(
+        default=None,
+        metadata=says(
+            "Bound on activations, gradients and workspace alone instead: bytes, or percent of what the step needs "
+            "after ordering, such as 75%.",
+            metavar="BYTES|P%",
+            plans=True,
+        ),
+    )
+    deadline: float | str | None = field(
+        default=None,
+        metadata=says(
+            "Bound on the predicted time of a step: `250ms`, or `1.3x` of the time that computing alone takes.",
+            metavar="TIME|Fx",
+            plans=True,
+        ),
+    )
+    max_written: SupportsIndex | str | None = field(
+        default=None,
+        metadata=says(
+            "Bound on what a step writes to storage, for flash wears out: `20MiB`.", metavar="BYTES", plans=True
+        ),
+    )
+    lifetime: SupportsIndex | str | None = field(
+        default=None,
+        metadata=says(
+            "The same, given as steps that the storage must last, such as `100000steps`. The device profile says what "
+            "it endures.",
+            metavar="STEPS",
+            plans=True,
+        ),
+    )
+    costs: MeasuredCosts | str | os.PathLike[str] | None = field(
+        default=None, metadata=says("What `poet-onnx profile` measured, in place of modelled costs.", is_file=True)
+    )
+    method: str = field(
+        default=POET,
+        metadata=says(
+            "How to plan: `poet`; `poet-recompute` and `poet-paging`, which leave one of its means out; or "
+            "[a published method](benchmarks.md#methods) to compare with, which knows nothing of energy: "
+            f"{', '.join(f'`{each}`' for each in METHODS if each not in OURS)}.",
+            metavar="NAME",
+            choices=METHODS,
+        ),
+    )
+    recompute: bool = field(default=True, metadata=says("Whether the plan may run nodes again.", plans=True))
+    paging: bool = field(
+        default=True, metadata=says("Whether the plan may move values to storage and back.", plans=True)
+    )
+    split: bool = field(
+        default=True,
+        metadata=says(
+            "Whether large weight gradients may be computed in parts, where whole ones do not fit or cost more.",
+            plans=True,
+        ),
+    )
+    gap: float = field(
+        default=0.01,
+        metadata=says(
+            "How close to the least energy the plan must be proven to be.",
+            metavar="X",
+            least=0.0,
+            below=1.0,
+            plans=True,
+        ),
+    )
+    time_limit_seconds: float = field(
+        default=60.0,
+        metadata=says(
+            "Seconds for the solver; the best plan found by then is used. Ctrl-C ends it, too.",
+            flag="--time-limit",
+            metavar="SECONDS",
+            above=0.0,
+            below=_MOST_SECONDS,
+            plans=True,
+        ),
+    )
+    seed: int = field(
+        default=0,
+        metadata=says(
+            "Of the solver. The same model, limits and seed give the same plan, unless the time limit ends the search.",
+            metavar="N",
+            least=0,
+            below=2**31,
+            plans=True,
+        ),
+    )
+    plan: Plan | str | os.PathLike[str] | None = field(
+        default=None,
+        metadata=says(
+            "A plan made before for this model: carried out without a solver; its limits are the plan's own.",
+            is_file=True,
+        ),
+    )
+    known_plans: Sequence[Plan | str | os.PathLike[str]] = field(
+        default=(),
+        metadata=says(
+            "Plans made before for this model and device: the answer spends no more energy than one of them that keeps "
+            "the limits. So a larger budget never costs more than a smaller one did.",
+            flag="--known-plan",
+            is_file=True,
+            plans=True,
+        ),
+    )
+    progress: Callable[[Progress], None] | None = field(
+        default=None, metadata=says("Called while the solver works.", python_only=True)
+    )
+    threads: int = field(default=1, metadata=THREADS)
+    python: str | None = field(default=None, metadata=PYTHON)
+
+    def __post_init__(self) -> None:
+        """Check every option.
+
+        Raises:
+            InputError: if one cannot be used, or two contradict each other.
+        """
+        super().__post_init__()
+        for first, second in (
+            ("ram_budget", "activation_budget"),
+            ("max_written", "lifetime"),
+            ("plan", "known_plans"),
+        ):
+            if getattr(self, first) not in (None, ()) and getattr(self, second) not in (None, ()):
+                raise InputError(f"Give one of {first} and {second}, not both.")
+        if self.known_plans and self.method not in OURS:
+            raise InputError(
+                f"Method {self.method!r} knows no plans but its own: leave known_plans out, or use {POET!r}."
+            )
