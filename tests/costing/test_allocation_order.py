@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import estimated_operators
 import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from ops_models import poet_node
-from single_operators import GROUPS, Case, single_operator
-from workspace_cases import ESTIMATED
+from workspace_case import Case, single_operator
+from workspace_cases import GROUPS
 
 from poet_onnx.addresses import plan_blocks
 from poet_onnx.costing.costs import cost_table
@@ -58,7 +59,7 @@ def with_arena(model: onnx.ModelProto, first_input: str, blocks: list[Block]) ->
     return offsets
 
 
-ORDERED = {**GROUPS, "einsum": [case for case in ESTIMATED if case.op == "Einsum"]}
+ORDERED = {**GROUPS, "einsum": [case for case in estimated_operators.CASES if case.op == "Einsum"]}
 
 
 @pytest.mark.parametrize("group", ORDERED)

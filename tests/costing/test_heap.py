@@ -10,9 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from folders import SUPPORT
-from single_operators import single_operator
 from stock_environment import EACH_PYTHON, STOCK_PYTHON
-from workspace_cases import MS, Case, ints
+from workspace_case import MS, Case, ints, single_operator
 
 from poet_onnx.costing.workspace import heap_bytes, workspace_bytes
 

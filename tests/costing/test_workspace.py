@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import estimated_operators
 import numpy as np
 import onnx
 import pytest
-import workspace_cases
-from single_operators import GROUPS, conv_cases, single_operator
 from stock_environment import stock_python
-from workspace_cases import Case
+from workspace_case import Case, single_operator
+from workspace_cases import GROUPS
 
 from poet_onnx.costing.flops import count_work
 from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
@@ -60,7 +60,7 @@ for path, threads in zip(sys.argv[1::2], sys.argv[2::2]):
 
 def test_convolutions_of_the_stock_runtime_take_what_the_rule_says(tmp_path: Path) -> None:
     arguments, predicted = [], []
-    for index, case in enumerate(case for case in conv_cases() if case.op == "Conv"):
+    for index, case in enumerate(case for case in GROUPS["convolutions"] if case.op == "Conv"):
         model, _, graph = single_operator(case)
         onnx.save(model, tmp_path / f"{index}.onnx")
         for threads in (1, 2, 3):
@@ -74,7 +74,7 @@ def test_convolutions_of_the_stock_runtime_take_what_the_rule_says(tmp_path: Pat
     assert single == [taken for taken, threads in zip(measured, arguments[1::2], strict=True) if threads == "1"]
 
 
-@pytest.mark.parametrize("case", workspace_cases.ESTIMATED, ids=lambda case: f"{case.op}-{len(case.inputs)}")
+@pytest.mark.parametrize("case", estimated_operators.CASES, ids=lambda case: f"{case.op}-{len(case.inputs)}")
 def test_an_operator_without_a_rule_is_estimated_with_care(case: Case) -> None:
     model, feeds, graph = single_operator(case)
     assert not has_workspace_rule(graph.nodes[0])

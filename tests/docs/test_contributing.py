@@ -1,7 +1,7 @@
 """The worked examples of docs/contributing.md: each diff is applied to a copy of the sources, and its own tests run.
 
-A section with a diff is an example. The tests below `tests/` that the diff touches are run, and those whose cases it
-touches. So are the shell blocks of the section that are marked `run`, beside the artifacts of a small real model.
+A section with a diff is an example. The tests that the diff touches are run, and those whose cases it adds. So are
+the shell blocks of the section that are marked `run`, beside the artifacts of a small real model.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__mod
 """Lets a copy of the sources on PYTHONPATH come before those of an editable install."""
 
 
-CASES = {
-    "tests/workspace_cases.py": "tests/costing/test_workspace.py",
-    "tests/support/gradient_cases/activations.py": "tests/gradients/test_operators.py",
+TESTS = {
+    "poet_onnx/costing/devices/": ("tests/costing/test_device.py",),
+    "tests/support/gradient_cases/": ("tests/gradients/test_operators.py", "-k", "QuickGelu"),
+    "tests/support/workspace_cases/": ("tests/costing/test_workspace.py", "-k", "masked_pooling"),
 }
-"""The tests that run the cases of a file."""
+"""What runs the cases and files of a folder."""
 
 
 def examples() -> Mapping[str, str]:
@@ -77,22 +78,54 @@ def run(command: list[str], folder: Path, environment: Mapping[str, str], given:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def apply(diff: str, folder: Path, environment: Mapping[str, str]) -> None:
+    """Apply a diff to a copy of sources in which somebody may have followed the example."""
+    for part in re.split(r"^(?=diff --git )", diff, flags=re.MULTILINE)[1:]:
+        name = part.split("\n", maxsplit=1)[0].rpartition(" b/")[2]
+        if "\nnew file mode" in part:
+            (folder / name).unlink(missing_ok=True)
+        given = ["git", "apply", "-C1", "--whitespace=nowarn", "-"]
+        backward = [*given[:2], "--reverse", "--check", *given[2:]]
+        if subprocess.run(backward, cwd=folder, env=environment, input=part.encode(), check=False).returncode != 0:
+            run(given, folder, environment, part)
+
+
+def calls_for(diff: str) -> Iterator[tuple[str, ...]]:
+    """Yield what pytest is to be called with for each file of a diff that is a test, or is read by one."""
+    for name in re.findall(r"^\+\+\+ b/(\S+)$", diff, re.MULTILINE):
+        own = [(name,)] if Path(name).match("tests/*/test_*.py") else []
+        yield from own or [tests for folder, tests in TESTS.items() if name.startswith(folder)]
+
+
 @pytest.mark.parametrize("section", EXAMPLES)
 def test_example_of_a_section(section: str, tmp_path: Path, model_path: Callable[..., Path]) -> None:
     folder = tmp_path / "sources"
     folder.mkdir()
     environment = copy_of_the_sources(folder)
     apart = {**environment, "GIT_CEILING_DIRECTORIES": str(tmp_path)}  # the copy belongs to no repository
-    run(["git", "apply", "-C1", "--whitespace=nowarn", "-"], folder, apart, EXAMPLES[section])
-    touched = re.findall(r"^\+\+\+ b/(tests/\S+\.py)$", EXAMPLES[section], re.MULTILINE)
-    tests = [CASES.get(path, path) for path in touched]
-    assert tests, "the example has no test"
+    apply(EXAMPLES[section], folder, apart)
     pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    run([*pytest_command, *tests], folder, environment)
+    calls = list(calls_for(EXAMPLES[section]))
+    assert calls, "the example has no test"
+    for arguments in calls:
+        run([*pytest_command, *arguments], folder, environment)
     work = tmp_path / "work"
     shutil.copytree(model_path("unet").parent, work)
     for text in commands(section):
         run(["bash", "-eu", "-c", text], work, environment)
+
+
+def test_an_example_that_was_followed_is_applied_all_the_same(tmp_path: Path) -> None:
+    old, new = "a\nb\n", "a\nx\nb\n"
+    diff = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,2 +1,3 @@\n a\n+x\n b\n"
+    diff += "diff --git a/g b/g\nnew file mode 100644\n--- /dev/null\n+++ b/g\n@@ -0,0 +1,1 @@\n+y\n"
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    for before, beside in ((old, None), (new, "y\n"), (new, "mine\n")):
+        (tmp_path / "f").write_text(before)
+        if beside is not None:
+            (tmp_path / "g").write_text(beside)
+        apply(diff, tmp_path, environment)
+        assert ((tmp_path / "f").read_text(), (tmp_path / "g").read_text()) == (new, "y\n")
 
 
 def test_there_is_an_example_of_everything_that_others_add() -> None:

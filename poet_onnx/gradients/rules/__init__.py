@@ -2,44 +2,8 @@
 
 from __future__ import annotations
 
-from poet_onnx.gradients.rules import (
-    activation,
-    choosing,
-    convolution,
-    einsum,
-    elementwise,
-    indexing,
-    instances,
-    linear,
-    loss,
-    normalization,
-    pooling,
-    recurrent,
-    reducing,
-    reduction,
-    shaping,
-    spreading,
-    trigonometry,
-    windows,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "activation",
-    "choosing",
-    "convolution",
-    "einsum",
-    "elementwise",
-    "indexing",
-    "instances",
-    "linear",
-    "loss",
-    "normalization",
-    "pooling",
-    "recurrent",
-    "reducing",
-    "reduction",
-    "shaping",
-    "spreading",
-    "trigonometry",
-    "windows",
-]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import chain
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from poet_onnx.graph.operators import (
-    activations,
-    convolution,
-    elementwise,
-    indexing,
-    loss,
-    movement,
-    normalization,
-    paging,
-    pooling,
-    products,
-    random_numbers,
-    reduction,
-    sampling,
-    sequence,
-    updates,
-)
+from poet_onnx.graph import operators
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, ONNX_DOMAINS, OpSpec
 
-_FAMILIES = (
-    *(activations, convolution, elementwise, indexing, loss, movement, normalization, paging, pooling, products),
-    *(random_numbers, reduction, sampling, sequence, updates),
-)
 
-SPECS: dict[tuple[str, str], OpSpec] = {
-    (spec.domain, spec.name): spec for spec in chain.from_iterable(module.SPECS for module in _FAMILIES)
-}
+def _declarations() -> Iterator[OpSpec]:
+    """Yield those of every file beside this one that has a list SPECS."""
+    for module in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):
+        if module.name != __name__:
+            yield from getattr(importlib.import_module(module.name), "SPECS", ())
+
+
+SPECS: dict[tuple[str, str], OpSpec] = {(spec.domain, spec.name): spec for spec in _declarations()}
 """Every declaration, by domain and name."""
 
 UNDECLARED = OpSpec("")
