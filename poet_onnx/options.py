@@ -6,7 +6,7 @@ in Olive, and its row in the documents. A record is a frozen dataclass with keyw
     @dataclass(frozen=True, kw_only=True)
     class GreetOptions(Record):
         name: str = field(metadata=says("Whom to greet."))
-        times: int = field(default=1, metadata=says("How often.", metavar="N", least=1))
+        times: int = option(1, "How often.", metavar="N", least=1)
 
     @taking(GreetOptions)
     def greet(model: Model, options: GreetOptions) -> None: ...
@@ -26,9 +26,10 @@ import os
 import re
 import reprlib
 import types
+import unicodedata
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, ClassVar, Concatenate, ParamSpec, SupportsIndex, TypeVar, Union, get_args, get_origin
@@ -117,6 +118,11 @@ def says(markdown: str, **more: Any) -> Mapping[str, Says]:
     return {_SAYS: Says(markdown, **more)}
 
 
+def option(default: Any, markdown: str, **more: Any) -> Any:
+    """Return a record's field with a default."""
+    return field(default=default, metadata=says(markdown, **more))
+
+
 class Record:
     """A record of options. What is given is checked when it is made; numbers of numpy become Python's."""
 
@@ -188,10 +194,9 @@ def options_of(record: type) -> tuple[Option, ...]:
     """Return the options of a record: those of its own first, then those of the records that it extends."""
     hints = _hints(record, localns=dict.fromkeys(record.HOMES))  # type: ignore[attr-defined]
     own = [name for each in record.__mro__ for name in inspect.get_annotations(each)]
-    ordered = sorted(fields(record), key=lambda field: own.index(field.name))
+    ordered = sorted(fields(record), key=lambda each: own.index(each.name))
     return tuple(
-        Option(field.name, hints[field.name], field.default, str(field.type), field.metadata[_SAYS])
-        for field in ordered
+        Option(each.name, hints[each.name], each.default, str(each.type), each.metadata[_SAYS]) for each in ordered
     )
 
 
@@ -205,7 +210,8 @@ def read(record: Callable[..., _Options], caller: str, given: Mapping[str, Any])
     names = [option.name for option in options]
     for name in given.keys() - set(names):
         close = get_close_matches(name, names, 1)
-        raise InputError(f"{caller} takes no {name}: " + (f"{close[0]}?" if close else f"it takes {', '.join(names)}."))
+        known = f"the nearest is {close[0]}" if close else f"it takes {', '.join(names)}"
+        raise InputError(f"{caller} takes no {name}: {known}.")
     for option in options:
         if option.is_needed and option.name not in given:
             raise InputError(f"{caller} needs {option.name}: {option.says.words.rstrip('.')}.")
@@ -214,7 +220,7 @@ def read(record: Callable[..., _Options], caller: str, given: Mapping[str, Any])
 
 def part(options: Any, record: type[_Options]) -> _Options:
     """Return the part of a record that another record is, too."""
-    return record(**{field.name: getattr(options, field.name) for field in fields(record)})  # type: ignore[arg-type]
+    return record(**{each.name: getattr(options, each.name) for each in fields(record)})  # type: ignore[arg-type]
 
 
 def taking(
@@ -300,7 +306,13 @@ def _plain(value: Any, kind: type) -> Any:
             return float(value) if is_number(value) else _NOTHING
     except (TypeError, OverflowError):
         return _NOTHING
-    return value if isinstance(value, kind) else _NOTHING
+    return value if isinstance(value, kind) and _is_one_line(value) else _NOTHING
+
+
+def _is_one_line(value: object) -> bool:
+    """Return whether a text or path has no control characters, which no name and no message should have."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return not isinstance(text, str) or not any(unicodedata.category(letter) == "Cc" for letter in text)
 
 
 def _in_words(kind: Any) -> str:

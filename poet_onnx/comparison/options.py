@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
 from poet_onnx.choices import AUTO, BEST, METHODS, ORDERS
-from poet_onnx.options import says
+from poet_onnx.options import option, says
 from poet_onnx.rewriting.options import THREADS, InspectOptions, StepOptions
 
 if TYPE_CHECKING:
@@ -34,71 +34,55 @@ class CompareOptions(StepOptions):
     device: str | os.PathLike[str] | DeviceProfile | Sequence[str | os.PathLike[str] | DeviceProfile] = field(
         metadata=says("What to plan for, one or several: names, or TOML files.", metavar="D[,D...]", commas=True)
     )
-    budgets: Sequence[SupportsIndex | str] = field(
-        default=("90%", "75%", "50%", "25%"),
-        metadata=says(
-            "Bounds on activations, gradients and workspace: bytes, or percent of what the step needs after ordering. "
-            "Default: `90%,75%,50%,25%`.",
-            metavar="P%|BYTES,...",
-            commas=True,
-        ),
+    budgets: Sequence[SupportsIndex | str] = option(
+        ("90%", "75%", "50%", "25%"),
+        "Bounds on activations, gradients and workspace: bytes, or percent of what the step needs after ordering. "
+        "Default: `90%,75%,50%,25%`.",
+        metavar="P%|BYTES,...",
+        commas=True,
     )
-    deadlines: Sequence[float | str | None] = field(
-        default=(None,),
-        metadata=says(
-            "Bounds on the predicted time of a step; `none` is no bound. Default: none.",
-            metavar="none|Fx|TIME,...",
-            commas=True,
-        ),
+    deadlines: Sequence[float | str | None] = option(
+        (None,),
+        "Bounds on the predicted time of a step; `none` is no bound. Default: none.",
+        metavar="none|Fx|TIME,...",
+        commas=True,
     )
-    methods: Sequence[str] = field(
-        default=METHODS,
-        metadata=says(
-            "Some [methods](benchmarks.md#methods). Default: all.", metavar="NAME,...", choices=METHODS, commas=True
-        ),
+    methods: Sequence[str] = option(
+        METHODS,
+        "Some [methods](benchmarks.md#methods). Default: all.",
+        metavar="NAME,...",
+        choices=METHODS,
+        commas=True,
     )
-    order: str = field(
-        default=BEST,
-        metadata=says(
-            "The order of the nodes: `best` is one that needs little memory, and `poet` may find a better one still; "
-            "`memory-aware` is that one for every method; `file` is that of the file.",
-            choices=ORDERS,
-        ),
+    order: str = option(
+        BEST,
+        "The order of the nodes: `best` is one that needs little memory, and `poet` may find a better one still; "
+        "`memory-aware` is that one for every method; `file` is that of the file.",
+        choices=ORDERS,
     )
-    parts: SupportsIndex | str = field(
-        default=AUTO,
-        metadata=says(
-            "Computes weight gradients larger than BYTES in parts. `auto` does so for the budgets that need it, as "
-            "`rewrite` does; `whole` never does.",
-            metavar="auto|whole|BYTES",
-        ),
+    parts: SupportsIndex | str = option(
+        AUTO,
+        "Computes weight gradients larger than BYTES in parts. `auto` does so for the budgets that need it, as "
+        "`rewrite` does; `whole` never does.",
+        metavar="auto|whole|BYTES",
     )
-    executor: Executor | str = field(
-        default=PROCESSES,
-        metadata=says(
-            "`processes` plans as many cells at once as there are processors, `processes:4` four. "
-            "`dask:tcp://HOST:PORT` hands them to a Dask cluster (extra `[dask]`), whose workers need poet-onnx, too.",
-            metavar="KIND",
-        ),
+    executor: Executor | str = option(
+        PROCESSES,
+        "`processes` plans as many cells at once as there are processors, `processes:4` four. "
+        "`dask:tcp://HOST:PORT` hands them to a Dask cluster (extra `[dask]`), whose workers need poet-onnx, too.",
+        metavar="KIND",
     )
-    time_limit_seconds: float = field(
-        default=60.0,
-        metadata=says(
-            "Seconds for each method on each problem.",
-            flag="--time-limit",
-            metavar="SECONDS",
-            above=0.0,
-            below=_MOST_SECONDS,
-        ),
+    time_limit_seconds: float = option(
+        60.0,
+        "Seconds for each method on each problem.",
+        flag="--time-limit",
+        metavar="SECONDS",
+        above=0.0,
+        below=_MOST_SECONDS,
     )
-    output: str | os.PathLike[str] | None = field(
-        default=None, metadata=says("Folder in which filled cells are kept and found again.", python_only=True)
+    output: str | os.PathLike[str] | None = option(
+        None, "Folder in which filled cells are kept and found again.", python_only=True
     )
-    name: str | None = field(
-        default=None,
-        metadata=says("Of the model in tables; default that of its file.", python_only=True),
-    )
-    progress: Callable[[SweepProgress], None] | None = field(
-        default=None, metadata=says("Told of each filled cell.", python_only=True)
-    )
+    name: str | None = option(None, "Of the model in tables; default that of its file.", python_only=True)
+    progress: Callable[[SweepProgress], None] | None = option(None, "Told of each filled cell.", python_only=True)
     threads: int = field(default=1, metadata=THREADS)

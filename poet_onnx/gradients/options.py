@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from poet_onnx.choices import AUTO
-from poet_onnx.options import Record, says
+from poet_onnx.options import Record, option
 
 if TYPE_CHECKING:
     from poet_onnx.adapters.lora import Lora
@@ -27,56 +27,44 @@ class ForwardOptions(Record):
 
     HOMES: ClassVar[Mapping[str, str]] = {"Lora": "poet_onnx.adapters.lora"}
 
-    train: str | Sequence[str] | None = field(
-        default=None,
-        metadata=says(
-            "Patterns of names of the parameters that are trained. Default: "
-            "[what the model says is one](command-line.md#what-trains), and none where there are adapters.",
-            metavar="GLOB",
-        ),
+    train: str | Sequence[str] | None = option(
+        None,
+        "Patterns of names of the parameters that are trained. Default: "
+        "[what the model says is one](command-line.md#what-trains), and none where there are adapters.",
+        metavar="GLOB",
     )
-    freeze: str | Sequence[str] = field(
-        default=(),
-        metadata=says("Patterns of names of those that are not; such weights get no adapters, either.", metavar="GLOB"),
+    freeze: str | Sequence[str] = option(
+        (), "Patterns of names of those that are not; such weights get no adapters, either.", metavar="GLOB"
     )
-    ignore_index: int | None = field(
-        default=None, metadata=says("A label that does not count, of cross entropy.", metavar="N")
+    ignore_index: int | None = option(None, "A label that does not count, of cross entropy.", metavar="N")
+    label_smoothing: float = option(
+        0.0, "What of a label is shared among all classes, of cross entropy.", metavar="X", least=0.0, below=1.0
     )
-    label_smoothing: float = field(
-        default=0.0,
-        metadata=says(
-            "What of a label is shared among all classes, of cross entropy.", metavar="X", least=0.0, below=1.0
-        ),
+    class_weights: Sequence[float] | str | os.PathLike[str] | None = option(
+        None,
+        "By which a sample counts, one number for each class, of cross entropy. A file is a `.npy` array or text.",
+        metavar="FILE|A,B,...",
     )
-    class_weights: Sequence[float] | str | os.PathLike[str] | None = field(
-        default=None,
-        metadata=says(
-            "By which a sample counts, one number for each class, of cross entropy. A file is a `.npy` array or text.",
-            metavar="FILE|A,B,...",
-        ),
+    lora: Lora | str | None = option(
+        None,
+        "Low-rank [adapters](command-line.md#adapters) beside these weights, which stay as they are; `peft=FOLDER` "
+        "for ones like those that PEFT saved there.",
+        metavar="rank=8,alpha=16,targets=GLOB",
     )
-    lora: Lora | str | None = field(
-        default=None,
-        metadata=says(
-            "Low-rank [adapters](command-line.md#adapters) beside these weights, which stay as they are; `peft=FOLDER` "
-            "for ones like those that PEFT saved there.",
-            metavar="rank=8,alpha=16,targets=GLOB",
-        ),
+    frozen_batch_norm: str = option(
+        AUTO,
+        "Batch normalizations that keep to their running statistics, as torch's do in eval mode: `auto` reads it "
+        "from the model, or from `eval_model.onnx` beside it; NAMES are patterns with commas, such as "
+        "`layer1.*,bn1.*`.",
+        metavar="auto|all|none|NAMES",
     )
-    frozen_batch_norm: str = field(
-        default=AUTO,
-        metadata=says(
-            "Batch normalizations that keep to their running statistics, as torch's do in eval mode: `auto` reads it "
-            "from the model, or from `eval_model.onnx` beside it; NAMES are patterns with commas, such as "
-            "`layer1.*,bn1.*`.",
-            metavar="auto|all|none|NAMES",
-        ),
-    )
-    dims: Mapping[str, int] | None = field(
-        default=None,
-        metadata=says(
-            "Sizes of named dynamic dimensions, such as batch=8.", flag="--dim", metavar="NAME=N", least=1, below=2**63
-        ),
+    dims: Mapping[str, int] | None = option(
+        None,
+        "Sizes of named dynamic dimensions, such as batch=8.",
+        flag="--dim",
+        metavar="NAME=N",
+        least=1,
+        below=2**63,
     )
 
 
@@ -84,4 +72,4 @@ class ForwardOptions(Record):
 class TrainGraphOptions(ForwardOptions):
     """What `train_graph` takes."""
 
-    loss: str = field(default="cross-entropy", metadata=says(f"What is minimized: {LOSSES}", metavar="KIND[:OUTPUT]"))
+    loss: str = option("cross-entropy", f"What is minimized: {LOSSES}", metavar="KIND[:OUTPUT]")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 from poet_onnx.choices import METHODS, OPTIMIZERS, OURS, POET, TARGETS
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.options import LOSSES, ForwardOptions
-from poet_onnx.options import says
+from poet_onnx.options import option, says
 from poet_onnx.quantities import MOST_THREADS
 
 if TYPE_CHECKING:
@@ -37,39 +37,28 @@ DEVICE = says("What to plan for: a name that `poet-onnx devices` lists, or a TOM
 class StepOptions(ForwardOptions):
     """What makes a training step of a model."""
 
-    loss: str | None = field(
-        default=None,
-        metadata=says(
-            f"Says that the model is a forward model, and what is minimized: {LOSSES}", metavar="KIND[:OUTPUT]"
-        ),
+    loss: str | None = option(
+        None, f"Says that the model is a forward model, and what is minimized: {LOSSES}", metavar="KIND[:OUTPUT]"
     )
-    target: str = field(
-        default=TARGETS[0],
-        metadata=says(
-            "Runtime that trains: `training` is onnxruntime-training, `stock` the onnxruntime that pip installs.",
-            choices=TARGETS,
-        ),
+    target: str = option(
+        TARGETS[0],
+        "Runtime that trains: `training` is onnxruntime-training, `stock` the onnxruntime that pip installs.",
+        choices=TARGETS,
     )
-    optimizer: str | None = field(
-        default=None,
-        metadata=says(
-            "What updates the parameters within the step, with the formulas of torch; `adamw-ort` is ONNX Runtime's "
-            "own AdamW. Default: `adamw` for stock, `none` for training, which brings its own.",
-            choices=OPTIMIZERS,
-        ),
+    optimizer: str | None = option(
+        None,
+        "What updates the parameters within the step, with the formulas of torch; `adamw-ort` is ONNX Runtime's "
+        "own AdamW. Default: `adamw` for stock, `none` for training, which brings its own.",
+        choices=OPTIMIZERS,
     )
-    accumulation_steps: int = field(
-        default=1,
-        metadata=says(
-            "Batches whose gradients are averaged for one update; more than 1 needs a buffer for each gradient.",
-            metavar="N",
-            least=1,
-            below=2**31,
-        ),
+    accumulation_steps: int = option(
+        1,
+        "Batches whose gradients are averaged for one update; more than 1 needs a buffer for each gradient.",
+        metavar="N",
+        least=1,
+        below=2**31,
     )
-    clip_norm: bool = field(
-        default=False, metadata=says("Keeps all gradients, so that the session can bound their norm.")
-    )
+    clip_norm: bool = option(False, "Keeps all gradients, so that the session can bound their norm.")
 
     def __post_init__(self) -> None:
         """Check every option.
@@ -110,122 +99,93 @@ class RewriteOptions(StepOptions):
     }
 
     device: str | os.PathLike[str] | DeviceProfile = field(metadata=DEVICE)
-    ram_budget: SupportsIndex | str | None = field(
-        default=None,
-        metadata=says(
-            "Bound on what the whole training process takes, as `top` shows it: Python, onnxruntime, parameters, what "
-            "the optimizer keeps, batch, and the step ([memory](memory.md)). Default: the device's RAM.",
-            metavar="BYTES",
-            plans=True,
-        ),
+    ram_budget: SupportsIndex | str | None = option(
+        None,
+        "Bound on what the whole training process takes, as `top` shows it: Python, onnxruntime, parameters, what "
+        "the optimizer keeps, batch, and the step ([memory](memory.md)). Default: the device's RAM.",
+        metavar="BYTES",
+        plans=True,
     )
-    activation_budget: SupportsIndex | str | None = field(
-        default=None,
-        metadata=says(
-            "Bound on activations, gradients and workspace alone instead: bytes, or percent of what the step needs "
-            "after ordering, such as 75%.",
-            metavar="BYTES|P%",
-            plans=True,
-        ),
+    activation_budget: SupportsIndex | str | None = option(
+        None,
+        "Bound on activations, gradients and workspace alone instead: bytes, or percent of what the step needs "
+        "after ordering, such as 75%.",
+        metavar="BYTES|P%",
+        plans=True,
     )
-    deadline: float | str | None = field(
-        default=None,
-        metadata=says(
-            "Bound on the predicted time of a step: `250ms`, or `1.3x` of the time that computing alone takes.",
-            metavar="TIME|Fx",
-            plans=True,
-        ),
+    deadline: float | str | None = option(
+        None,
+        "Bound on the predicted time of a step: `250ms`, or `1.3x` of the time that computing alone takes.",
+        metavar="TIME|Fx",
+        plans=True,
     )
-    max_written: SupportsIndex | str | None = field(
-        default=None,
-        metadata=says(
-            "Bound on what a step writes to storage, for flash wears out: `20MiB`.", metavar="BYTES", plans=True
-        ),
+    max_written: SupportsIndex | str | None = option(
+        None, "Bound on what a step writes to storage, for flash wears out: `20MiB`.", metavar="BYTES", plans=True
     )
-    lifetime: SupportsIndex | str | None = field(
-        default=None,
-        metadata=says(
-            "The same, given as steps that the storage must last, such as `100000steps`. The device profile says what "
-            "it endures.",
-            metavar="STEPS",
-            plans=True,
-        ),
+    lifetime: SupportsIndex | str | None = option(
+        None,
+        "The same, given as steps that the storage must last, such as `100000steps`. The device profile says what "
+        "it endures.",
+        metavar="STEPS",
+        plans=True,
     )
-    costs: MeasuredCosts | str | os.PathLike[str] | None = field(
-        default=None, metadata=says("What `poet-onnx profile` measured, in place of modelled costs.", is_file=True)
+    costs: MeasuredCosts | str | os.PathLike[str] | None = option(
+        None, "What `poet-onnx profile` measured, in place of modelled costs.", is_file=True
     )
-    method: str = field(
-        default=POET,
-        metadata=says(
-            "How to plan: `poet`; `poet-recompute` and `poet-paging`, which leave one of its means out; or "
-            "[a published method](benchmarks.md#methods) to compare with, which knows nothing of energy: "
-            f"{', '.join(f'`{each}`' for each in METHODS if each not in OURS)}.",
-            metavar="NAME",
-            choices=METHODS,
-        ),
+    method: str = option(
+        POET,
+        "How to plan: `poet`; `poet-recompute` and `poet-paging`, which leave one of its means out; or "
+        "[a published method](benchmarks.md#methods) to compare with, which knows nothing of energy: "
+        f"{', '.join(f'`{each}`' for each in METHODS if each not in OURS)}.",
+        metavar="NAME",
+        choices=METHODS,
     )
-    recompute: bool = field(default=True, metadata=says("Whether the plan may run nodes again.", plans=True))
-    paging: bool = field(
-        default=True, metadata=says("Whether the plan may move values to storage and back.", plans=True)
+    recompute: bool = option(True, "Whether the plan may run nodes again.", plans=True)
+    paging: bool = option(True, "Whether the plan may move values to storage and back.", plans=True)
+    split: bool = option(
+        True,
+        "Whether large weight gradients may be computed in parts, where whole ones do not fit or cost more.",
+        plans=True,
     )
-    split: bool = field(
-        default=True,
-        metadata=says(
-            "Whether large weight gradients may be computed in parts, where whole ones do not fit or cost more.",
-            plans=True,
-        ),
+    gap: float = option(
+        0.01,
+        "How close to the least energy the plan must be proven to be.",
+        metavar="X",
+        least=0.0,
+        below=1.0,
+        plans=True,
     )
-    gap: float = field(
-        default=0.01,
-        metadata=says(
-            "How close to the least energy the plan must be proven to be.",
-            metavar="X",
-            least=0.0,
-            below=1.0,
-            plans=True,
-        ),
+    time_limit_seconds: float = option(
+        60.0,
+        "Seconds for the solver; the best plan found by then is used. Ctrl-C ends it, too.",
+        flag="--time-limit",
+        metavar="SECONDS",
+        above=0.0,
+        below=_MOST_SECONDS,
+        plans=True,
     )
-    time_limit_seconds: float = field(
-        default=60.0,
-        metadata=says(
-            "Seconds for the solver; the best plan found by then is used. Ctrl-C ends it, too.",
-            flag="--time-limit",
-            metavar="SECONDS",
-            above=0.0,
-            below=_MOST_SECONDS,
-            plans=True,
-        ),
+    seed: int = option(
+        0,
+        "Of the solver. The same model, limits and seed give the same plan, unless the time limit ends the search.",
+        metavar="N",
+        least=0,
+        below=2**31,
+        plans=True,
     )
-    seed: int = field(
-        default=0,
-        metadata=says(
-            "Of the solver. The same model, limits and seed give the same plan, unless the time limit ends the search.",
-            metavar="N",
-            least=0,
-            below=2**31,
-            plans=True,
-        ),
+    plan: Plan | str | os.PathLike[str] | None = option(
+        None,
+        "A plan made before for this model: carried out without a solver; its limits are the plan's own.",
+        is_file=True,
     )
-    plan: Plan | str | os.PathLike[str] | None = field(
-        default=None,
-        metadata=says(
-            "A plan made before for this model: carried out without a solver; its limits are the plan's own.",
-            is_file=True,
-        ),
+    known_plans: Sequence[Plan | str | os.PathLike[str]] = option(
+        (),
+        "Plans made before for this model and device: the answer spends no more energy than one of them that keeps "
+        "the limits. So a larger budget never costs more than a smaller one did.",
+        flag="--known-plan",
+        is_file=True,
+        plans=True,
     )
-    known_plans: Sequence[Plan | str | os.PathLike[str]] = field(
-        default=(),
-        metadata=says(
-            "Plans made before for this model and device: the answer spends no more energy than one of them that keeps "
-            "the limits. So a larger budget never costs more than a smaller one did.",
-            flag="--known-plan",
-            is_file=True,
-            plans=True,
-        ),
-    )
-    progress: Callable[[Progress], None] | None = field(
-        default=None, metadata=says("Called while the solver works.", python_only=True)
-    )
+    progress: Callable[[Progress], None] | None = option(None, "Called while the solver works.", python_only=True)
     threads: int = field(default=1, metadata=THREADS)
     python: str | None = field(default=None, metadata=PYTHON)
 

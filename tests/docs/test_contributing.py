@@ -129,4 +129,4 @@ def test_an_example_that_was_followed_is_applied_all_the_same(tmp_path: Path) ->
 
 
 def test_there_is_an_example_of_everything_that_others_add() -> None:
-    assert set(EXAMPLES) == {"A pass", "An operator", "A gradient", "A limit", "A device"}
+    assert set(EXAMPLES) == {"A pass", "An operator", "A gradient", "A limit", "An option", "A device"}
