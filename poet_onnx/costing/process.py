@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from poet_onnx.costing.device import HOST, DeviceProfile
+from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
+from poet_onnx.costing.versions import Versions
 from poet_onnx.costing.workspace import heap_bytes
 from poet_onnx.description.metadata import BUFFER_SUFFIX, OWN_PREFIX, SHARED_BYTES
-from poet_onnx.errors import InputError
 from poet_onnx.graph import Phase, Tensor, TrainingGraph
 from poet_onnx.graph.operators import POET_DOMAIN
 
@@ -32,22 +30,6 @@ _SECOND_SESSION_BYTES = 450_000
 """Besides nodes and values, of a session in a process that has one: .26 to .45 MB were measured (ResNet-18, U-Net, a
 GPT; stock onnxruntime 1.31), half of it code that evaluation runs and training does not."""
 
-
-class _Saved(NamedTuple):
-    """What a process takes less than with the Python that takes the most."""
-
-    runtime_bytes: int
-    session_bytes: int
-
-
-_SAVED = {
-    "3.10": _Saved(3_400_000, 4_350_000),
-    "3.11": _Saved(500_000, 3_200_000),
-    "3.12": _Saved(1_600_000, 2_300_000),
-    "3.13": _Saved(1_500_000, 2_400_000),
-    "3.14": _Saved(0, 0),
-}
-"""By version of Python: measured on x86_64 with onnxruntime 1.31, for 3.10 with 1.23, the last one that it has."""
 
 _MEANS = {
     "parameters": "trained and frozen",
@@ -88,7 +70,7 @@ class ProcessCosts:
         target: str,
         *,
         threads: int = 1,
-        python: str | None = None,
+        versions: Versions | None = None,
     ) -> ProcessCosts:
         """Return what was measured on a machine, else what the device's profile says; nothing where neither does.
 
@@ -97,7 +79,7 @@ class ProcessCosts:
             measured: on a machine, with its Python and so many threads, if it was.
             target: runtime.
             threads: inside an operator.
-            python: version of the process's Python, such as "3.11"; None for the one that takes the most.
+            versions: of Python and onnxruntime in the process; None for those that take the most.
         """
         found = None if measured is None else measured.process
         if found is not None:
@@ -105,11 +87,11 @@ class ProcessCosts:
         profile = device.process
         if profile is None:
             return cls()
-        saved = _SAVED.get(python or "", _Saved(0, 0))
+        saved = (versions or Versions()).saved
         runtime_bytes, import_bytes = profile.runtime_bytes, profile.import_bytes
         if target == "training" and profile.training_runtime_bytes is not None:
             runtime_bytes, import_bytes = profile.training_runtime_bytes, profile.training_import_bytes
-            saved = _Saved(0, 0)  # it has one Python
+            saved = Versions().saved  # it has one Python
         session_bytes = profile.session_bytes + (threads - 1) * (profile.session_bytes_per_thread or 0)
         return cls(
             max(0, runtime_bytes - saved.runtime_bytes),
@@ -120,19 +102,6 @@ class ProcessCosts:
             profile.session_bytes_per_operator or 0,
             profile.paging_bytes,
         )
-
-
-def python_of(device: DeviceProfile, said: str | None) -> str | None:
-    """Return the Python that trains on a device: the one that is said, else this one on this machine; None: not known.
-
-    Raises:
-        InputError: nobody has measured what the one that is said takes.
-    """
-    if said is None:
-        return f"{sys.version_info.major}.{sys.version_info.minor}" if device.name == HOST else None
-    if said not in _SAVED:
-        raise InputError(f"There is no Python {said!r} whose processes were measured: use {', '.join(_SAVED)}.")
-    return said
 
 
 @dataclass(frozen=True, slots=True)

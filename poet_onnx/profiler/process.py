@@ -9,9 +9,11 @@ from pathlib import Path
 
 from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import ProcessMeasurement
-from poet_onnx.costing.process import ProcessCosts, python_of
+from poet_onnx.costing.process import ProcessCosts
 from poet_onnx.errors import InputError
 from poet_onnx.passes.metadata import read_settings
+from poet_onnx.rewriting.options import RewriteOptions
+from poet_onnx.rewriting.process import versions_of
 from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.verification.process import train, training_job, write_random_parameters
 
@@ -74,7 +76,8 @@ def measure_process(
     runtime, imports, peak = (trial.figures[key] for key in ("imported_bytes", "import_peak_bytes", "peak_bytes"))
     modelled = {line.name: line.size_bytes for line in result.process.lines}
     above = peak - runtime - sum(size for name, size in modelled.items() if name not in ("runtime", "session"))
-    whole = ProcessCosts.of(device, None, target, threads=threads, python=python_of(device, None)).session_bytes
+    versions = versions_of(device, RewriteOptions(device=device))
+    whole = ProcessCosts.of(device, None, target, threads=threads, versions=versions).session_bytes
     of_graph = modelled["session"] - whole
     # Where importing takes the most, a session takes what is known of it.
     session = max(0, above - of_graph) if peak > imports else whole

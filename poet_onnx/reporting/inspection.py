@@ -10,7 +10,7 @@ import pydantic
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import load_device
-from poet_onnx.costing.process import ProcessCosts, ProcessMemory, python_of
+from poet_onnx.costing.process import ProcessCosts, ProcessMemory
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.options import taking
 from poet_onnx.plan.limits import UNLIMITED
@@ -20,7 +20,7 @@ from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.options import InspectOptions
-from poet_onnx.rewriting.process import TrainingProcess
+from poet_onnx.rewriting.process import TrainingProcess, versions_of
 from poet_onnx.rewriting.smallest import Candidate, thriftiest_of
 from poet_onnx.rewriting.source import Given, normalized
 from poet_onnx.rewriting.variants import variants
@@ -134,7 +134,7 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
     given = Given.read(path, options)
     source = normalized(given.model, given.settle(options), forward=given.forward)
     updates = OptimizerChoice.read(options).for_model(source.model)
-    costs = ProcessCosts.of(device, None, target, python=python_of(device, options.python))
+    costs = ProcessCosts.of(device, None, target, versions=versions_of(device, options))
     process = TrainingProcess(costs, target)
     evaluated = None if updates is None else given.train_graph
     evaluation = EvaluationStep.beside(evaluated, source.model, device, target)

@@ -30,6 +30,11 @@ PYTHON = says(
     "the one that takes the most of those that the device's profile knows; for `host` the one that runs now.",
     metavar="3.N",
 )
+ONNXRUNTIME = says(
+    "Version of the stock onnxruntime that trains, likewise. Default: the last one that the Python has; for `host` the "
+    "one that is installed.",
+    metavar="1.N",
+)
 DEVICE = says("What to plan for: a name that `poet-onnx devices` lists, or a TOML file.", metavar="NAME|FILE.toml")
 
 
@@ -85,6 +90,7 @@ class InspectOptions(StepOptions):
 
     device: str | os.PathLike[str] | DeviceProfile = field(default="host", metadata=DEVICE)
     python: str | None = field(default=None, metadata=PYTHON)
+    onnxruntime: str | None = field(default=None, metadata=ONNXRUNTIME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +194,7 @@ class RewriteOptions(StepOptions):
     progress: Callable[[Progress], None] | None = option(None, "Called while the solver works.", python_only=True)
     threads: int = field(default=1, metadata=THREADS)
     python: str | None = field(default=None, metadata=PYTHON)
+    onnxruntime: str | None = field(default=None, metadata=ONNXRUNTIME)
 
     def __post_init__(self) -> None:
         """Check every option.

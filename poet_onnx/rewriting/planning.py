@@ -84,7 +84,7 @@ class Asked:
             request.measured,
             request.options.target,
             threads=request.options.threads,
-            python=request.python,
+            versions=request.versions,
         )
         process = TrainingProcess(costs, request.options.target)
         if evaluation is not None:

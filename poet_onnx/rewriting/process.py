@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.marks import marks
 from poet_onnx.addresses.region import Region
+from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.process import (
     EvaluationMemory,
     ProcessCosts,
@@ -15,11 +16,29 @@ from poet_onnx.costing.process import (
     evaluation_memory,
     process_memory,
 )
+from poet_onnx.costing.versions import Versions
+from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.passes.layout import Placed, nodes_of_plan
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.rewriting.options import InspectOptions, RewriteOptions
+from poet_onnx.runtime import installed_runtime
 from poet_onnx.scheduling import PlacedPlan, ordered_steps
+
+
+def versions_of(device: DeviceProfile, options: InspectOptions | RewriteOptions) -> Versions:
+    """Return which Python and onnxruntime train on a device: those that are said, and on this machine those here.
+
+    Raises:
+        InputError: nobody has measured what a version that is said takes.
+    """
+    try:
+        here = installed_runtime()
+    except InputError:  # none, or one that cannot train
+        here = None
+    installed = None if here is None or here.has_training else here.version
+    return Versions.of(device, options.python, options.onnxruntime, installed=installed)
 
 
 @dataclass(frozen=True)

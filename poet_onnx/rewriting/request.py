@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
 from poet_onnx.choices import POET_PAGING, POET_RECOMPUTE
 from poet_onnx.costing.device import DeviceProfile, load_device
-from poet_onnx.costing.process import python_of
+from poet_onnx.costing.versions import Versions
 from poet_onnx.errors import InputError
 from poet_onnx.files.regular import read_regular
 from poet_onnx.plan import Plan
@@ -17,6 +17,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.quantities import Budget, Deadline, parse_budget, parse_deadline, parse_lifetime
 from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.options import RewriteOptions
+from poet_onnx.rewriting.process import versions_of
 
 if TYPE_CHECKING:
     from poet_onnx.costing.measured import MeasuredCosts
@@ -37,7 +38,7 @@ class Request:
     measured: MeasuredCosts | None
     plan: Plan | str | None
     known_plans: tuple[NamedPlan, ...]
-    python: str | None
+    versions: Versions
     optimizer: OptimizerChoice
     limits: Limits  # besides budget and deadline, which depend on the model
 
@@ -66,7 +67,7 @@ class Request:
             measured=measured,
             plan=plan if isinstance(plan, Plan) or plan is None else _read_text(Path(plan), "plan"),
             known_plans=tuple(_named(known, number) for number, known in enumerate(options.known_plans, start=1)),
-            python=python_of(device, options.python),
+            versions=versions_of(device, options),
             optimizer=OptimizerChoice.read(options),
             limits=Limits(max_written_bytes=_max_written_bytes(options.max_written, options.lifetime, device)),
         )

@@ -225,5 +225,13 @@ def test_each_python_has_figures_of_its_own(model_path: Callable[..., Path]) -> 
     assert boards["3.10"] == min(boards.values())
     assert boards["3.11"] < boards["3.14"]
     assert inspect(path, device="a72", target="stock", python="3.10").ordered.process_peak_bytes == boards["3.10"]
+    older = [
+        rewrite(path, device="a72", target="stock", python="3.11", onnxruntime=version).process.peak_bytes
+        for version in ("1.23", "1.24", "1.27", "1.28", "1.31")
+    ]
+    assert older == sorted(older)
+    assert older[0] < older[-1] == boards["3.11"]
+    with pytest.raises(InputError, match=r"no onnxruntime '1.22' whose processes were measured: use 1.23, 1.24"):
+        rewrite(path, device="a72", onnxruntime="1.22")
     with pytest.raises(InputError, match=r"no Python '3.9' whose processes were measured: use 3.10, 3.11"):
         rewrite(path, device="a72", python="3.9")
