@@ -12,7 +12,7 @@ from onnx import TypeProto, defs, helper, shape_inference
 
 from poet_onnx.graph.operators import POET_DOMAIN as DOMAIN
 from poet_onnx.graph.operators import SPECS, OpSpec
-from poet_onnx.graph.operators.site import RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Schema
 from poet_onnx.ops.runtime_schemas import register_runtime_schemas
 
@@ -76,7 +76,7 @@ def _schema(spec: OpSpec, said: Schema) -> defs.OpSchema:
 def _infer(spec: OpSpec, said: Schema, context: shape_inference.InferenceContext) -> None:
     """Set the types of a node's outputs, as far as what is known of its inputs tells them."""
     try:
-        found = spec.shape(_site(spec, said, context)) if spec.shape is not None else ()
+        found = spec.shape(_shape_context(spec, said, context)) if spec.shape is not None else ()
     except (RuleError, LookupError):  # an input or attribute that the rule needs is missing or not known
         return
     for index, kind in zip(range(context.get_num_outputs()), found, strict=False):
@@ -84,7 +84,7 @@ def _infer(spec: OpSpec, said: Schema, context: shape_inference.InferenceContext
             context.set_output_type(index, helper.make_tensor_type_proto(int(kind.dtype), kind.shape))
 
 
-def _site(spec: OpSpec, said: Schema, context: shape_inference.InferenceContext) -> Site:
+def _shape_context(spec: OpSpec, said: Schema, context: shape_inference.InferenceContext) -> ShapeContext:
     inputs = [_tensor_type(context.get_input_type(index)) for index in range(context.get_num_inputs())]
     attributes: dict[str, Any] = {}
     for each in said.attributes:
@@ -92,7 +92,7 @@ def _site(spec: OpSpec, said: Schema, context: shape_inference.InferenceContext)
         if proto is not None:
             attributes[each.name] = helper.get_attribute_value(proto)
 
-    return Site(
+    return ShapeContext(
         op_type=spec.name,
         attributes=attributes,
         types=inputs,

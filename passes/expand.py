@@ -19,7 +19,7 @@ from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.operators.reduction import broadcast_gradient_axes
 from poet_onnx.graph.shapes import TensorType, infer
 from poet_onnx.graph.shapes.declared import describe
-from poet_onnx.passes.pen import Replacement
+from poet_onnx.passes.node_builder import Replacement
 
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 BODIES = "poet.bodies"

@@ -16,7 +16,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.shapes import Inferred
-from poet_onnx.passes.lowering.site import Site
+from poet_onnx.passes.lowering.builder import LoweringBuilder
 from poet_onnx.passes.metadata import read_json
 from poet_onnx.passes.normalize import InlineFunctions, NameNodes
 
@@ -116,10 +116,12 @@ def _freeze(model: ir.Model, node: ir.Node) -> None:
                 )
     gradients = {reader for output in node.outputs[1:] for reader, _ in output.uses()}
     for gradient in gradients:
-        _write_gradient(Site(model.graph, gradient, Inferred(), kernels=False), node, model.opset_imports[""])
-    site = Site(model.graph, node, Inferred(), kernels=False)
-    site.give(0, site.op("BatchNormalization", *node.inputs[:5], epsilon=_epsilon(node)))
-    site.finish()
+        _write_gradient(
+            LoweringBuilder(model.graph, gradient, Inferred(), kernels=False), node, model.opset_imports[""]
+        )
+    builder = LoweringBuilder(model.graph, node, Inferred(), kernels=False)
+    builder.give(0, builder.op("BatchNormalization", *node.inputs[:5], epsilon=_epsilon(node)))
+    builder.finish()
 
 
 def _is_computed(value: ir.Value) -> bool:
@@ -129,8 +131,8 @@ def _is_computed(value: ir.Value) -> bool:
     return maker is not None and maker.op_type != "Constant"
 
 
-def _write_gradient(site: Site, forward: ir.Node, opset: int) -> None:
-    d_y, x, scale = (site.input(index) for index in range(3))
+def _write_gradient(builder: LoweringBuilder, forward: ir.Node, opset: int) -> None:
+    d_y, x, scale = (builder.input(index) for index in range(3))
     mean, variance = (forward.inputs[index] for index in STATISTICS)
     assert mean is not None
     kind, kind_of_mean = scale.dtype, mean.dtype
@@ -141,26 +143,26 @@ def _write_gradient(site: Site, forward: ir.Node, opset: int) -> None:
             "frozen: run ONNX's shape inference on the model."
         )
     axes = [axis for axis in range(len(x.shape)) if axis != 1]
-    zeros, ones = (site.constant(np.full(channels, number, kind.numpy())) for number in (0, 1))
+    zeros, ones = (builder.constant(np.full(channels, number, kind.numpy())) for number in (0, 1))
 
     def normalize(value: ir.Value, by: ir.Value, about: ir.Value) -> ir.Value:
-        return site.op("BatchNormalization", value, by, zeros, about, variance, epsilon=_epsilon(forward))
+        return builder.op("BatchNormalization", value, by, zeros, about, variance, epsilon=_epsilon(forward))
 
     def wide(value: ir.Value) -> ir.Value:
-        return value if x.dtype == kind else site.op("Cast", value, to=int(kind))
+        return value if x.dtype == kind else builder.op("Cast", value, to=int(kind))
 
     def total(value: ir.Value) -> ir.Value:
         if opset < _AXES_ARE_INPUTS:
-            return site.op("ReduceSum", value, axes=axes, keepdims=0)
-        return site.sum(value, *axes, keep=False)
+            return builder.op("ReduceSum", value, axes=axes, keepdims=0)
+        return builder.sum(value, *axes, keep=False)
 
-    if site.wants(0):
-        site.give(0, normalize(d_y, scale, site.constant(np.zeros(channels, kind_of_mean.numpy()))))
-    if site.wants(1):
-        site.give(1, total(site.op("Mul", wide(d_y), normalize(wide(x), ones, mean))))
-    if site.wants(2):
-        site.give(2, total(wide(d_y)))
-    site.finish()
+    if builder.wants(0):
+        builder.give(0, normalize(d_y, scale, builder.constant(np.zeros(channels, kind_of_mean.numpy()))))
+    if builder.wants(1):
+        builder.give(1, total(builder.op("Mul", wide(d_y), normalize(wide(x), ones, mean))))
+    if builder.wants(2):
+        builder.give(2, total(wide(d_y)))
+    builder.finish()
 
 
 def _epsilon(node: ir.Node) -> float:

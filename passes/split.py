@@ -28,7 +28,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
-from poet_onnx.passes.pen import initializer
+from poet_onnx.passes.node_builder import initializer
 
 DOMAIN = "poet"
 VERSION = 1

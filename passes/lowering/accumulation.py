@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.site import DOUBLE, FLOAT, MICROSOFT, POET, Rules, Site, UnsupportedError
+from poet_onnx.passes.lowering.builder import DOUBLE, FLOAT, MICROSOFT, POET, LoweringBuilder, Rules, UnsupportedError
 
 
 def rows_to_accumulate(gather: ir.Node) -> ir.Node | None:
@@ -26,26 +26,26 @@ def rows_to_accumulate(gather: ir.Node) -> ir.Node | None:
     return None
 
 
-def _accumulate(site: Site) -> None:
+def _accumulate(builder: LoweringBuilder) -> None:
     """InPlaceAccumulatorV2(buffer, gradient, overwrite) -> (updated, buffer?)."""
-    buffer, gradient, overwrite = (site.input(index) for index in range(3))
-    if not site.kernels:
-        total = site.op("Where", overwrite, gradient, site.op("Add", buffer, gradient))
-        site.give(0, total)
+    buffer, gradient, overwrite = (builder.input(index) for index in range(3))
+    if not builder.kernels:
+        total = builder.op("Where", overwrite, gradient, builder.op("Add", buffer, gradient))
+        builder.give(0, total)
         # What was a flag is the gradient now.
-        total.type, total.shape = ir.TensorType(site.type(0).dtype), ir.Shape(site.shape(0))
+        total.type, total.shape = ir.TensorType(builder.type(0).dtype), ir.Shape(builder.shape(0))
         return
-    if site.type(0).dtype not in (FLOAT, DOUBLE) or site.type(0).dtype != site.type(1).dtype:
-        raise UnsupportedError(f"it accumulates {site.type(1).dtype.name} in {site.type(0).dtype.name}")
-    if site.wants(1):
+    if builder.type(0).dtype not in (FLOAT, DOUBLE) or builder.type(0).dtype != builder.type(1).dtype:
+        raise UnsupportedError(f"it accumulates {builder.type(1).dtype.name} in {builder.type(0).dtype.name}")
+    if builder.wants(1):
         raise UnsupportedError("its second output, the buffer, is read")
     maker = gradient.producer()
     while maker is not None and maker.op_type == "Identity" and maker.inputs[0] is not None:
         maker = maker.inputs[0].producer()
-    if maker is not None and rows_to_accumulate(maker) is site.node:
-        site.give(0, site.op("AccumulateRows", buffer, *maker.inputs[1:3], overwrite, domain=POET))
+    if maker is not None and rows_to_accumulate(maker) is builder.node:
+        builder.give(0, builder.op("AccumulateRows", buffer, *maker.inputs[1:3], overwrite, domain=POET))
         return
-    site.give(0, site.op("Accumulate", buffer, gradient, overwrite, domain=POET, offset=0))
+    builder.give(0, builder.op("Accumulate", buffer, gradient, overwrite, domain=POET, offset=0))
 
 
 RULES: Rules = {"InPlaceAccumulatorV2": _accumulate}

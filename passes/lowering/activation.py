@@ -6,164 +6,166 @@ import math
 
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.site import FLOAT, POET, Rules, Site
+from poet_onnx.passes.lowering.builder import FLOAT, POET, LoweringBuilder, Rules
 
 
-def _rectified(site: Site, op_type: str) -> ir.Value | None:
+def _rectified(builder: LoweringBuilder, op_type: str) -> ir.Value | None:
     """Return the output of the activation whose gradient this is, or None if neither it nor its input is given.
 
     ONNX Runtime's gradients read the activation's input, but its output has the same sign and is needed anyway by
     whatever comes next; the input can go.
     """
-    maker = site.input(1).producer()
+    maker = builder.input(1).producer()
     if maker is not None and maker.op_type == op_type:
-        return site.input(1)
-    for reader in site.input(1).uses():
+        return builder.input(1)
+    for reader in builder.input(1).uses():
         if reader.node.op_type == op_type and reader.idx == 0:
             return reader.node.outputs[0]
     return None
 
 
-def _relu(site: Site) -> None:
+def _relu(builder: LoweringBuilder) -> None:
     """ReluGrad(dY, X or Y): the derivative is 1 where Y is positive, 0 elsewhere: the sign of Y."""
-    y = _rectified(site, "Relu")
-    if _has_kernel(site):
-        site.give(0, _rectifier(site, y, 0))
+    y = _rectified(builder, "Relu")
+    if _has_kernel(builder):
+        builder.give(0, _rectifier(builder, y, 0))
         return
     if y is not None:
-        slope = site.op("Sign", y)
+        slope = builder.op("Sign", y)
     else:
-        slope = site.op("Clip", site.op("Sign", site.input(1)), site.number(0), site.number(1))
-    site.give(0, site.op("Mul", site.input(0), slope))
+        slope = builder.op("Clip", builder.op("Sign", builder.input(1)), builder.number(0), builder.number(1))
+    builder.give(0, builder.op("Mul", builder.input(0), slope))
 
 
-def _leaky_relu(site: Site) -> None:
+def _leaky_relu(builder: LoweringBuilder) -> None:
     """LeakyReluGrad(dY, X or Y): the derivative is 1 where Y is positive, alpha elsewhere."""
-    alpha = float(site.attributes.get("alpha", 0.01))
-    y = _rectified(site, "LeakyRelu") if alpha > 0 else None
-    if _has_kernel(site):
-        site.give(0, _rectifier(site, y, alpha))
+    alpha = float(builder.attributes.get("alpha", 0.01))
+    y = _rectified(builder, "LeakyRelu") if alpha > 0 else None
+    if _has_kernel(builder):
+        builder.give(0, _rectifier(builder, y, alpha))
         return
-    y = site.input(1) if y is None else y
+    y = builder.input(1) if y is None else y
     if 0 <= alpha <= 1:
-        slope = site.op("Clip", site.op("Sign", y), site.number(alpha), site.number(1))
+        slope = builder.op("Clip", builder.op("Sign", y), builder.number(alpha), builder.number(1))
     else:
-        slope = site.op("Where", site.op("Greater", y, site.number(0)), site.number(1), site.number(alpha))
-    site.give(0, site.op("Mul", site.input(0), slope))
+        slope = builder.op(
+            "Where", builder.op("Greater", y, builder.number(0)), builder.number(1), builder.number(alpha)
+        )
+    builder.give(0, builder.op("Mul", builder.input(0), slope))
 
 
-def _has_kernel(site: Site) -> bool:
-    return site.kernels and site.type(0).dtype == FLOAT
+def _has_kernel(builder: LoweringBuilder) -> bool:
+    return builder.kernels and builder.type(0).dtype == FLOAT
 
 
-def _rectifier(site: Site, y: ir.Value | None, slope: float) -> ir.Value:
+def _rectifier(builder: LoweringBuilder, y: ir.Value | None, slope: float) -> ir.Value:
     """Return the gradient by the operator library's kernel, from the rectifier's output or else its input."""
-    y = site.input(1) if y is None else y
-    return site.op("RectifierGradient", site.input(0), y, site.number(slope), domain=POET)
+    y = builder.input(1) if y is None else y
+    return builder.op("RectifierGradient", builder.input(0), y, builder.number(slope), domain=POET)
 
 
-def _sigmoid(site: Site) -> None:
+def _sigmoid(builder: LoweringBuilder) -> None:
     """SigmoidGrad(dY, Y) = dY Y (1 - Y)."""
-    y = site.input(1)
-    site.give(0, site.op("Mul", site.op("Mul", site.input(0), y), site.op("Sub", site.number(1), y)))
+    y = builder.input(1)
+    builder.give(0, builder.op("Mul", builder.op("Mul", builder.input(0), y), builder.op("Sub", builder.number(1), y)))
 
 
-def _tanh(site: Site) -> None:
+def _tanh(builder: LoweringBuilder) -> None:
     """TanhGrad(dY, Y) = dY (1 - Y Y)."""
-    y = site.input(1)
-    site.give(0, site.op("Mul", site.input(0), site.op("Sub", site.number(1), site.op("Mul", y, y))))
+    y = builder.input(1)
+    builder.give(0, builder.op("Mul", builder.input(0), builder.op("Sub", builder.number(1), builder.op("Mul", y, y))))
 
 
-def _gelu_slope(site: Site, x: ir.Value) -> ir.Value:
+def _gelu_slope(builder: LoweringBuilder, x: ir.Value) -> ir.Value:
     """Return the derivative of x Phi(x): Phi(x) + x phi(x), with Phi and phi of the normal distribution."""
-    erf = site.op("Erf", site.op("Mul", x, site.number(math.sqrt(0.5))))
-    cumulative = site.op("Mul", site.op("Add", erf, site.number(1)), site.number(0.5))
-    exponent = site.op("Mul", site.op("Mul", x, x), site.number(-0.5))
-    density = site.op("Mul", site.op("Exp", exponent), site.number(1 / math.sqrt(2 * math.pi)))
-    return site.op("Add", cumulative, site.op("Mul", x, density))
+    erf = builder.op("Erf", builder.op("Mul", x, builder.number(math.sqrt(0.5))))
+    cumulative = builder.op("Mul", builder.op("Add", erf, builder.number(1)), builder.number(0.5))
+    exponent = builder.op("Mul", builder.op("Mul", x, x), builder.number(-0.5))
+    density = builder.op("Mul", builder.op("Exp", exponent), builder.number(1 / math.sqrt(2 * math.pi)))
+    return builder.op("Add", cumulative, builder.op("Mul", x, density))
 
 
-def _gelu(site: Site) -> None:
+def _gelu(builder: LoweringBuilder) -> None:
     """GeluGrad(dY, X)."""
-    site.give(0, site.op("Mul", site.input(0), _gelu_slope(site, site.input(1))))
+    builder.give(0, builder.op("Mul", builder.input(0), _gelu_slope(builder, builder.input(1))))
 
 
-def _bias_gelu(site: Site) -> None:
+def _bias_gelu(builder: LoweringBuilder) -> None:
     """BiasGeluGrad_dX(dY, X, B): the gradient at X + B."""
-    x = site.op("Add", site.input(1), site.input(2))
-    site.give(0, site.op("Mul", site.input(0), _gelu_slope(site, x)))
+    x = builder.op("Add", builder.input(1), builder.input(2))
+    builder.give(0, builder.op("Mul", builder.input(0), _gelu_slope(builder, x)))
 
 
-def _fast_gelu_slope(site: Site, x: ir.Value) -> ir.Value:
+def _fast_gelu_slope(builder: LoweringBuilder, x: ir.Value) -> ir.Value:
     """Return the derivative of x / 2 (1 + tanh(a x + b x^3)), a = sqrt(2 / pi), b = 0.044715 a."""
     a = math.sqrt(2 / math.pi)
     b = 0.044715 * a
-    square = site.op("Mul", x, x)
-    inner = site.op("Mul", x, site.op("Add", site.op("Mul", square, site.number(b)), site.number(a)))
-    tanh = site.op("Tanh", inner)
-    slope = site.op("Add", site.op("Mul", square, site.number(3 * b)), site.number(a))
-    bell = site.op("Sub", site.number(1), site.op("Mul", tanh, tanh))
-    rest = site.op("Mul", site.op("Mul", x, slope), bell)
-    return site.op("Mul", site.op("Add", site.op("Add", tanh, rest), site.number(1)), site.number(0.5))
+    square = builder.op("Mul", x, x)
+    inner = builder.op("Mul", x, builder.op("Add", builder.op("Mul", square, builder.number(b)), builder.number(a)))
+    tanh = builder.op("Tanh", inner)
+    slope = builder.op("Add", builder.op("Mul", square, builder.number(3 * b)), builder.number(a))
+    bell = builder.op("Sub", builder.number(1), builder.op("Mul", tanh, tanh))
+    rest = builder.op("Mul", builder.op("Mul", x, slope), bell)
+    return builder.op("Mul", builder.op("Add", builder.op("Add", tanh, rest), builder.number(1)), builder.number(0.5))
 
 
-def _fast_gelu(site: Site) -> None:
+def _fast_gelu(builder: LoweringBuilder) -> None:
     """FastGeluGrad(dY, X)."""
-    site.give(0, site.op("Mul", site.input(0), _fast_gelu_slope(site, site.input(1))))
+    builder.give(0, builder.op("Mul", builder.input(0), _fast_gelu_slope(builder, builder.input(1))))
 
 
-def _bias_fast_gelu(site: Site) -> None:
+def _bias_fast_gelu(builder: LoweringBuilder) -> None:
     """BiasFastGeluGrad_dX(dY, X, B): the gradient at X + B."""
-    x = site.op("Add", site.input(1), site.input(2))
-    site.give(0, site.op("Mul", site.input(0), _fast_gelu_slope(site, x)))
+    x = builder.op("Add", builder.input(1), builder.input(2))
+    builder.give(0, builder.op("Mul", builder.input(0), _fast_gelu_slope(builder, x)))
 
 
-def _quick_gelu(site: Site) -> None:
+def _quick_gelu(builder: LoweringBuilder) -> None:
     """QuickGeluGrad(dY, X): the derivative of x s(alpha x) is s (1 + alpha x (1 - s)), with the logistic function s."""
-    scaled = site.op("Mul", site.input(1), site.number(float(site.attributes.get("alpha", 1.702))))
-    s = site.op("Sigmoid", scaled)
-    rest = site.op("Mul", scaled, site.op("Sub", site.number(1), s))
-    slope = site.op("Mul", s, site.op("Add", rest, site.number(1)))
-    site.give(0, site.op("Mul", site.input(0), slope))
+    scaled = builder.op("Mul", builder.input(1), builder.number(float(builder.attributes.get("alpha", 1.702))))
+    s = builder.op("Sigmoid", scaled)
+    rest = builder.op("Mul", scaled, builder.op("Sub", builder.number(1), s))
+    slope = builder.op("Mul", s, builder.op("Add", rest, builder.number(1)))
+    builder.give(0, builder.op("Mul", builder.input(0), slope))
 
 
-def _flat_from(site: Site, index: int) -> tuple[ir.Value, ...]:
+def _flat_from(builder: LoweringBuilder, index: int) -> tuple[ir.Value, ...]:
     """Return both inputs as matrices, as softmax looks at them before version 13: rows end at `axis`."""
-    shape = site.shape(index)
-    axis = int(site.attributes.get("axis", 1)) % len(shape)
+    shape = builder.shape(index)
+    axis = int(builder.attributes.get("axis", 1)) % len(shape)
     rows = math.prod(shape[:axis])
-    return tuple(site.reshape(site.input(i), rows, math.prod(shape[axis:])) for i in (0, 1))
+    return tuple(builder.reshape(builder.input(i), rows, math.prod(shape[axis:])) for i in (0, 1))
 
 
-def _softmax_gradient(site: Site, d_y: ir.Value, y: ir.Value, axis: int) -> ir.Value:
+def _softmax_gradient(builder: LoweringBuilder, d_y: ir.Value, y: ir.Value, axis: int) -> ir.Value:
     """Return (dY - sum(dY Y)) Y."""
-    total = site.sum(site.op("Mul", d_y, y), axis)
-    return site.op("Mul", site.op("Sub", d_y, total), y)
+    total = builder.sum(builder.op("Mul", d_y, y), axis)
+    return builder.op("Mul", builder.op("Sub", d_y, total), y)
 
 
-def _log_softmax_gradient(site: Site, d_y: ir.Value, y: ir.Value, axis: int) -> ir.Value:
+def _log_softmax_gradient(builder: LoweringBuilder, d_y: ir.Value, y: ir.Value, axis: int) -> ir.Value:
     """Return dY - exp(Y) sum(dY)."""
-    return site.op("Sub", d_y, site.op("Mul", site.op("Exp", y), site.sum(d_y, axis)))
+    return builder.op("Sub", d_y, builder.op("Mul", builder.op("Exp", y), builder.sum(d_y, axis)))
 
 
-def _softmax_13(site: Site) -> None:
-    axis = int(site.attributes.get("axis", -1))
-    site.give(0, _softmax_gradient(site, site.input(0), site.input(1), axis))
+def _softmax_13(builder: LoweringBuilder) -> None:
+    axis = int(builder.attributes.get("axis", -1))
+    builder.give(0, _softmax_gradient(builder, builder.input(0), builder.input(1), axis))
 
 
-def _log_softmax_13(site: Site) -> None:
-    axis = int(site.attributes.get("axis", -1))
-    site.give(0, _log_softmax_gradient(site, site.input(0), site.input(1), axis))
+def _log_softmax_13(builder: LoweringBuilder) -> None:
+    axis = int(builder.attributes.get("axis", -1))
+    builder.give(0, _log_softmax_gradient(builder, builder.input(0), builder.input(1), axis))
 
 
-def _softmax(site: Site) -> None:
-    d_y, y = _flat_from(site, 0)
-    site.give(0, site.reshape(_softmax_gradient(site, d_y, y, 1), *site.shape(0)))
+def _softmax(builder: LoweringBuilder) -> None:
+    d_y, y = _flat_from(builder, 0)
+    builder.give(0, builder.reshape(_softmax_gradient(builder, d_y, y, 1), *builder.shape(0)))
 
 
-def _log_softmax(site: Site) -> None:
-    d_y, y = _flat_from(site, 0)
-    site.give(0, site.reshape(_log_softmax_gradient(site, d_y, y, 1), *site.shape(0)))
+def _log_softmax(builder: LoweringBuilder) -> None:
+    d_y, y = _flat_from(builder, 0)
+    builder.give(0, builder.reshape(_log_softmax_gradient(builder, d_y, y, 1), *builder.shape(0)))
 
 
 RULES: Rules = {

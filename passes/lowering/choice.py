@@ -15,8 +15,8 @@ from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.graph.shapes import Inferred, infer
+from poet_onnx.passes.lowering.builder import LoweringBuilder
 from poet_onnx.passes.lowering.lower import LowerTraining, choices, is_training_only
-from poet_onnx.passes.lowering.site import Site
 
 
 def choose_expansions(model: ir.Model, device: DeviceProfile) -> tuple[str, str]:
@@ -35,10 +35,10 @@ def choose_expansions(model: ir.Model, device: DeviceProfile) -> tuple[str, str]
     for node in model.graph:
         if not is_training_only(node):
             continue
-        site = Site(model.graph, node, inferred, kernels=True)
-        letters = [name[0] for name in choices(site)]
+        builder = LoweringBuilder(model.graph, node, inferred, kernels=True)
+        letters = [name[0] for name in choices(builder)]
         if letters:
-            kind = (node.op_type, *map(site.shape, range(3)), repr(sorted(site.attributes.items())))
+            kind = (node.op_type, *map(builder.shape, range(3)), repr(sorted(builder.attributes.items())))
             alike.setdefault(kind, (node, letters))
             kinds.append(kind)
     if not alike:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.site import FLOAT, MICROSOFT, POET, Rules, Site
+from poet_onnx.passes.lowering.builder import FLOAT, MICROSOFT, POET, LoweringBuilder, Rules
 from poet_onnx.passes.lowering.windows import Window, read_window
 
 # What the expansions differ in, as measured on an x86-64: it decides where no device is known.
@@ -76,58 +76,58 @@ class _Shapes:
         return "taps" if interleaved < _COLUMN_NANOSECONDS * columns else "columns"
 
 
-def _conv(site: Site) -> None:
+def _conv(builder: LoweringBuilder) -> None:
     """ConvGrad(dY, X, W) -> (dX, dW, dB)."""
-    weight = site.shape(2)
-    sizes = _sizes(site, site.shape(1), site.shape(0), weight)
-    if site.wants(0):
-        site.give(0, _data_gradient(site, sizes))
-    if site.wants(1):
-        site.give(1, _weight_gradient(site, site.input(1), site.input(0), sizes))
-    if site.wants(2):
-        site.give(2, site.sum(site.input(0), 0, *range(2, len(weight)), keep=False))
+    weight = builder.shape(2)
+    sizes = _sizes(builder, builder.shape(1), builder.shape(0), weight)
+    if builder.wants(0):
+        builder.give(0, _data_gradient(builder, sizes))
+    if builder.wants(1):
+        builder.give(1, _weight_gradient(builder, builder.input(1), builder.input(0), sizes))
+    if builder.wants(2):
+        builder.give(2, builder.sum(builder.input(0), 0, *range(2, len(weight)), keep=False))
 
 
-def _conv_transpose(site: Site) -> None:
+def _conv_transpose(builder: LoweringBuilder) -> None:
     """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB): a ConvTranspose is the convolution from Y's image to X's, turned."""
-    weight = site.shape(2)
-    sizes = _sizes(site, site.shape(0), site.shape(1), weight)
+    weight = builder.shape(2)
+    sizes = _sizes(builder, builder.shape(0), builder.shape(1), weight)
     window = sizes.window
-    if site.wants(0):
-        d_x = site.op(
+    if builder.wants(0):
+        d_x = builder.op(
             "Conv",
-            site.input(0),
-            site.input(2),
+            builder.input(0),
+            builder.input(2),
             kernel_shape=window.kernel,
             strides=window.strides,
             dilations=window.dilations,
             pads=[*window.begins, *window.ends],
             group=sizes.group,
         )
-        site.give(0, d_x)
-    if site.wants(1):
-        site.give(1, _weight_gradient(site, site.input(0), site.input(1), sizes))
-    if site.wants(2):
-        site.give(2, site.sum(site.input(0), 0, *range(2, len(weight)), keep=False))
+        builder.give(0, d_x)
+    if builder.wants(1):
+        builder.give(1, _weight_gradient(builder, builder.input(0), builder.input(1), sizes))
+    if builder.wants(2):
+        builder.give(2, builder.sum(builder.input(0), 0, *range(2, len(weight)), keep=False))
 
 
-def _sizes(site: Site, x: tuple[int, ...], d_y: tuple[int, ...], weight: tuple[int, ...]) -> _Shapes:
-    window = read_window(site, x[2:], d_y[2:], weight[2:])
-    return _Shapes(x[0], x[1], d_y[1], int(site.attributes.get("group", 1)), x[2:], d_y[2:], window)
+def _sizes(builder: LoweringBuilder, x: tuple[int, ...], d_y: tuple[int, ...], weight: tuple[int, ...]) -> _Shapes:
+    window = read_window(builder, x[2:], d_y[2:], weight[2:])
+    return _Shapes(x[0], x[1], d_y[1], int(builder.attributes.get("group", 1)), x[2:], d_y[2:], window)
 
 
-def _data_gradient(site: Site, sizes: _Shapes) -> ir.Value:
+def _data_gradient(builder: LoweringBuilder, sizes: _Shapes) -> ir.Value:
     """Return dX: the transposed convolution of dY, or for single pixels the product with the transposed weight."""
     window = sizes.window
     if window.is_point and sizes.batch == sizes.group == 1:
-        weight = site.reshape(site.input(2), sizes.filters, sizes.channels)
-        d_y = site.reshape(site.input(0), sizes.filters, sizes.samples)
-        return site.reshape(site.op("Gemm", weight, d_y, transA=1), 1, sizes.channels, *sizes.image)
+        weight = builder.reshape(builder.input(2), sizes.filters, sizes.channels)
+        d_y = builder.reshape(builder.input(0), sizes.filters, sizes.samples)
+        return builder.reshape(builder.op("Gemm", weight, d_y, transA=1), 1, sizes.channels, *sizes.image)
     begins, ends, extra = window.transposed(sizes.image, sizes.pixels)
-    return site.op(
+    return builder.op(
         "ConvTranspose",
-        site.input(0),
-        site.input(2),
+        builder.input(0),
+        builder.input(2),
         kernel_shape=window.kernel,
         strides=window.strides,
         dilations=window.dilations,
@@ -137,10 +137,10 @@ def _data_gradient(site: Site, sizes: _Shapes) -> ir.Value:
     )
 
 
-def _weight_gradient(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+def _weight_gradient(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
     window = sizes.window
-    if _is_depthwise(site, sizes):
-        return site.op(
+    if _is_depthwise(builder, sizes):
+        return builder.op(
             "DepthwiseWeightGradient",
             d_y,
             x,
@@ -151,29 +151,29 @@ def _weight_gradient(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> 
             begins=window.begins,
         )
     write = {"taps": _by_taps, "columns": _by_columns, "kernel": _by_kernel}
-    return write[site.expansion or sizes.usual_expansion](site, x, d_y, sizes)
+    return write[builder.expansion or sizes.usual_expansion](builder, x, d_y, sizes)
 
 
-def _is_depthwise(site: Site, sizes: _Shapes) -> bool:
+def _is_depthwise(builder: LoweringBuilder, sizes: _Shapes) -> bool:
     """Return whether the operator library has a kernel for the weight's gradient."""
     planes = sizes.group == sizes.channels > 1 and len(sizes.window.kernel) == 2
-    return site.kernels and planes and site.type(0).dtype == FLOAT
+    return builder.kernels and planes and builder.type(0).dtype == FLOAT
 
 
-def _filters_first(site: Site, value: ir.Value, sizes: _Shapes, *, channels: int) -> ir.Value:
+def _filters_first(builder: LoweringBuilder, value: ir.Value, sizes: _Shapes, *, channels: int) -> ir.Value:
     """View or turn dY to [channels, all pixels of the batch]."""
     if sizes.batch > 1:
-        value = site.op("Transpose", value, perm=[1, 0, *range(2, 2 + len(sizes.pixels))])
-    return site.reshape(value, channels, sizes.samples)
+        value = builder.op("Transpose", value, perm=[1, 0, *range(2, 2 + len(sizes.pixels))])
+    return builder.reshape(value, channels, sizes.samples)
 
 
-def _by_taps(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+def _by_taps(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
     window, rank = sizes.window, len(sizes.image)
     if any((*window.begins, *window.ends)):
-        x = site.op("Pad", x, site.ints(0, 0, *window.begins, 0, 0, *window.ends))
+        x = builder.op("Pad", x, builder.ints(0, 0, *window.begins, 0, 0, *window.ends))
     if sizes.batch > 1:
-        x = site.op("Transpose", x, perm=[1, 0, *range(2, 2 + rank)])
-    turned = _filters_first(site, d_y, sizes, channels=sizes.filters)
+        x = builder.op("Transpose", x, perm=[1, 0, *range(2, 2 + rank)])
+    turned = _filters_first(builder, d_y, sizes, channels=sizes.filters)
     products = []
     for tap in np.ndindex(*window.kernel):
         starts = [place * dilation for place, dilation in zip(tap, window.dilations, strict=True)]
@@ -181,42 +181,42 @@ def _by_taps(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value
             start + (count - 1) * stride + 1
             for start, count, stride in zip(starts, sizes.pixels, window.strides, strict=True)
         ]
-        axes, strides = site.ints(*range(2, 2 + rank)), site.ints(*window.strides)
-        under = site.op("Slice", x, site.ints(*starts), site.ints(*ends), axes, strides)
-        products.append(_group_products(site, turned, under, sizes, depth=sizes.channels // sizes.group))
-    rows = site.reshape(site.op("Concat", *products, axis=0), sizes.taps, -1)
-    interleaved = site.op("Transpose", rows, perm=[1, 0])
-    return site.reshape(interleaved, *sizes.weight)
+        axes, strides = builder.ints(*range(2, 2 + rank)), builder.ints(*window.strides)
+        under = builder.op("Slice", x, builder.ints(*starts), builder.ints(*ends), axes, strides)
+        products.append(_group_products(builder, turned, under, sizes, depth=sizes.channels // sizes.group))
+    rows = builder.reshape(builder.op("Concat", *products, axis=0), sizes.taps, -1)
+    interleaved = builder.op("Transpose", rows, perm=[1, 0])
+    return builder.reshape(interleaved, *sizes.weight)
 
 
-def _by_columns(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
-    columns = _columns(site, x, sizes)
-    turned = _filters_first(site, d_y, sizes, channels=sizes.filters)
+def _by_columns(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+    columns = _columns(builder, x, sizes)
+    turned = _filters_first(builder, d_y, sizes, channels=sizes.filters)
     depth = sizes.channels // sizes.group * sizes.taps
-    return site.reshape(_group_products(site, turned, columns, sizes, depth=depth), *sizes.weight)
+    return builder.reshape(_group_products(builder, turned, columns, sizes, depth=depth), *sizes.weight)
 
 
-def _group_products(site: Site, d_y: ir.Value, x: ir.Value, sizes: _Shapes, *, depth: int) -> ir.Value:
+def _group_products(builder: LoweringBuilder, d_y: ir.Value, x: ir.Value, sizes: _Shapes, *, depth: int) -> ir.Value:
     """Return, for each group, its rows of dY [filters, all pixels] times the transpose of X [depth, all pixels]."""
     if sizes.group == 1:
-        return site.op("Gemm", d_y, site.reshape(x, depth, sizes.samples), transB=1)
-    left = site.reshape(d_y, sizes.group, sizes.filters // sizes.group, sizes.samples)
-    right = site.reshape(x, sizes.group, depth, sizes.samples)
-    return site.op("FusedMatMul", left, right, domain=MICROSOFT, transB=1)
+        return builder.op("Gemm", d_y, builder.reshape(x, depth, sizes.samples), transB=1)
+    left = builder.reshape(d_y, sizes.group, sizes.filters // sizes.group, sizes.samples)
+    right = builder.reshape(x, sizes.group, depth, sizes.samples)
+    return builder.op("FusedMatMul", left, right, domain=MICROSOFT, transB=1)
 
 
-def _columns(site: Site, x: ir.Value, sizes: _Shapes) -> ir.Value:
+def _columns(builder: LoweringBuilder, x: ir.Value, sizes: _Shapes) -> ir.Value:
     """Return [channels, taps, pixels of the batch]: under every tap, the pixel of X at each window."""
     window, rank = sizes.window, len(sizes.image)
     if window.is_point:
         if sizes.batch > 1:
-            return site.op("Transpose", x, perm=[1, 0, *range(2, 2 + rank)])
+            return builder.op("Transpose", x, perm=[1, 0, *range(2, 2 + rank)])
         return x
-    filters = np.eye(sizes.taps, dtype=site.type(0).dtype.numpy()).reshape(sizes.taps, 1, *window.kernel)
-    picked = site.op(
+    filters = np.eye(sizes.taps, dtype=builder.type(0).dtype.numpy()).reshape(sizes.taps, 1, *window.kernel)
+    picked = builder.op(
         "Conv",
-        site.reshape(x, sizes.batch * sizes.channels, 1, *sizes.image),
-        site.constant(filters),
+        builder.reshape(x, sizes.batch * sizes.channels, 1, *sizes.image),
+        builder.constant(filters),
         kernel_shape=window.kernel,
         strides=window.strides,
         dilations=window.dilations,
@@ -225,24 +225,26 @@ def _columns(site: Site, x: ir.Value, sizes: _Shapes) -> ir.Value:
     if sizes.batch == 1:
         return picked
     pixels = math.prod(sizes.pixels)
-    return site.op("Transpose", site.reshape(picked, sizes.batch, sizes.channels * sizes.taps, pixels), perm=[1, 0, 2])
+    return builder.op(
+        "Transpose", builder.reshape(picked, sizes.batch, sizes.channels * sizes.taps, pixels), perm=[1, 0, 2]
+    )
 
 
-def _by_kernel(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
+def _by_kernel(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Value:
     """Slide dY over X: each channel of X is an image, each filter's dY a kernel, a step is a tap."""
     window, rank = sizes.window, len(sizes.image)
-    images = site.reshape(x, sizes.channels, 1, *sizes.image)
-    kernels = site.reshape(d_y, sizes.filters, 1, *sizes.pixels)
+    images = builder.reshape(x, sizes.channels, 1, *sizes.image)
+    kernels = builder.reshape(d_y, sizes.filters, 1, *sizes.pixels)
     reached = [
         extent + (count - 1) * stride - begin
         for extent, count, stride, begin in zip(window.extent, sizes.pixels, window.strides, window.begins, strict=True)
     ]
     if any(size > reach for size, reach in zip(sizes.image, reached, strict=True)):
         limits = [min(size, reach) for size, reach in zip(sizes.image, reached, strict=True)]
-        axes = site.ints(*range(2, 2 + rank))
-        images = site.op("Slice", images, site.ints(*(0,) * rank), site.ints(*limits), axes)
+        axes = builder.ints(*range(2, 2 + rank))
+        images = builder.op("Slice", images, builder.ints(*(0,) * rank), builder.ints(*limits), axes)
     ends = [max(0, reach - size) for size, reach in zip(sizes.image, reached, strict=True)]
-    turned = site.op(
+    turned = builder.op(
         "Conv",
         images,
         kernels,
@@ -251,16 +253,16 @@ def _by_kernel(site: Site, x: ir.Value, d_y: ir.Value, sizes: _Shapes) -> ir.Val
         dilations=window.strides,
         pads=[*window.begins, *ends],
     )
-    return site.op("Transpose", turned, perm=[1, 0, *range(2, 2 + rank)])
+    return builder.op("Transpose", turned, perm=[1, 0, *range(2, 2 + rank)])
 
 
 RULES: Rules = {"ConvGrad": _conv, "ConvTransposeGrad": _conv_transpose}
 
 
-def weight_expansions(site: Site) -> tuple[str, ...]:
-    """Return the expansions of the weight's gradient of a site's node; none if it computes no such."""
-    if site.node.op_type not in RULES or not site.wants(1):
+def weight_expansions(builder: LoweringBuilder) -> tuple[str, ...]:
+    """Return the expansions of the weight's gradient of a builder's node; none if it computes no such."""
+    if builder.node.op_type not in RULES or not builder.wants(1):
         return ()
-    image, pixels = (1, 0) if site.node.op_type == "ConvGrad" else (0, 1)
-    sizes = _sizes(site, site.shape(image), site.shape(pixels), site.shape(2))
-    return () if _is_depthwise(site, sizes) else sizes.expansions
+    image, pixels = (1, 0) if builder.node.op_type == "ConvGrad" else (0, 1)
+    sizes = _sizes(builder, builder.shape(image), builder.shape(pixels), builder.shape(2))
+    return () if _is_depthwise(builder, sizes) else sizes.expansions

@@ -13,7 +13,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import check_structure, plain_attributes
 from poet_onnx.graph.operators import spec_of
 from poet_onnx.graph.shapes import infer
-from poet_onnx.passes.lowering.site import list_nodes
+from poet_onnx.passes.lowering.builder import list_nodes
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 

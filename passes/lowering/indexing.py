@@ -7,57 +7,59 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.site import Rules, Site
+from poet_onnx.passes.lowering.builder import LoweringBuilder, Rules
 
 
-def _gather(site: Site) -> None:
+def _gather(builder: LoweringBuilder) -> None:
     """GatherGrad(shape, indices, dY): rows of dY are added where they were taken from."""
-    shape = site.output_shape()
-    axis = int(site.attributes.get("axis", 0)) % len(shape)
-    indices, d_y, dtype = site.shape(1), site.input(2), site.type(2).dtype
+    shape = builder.output_shape()
+    axis = int(builder.attributes.get("axis", 0)) % len(shape)
+    indices, d_y, dtype = builder.shape(1), builder.input(2), builder.type(2).dtype
     rank = len(indices)
-    places = site.reshape(site.input(1), math.prod(indices), 1)
+    places = builder.reshape(builder.input(1), math.prod(indices), 1)
     before, after = shape[:axis], shape[axis + 1 :]
     if axis:
         places_first = [*range(axis, axis + rank), *range(axis), *range(axis + rank, len(d_y.shape or ()))]
-        d_y = site.op("Transpose", d_y, perm=places_first)
-    d_y = site.reshape(d_y, math.prod(indices), *before, *after)
-    zeros = site.zeros((shape[axis], *before, *after), dtype)
-    total = site.op("ScatterND", zeros, places, d_y, reduction="add")
+        d_y = builder.op("Transpose", d_y, perm=places_first)
+    d_y = builder.reshape(d_y, math.prod(indices), *before, *after)
+    zeros = builder.zeros((shape[axis], *before, *after), dtype)
+    total = builder.op("ScatterND", zeros, places, d_y, reduction="add")
     if axis:
-        total = site.op("Transpose", total, perm=[*range(1, axis + 1), 0, *range(axis + 1, len(shape))])
-    site.give(0, total)
+        total = builder.op("Transpose", total, perm=[*range(1, axis + 1), 0, *range(axis + 1, len(shape))])
+    builder.give(0, total)
 
 
-def _gather_elements(site: Site) -> None:
+def _gather_elements(builder: LoweringBuilder) -> None:
     """GatherElementsGrad(dY, shape, indices)."""
-    zeros = site.zeros(site.output_shape(), site.type(0).dtype)
-    axis = int(site.attributes.get("axis", 0))
-    site.give(0, site.op("ScatterElements", zeros, site.input(2), site.input(0), axis=axis, reduction="add"))
+    zeros = builder.zeros(builder.output_shape(), builder.type(0).dtype)
+    axis = int(builder.attributes.get("axis", 0))
+    builder.give(
+        0, builder.op("ScatterElements", zeros, builder.input(2), builder.input(0), axis=axis, reduction="add")
+    )
 
 
-def _gather_nd(site: Site) -> None:
+def _gather_nd(builder: LoweringBuilder) -> None:
     """GatherNDGrad(shape, indices, dY): with batch dimensions, an index gets its sample's own place before it."""
-    shape, indices = site.output_shape(), site.input(1)
-    batch = int(site.attributes.get("batch_dims", 0))
+    shape, indices = builder.output_shape(), builder.input(1)
+    batch = int(builder.attributes.get("batch_dims", 0))
     if batch:
-        places = site.shape(1)[:-1]
+        places = builder.shape(1)[:-1]
         own = np.stack(np.meshgrid(*(np.arange(size) for size in places[:batch]), indexing="ij"), axis=-1)
         own = own.reshape(*places[:batch], *(1,) * (len(places) - batch), batch).astype(np.int64)
-        spread = site.op("Expand", site.constant(own), site.ints(*places, batch))
-        indices = site.op("Concat", spread, site.op("Cast", indices, to=int(ir.DataType.INT64)), axis=-1)
-    zeros = site.zeros(shape, site.type(2).dtype)
-    site.give(0, site.op("ScatterND", zeros, indices, site.input(2), reduction="add"))
+        spread = builder.op("Expand", builder.constant(own), builder.ints(*places, batch))
+        indices = builder.op("Concat", spread, builder.op("Cast", indices, to=int(ir.DataType.INT64)), axis=-1)
+    zeros = builder.zeros(shape, builder.type(2).dtype)
+    builder.give(0, builder.op("ScatterND", zeros, indices, builder.input(2), reduction="add"))
 
 
-def _slice(site: Site) -> None:
+def _slice(builder: LoweringBuilder) -> None:
     """SliceGrad(dY, shape, starts, ends, axes?, steps?): dY surrounded, and with steps interspersed, by zeros."""
-    shape = site.output_shape()
-    starts, ends = site.integers(2), site.integers(3)
-    axes = site.integers(4) if site.has(4) else tuple(range(len(starts)))
-    steps = site.integers(5) if site.has(5) else (1,) * len(starts)
-    value, current = site.input(0), list(site.shape(0))
-    dtype = site.type(0).dtype
+    shape = builder.output_shape()
+    starts, ends = builder.integers(2), builder.integers(3)
+    axes = builder.integers(4) if builder.has(4) else tuple(range(len(starts)))
+    steps = builder.integers(5) if builder.has(5) else (1,) * len(starts)
+    value, current = builder.input(0), list(builder.shape(0))
+    dtype = builder.type(0).dtype
     pads = [0] * (2 * len(shape))
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         place = axis % len(shape)
@@ -66,25 +68,27 @@ def _slice(site: Site) -> None:
             pads[place], pads[len(shape) + place] = first, shape[place] - first - current[place]
             continue
         numbers = np.arange(first, last, stride, dtype=np.int64).reshape(-1, *(1,) * (len(shape) - place - 1))
-        places = site.op("Expand", site.constant(numbers), site.ints(*current))
+        places = builder.op("Expand", builder.constant(numbers), builder.ints(*current))
         current[place] = shape[place]
-        value = site.op("ScatterElements", site.zeros(current, dtype), places, value, axis=place)
+        value = builder.op("ScatterElements", builder.zeros(current, dtype), places, value, axis=place)
     if any(pads):
-        value = site.op("Pad", value, site.ints(*pads))
-    site.give(0, value)
+        value = builder.op("Pad", value, builder.ints(*pads))
+    builder.give(0, value)
 
 
-def _shrunken_gather(site: Site) -> None:
+def _shrunken_gather(builder: LoweringBuilder) -> None:
     """ShrunkenGather is Gather with indices that occur once."""
-    site.give(0, site.op("Gather", site.input(0), site.input(1), axis=int(site.attributes.get("axis", 0))))
+    builder.give(
+        0, builder.op("Gather", builder.input(0), builder.input(1), axis=int(builder.attributes.get("axis", 0)))
+    )
 
 
-def _pad_and_unflatten(site: Site) -> None:
+def _pad_and_unflatten(builder: LoweringBuilder) -> None:
     """PadAndUnflatten(X, indices, dims): rows of X at their places among rows of zeros; the rows' axis becomes two."""
-    shape, dims = site.shape(0), site.integers(2)
-    places = site.reshape(site.input(1), shape[0], 1)
-    zeros = site.zeros((math.prod(dims), *shape[1:]), site.type(0).dtype)
-    site.give(0, site.reshape(site.op("ScatterND", zeros, places, site.input(0)), *dims, *shape[1:]))
+    shape, dims = builder.shape(0), builder.integers(2)
+    places = builder.reshape(builder.input(1), shape[0], 1)
+    zeros = builder.zeros((math.prod(dims), *shape[1:]), builder.type(0).dtype)
+    builder.give(0, builder.reshape(builder.op("ScatterND", zeros, places, builder.input(0)), *dims, *shape[1:]))
 
 
 RULES: Rules = {

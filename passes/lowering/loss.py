@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.site import FLOAT, POET, Rules, Site
+from poet_onnx.passes.lowering.builder import FLOAT, POET, LoweringBuilder, Rules
 
 
 @dataclass(frozen=True)
@@ -24,120 +24,122 @@ class _Labels:
     weights: ir.Value | None
     count: int
 
-    def places(self, site: Site) -> ir.Value:
+    def places(self, builder: LoweringBuilder) -> ir.Value:
         """Return the classes as indices along the scores' axis of classes."""
-        return site.op("Unsqueeze", self.classes, site.ints(1))
+        return builder.op("Unsqueeze", self.classes, builder.ints(1))
 
 
-def _read_labels(site: Site, labels: int, weights: int, ignored: ir.Value | None, dtype: ir.DataType) -> _Labels:
+def _read_labels(
+    builder: LoweringBuilder, labels: int, weights: int, ignored: ir.Value | None, dtype: ir.DataType
+) -> _Labels:
     """Write the nodes that understand the labels.
 
     Args:
-        site: the node.
+        builder: the node.
         labels: input that holds them.
         weights: optional input with a weight for each class.
         ignored: the label to be ignored, if any.
         dtype: of the scores.
     """
-    label = site.input(labels)
+    label = builder.input(labels)
     kept: ir.Value | None = None
     if ignored is not None:
-        kept = site.op("Not", site.op("Equal", label, ignored))
-        label = site.op("Mul", label, site.op("Cast", kept, to=int(site.type(labels).dtype)))
+        kept = builder.op("Not", builder.op("Equal", label, ignored))
+        label = builder.op("Mul", label, builder.op("Cast", kept, to=int(builder.type(labels).dtype)))
     weight: ir.Value | None = None
-    if site.has(weights):
-        weight = site.op("Gather", site.input(weights), label)
+    if builder.has(weights):
+        weight = builder.op("Gather", builder.input(weights), label)
     if kept is not None:
-        keep = site.op("Cast", kept, to=int(dtype))
-        weight = keep if weight is None else site.op("Mul", weight, keep)
-    return _Labels(label, weight, int(np.prod(site.shape(labels))))
+        keep = builder.op("Cast", kept, to=int(dtype))
+        weight = keep if weight is None else builder.op("Mul", weight, keep)
+    return _Labels(label, weight, int(np.prod(builder.shape(labels))))
 
 
-def _ignored(site: Site, index: int, labels: int) -> ir.Value | None:
+def _ignored(builder: LoweringBuilder, index: int, labels: int) -> ir.Value | None:
     """Return the label to be ignored: an input of the internal operators, an attribute of ONNX's."""
-    dtype = site.type(labels).dtype
-    if site.node.op_type.startswith("SoftmaxCrossEntropyLossInternal"):
-        if not site.has(index):
+    dtype = builder.type(labels).dtype
+    if builder.node.op_type.startswith("SoftmaxCrossEntropyLossInternal"):
+        if not builder.has(index):
             return None
-        return site.op("Cast", site.reshape(site.input(index)), to=int(dtype))
-    ignored = site.attributes.get("ignore_index")
-    return None if ignored is None else site.constant(np.array(int(ignored), dtype.numpy()))
+        return builder.op("Cast", builder.reshape(builder.input(index)), to=int(dtype))
+    ignored = builder.attributes.get("ignore_index")
+    return None if ignored is None else builder.constant(np.array(int(ignored), dtype.numpy()))
 
 
-def _divisor(site: Site, labels: _Labels, like: int) -> ir.Value:
+def _divisor(builder: LoweringBuilder, labels: _Labels, like: int) -> ir.Value:
     """Return what the mean divides by: the samples' weights together, 1 where that is 0."""
     if labels.weights is None:
-        return site.number(labels.count, like)
-    total = site.op("ReduceSum", labels.weights, keepdims=0)
-    return site.op("Where", site.op("Equal", total, site.number(0, like)), site.number(1, like), total)
+        return builder.number(labels.count, like)
+    total = builder.op("ReduceSum", labels.weights, keepdims=0)
+    return builder.op("Where", builder.op("Equal", total, builder.number(0, like)), builder.number(1, like), total)
 
 
-def _reduction(site: Site) -> str:
-    return str(site.attributes.get("reduction", "mean"))
+def _reduction(builder: LoweringBuilder) -> str:
+    return str(builder.attributes.get("reduction", "mean"))
 
 
-def _cross_entropy(site: Site) -> None:
+def _cross_entropy(builder: LoweringBuilder) -> None:
     """SoftmaxCrossEntropyLoss(scores, labels, weights?) -> (loss, log_probabilities)."""
-    labels = _read_labels(site, 1, 2, _ignored(site, 3, 1), site.type(0).dtype)
-    log_probabilities = site.op("LogSoftmax", site.input(0), axis=1)
-    chosen = site.op("GatherElements", log_probabilities, labels.places(site), axis=1)
-    loss = site.op("Neg", site.op("Squeeze", chosen, site.ints(1)))
+    labels = _read_labels(builder, 1, 2, _ignored(builder, 3, 1), builder.type(0).dtype)
+    log_probabilities = builder.op("LogSoftmax", builder.input(0), axis=1)
+    chosen = builder.op("GatherElements", log_probabilities, labels.places(builder), axis=1)
+    loss = builder.op("Neg", builder.op("Squeeze", chosen, builder.ints(1)))
     if labels.weights is not None:
-        loss = site.op("Mul", loss, labels.weights)
-    if _reduction(site) != "none":
-        loss = site.op("ReduceSum", loss, keepdims=0)
-    if _reduction(site) == "mean":
-        loss = site.op("Div", loss, _divisor(site, labels, 0))
-    site.give(0, loss)
-    site.give(1, log_probabilities)
+        loss = builder.op("Mul", loss, labels.weights)
+    if _reduction(builder) != "none":
+        loss = builder.op("ReduceSum", loss, keepdims=0)
+    if _reduction(builder) == "mean":
+        loss = builder.op("Div", loss, _divisor(builder, labels, 0))
+    builder.give(0, loss)
+    builder.give(1, log_probabilities)
 
 
-def _cross_entropy_gradient(site: Site) -> None:
+def _cross_entropy_gradient(builder: LoweringBuilder) -> None:
     """SoftmaxCrossEntropyLossGrad(dY, log_probabilities, labels, weights?, bias?) -> dX.
 
     A row of dX is (probabilities - one at the label) times the sample's weight and dY, over the divisor of the mean.
     """
-    internal = site.node.op_type == "SoftmaxCrossEntropyLossInternalGrad"
-    labels = _read_labels(site, 2, 3, _ignored(site, 4, 2), site.type(1).dtype)
-    scale = site.input(0) if _reduction(site) == "none" else site.reshape(site.input(0))
-    if _reduction(site) == "mean":
-        scale = site.op("Div", scale, _divisor(site, labels, 1))
+    internal = builder.node.op_type == "SoftmaxCrossEntropyLossInternalGrad"
+    labels = _read_labels(builder, 2, 3, _ignored(builder, 4, 2), builder.type(1).dtype)
+    scale = builder.input(0) if _reduction(builder) == "none" else builder.reshape(builder.input(0))
+    if _reduction(builder) == "mean":
+        scale = builder.op("Div", scale, _divisor(builder, labels, 1))
     if labels.weights is not None:
-        scale = site.op("Mul", scale, labels.weights)
-    probabilities = site.op("Exp", site.input(1))
-    if site.kernels and site.type(1).dtype == FLOAT:  # ScatterElements takes a copy of the labels besides
-        d_x = site.op("CrossEntropyGradient", probabilities, labels.classes, scale, domain=POET)
+        scale = builder.op("Mul", scale, labels.weights)
+    probabilities = builder.op("Exp", builder.input(1))
+    if builder.kernels and builder.type(1).dtype == FLOAT:  # ScatterElements takes a copy of the labels besides
+        d_x = builder.op("CrossEntropyGradient", probabilities, labels.classes, scale, domain=POET)
     else:
-        chosen = site.op("GatherElements", probabilities, labels.places(site), axis=1)
-        less_one = site.op("Sub", chosen, site.number(1, 1))
-        difference = site.op("ScatterElements", probabilities, labels.places(site), less_one, axis=1)
-        if labels.weights is not None or _reduction(site) == "none":
-            scale = site.op("Unsqueeze", scale, site.ints(1))
-        d_x = site.op("Mul", difference, scale)
+        chosen = builder.op("GatherElements", probabilities, labels.places(builder), axis=1)
+        less_one = builder.op("Sub", chosen, builder.number(1, 1))
+        difference = builder.op("ScatterElements", probabilities, labels.places(builder), less_one, axis=1)
+        if labels.weights is not None or _reduction(builder) == "none":
+            scale = builder.op("Unsqueeze", scale, builder.ints(1))
+        d_x = builder.op("Mul", difference, scale)
     bias = 5 if internal else 4
-    if site.has(bias):
-        d_x = site.op("Add", d_x, site.reshape(site.input(bias), *site.shape(1)))
-    site.give(0, d_x)
+    if builder.has(bias):
+        d_x = builder.op("Add", d_x, builder.reshape(builder.input(bias), *builder.shape(1)))
+    builder.give(0, d_x)
 
 
-def _dense_cross_entropy(site: Site) -> None:
+def _dense_cross_entropy(builder: LoweringBuilder) -> None:
     """SoftmaxCrossEntropy(scores, targets) -> (loss, log_probabilities); targets are a distribution for each row."""
-    log_probabilities = site.op("LogSoftmax", site.input(0), axis=-1)
-    total = site.op("ReduceSum", site.op("Mul", log_probabilities, site.input(1)), keepdims=0)
-    loss = site.op("Neg", total)
-    if _reduction(site) == "mean":
-        loss = site.op("Div", loss, site.number(int(np.prod(site.shape(0)[:-1]))))
-    site.give(0, loss)
-    site.give(1, log_probabilities)
+    log_probabilities = builder.op("LogSoftmax", builder.input(0), axis=-1)
+    total = builder.op("ReduceSum", builder.op("Mul", log_probabilities, builder.input(1)), keepdims=0)
+    loss = builder.op("Neg", total)
+    if _reduction(builder) == "mean":
+        loss = builder.op("Div", loss, builder.number(int(np.prod(builder.shape(0)[:-1]))))
+    builder.give(0, loss)
+    builder.give(1, log_probabilities)
 
 
-def _dense_cross_entropy_gradient(site: Site) -> None:
+def _dense_cross_entropy_gradient(builder: LoweringBuilder) -> None:
     """SoftmaxCrossEntropyGrad(dY, log_probabilities, targets) -> dX."""
-    scale = site.reshape(site.input(0))
-    if _reduction(site) == "mean":
-        scale = site.op("Div", scale, site.number(int(np.prod(site.shape(1)[:-1])), 1))
-    difference = site.op("Sub", site.op("Exp", site.input(1)), site.input(2))
-    site.give(0, site.op("Mul", difference, scale))
+    scale = builder.reshape(builder.input(0))
+    if _reduction(builder) == "mean":
+        scale = builder.op("Div", scale, builder.number(int(np.prod(builder.shape(1)[:-1])), 1))
+    difference = builder.op("Sub", builder.op("Exp", builder.input(1)), builder.input(2))
+    builder.give(0, builder.op("Mul", difference, scale))
 
 
 RULES: Rules = {

@@ -24,10 +24,10 @@ from poet_onnx.passes.lowering import (
     resizing,
 )
 from poet_onnx.passes.lowering.accumulation import rows_to_accumulate
+from poet_onnx.passes.lowering.builder import POET, LoweringBuilder, Rule, UnsupportedError, list_nodes
 from poet_onnx.passes.lowering.half import ComputeHalfInFloat
 from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.lowering.runnable import RefuseWithoutKernel
-from poet_onnx.passes.lowering.site import POET, Rule, Site, UnsupportedError, list_nodes
 from poet_onnx.passes.normalize import FixDims, InlineFunctions, Normalization, WriteShapes, normalize
 
 OLDEST_OPSET, OPSET = 13, 17
@@ -107,20 +107,20 @@ class LowerTraining(InPlacePass):
         for node in nodes:
             if node in taken_over:
                 continue
-            site = Site(graph, node, inferred, kernels=self._kernels)
+            builder = LoweringBuilder(graph, node, inferred, kernels=self._kernels)
             try:
                 if letters is not None:
-                    site.expansion = _read_expansion(letters, choices(site))
+                    builder.expansion = _read_expansion(letters, choices(builder))
                 rule = RULES.get(node.op_type)
                 if rule is None:
                     raise UnsupportedError("")
                 with fitting(node):
-                    rule(site)
+                    rule(builder)
             except UnsupportedError as reason:
                 what = f"{node.op_type} ({reason})" if str(reason) else node.op_type
                 refused.setdefault(what, []).append(node.name or "")
                 continue
-            site.finish()
+            builder.finish()
         if letters is not None and next(letters, None) is not None:
             raise _unfit_expansions()
         if refused:
@@ -181,9 +181,9 @@ def _lowering(expansions: str | None) -> tuple[InPlacePass, ...]:
     return LowerTraining(expansions=expansions), WriteShapes()
 
 
-def choices(site: Site) -> tuple[str, ...]:
+def choices(builder: LoweringBuilder) -> tuple[str, ...]:
     """Return the expansions among which a node has the choice."""
-    names = convolution.weight_expansions(site)
+    names = convolution.weight_expansions(builder)
     return names if len(names) > 1 else ()
 
 

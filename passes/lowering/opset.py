@@ -11,7 +11,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.expand import ExpandFunctions
-from poet_onnx.passes.lowering.site import list_nodes
+from poet_onnx.passes.lowering.builder import list_nodes
 
 
 class _Known(NamedTuple):

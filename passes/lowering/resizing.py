@@ -13,8 +13,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from poet_onnx.graph.shapes import Array
-from poet_onnx.passes.lowering.site import Rules, Site, UnsupportedError
-from poet_onnx.passes.pen import Pen
+from poet_onnx.passes.lowering.builder import LoweringBuilder, Rules, UnsupportedError
+from poet_onnx.passes.node_builder import NodeBuilder
 
 _OPSET = 17
 _MEANING = (
@@ -27,20 +27,20 @@ _ROUNDING = 1e-6
 """Scales are floats: what they make of a whole number may be this far from a whole number."""
 
 
-def _resize(site: Site) -> None:
+def _resize(builder: LoweringBuilder) -> None:
     """ResizeGrad(dY, X, roi?, scales?, sizes?): of X only the shape counts."""
-    if site.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+    if builder.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         raise UnsupportedError("it crops")
-    small, large = site.shape(1), site.shape(0)
-    scales = site.known(3) if site.has(3) else None
+    small, large = builder.shape(1), builder.shape(0)
+    scales = builder.known(3) if builder.has(3) else None
     if scales is None or not scales.size:
         scales = np.array(large) / np.array(small)
     shares = [float(scale) for scale in scales]
-    site.give(0, resize_gradient(site, site.input(0), small, large, shares, dtype=site.type(0).dtype))
+    builder.give(0, resize_gradient(builder, builder.input(0), small, large, shares, dtype=builder.type(0).dtype))
 
 
 def resize_gradient(
-    pen: Pen,
+    builder: NodeBuilder,
     gradient: ir.Value,
     before: Sequence[int],
     after: Sequence[int],
@@ -53,7 +53,7 @@ def resize_gradient(
     Whole repetitions are summed instead.
 
     Args:
-        pen: for a node that has the attributes of the Resize.
+        builder: for a node that has the attributes of the Resize.
         gradient: of what the Resize makes.
         before: shape of what it reads.
         after: shape of what it makes.
@@ -68,23 +68,25 @@ def resize_gradient(
         if scales[axis] == 1:
             continue
         current[axis] = few
-        matrix = resize_matrix(pen.attributes, few, many, scales[axis]).astype(dtype.numpy())
-        value = _contract(pen, value, matrix, math.prod(current[:axis]), math.prod(current[axis + 1 :]))
-    return _reshape(pen, value, *before)
+        matrix = resize_matrix(builder.attributes, few, many, scales[axis]).astype(dtype.numpy())
+        value = _contract(builder, value, matrix, math.prod(current[:axis]), math.prod(current[axis + 1 :]))
+    return _reshape(builder, value, *before)
 
 
-def _contract(pen: Pen, value: ir.Value, matrix: Array, outer: int, inner: int) -> ir.Value:
+def _contract(builder: NodeBuilder, value: ir.Value, matrix: Array, outer: int, inner: int) -> ir.Value:
     """Multiply a gradient, seen as [outer, after, inner], with a matrix of [before, after] along its middle axis."""
     before, after = matrix.shape
     if after % before == 0 and np.array_equal(matrix, np.repeat(np.eye(before), after // before, axis=1)):
-        return pen.reduce_sum(_reshape(pen, value, outer, before, after // before, inner), (2,), keep=False)
+        return builder.reduce_sum(_reshape(builder, value, outer, before, after // before, inner), (2,), keep=False)
     if inner == 1:
-        return pen.op("MatMul", _reshape(pen, value, outer, after), pen.constant(np.ascontiguousarray(matrix.T)))
-    return pen.op("MatMul", pen.constant(matrix), _reshape(pen, value, outer, after, inner))
+        return builder.op(
+            "MatMul", _reshape(builder, value, outer, after), builder.constant(np.ascontiguousarray(matrix.T))
+        )
+    return builder.op("MatMul", builder.constant(matrix), _reshape(builder, value, outer, after, inner))
 
 
-def _reshape(pen: Pen, value: ir.Value, *shape: int) -> ir.Value:
-    return pen.op("Reshape", value, pen.ints(*shape))
+def _reshape(builder: NodeBuilder, value: ir.Value, *shape: int) -> ir.Value:
+    return builder.op("Reshape", value, builder.ints(*shape))
 
 
 def resize_matrix(attributes: Mapping[str, Any], before: int, after: int, scale: float) -> Array:

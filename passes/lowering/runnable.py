@@ -9,7 +9,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, spec_of
-from poet_onnx.passes.lowering.site import list_nodes
+from poet_onnx.passes.lowering.builder import list_nodes
 
 IMAGE_RANK = 4
 """Dimensions of a tensor of 2-D images: batch, channels and two of the image."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
-from poet_onnx.passes.lowering.site import Site
+from poet_onnx.passes.lowering.builder import LoweringBuilder
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,13 @@ class Window:
         return begins, ends, extra
 
 
-def read_window(site: Site, image: Sequence[int], pixels: Sequence[int], kernel: Sequence[int] | None = None) -> Window:
+def read_window(
+    builder: LoweringBuilder, image: Sequence[int], pixels: Sequence[int], kernel: Sequence[int] | None = None
+) -> Window:
     """Return a node's window.
 
     Args:
-        site: of a convolution, a pooling or a gradient of one.
+        builder: of a convolution, a pooling or a gradient of one.
         image: spatial dimensions of what the window slides over.
         pixels: number of windows in each dimension.
         kernel: taps; default the attribute.
@@ -68,12 +70,12 @@ def read_window(site: Site, image: Sequence[int], pixels: Sequence[int], kernel:
     rank = len(image)
 
     def numbers(name: str) -> tuple[int, ...]:
-        return tuple(int(number) for number in site.attributes.get(name, ())) or tuple(repeat(1, rank))
+        return tuple(int(number) for number in builder.attributes.get(name, ())) or tuple(repeat(1, rank))
 
     taps = tuple(kernel) if kernel is not None else numbers("kernel_shape")
     strides, dilations = numbers("strides"), numbers("dilations")
-    pads = tuple(int(number) for number in site.attributes.get("pads", ())) or tuple(repeat(0, 2 * rank))
-    automatic = site.attributes.get("auto_pad", "NOTSET")
+    pads = tuple(int(number) for number in builder.attributes.get("pads", ())) or tuple(repeat(0, 2 * rank))
+    automatic = builder.attributes.get("auto_pad", "NOTSET")
     begins = list(pads[:rank])
     ends = []
     for axis in range(rank):

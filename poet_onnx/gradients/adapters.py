@@ -15,7 +15,7 @@ from poet_onnx.adapters.lora import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapte
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.adapter_targets import Reader, Weight, find_weights
 from poet_onnx.gradients.parameters import matches
-from poet_onnx.passes.pen import initializer
+from poet_onnx.passes.node_builder import initializer
 
 _SHOWN = 4
 _GEOMETRY = ("strides", "pads", "auto_pad")
@@ -147,32 +147,34 @@ class _Writer:
 
     def _write_beside(self, reader: Reader) -> None:
         node, kind = reader.node, reader.kind
-        pen = _Pen(self.graph, node)
+        builder = _AdapterBuilder(self.graph, node)
         place = 1 if kind == EMBEDDING else 0
         source = node.inputs[place]
         assert source is not None
         first, second = self.first, self.second
         if reader.transposed != self.main.transposed:  # the other way round: (A B)' = B' A'
-            first, second = pen.op("Transpose", second, perm=[1, 0]), pen.op("Transpose", first, perm=[1, 0])
+            first, second = builder.op("Transpose", second, perm=[1, 0]), builder.op("Transpose", first, perm=[1, 0])
         if kind != EMBEDDING and self.lora.dropout:
-            source = pen.op("Dropout", source, self._shared("dropout", self.lora.dropout), self._shared("train", True))
+            source = builder.op(
+                "Dropout", source, self._shared("dropout", self.lora.dropout), self._shared("train", True)
+            )
         if node.op_type == "Gemm" and node.attributes.get_int("transA", 0) == 1:
-            source = pen.op("Transpose", source, perm=[1, 0])
+            source = builder.op("Transpose", source, perm=[1, 0])
         scale = self.scale * (node.attributes.get_float("alpha", 1.0) if node.op_type == "Gemm" else 1.0)
         geometry = {name: node.attributes[name] for name in _GEOMETRY if name in node.attributes}
         if kind == CONVOLUTION:
-            low = pen.op("Conv", source, first, **geometry)
+            low = builder.op("Conv", source, first, **geometry)
         elif kind == EMBEDDING:
-            low = pen.op("Gather", first, source)
+            low = builder.op("Gather", first, source)
         else:
-            low = pen.op("MatMul", source, first)
+            low = builder.op("MatMul", source, first)
         if scale != 1.0:
-            low = pen.op("Mul", low, self._shared("scale", scale))
+            low = builder.op("Mul", low, self._shared("scale", scale))
         if kind == CONVOLUTION:
-            high = pen.op("Conv", low, second, group=self.weight.groups)
+            high = builder.op("Conv", low, second, group=self.weight.groups)
         else:
-            high = pen.op("MatMul", low, second)
-        pen.add(high)
+            high = builder.op("MatMul", low, second)
+        builder.add(high)
 
     def _shared(self, what: str, value: float | bool) -> ir.Value:
         """Return a constant that all adapters share."""
@@ -183,7 +185,7 @@ class _Writer:
         return initializer(self.graph, name, np.array(value, np.bool_ if isinstance(value, bool) else np.float32))
 
 
-class _Pen:
+class _AdapterBuilder:
     """Writes nodes behind a node, one after the other."""
 
     def __init__(self, graph: ir.Graph, node: ir.Node) -> None:

@@ -10,17 +10,17 @@ import onnx_ir as ir
 
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.gradients import rules
+from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.forward import prepare_forward
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.gradients.paths import REAL, Paths, find_paths, sources
 from poet_onnx.gradients.registry import gradient
-from poet_onnx.gradients.site import NoGradientError, Site
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.graph.shapes.declared import fitting
-from poet_onnx.passes.lowering.site import list_nodes
+from poet_onnx.passes.lowering.builder import list_nodes
+from poet_onnx.passes.node_builder import initializer
 from poet_onnx.passes.normalize import NameNodes, Normalization, WriteShapes
-from poet_onnx.passes.pen import initializer
 
 __all__ = ["differentiate", "rules"]
 
@@ -198,14 +198,14 @@ class _Sweep:
         found = gradient(node)
         if found is None or found.rule is None:
             raise NoGradientError("it has none")
-        site = Site(self.graph, node, self.inferred, gradients=self.gradients, wanted=self.paths.values)
+        builder = GradientBuilder(self.graph, node, self.inferred, gradients=self.gradients, wanted=self.paths.values)
         with fitting(node):
-            found.rule(site)
-        given = {value for value, _ in site.sent}
+            found.rule(builder)
+        given = {value for value, _ in builder.sent}
         forgotten = [value.name for value in sources(node) if value in self.paths.values and value not in given]
         if forgotten:
             raise CheckFailedError(f"The gradient of {node.op_type} leaves out {forgotten[0]!r}, which must have one.")
-        for emitted, (value, partial) in enumerate(site.sent):
+        for emitted, (value, partial) in enumerate(builder.sent):
             partial.type, partial.shape = value.type, value.shape
             place = node.op_type in ADDED_LAST, self.numbers[node], emitted
             self.partials.setdefault(value, []).append(_Partial(place, partial))

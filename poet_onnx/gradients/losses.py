@@ -13,7 +13,7 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.class_weights import ClassWeights, read_weights
 from poet_onnx.gradients.paths import REAL
-from poet_onnx.passes.pen import initializer
+from poet_onnx.passes.node_builder import initializer
 from poet_onnx.quantities import is_number, is_whole
 
 SECOND, LAST = "cross-entropy", "cross-entropy-last"
@@ -160,18 +160,18 @@ def add_loss(model: ir.Model, loss: Loss, warn: Callable[[str], None] = lambda _
                 f"Cross-entropy takes dimension 1 of '{name}' {shape} as the {shape[1]} classes, as torch does, but a "
                 f"linear layer made the last one: if that holds the {shape[-1]} classes, give the loss '{LAST}'."
             )
-    pen = _Pen(graph, sources[0].dtype or ir.DataType.FLOAT, named=len(sources) > 1)
-    values = [LOSSES[term.kind](pen, source, loss) for term, source in zip(loss.terms, sources, strict=True)]
+    builder = _LossBuilder(graph, sources[0].dtype or ir.DataType.FLOAT, named=len(sources) > 1)
+    values = [LOSSES[term.kind](builder, source, loss) for term, source in zip(loss.terms, sources, strict=True)]
     if len(values) == 1 and loss.terms[0].factor == 1.0:
         return values[0].name or ""
     scaled = [
-        value if term.factor == 1.0 else pen.op("Mul", value, pen.number(term.factor))
+        value if term.factor == 1.0 else builder.op("Mul", value, builder.number(term.factor))
         for term, value in zip(loss.terms, values, strict=True)
     ]
-    return (scaled[0] if len(scaled) == 1 else pen.op("Sum", *scaled, name="total_loss")).name or ""
+    return (scaled[0] if len(scaled) == 1 else builder.op("Sum", *scaled, name="total_loss")).name or ""
 
 
-class _Pen:
+class _LossBuilder:
     """Writes nodes behind a graph, under names that are free."""
 
     def __init__(self, graph: ir.Graph, dtype: ir.DataType, *, named: bool) -> None:
@@ -241,19 +241,19 @@ def _classes_come_last(scores: ir.Value) -> bool:
     return matrix is not None and len(_dims(matrix)) == 2
 
 
-def _cross_entropy(pen: _Pen, scores: ir.Value, loss: Loss) -> ir.Value:
+def _cross_entropy(builder: _LossBuilder, scores: ir.Value, loss: Loss) -> ir.Value:
     dims = _score_dims(scores)
-    labels = pen.input("labels", scores, ir.DataType.INT64, [dims[0], *dims[2:]])
-    return _of_second(pen, scores, labels, dims, loss)
+    labels = builder.input("labels", scores, ir.DataType.INT64, [dims[0], *dims[2:]])
+    return _of_second(builder, scores, labels, dims, loss)
 
 
-def _cross_entropy_last(pen: _Pen, scores: ir.Value, loss: Loss) -> ir.Value:
+def _cross_entropy_last(builder: _LossBuilder, scores: ir.Value, loss: Loss) -> ir.Value:
     dims = _score_dims(scores)
-    labels = pen.input("labels", scores, ir.DataType.INT64, dims[:-1])
+    labels = builder.input("labels", scores, ir.DataType.INT64, dims[:-1])
     if len(dims) > 2:
-        scores = pen.op("Reshape", scores, pen.constant("rows", np.array([-1, dims[-1]], np.int64)))
-        labels = pen.op("Reshape", labels, pen.constant("all", np.array([-1], np.int64)))
-    return _of_second(pen, scores, labels, [-1, dims[-1]], loss)
+        scores = builder.op("Reshape", scores, builder.constant("rows", np.array([-1, dims[-1]], np.int64)))
+        labels = builder.op("Reshape", labels, builder.constant("all", np.array([-1], np.int64)))
+    return _of_second(builder, scores, labels, [-1, dims[-1]], loss)
 
 
 def _score_dims(scores: ir.Value) -> list[int]:
@@ -263,83 +263,85 @@ def _score_dims(scores: ir.Value) -> list[int]:
     return dims
 
 
-def _of_second(pen: _Pen, scores: ir.Value, labels: ir.Value, dims: Sequence[int], loss: Loss) -> ir.Value:
+def _of_second(builder: _LossBuilder, scores: ir.Value, labels: ir.Value, dims: Sequence[int], loss: Loss) -> ir.Value:
     """Return the cross-entropy of scores whose dimension 1 is the class."""
-    weights = None if loss.class_weights is None else _class_weights(pen, loss.class_weights, dims[1])
+    weights = None if loss.class_weights is None else _class_weights(builder, loss.class_weights, dims[1])
     ignored: dict[str, Any] = {} if loss.ignore_index is None else {"ignore_index": loss.ignore_index}
     name = "" if loss.label_smoothing else "loss"
     given = [scores, labels, *([] if weights is None else [weights])]
-    hard = pen.op("SoftmaxCrossEntropyLoss", *given, name=name, outputs=2, reduction="mean", **ignored)
+    hard = builder.op("SoftmaxCrossEntropyLoss", *given, name=name, outputs=2, reduction="mean", **ignored)
     if not loss.label_smoothing:
         return hard
-    each = _surprise(pen, scores, weights, dims)
-    spread = _mean(pen, each, labels, weights, loss.ignore_index)
-    sharp = pen.op("Mul", hard, pen.number(1.0 - loss.label_smoothing))
-    smooth = pen.op("Mul", spread, pen.number(loss.label_smoothing / dims[1]))
-    return pen.op("Add", sharp, smooth, name="loss")
+    each = _surprise(builder, scores, weights, dims)
+    spread = _mean(builder, each, labels, weights, loss.ignore_index)
+    sharp = builder.op("Mul", hard, builder.number(1.0 - loss.label_smoothing))
+    smooth = builder.op("Mul", spread, builder.number(loss.label_smoothing / dims[1]))
+    return builder.op("Add", sharp, smooth, name="loss")
 
 
-def _class_weights(pen: _Pen, weights: Sequence[float], classes: int) -> ir.Value:
+def _class_weights(builder: _LossBuilder, weights: Sequence[float], classes: int) -> ir.Value:
     if len(weights) != classes:
         raise InputError(f"There are {len(weights)} class weights, but {classes} classes: give one for each.")
-    return pen.constant("class_weights", np.array(weights, pen.dtype.numpy()))
+    return builder.constant("class_weights", np.array(weights, builder.dtype.numpy()))
 
 
-def _surprise(pen: _Pen, scores: ir.Value, weights: ir.Value | None, dims: Sequence[int]) -> ir.Value:
+def _surprise(builder: _LossBuilder, scores: ir.Value, weights: ir.Value | None, dims: Sequence[int]) -> ir.Value:
     """Return each sum of the cross-entropies with all classes, as torch weighs it."""
-    surprise = pen.op("Neg", pen.op("LogSoftmax", scores, axis=1))
+    surprise = builder.op("Neg", builder.op("LogSoftmax", scores, axis=1))
     if weights is not None:
-        columns = pen.constant("columns", np.array([1, dims[1], *[1] * (len(dims) - 2)], np.int64))
-        surprise = pen.op("Mul", surprise, pen.op("Reshape", weights, columns))
-    return pen.op("ReduceSum", surprise, pen.constant("classes", np.array([1], np.int64)), keepdims=0)
+        columns = builder.constant("columns", np.array([1, dims[1], *[1] * (len(dims) - 2)], np.int64))
+        surprise = builder.op("Mul", surprise, builder.op("Reshape", weights, columns))
+    return builder.op("ReduceSum", surprise, builder.constant("classes", np.array([1], np.int64)), keepdims=0)
 
 
-def _mean(pen: _Pen, each: ir.Value, labels: ir.Value, weights: ir.Value | None, ignore_index: int | None) -> ir.Value:
+def _mean(
+    builder: _LossBuilder, each: ir.Value, labels: ir.Value, weights: ir.Value | None, ignore_index: int | None
+) -> ir.Value:
     """Return the mean over the labels that count, each as much as its class."""
     if ignore_index is None and weights is None:
-        return pen.op("ReduceMean", each, keepdims=0)
+        return builder.op("ReduceMean", each, keepdims=0)
     counted: ir.Value | None = None
     if ignore_index is not None:
-        ignored = pen.op("Equal", labels, pen.constant("ignored", np.array(ignore_index, np.int64)))
-        counted = pen.op("Cast", pen.op("Not", ignored), to=int(pen.dtype))
-        each = pen.op("Mul", each, counted)
-        known = pen.op("Cast", counted, to=int(ir.DataType.INT64))
-        labels = pen.op("Mul", labels, known)  # a label that does not count may be no class
+        ignored = builder.op("Equal", labels, builder.constant("ignored", np.array(ignore_index, np.int64)))
+        counted = builder.op("Cast", builder.op("Not", ignored), to=int(builder.dtype))
+        each = builder.op("Mul", each, counted)
+        known = builder.op("Cast", counted, to=int(ir.DataType.INT64))
+        labels = builder.op("Mul", labels, known)  # a label that does not count may be no class
     share = counted
     if weights is not None:
-        share = pen.op("Gather", weights, labels)
-        share = share if counted is None else pen.op("Mul", share, counted)
+        share = builder.op("Gather", weights, labels)
+        share = share if counted is None else builder.op("Mul", share, counted)
     assert share is not None
-    return pen.op("Div", pen.op("ReduceSum", each, keepdims=0), pen.op("ReduceSum", share, keepdims=0))
+    return builder.op("Div", builder.op("ReduceSum", each, keepdims=0), builder.op("ReduceSum", share, keepdims=0))
 
 
-def _difference(pen: _Pen, output: ir.Value) -> ir.Value:
-    return pen.op("Sub", output, _target(pen, output))
+def _difference(builder: _LossBuilder, output: ir.Value) -> ir.Value:
+    return builder.op("Sub", output, _target(builder, output))
 
 
-def _target(pen: _Pen, output: ir.Value) -> ir.Value:
-    return pen.input("target", output, pen.dtype, _dims(output))
+def _target(builder: _LossBuilder, output: ir.Value) -> ir.Value:
+    return builder.input("target", output, builder.dtype, _dims(output))
 
 
-def _mean_square(pen: _Pen, output: ir.Value, _: Loss) -> ir.Value:
-    return pen.mean(pen.op("Pow", _difference(pen, output), pen.number(2.0)))
+def _mean_square(builder: _LossBuilder, output: ir.Value, _: Loss) -> ir.Value:
+    return builder.mean(builder.op("Pow", _difference(builder, output), builder.number(2.0)))
 
 
-def _mean_distance(pen: _Pen, output: ir.Value, _: Loss) -> ir.Value:
-    return pen.mean(pen.op("Abs", _difference(pen, output)))
+def _mean_distance(builder: _LossBuilder, output: ir.Value, _: Loss) -> ir.Value:
+    return builder.mean(builder.op("Abs", _difference(builder, output)))
 
 
-def _binary_cross_entropy(pen: _Pen, scores: ir.Value, _: Loss) -> ir.Value:
+def _binary_cross_entropy(builder: _LossBuilder, scores: ir.Value, _: Loss) -> ir.Value:
     """Add log(1 + exp(x)) - x t, which overflows for no score."""
-    hit = pen.op("Mul", scores, _target(pen, scores))
-    return pen.mean(pen.op("Sub", pen.op("Softplus", scores), hit))
+    hit = builder.op("Mul", scores, _target(builder, scores))
+    return builder.mean(builder.op("Sub", builder.op("Softplus", scores), hit))
 
 
-def _own(_: _Pen, output: ir.Value, __: Loss) -> ir.Value:
+def _own(_: _LossBuilder, output: ir.Value, __: Loss) -> ir.Value:
     return output
 
 
-LOSSES: Mapping[str, Callable[[_Pen, ir.Value, Loss], ir.Value]] = {
+LOSSES: Mapping[str, Callable[[_LossBuilder, ir.Value, Loss], ir.Value]] = {
     SECOND: _cross_entropy,
     LAST: _cross_entropy_last,
     "mse": _mean_square,

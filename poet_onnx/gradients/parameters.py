@@ -15,7 +15,7 @@ from poet_onnx.gradients.module_names import is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.torch_words import TorchWords, is_folded, is_of_torch, read_words
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.passes.pen import initializer
+from poet_onnx.passes.node_builder import initializer
 
 STATISTICS = {"BatchNormalization": (3, 4)}
 """Inputs that the forward pass moves, and no gradient."""

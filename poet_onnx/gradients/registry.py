@@ -1,4 +1,4 @@
-"""Which operators have a gradient, and the rule that writes it: `@gradient_of("Conv")` above a function of a site."""
+"""The operators that have a gradient, and the rule of each: a function of a builder below `@gradient_of("Conv")`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from poet_onnx.gradients.site import Site
+from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 
-Rule: TypeAlias = Callable[[Site], None]
+Rule: TypeAlias = Callable[[GradientBuilder], None]
 
 STOPS_GRADIENT = "poet.stop_gradient"
 """Key in the metadata of a node through which no gradient flows, whatever its operator."""
@@ -36,7 +36,7 @@ _GRADIENTS: dict[tuple[str, str], Gradient] = {}
 def gradient_of(*op_types: str, domain: str = "", stops: tuple[int, ...] = ()) -> Callable[[Rule], Rule]:
     """Register a function as the gradient of operators.
 
-    The function must send a gradient to every input that the site wants one of, those in `stops` aside.
+    The function must send a gradient to every input that the builder wants one of, those in `stops` aside.
 
     Args:
         op_types: names of the operators.

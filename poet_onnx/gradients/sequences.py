@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.passes.pen import initializer
+from poet_onnx.passes.node_builder import initializer
 
 
 def split_plainly(model: ir.Model) -> None:

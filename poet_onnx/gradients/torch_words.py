@@ -25,7 +25,7 @@ import onnx_ir as ir
 from poet_onnx.gradients.evidence import WEIGHTS
 from poet_onnx.gradients.paths import REAL
 from poet_onnx.gradients.registry import STOPS_GRADIENT
-from poet_onnx.passes.pen import initializer
+from poet_onnx.passes.node_builder import initializer
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"

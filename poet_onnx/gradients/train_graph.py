@@ -38,7 +38,7 @@ from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
 from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
-from poet_onnx.passes.lowering.site import list_nodes
+from poet_onnx.passes.lowering.builder import list_nodes
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
 from poet_onnx.passes.roles import is_accumulator

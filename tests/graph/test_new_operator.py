@@ -15,12 +15,12 @@ from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.graph.operators import POET_DOMAIN, SPECS, Call, OpSpec, Schema
 from poet_onnx.graph.operators.rules import per_input
-from poet_onnx.graph.operators.site import Site, TensorType
+from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
 from poet_onnx.ops.schemas import VERSION, register_schemas
 
 
-def _rows_and_norms(site: Site) -> list[TensorType]:
-    rows = site.type(0)
+def _rows_and_norms(context: ShapeContext) -> list[TensorType]:
+    rows = context.type(0)
     return [rows, TensorType(rows.dtype, rows.shape[:-1])]
 
 

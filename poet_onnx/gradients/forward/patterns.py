@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
-from poet_onnx.passes.pen import let_stand_for
+from poet_onnx.passes.node_builder import let_stand_for
 
 TOLERANCE = 1e-6
 """How far a constant may be from the number that a pattern has, relative to it."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.gradients.site import NoGradientError
+from poet_onnx.gradients.builder import NoGradientError
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.graph.shapes.declared import fitting
-from poet_onnx.passes.pen import Replacement
+from poet_onnx.passes.node_builder import Replacement
 
 GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}

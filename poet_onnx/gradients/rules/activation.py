@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
+from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.site import Site
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
 
 @gradient_of("Relu", "Sigmoid", "Tanh")
-def of_the_output(site: Site) -> None:
+def of_the_output(builder: GradientBuilder) -> None:
     """Differentiate an activation whose slope follows from its output."""
-    site.send(0, site.own(f"{site.node.op_type}Grad", site.gradient(), site.output()))
+    builder.send(0, builder.own(f"{builder.node.op_type}Grad", builder.gradient(), builder.output()))
 
 
 @gradient_of("LeakyRelu")
-def leaky_relu(site: Site) -> None:
+def leaky_relu(builder: GradientBuilder) -> None:
     """Differentiate by the sign of the output, which is the input's."""
-    alpha = site.attributes.get("alpha", 0.01)
-    site.send(0, site.own("LeakyReluGrad", site.gradient(), site.output(), alpha=alpha))
+    alpha = builder.attributes.get("alpha", 0.01)
+    builder.send(0, builder.own("LeakyReluGrad", builder.gradient(), builder.output(), alpha=alpha))
 
 
 @gradient_of("Softmax", "LogSoftmax")
-def softmax(site: Site) -> None:
+def softmax(builder: GradientBuilder) -> None:
     """Differentiate along one axis."""
-    axis = site.attributes.get("axis", -1)
-    site.send(0, site.own(f"{site.node.op_type}Grad_13", site.gradient(), site.output(), axis=axis))
+    axis = builder.attributes.get("axis", -1)
+    builder.send(0, builder.own(f"{builder.node.op_type}Grad_13", builder.gradient(), builder.output(), axis=axis))
 
 
 @gradient_of("Gelu", domain=MICROSOFT_DOMAIN)
-def gelu(site: Site) -> None:
+def gelu(builder: GradientBuilder) -> None:
     """Differentiate the exact form, with the error function."""
-    site.send(0, site.own("GeluGrad", site.gradient(), site.input(0)))
+    builder.send(0, builder.own("GeluGrad", builder.gradient(), builder.input(0)))
 
 
 @gradient_of("BiasGelu", domain=MICROSOFT_DOMAIN)
-def bias_gelu(site: Site) -> None:
+def bias_gelu(builder: GradientBuilder) -> None:
     """Differentiate a sum with a bias and the exact form of Gelu behind it."""
-    gradient = site.own("BiasGeluGrad_dX", site.gradient(), site.input(0), site.input(1))
-    site.send(0, gradient)
-    if site.wants(1):
-        shape = site.shape(site.input(0))
-        site.send(1, site.unbroadcast(gradient, shape, site.shape(site.input(1))))
+    gradient = builder.own("BiasGeluGrad_dX", builder.gradient(), builder.input(0), builder.input(1))
+    builder.send(0, gradient)
+    if builder.wants(1):
+        shape = builder.shape(builder.input(0))
+        builder.send(1, builder.unbroadcast(gradient, shape, builder.shape(builder.input(1))))
 
 
 @gradient_of("Softplus")
-def softplus(site: Site) -> None:
+def softplus(builder: GradientBuilder) -> None:
     """Multiply the gradient by the sigmoid of the input."""
-    site.send(0, site.op("Mul", site.gradient(), site.op("Sigmoid", site.input(0))))
+    builder.send(0, builder.op("Mul", builder.gradient(), builder.op("Sigmoid", builder.input(0))))

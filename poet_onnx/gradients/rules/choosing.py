@@ -4,67 +4,69 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.site import Site
 
 
-def as_real(site: Site, mask: ir.Value, like: ir.Value) -> ir.Value:
+def as_real(builder: GradientBuilder, mask: ir.Value, like: ir.Value) -> ir.Value:
     """Return ones and zeros for a mask, of the element type of a value of the forward graph."""
-    return site.op("Cast", mask, to=int(site.type(like).dtype))
+    return builder.op("Cast", mask, to=int(builder.type(like).dtype))
 
 
 @gradient_of("Max", "Min")
-def extreme(site: Site) -> None:
+def extreme(builder: GradientBuilder) -> None:
     """Send the gradient to the operand that was chosen; operands that tie share it evenly, as in torch."""
-    y, gradient = site.output(), site.gradient()
-    if len(site.node.inputs) == 1:
-        site.send(0, gradient)
+    y, gradient = builder.output(), builder.gradient()
+    if len(builder.node.inputs) == 1:
+        builder.send(0, gradient)
         return
-    chosen = [as_real(site, site.op("Equal", site.input(i), y), y) for i in range(len(site.node.inputs))]
-    share = site.op("Div", gradient, site.op("Sum", *chosen))
+    chosen = [as_real(builder, builder.op("Equal", builder.input(i), y), y) for i in range(len(builder.node.inputs))]
+    share = builder.op("Div", gradient, builder.op("Sum", *chosen))
     for index, mask in enumerate(chosen):
-        if site.wants(index):
-            part = site.op("Mul", share, mask)
-            site.send(index, site.unbroadcast(part, site.shape(y), site.shape(site.input(index))))
+        if builder.wants(index):
+            part = builder.op("Mul", share, mask)
+            builder.send(index, builder.unbroadcast(part, builder.shape(y), builder.shape(builder.input(index))))
 
 
 @gradient_of("Mean")
-def mean(site: Site) -> None:
+def mean(builder: GradientBuilder) -> None:
     """Divide the gradient among the operands."""
-    y = site.output()
-    share = site.op("Div", site.gradient(), site.number(len(site.node.inputs), y))
-    for index in range(len(site.node.inputs)):
-        if site.wants(index):
-            site.send(index, site.unbroadcast(share, site.shape(y), site.shape(site.input(index))))
+    y = builder.output()
+    share = builder.op("Div", builder.gradient(), builder.number(len(builder.node.inputs), y))
+    for index in range(len(builder.node.inputs)):
+        if builder.wants(index):
+            builder.send(index, builder.unbroadcast(share, builder.shape(y), builder.shape(builder.input(index))))
 
 
 @gradient_of("PRelu")
-def parametric_relu(site: Site) -> None:
+def parametric_relu(builder: GradientBuilder) -> None:
     """Multiply the gradient by the slope where the input is not positive; the slope's by the input there."""
-    x, slope, gradient = site.input(0), site.input(1), site.gradient()
-    positive = site.op("Greater", x, site.number(0, x))
-    if site.wants(0):
-        site.send(0, site.op("Where", positive, gradient, site.op("Mul", gradient, slope)))
-    if site.wants(1):
-        below = site.op("Where", positive, site.number(0, x), site.op("Mul", gradient, x))
-        site.send(1, site.unbroadcast(below, site.shape(x), site.shape(slope)))
+    x, slope, gradient = builder.input(0), builder.input(1), builder.gradient()
+    positive = builder.op("Greater", x, builder.number(0, x))
+    if builder.wants(0):
+        builder.send(0, builder.op("Where", positive, gradient, builder.op("Mul", gradient, slope)))
+    if builder.wants(1):
+        below = builder.op("Where", positive, builder.number(0, x), builder.op("Mul", gradient, x))
+        builder.send(1, builder.unbroadcast(below, builder.shape(x), builder.shape(slope)))
 
 
 @gradient_of("ThresholdedRelu")
-def thresholded_relu(site: Site) -> None:
+def thresholded_relu(builder: GradientBuilder) -> None:
     """Let the gradient pass where the input is above the threshold."""
-    x = site.input(0)
-    above = site.op("Greater", x, site.number(site.attributes.get("alpha", 1.0), x))
-    site.send(0, site.op("Mul", site.gradient(), as_real(site, above, x)))
+    x = builder.input(0)
+    above = builder.op("Greater", x, builder.number(builder.attributes.get("alpha", 1.0), x))
+    builder.send(0, builder.op("Mul", builder.gradient(), as_real(builder, above, x)))
 
 
 @gradient_of("HardSigmoid")
-def hard_sigmoid(site: Site) -> None:
+def hard_sigmoid(builder: GradientBuilder) -> None:
     """Scale the gradient where the output is at neither end."""
-    y = site.output()
-    inside = site.op("And", site.op("Greater", y, site.number(0, y)), site.op("Less", y, site.number(1, y)))
-    scaled = site.op("Mul", site.gradient(), site.number(site.attributes.get("alpha", 0.2), y))
-    site.send(0, site.op("Mul", scaled, as_real(site, inside, y)))
+    y = builder.output()
+    inside = builder.op(
+        "And", builder.op("Greater", y, builder.number(0, y)), builder.op("Less", y, builder.number(1, y))
+    )
+    scaled = builder.op("Mul", builder.gradient(), builder.number(builder.attributes.get("alpha", 0.2), y))
+    builder.send(0, builder.op("Mul", scaled, as_real(builder, inside, y)))
 
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
@@ -72,20 +74,20 @@ SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 
 @gradient_of("Elu", "Selu")
-def exponential_below_zero(site: Site) -> None:
+def exponential_below_zero(builder: GradientBuilder) -> None:
     """Scale the gradient above zero; below, where y = scale * alpha * (exp(x) - 1), multiply by y + scale * alpha."""
-    x, y, gradient = site.input(0), site.output(), site.gradient()
-    selu = site.node.op_type == "Selu"
-    alpha = site.attributes.get("alpha", SELU_ALPHA if selu else 1.0)
-    scale = site.attributes.get("gamma", SELU_GAMMA) if selu else 1.0
-    slope = site.op("Add", y, site.number(scale * alpha, y))
-    positive = site.op("Greater", x, site.number(0, x))
-    site.send(0, site.op("Mul", gradient, site.op("Where", positive, site.number(scale, y), slope)))
+    x, y, gradient = builder.input(0), builder.output(), builder.gradient()
+    selu = builder.node.op_type == "Selu"
+    alpha = builder.attributes.get("alpha", SELU_ALPHA if selu else 1.0)
+    scale = builder.attributes.get("gamma", SELU_GAMMA) if selu else 1.0
+    slope = builder.op("Add", y, builder.number(scale * alpha, y))
+    positive = builder.op("Greater", x, builder.number(0, x))
+    builder.send(0, builder.op("Mul", gradient, builder.op("Where", positive, builder.number(scale, y), slope)))
 
 
 @gradient_of("Softsign")
-def softsign(site: Site) -> None:
+def softsign(builder: GradientBuilder) -> None:
     """Divide the gradient by the square of 1 + |x|."""
-    x = site.input(0)
-    root = site.op("Add", site.op("Abs", x), site.number(1, x))
-    site.send(0, site.op("Div", site.gradient(), site.op("Mul", root, root)))
+    x = builder.input(0)
+    root = builder.op("Add", builder.op("Abs", x), builder.number(1, x))
+    builder.send(0, builder.op("Div", builder.gradient(), builder.op("Mul", root, root)))

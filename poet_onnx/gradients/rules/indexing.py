@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
+from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of, without_gradient
-from poet_onnx.gradients.site import NoGradientError, Site
 
 # What is drawn does not change with what it is drawn like; a drawn mask is a constant of the step.
 without_gradient("RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Hardmax", "Unique")
 
 
 @gradient_of("GatherElements", stops=(1,))
-def gather_elements(site: Site) -> None:
+def gather_elements(builder: GradientBuilder) -> None:
     """Add each element of the gradient to the one that it came from."""
-    shape = site.ints(*site.shape(site.input(0)))
-    axis = site.attributes.get("axis", 0)
-    site.send(0, site.own("GatherElementsGrad", site.gradient(), shape, site.input(1), axis=axis))
+    shape = builder.ints(*builder.shape(builder.input(0)))
+    axis = builder.attributes.get("axis", 0)
+    builder.send(0, builder.own("GatherElementsGrad", builder.gradient(), shape, builder.input(1), axis=axis))
 
 
 @gradient_of("GatherND", stops=(1,))
-def gather_slices(site: Site) -> None:
+def gather_slices(builder: GradientBuilder) -> None:
     """Add each slice of the gradient to the one that it came from."""
-    shape = site.ints(*site.shape(site.input(0)))
-    batch = site.attributes.get("batch_dims", 0)
-    site.send(0, site.own("GatherNDGrad", shape, site.input(1), site.gradient(), batch_dims=batch))
+    shape = builder.ints(*builder.shape(builder.input(0)))
+    batch = builder.attributes.get("batch_dims", 0)
+    builder.send(0, builder.own("GatherNDGrad", shape, builder.input(1), builder.gradient(), batch_dims=batch))
 
 
 @gradient_of("TopK", stops=(1,))
-def largest(site: Site) -> None:
+def largest(builder: GradientBuilder) -> None:
     """Send the gradient to where the largest elements were found."""
-    shape = site.ints(*site.shape(site.input(0)))
-    axis = site.attributes.get("axis", -1)
-    site.send(0, site.own("GatherElementsGrad", site.gradient(), shape, site.output(1), axis=axis))
+    shape = builder.ints(*builder.shape(builder.input(0)))
+    axis = builder.attributes.get("axis", -1)
+    builder.send(0, builder.own("GatherElementsGrad", builder.gradient(), shape, builder.output(1), axis=axis))
 
 
 @gradient_of("ScatterElements", "Scatter", "ScatterND", stops=(1,))
-def scatter(site: Site) -> None:
+def scatter(builder: GradientBuilder) -> None:
     """Gather the updates' gradient; what they overwrote has none, what they were added to has all of it."""
-    reduction, gradient = site.attributes.get("reduction", "none"), site.gradient()
+    reduction, gradient = builder.attributes.get("reduction", "none"), builder.gradient()
     if reduction not in ("none", "add"):
         raise NoGradientError(f"its reduction is {reduction}, not none or add")
-    slices = site.node.op_type == "ScatterND"
-    axis = {} if slices else {"axis": site.attributes.get("axis", 0)}
-    indices, updates = site.input(1), site.input(2)
-    if site.wants(0):
+    slices = builder.node.op_type == "ScatterND"
+    axis = {} if slices else {"axis": builder.attributes.get("axis", 0)}
+    indices, updates = builder.input(1), builder.input(2)
+    if builder.wants(0):
         kept = gradient
         if reduction == "none":
-            zeros = site.expand(site.number(0, updates), site.shape(updates))
-            kept = site.op("ScatterND" if slices else "ScatterElements", gradient, indices, zeros, **axis)
-        site.send(0, kept)
-    if site.wants(2):
-        site.send(2, site.op("GatherND" if slices else "GatherElements", gradient, indices, **axis))
+            zeros = builder.expand(builder.number(0, updates), builder.shape(updates))
+            kept = builder.op("ScatterND" if slices else "ScatterElements", gradient, indices, zeros, **axis)
+        builder.send(0, kept)
+    if builder.wants(2):
+        builder.send(2, builder.op("GatherND" if slices else "GatherElements", gradient, indices, **axis))

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.site import Site
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
 
 @gradient_of("SoftmaxCrossEntropyLoss", stops=(1, 2))
-def softmax_cross_entropy(site: Site) -> None:
+def softmax_cross_entropy(builder: GradientBuilder) -> None:
     """Differentiate with the logarithms of the probabilities that the forward node saved."""
-    extra = [site.input(2)] if site.has(2) else []
-    gradient = site.own(
+    extra = [builder.input(2)] if builder.has(2) else []
+    gradient = builder.own(
         "SoftmaxCrossEntropyLossGrad",
-        site.gradient(),
-        site.output(1),
-        site.input(1),
+        builder.gradient(),
+        builder.output(1),
+        builder.input(1),
         *extra,
-        **site.attributes,
+        **builder.attributes,
     )
-    site.send(0, gradient)
+    builder.send(0, gradient)
 
 
 @gradient_of("SoftmaxCrossEntropyLossInternal", domain=MICROSOFT_DOMAIN, stops=(1, 2, 3))
-def softmax_cross_entropy_internal(site: Site) -> None:
+def softmax_cross_entropy_internal(builder: GradientBuilder) -> None:
     """Differentiate ONNX Runtime's own form, whose index to ignore may be an input."""
-    rest = [site.node.inputs[index] for index in range(1, len(site.node.inputs))]
-    gradient = site.own(
-        "SoftmaxCrossEntropyLossInternalGrad", site.gradient(), site.output(1), *rest, **site.attributes
+    rest = [builder.node.inputs[index] for index in range(1, len(builder.node.inputs))]
+    gradient = builder.own(
+        "SoftmaxCrossEntropyLossInternalGrad", builder.gradient(), builder.output(1), *rest, **builder.attributes
     )
-    site.send(0, gradient)
+    builder.send(0, gradient)

@@ -6,30 +6,32 @@ import math
 
 import numpy as np
 
+from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.site import NoGradientError, Site
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
 
 @gradient_of("MaxPool")
-def max_pool(site: Site) -> None:
+def max_pool(builder: GradientBuilder) -> None:
     """Send the gradient to where the forward node found each maximum."""
-    if site.attributes.get("storage_order"):
+    if builder.attributes.get("storage_order"):
         raise NoGradientError("its indices are column-major; export it with storage_order 0")
-    site.send(0, site.op("MaxPoolGrad", site.gradient(), site.output(1), **site.attributes))
+    builder.send(0, builder.op("MaxPoolGrad", builder.gradient(), builder.output(1), **builder.attributes))
 
 
 @gradient_of("AveragePool")
-def average_pool(site: Site) -> None:
+def average_pool(builder: GradientBuilder) -> None:
     """Share the gradient among each window's elements."""
-    site.send(0, site.op("AveragePoolGrad", site.gradient(), **site.attributes))
+    builder.send(0, builder.op("AveragePoolGrad", builder.gradient(), **builder.attributes))
 
 
 @gradient_of("GlobalAveragePool")
-def global_average_pool(site: Site) -> None:
+def global_average_pool(builder: GradientBuilder) -> None:
     """Divide the gradient among all elements of a channel."""
-    source = site.input(0)
-    shape = site.shape(source)
-    count = np.array([math.prod(shape[2:])], site.type(source).dtype.numpy())
-    scaled = site.ops("Scale", [site.gradient(), site.constant(count)], 1, domain=MICROSOFT_DOMAIN, scale_down=1)[0]
-    site.send(0, site.expand(scaled, shape))
+    source = builder.input(0)
+    shape = builder.shape(source)
+    count = np.array([math.prod(shape[2:])], builder.type(source).dtype.numpy())
+    scaled = builder.ops(
+        "Scale", [builder.gradient(), builder.constant(count)], 1, domain=MICROSOFT_DOMAIN, scale_down=1
+    )[0]
+    builder.send(0, builder.expand(scaled, shape))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.forward.recurrent import refusal
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.site import NoGradientError, Site
 
 
 @gradient_of("GRU", "LSTM", "RNN", stops=(4,))
-def recurrent(site: Site) -> None:
+def recurrent(builder: GradientBuilder) -> None:
     """Refuse the layer."""
-    raise NoGradientError(refusal(site.node) or "it was not expanded")
+    raise NoGradientError(refusal(builder.node) or "it was not expanded")

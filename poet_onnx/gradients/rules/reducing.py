@@ -6,37 +6,37 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
+from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
 from poet_onnx.gradients.rules.choosing import as_real
 from poet_onnx.gradients.rules.reduction import reduced_axes
-from poet_onnx.gradients.site import NoGradientError, Site
 
 
-def _axes(site: Site) -> list[int]:
-    axes = reduced_axes(site)
+def _axes(builder: GradientBuilder) -> list[int]:
+    axes = reduced_axes(builder)
     if not axes:
         raise NoGradientError("it reduces no axis, which ONNX Runtime's kernels take for an error or for a copy")
     return axes
 
 
-def _kept_shape(site: Site, axes: Sequence[int]) -> list[int]:
+def _kept_shape(builder: GradientBuilder, axes: Sequence[int]) -> list[int]:
     """Return the output's shape as if the reduced dimensions were kept."""
-    return [1 if axis in axes else size for axis, size in enumerate(site.shape(site.input(0)))]
+    return [1 if axis in axes else size for axis, size in enumerate(builder.shape(builder.input(0)))]
 
 
-def _kept(site: Site, axes: Sequence[int], value: ir.Value) -> ir.Value:
+def _kept(builder: GradientBuilder, axes: Sequence[int], value: ir.Value) -> ir.Value:
     """View the output or its gradient so that it fits beside the input."""
-    return value if site.attributes.get("keepdims", 1) else site.reshape(value, _kept_shape(site, axes))
+    return value if builder.attributes.get("keepdims", 1) else builder.reshape(value, _kept_shape(builder, axes))
 
 
-def _with_slopes(*op_types: str) -> Callable[[Callable[[Site, ir.Value], ir.Value]], None]:
+def _with_slopes(*op_types: str) -> Callable[[Callable[[GradientBuilder, ir.Value], ir.Value]], None]:
     """Register reductions whose gradient is the repeated one times a slope that is computed of the kept output."""
 
-    def register(slope: Callable[[Site, ir.Value], ir.Value]) -> None:
-        def rule(site: Site) -> None:
-            axes = _axes(site)
-            factor = slope(site, _kept(site, axes, site.output()))
-            site.send(0, site.op("Mul", _kept(site, axes, site.gradient()), factor))
+    def register(slope: Callable[[GradientBuilder, ir.Value], ir.Value]) -> None:
+        def rule(builder: GradientBuilder) -> None:
+            axes = _axes(builder)
+            factor = slope(builder, _kept(builder, axes, builder.output()))
+            builder.send(0, builder.op("Mul", _kept(builder, axes, builder.gradient()), factor))
 
         gradient_of(*op_types, stops=(1,))(rule)
 
@@ -44,58 +44,58 @@ def _with_slopes(*op_types: str) -> Callable[[Callable[[Site, ir.Value], ir.Valu
 
 
 @gradient_of("ReduceMax", "ReduceMin", stops=(1,))
-def extreme(site: Site) -> None:
+def extreme(builder: GradientBuilder) -> None:
     """Share the gradient among the elements that are the extreme."""
-    x, axes = site.input(0), _axes(site)
-    chosen = as_real(site, site.op("Equal", x, _kept(site, axes, site.output())), x)
-    share = site.op("Div", _kept(site, axes, site.gradient()), site.reduce_sum(chosen, axes, keep=True))
-    site.send(0, site.op("Mul", chosen, share))
+    x, axes = builder.input(0), _axes(builder)
+    chosen = as_real(builder, builder.op("Equal", x, _kept(builder, axes, builder.output())), x)
+    share = builder.op("Div", _kept(builder, axes, builder.gradient()), builder.reduce_sum(chosen, axes, keep=True))
+    builder.send(0, builder.op("Mul", chosen, share))
 
 
 @gradient_of("ReduceProd", stops=(1,))
-def product(site: Site) -> None:
+def product(builder: GradientBuilder) -> None:
     """Multiply the gradient by the product of all other elements, which may be zeros."""
-    x, axes = site.input(0), _axes(site)
-    zero, one = site.number(0, x), site.number(1, x)
-    is_zero = site.op("Equal", x, zero)
-    zeros = site.reduce_sum(as_real(site, is_zero, x), axes, keep=True)
-    filled = site.op("Where", is_zero, one, x)
-    if site.opset < 18:
-        whole = site.op("ReduceProd", filled, axes=list(axes), keepdims=1)
+    x, axes = builder.input(0), _axes(builder)
+    zero, one = builder.number(0, x), builder.number(1, x)
+    is_zero = builder.op("Equal", x, zero)
+    zeros = builder.reduce_sum(as_real(builder, is_zero, x), axes, keep=True)
+    filled = builder.op("Where", is_zero, one, x)
+    if builder.opset < 18:
+        whole = builder.op("ReduceProd", filled, axes=list(axes), keepdims=1)
     else:
-        whole = site.op("ReduceProd", filled, site.ints(*axes), keepdims=1)
-    single = as_real(site, site.op("Equal", zeros, one), x)
-    none = as_real(site, site.op("Equal", zeros, zero), x)
-    share = site.op("Mul", _kept(site, axes, site.gradient()), whole)
-    others = site.op("Where", is_zero, single, site.op("Div", none, filled))
-    site.send(0, site.op("Mul", share, others))
+        whole = builder.op("ReduceProd", filled, builder.ints(*axes), keepdims=1)
+    single = as_real(builder, builder.op("Equal", zeros, one), x)
+    none = as_real(builder, builder.op("Equal", zeros, zero), x)
+    share = builder.op("Mul", _kept(builder, axes, builder.gradient()), whole)
+    others = builder.op("Where", is_zero, single, builder.op("Div", none, filled))
+    builder.send(0, builder.op("Mul", share, others))
 
 
 @_with_slopes("ReduceL1")
-def _sum_of_magnitudes(site: Site, y: ir.Value) -> ir.Value:
-    return site.op("Sign", site.input(0))
+def _sum_of_magnitudes(builder: GradientBuilder, y: ir.Value) -> ir.Value:
+    return builder.op("Sign", builder.input(0))
 
 
 @_with_slopes("ReduceL2")
-def _length(site: Site, y: ir.Value) -> ir.Value:
+def _length(builder: GradientBuilder, y: ir.Value) -> ir.Value:
     # The slope at the origin is 0, as in torch.
-    at_origin = site.op("Equal", y, site.number(0, site.output()))
-    return site.op("Div", site.input(0), site.op("Where", at_origin, site.number(1, site.output()), y))
+    at_origin = builder.op("Equal", y, builder.number(0, builder.output()))
+    return builder.op("Div", builder.input(0), builder.op("Where", at_origin, builder.number(1, builder.output()), y))
 
 
 @_with_slopes("ReduceSumSquare")
-def _sum_of_squares(site: Site, y: ir.Value) -> ir.Value:
-    return site.op("Mul", site.input(0), site.number(2, site.output()))
+def _sum_of_squares(builder: GradientBuilder, y: ir.Value) -> ir.Value:
+    return builder.op("Mul", builder.input(0), builder.number(2, builder.output()))
 
 
 @_with_slopes("ReduceLogSumExp")
-def _log_of_sum_of_powers(site: Site, y: ir.Value) -> ir.Value:
-    return site.op("Exp", site.op("Sub", site.input(0), y))
+def _log_of_sum_of_powers(builder: GradientBuilder, y: ir.Value) -> ir.Value:
+    return builder.op("Exp", builder.op("Sub", builder.input(0), y))
 
 
 @gradient_of("ReduceLogSum", stops=(1,))
-def log_of_sum(site: Site) -> None:
+def log_of_sum(builder: GradientBuilder) -> None:
     """Divide the gradient by the sum, and repeat it."""
-    axes = _axes(site)
-    share = site.op("Div", site.gradient(), site.op("Exp", site.output()))
-    site.send(0, site.expand(_kept(site, axes, share), site.shape(site.input(0))))
+    axes = _axes(builder)
+    share = builder.op("Div", builder.gradient(), builder.op("Exp", builder.output()))
+    builder.send(0, builder.expand(_kept(builder, axes, share), builder.shape(builder.input(0))))

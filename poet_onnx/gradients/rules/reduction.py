@@ -6,37 +6,37 @@ import math
 
 import numpy as np
 
+from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.site import Site
 
 
-def reduced_axes(site: Site) -> list[int]:
+def reduced_axes(builder: GradientBuilder) -> list[int]:
     """Return the axes that a reduction sums over, counted from the front."""
-    rank = len(site.shape(site.input(0)))
-    listed = site.attributes.get("axes")
-    axes = site.integers(1) if listed is None and site.has(1) else tuple(listed or ())
+    rank = len(builder.shape(builder.input(0)))
+    listed = builder.attributes.get("axes")
+    axes = builder.integers(1) if listed is None and builder.has(1) else tuple(listed or ())
     if not axes:
-        return [] if site.attributes.get("noop_with_empty_axes", 0) else list(range(rank))
+        return [] if builder.attributes.get("noop_with_empty_axes", 0) else list(range(rank))
     return sorted(axis % rank for axis in axes)
 
 
 @gradient_of("ReduceMean", stops=(1,))
-def mean(site: Site) -> None:
+def mean(builder: GradientBuilder) -> None:
     """Divide the gradient among the elements that were averaged."""
-    source, axes = site.input(0), reduced_axes(site)
-    shape = site.shape(source)
-    gradient = site.gradient()
-    if not site.attributes.get("keepdims", 1) and len(axes) < len(shape):
-        gradient = site.unsqueeze(gradient, axes)
-    count = site.constant(np.array(math.prod(shape[axis] for axis in axes), np.int64))
-    site.send(0, site.expand(site.own("Scale", gradient, count, scale_down=1), shape))
+    source, axes = builder.input(0), reduced_axes(builder)
+    shape = builder.shape(source)
+    gradient = builder.gradient()
+    if not builder.attributes.get("keepdims", 1) and len(axes) < len(shape):
+        gradient = builder.unsqueeze(gradient, axes)
+    count = builder.constant(np.array(math.prod(shape[axis] for axis in axes), np.int64))
+    builder.send(0, builder.expand(builder.own("Scale", gradient, count, scale_down=1), shape))
 
 
 @gradient_of("ReduceSum", stops=(1,))
-def total(site: Site) -> None:
+def total(builder: GradientBuilder) -> None:
     """Repeat the gradient for each element that was added."""
-    axes, shape = reduced_axes(site), site.shape(site.input(0))
-    gradient = site.gradient()
-    if not site.attributes.get("keepdims", 1) and len(axes) < len(shape):
-        gradient = site.unsqueeze(gradient, axes)
-    site.send(0, site.expand(gradient, shape))
+    axes, shape = reduced_axes(builder), builder.shape(builder.input(0))
+    gradient = builder.gradient()
+    if not builder.attributes.get("keepdims", 1) and len(axes) < len(shape):
+        gradient = builder.unsqueeze(gradient, axes)
+    builder.send(0, builder.expand(gradient, shape))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from poet_onnx.gradients.builder import GradientBuilder
 from poet_onnx.gradients.registry import gradient_of, without_gradient
-from poet_onnx.gradients.site import Site
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
 without_gradient(
@@ -13,63 +13,65 @@ without_gradient(
 
 @gradient_of("Reshape", "Squeeze", "Unsqueeze", stops=(1,))
 @gradient_of("Flatten")
-def view(site: Site) -> None:
+def view(builder: GradientBuilder) -> None:
     """View the gradient in the input's shape."""
-    site.send(0, site.reshape(site.gradient(), site.shape(site.input(0))))
+    builder.send(0, builder.reshape(builder.gradient(), builder.shape(builder.input(0))))
 
 
 @gradient_of("Transpose")
-def transpose(site: Site) -> None:
+def transpose(builder: GradientBuilder) -> None:
     """Put the axes back."""
-    rank = len(site.shape(site.input(0)))
-    order = site.attributes.get("perm") or range(rank)[::-1]
+    rank = len(builder.shape(builder.input(0)))
+    order = builder.attributes.get("perm") or range(rank)[::-1]
     back = sorted(range(rank), key=lambda axis: order[axis])
-    site.send(0, site.op("Transpose", site.gradient(), perm=back))
+    builder.send(0, builder.op("Transpose", builder.gradient(), perm=back))
 
 
 @gradient_of("Expand", stops=(1,))
-def expand(site: Site) -> None:
+def expand(builder: GradientBuilder) -> None:
     """Sum over the axes along which the input was repeated."""
-    site.send(0, site.unbroadcast(site.gradient(), site.shape(site.output()), site.shape(site.input(0))))
+    builder.send(
+        0, builder.unbroadcast(builder.gradient(), builder.shape(builder.output()), builder.shape(builder.input(0)))
+    )
 
 
 @gradient_of("Gather", stops=(1,))
-def gather(site: Site) -> None:
+def gather(builder: GradientBuilder) -> None:
     """Add each row of the gradient to the row that it came from."""
-    shape = site.ints(*site.shape(site.input(0)))
-    axis = site.attributes.get("axis", 0)
-    site.send(0, site.own("GatherGrad", shape, site.input(1), site.gradient(), axis=axis))
+    shape = builder.ints(*builder.shape(builder.input(0)))
+    axis = builder.attributes.get("axis", 0)
+    builder.send(0, builder.own("GatherGrad", shape, builder.input(1), builder.gradient(), axis=axis))
 
 
 @gradient_of("Slice", stops=(1, 2, 3, 4))
-def cut(site: Site) -> None:
+def cut(builder: GradientBuilder) -> None:
     """Put the gradient where it was cut from, among zeros."""
-    shape = site.ints(*site.shape(site.input(0)))
-    rest = [site.node.inputs[index] for index in range(1, len(site.node.inputs))]
-    site.send(0, site.own("SliceGrad", site.gradient(), shape, *rest))
+    shape = builder.ints(*builder.shape(builder.input(0)))
+    rest = [builder.node.inputs[index] for index in range(1, len(builder.node.inputs))]
+    builder.send(0, builder.own("SliceGrad", builder.gradient(), shape, *rest))
 
 
 @gradient_of("ConcatTraining", domain=MICROSOFT_DOMAIN)
-def concat(site: Site) -> None:
+def concat(builder: GradientBuilder) -> None:
     """Cut the gradient into the operands' parts, whose lengths the forward node saved."""
-    parts = site.ops(
+    parts = builder.ops(
         "SplitTraining",
-        [site.gradient(), site.output(1)],
-        len(site.node.inputs),
+        [builder.gradient(), builder.output(1)],
+        len(builder.node.inputs),
         domain=MICROSOFT_DOMAIN,
-        axis=site.attributes["axis"],
+        axis=builder.attributes["axis"],
     )
     for index, part in enumerate(parts):
-        site.send(index, part)
+        builder.send(index, part)
 
 
 @gradient_of("Split", stops=(1,))
-def split(site: Site) -> None:
+def split(builder: GradientBuilder) -> None:
     """Join the parts' gradients; a part that does not lead to the loss has zeros."""
     parts = []
-    for index, output in enumerate(site.node.outputs):
-        if site.has_gradient(index):
-            parts.append(site.gradient(index))
+    for index, output in enumerate(builder.node.outputs):
+        if builder.has_gradient(index):
+            parts.append(builder.gradient(index))
         else:
-            parts.append(site.expand(site.number(0, output), site.shape(output)))
-    site.send(0, site.op("Concat", *parts, axis=site.attributes.get("axis", 0)))
+            parts.append(builder.expand(builder.number(0, output), builder.shape(output)))
+    builder.send(0, builder.op("Concat", *parts, axis=builder.attributes.get("axis", 0)))

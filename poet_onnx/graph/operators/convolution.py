@@ -10,7 +10,7 @@ import math
 
 from poet_onnx.graph.operators.fitting import expect, expect_one_dtype, said
 from poet_onnx.graph.operators.rules import nothing, product, product_and_bias, times_tensors
-from poet_onnx.graph.operators.site import RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     BUFFER,
     MICROSOFT_DOMAIN,
@@ -32,33 +32,33 @@ _SGEMM_COLUMN_ALIGNMENT = 16  # MLAS_SGEMM_STRIDEN_THREAD_ALIGN
 _CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
 
 
-def _conv_grad_shape(site: Site) -> list[TensorType]:
-    data, weight = site.type(1), site.type(2)
+def _conv_grad_shape(context: ShapeContext) -> list[TensorType]:
+    data, weight = context.type(1), context.type(2)
     return [data, weight, TensorType(weight.dtype, weight.shape[:1])]
 
 
-def _conv_transpose_grad_shape(site: Site) -> list[TensorType]:
-    data, weight = site.type(1), site.type(2)
-    return [data, weight, TensorType(weight.dtype, (weight.shape[1] * site.integer("group", 1),))]
+def _conv_transpose_grad_shape(context: ShapeContext) -> list[TensorType]:
+    data, weight = context.type(1), context.type(2)
+    return [data, weight, TensorType(weight.dtype, (weight.shape[1] * context.integer("group", 1),))]
 
 
-def _depthwise_shape(site: Site) -> list[TensorType]:
-    d_y = site.type(0)
-    return [TensorType(d_y.dtype, (d_y.shape[1], 1, *(int(size) for size in site.attributes["kernel"])))]
+def _depthwise_shape(context: ShapeContext) -> list[TensorType]:
+    d_y = context.type(0)
+    return [TensorType(d_y.dtype, (d_y.shape[1], 1, *(int(size) for size in context.attributes["kernel"])))]
 
 
-def _conv_grad_fits(site: Site) -> None:
-    image, weight = site.type(1), site.type(2)
-    groups = site.integer("group", 1)
+def _conv_grad_fits(context: ShapeContext) -> None:
+    image, weight = context.type(1), context.type(2)
+    groups = context.integer("group", 1)
     if len(image.shape) < 3 or len(weight.shape) != len(image.shape):
-        raise RuleError(f"{said(site, 1)} and {said(site, 2)} are no image and no filters over it")
+        raise RuleError(f"{said(context, 1)} and {said(context, 2)} are no image and no filters over it")
     if groups < 1 or weight.shape[0] % groups or image.shape[1] != weight.shape[1] * groups:
-        raise RuleError(f"{said(site, 1)} and {said(site, 2)} do not make {groups} groups")
+        raise RuleError(f"{said(context, 1)} and {said(context, 2)} do not make {groups} groups")
     kernel = weight.shape[2:]
-    if site.numbers("kernel_shape", len(kernel), None) not in ((), kernel):
-        raise RuleError(f"its kernel_shape is not that of {said(site, 2)}".rstrip(","))
-    expect(site, 0, (image.shape[0], weight.shape[0], *window_pixels(site, image.shape[2:], kernel)))
-    expect_one_dtype(site, 0, 1, 2)
+    if context.numbers("kernel_shape", len(kernel), None) not in ((), kernel):
+        raise RuleError(f"its kernel_shape is not that of {said(context, 2)}".rstrip(","))
+    expect(context, 0, (image.shape[0], weight.shape[0], *window_pixels(context, image.shape[2:], kernel)))
+    expect_one_dtype(context, 0, 1, 2)
 
 
 def _conv_flops(call: Call) -> int:

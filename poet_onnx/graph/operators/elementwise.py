@@ -11,20 +11,20 @@ import onnx_ir as ir
 
 from poet_onnx.graph.operators.fitting import expect_count, same
 from poet_onnx.graph.operators.rules import BOOL, broadcast, like, nothing, per_output, shape_bytes
-from poet_onnx.graph.operators.site import Array, Site, TensorType
+from poet_onnx.graph.operators.shape_context import Array, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, Evaluator, OpSpec, family
 
 
 def _unary(function: Callable[[Array], Any]) -> Evaluator:
-    return lambda site, inputs: [function(inputs[0])]
+    return lambda context, inputs: [function(inputs[0])]
 
 
 def _binary(function: Callable[[Array, Array], Any]) -> Evaluator:
-    return lambda site, inputs: [function(inputs[0], inputs[1])]
+    return lambda context, inputs: [function(inputs[0], inputs[1])]
 
 
 def _variadic(function: Any) -> Evaluator:
-    return lambda site, inputs: [function.reduce(np.broadcast_arrays(*inputs))]
+    return lambda context, inputs: [function.reduce(np.broadcast_arrays(*inputs))]
 
 
 def _divide(a: Array, b: Array) -> Any:
@@ -35,21 +35,21 @@ def _divide(a: Array, b: Array) -> Any:
     return np.where((a < 0) == (b < 0), quotient, -quotient).astype(a.dtype)
 
 
-def _remainder(site: Site, inputs: list[Array]) -> list[Array]:
+def _remainder(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     """Return what division leaves: with the divisor's sign, or with `fmod` the dividend's, as C's fmod."""
-    return [(np.fmod if site.attributes.get("fmod", 0) else np.mod)(*inputs)]
+    return [(np.fmod if context.attributes.get("fmod", 0) else np.mod)(*inputs)]
 
 
-def _cast(site: Site, inputs: list[Array]) -> list[Array]:
-    return [inputs[0].astype(ir.DataType(site.attributes["to"]).numpy())]
+def _cast(context: ShapeContext, inputs: list[Array]) -> list[Array]:
+    return [inputs[0].astype(ir.DataType(context.attributes["to"]).numpy())]
 
 
-def _comparison(site: Site) -> list[TensorType]:
-    return [TensorType(BOOL, broadcast(site.type(0).shape, site.type(1).shape))]
+def _comparison(context: ShapeContext) -> list[TensorType]:
+    return [TensorType(BOOL, broadcast(context.type(0).shape, context.type(1).shape))]
 
 
-def _one_factor(site: Site) -> None:
-    expect_count(site, 1, 1)
+def _one_factor(context: ShapeContext) -> None:
+    expect_count(context, 1, 1)
 
 
 def _variadic_workspace(call: Call) -> int:
@@ -115,7 +115,7 @@ SPECS = [
     _exact("Min", _variadic(np.minimum), **_COMBINING),
     _exact(
         "Where",
-        lambda site, inputs: [np.where(*inputs)],
+        lambda context, inputs: [np.where(*inputs)],
         workspace=_where_workspace,
         allocation_order=(BUFFER, BUFFER, 0),  # where_op.cc
         buffers=_where_buffers,

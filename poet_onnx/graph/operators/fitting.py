@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poet_onnx.graph.operators.site import RuleError, Site
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext
 from poet_onnx.graph.operators.spec import Check
 
 
 def same(*indices: int) -> Check:
     """Return a check: the inputs have one element type and one shape."""
 
-    def check(site: Site) -> None:
-        first = site.type(indices[0])
+    def check(context: ShapeContext) -> None:
+        first = context.type(indices[0])
         for index in indices[1:]:
-            if site.type(index) != first:
-                raise RuleError(f"{said(site, indices[0])} and {said(site, index)} are not alike")
+            if context.type(index) != first:
+                raise RuleError(f"{said(context, indices[0])} and {said(context, index)} are not alike")
 
     return check
 
@@ -27,9 +27,9 @@ def same(*indices: int) -> Check:
 def same_shape(*indices: int) -> Check:
     """Return a check: the inputs have one shape."""
 
-    def check(site: Site) -> None:
+    def check(context: ShapeContext) -> None:
         for index in indices[1:]:
-            expect(site, index, site.type(indices[0]).shape)
+            expect(context, index, context.type(indices[0]).shape)
 
     return check
 
@@ -37,9 +37,9 @@ def same_shape(*indices: int) -> Check:
 def both(*checks: Check) -> Check:
     """Return a check that makes several."""
 
-    def check(site: Site) -> None:
+    def check(context: ShapeContext) -> None:
         for each in checks:
-            each(site)
+            each(context)
 
     return check
 
@@ -47,45 +47,45 @@ def both(*checks: Check) -> Check:
 def bias(last: int) -> Check:
     """Return a check: an input that may be absent has one element for each column of input 0."""
 
-    def check(site: Site) -> None:
-        if site.has(last):
-            expect(site, last, site.type(0).shape[-1:])
+    def check(context: ShapeContext) -> None:
+        if context.has(last):
+            expect(context, last, context.type(0).shape[-1:])
 
     return check
 
 
-def said(site: Site, index: int) -> str:
+def said(context: ShapeContext, index: int) -> str:
     """Return an input as errors name it."""
-    kind = site.type(index)
+    kind = context.type(index)
     return f"its input {index}, {kind.dtype.name} {list(kind.shape)},"
 
 
-def expect(site: Site, index: int, shape: Sequence[int]) -> None:
+def expect(context: ShapeContext, index: int, shape: Sequence[int]) -> None:
     """Check that an input has a shape.
 
     Raises:
         RuleError: it has another.
     """
-    if site.type(index).shape != tuple(shape):
-        raise RuleError(f"its input {index} has shape {list(site.type(index).shape)} and must have {list(shape)}")
+    if context.type(index).shape != tuple(shape):
+        raise RuleError(f"its input {index} has shape {list(context.type(index).shape)} and must have {list(shape)}")
 
 
-def expect_count(site: Site, index: int, count: int) -> None:
+def expect_count(context: ShapeContext, index: int, count: int) -> None:
     """Check that an input has so many elements.
 
     Raises:
         RuleError: it has another number of them.
     """
-    if site.type(index).elements != count:
-        raise RuleError(f"its input {index} has {site.type(index).elements} elements and must have {count}")
+    if context.type(index).elements != count:
+        raise RuleError(f"its input {index} has {context.type(index).elements} elements and must have {count}")
 
 
-def expect_one_dtype(site: Site, *indices: int) -> None:
+def expect_one_dtype(context: ShapeContext, *indices: int) -> None:
     """Check that inputs have one element type.
 
     Raises:
         RuleError: they have several.
     """
-    kinds = {site.type(index).dtype.name for index in indices}
+    kinds = {context.type(index).dtype.name for index in indices}
     if len(kinds) > 1:
         raise RuleError(f"its inputs are of the element types {', '.join(sorted(kinds))}, not of one")

@@ -14,49 +14,49 @@ from poet_onnx.graph.operators.rules import (
     per_output,
     shape_from,
 )
-from poet_onnx.graph.operators.site import Array, RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import Array, RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, elements, family
 
 
-def _gathered(site: Site) -> list[TensorType]:
-    data, indices = site.type(0), site.type(1)
-    axis = site.axis(0, len(data.shape))
+def _gathered(context: ShapeContext) -> list[TensorType]:
+    data, indices = context.type(0), context.type(1)
+    axis = context.axis(0, len(data.shape))
     return [TensorType(data.dtype, data.shape[:axis] + indices.shape + data.shape[axis + 1 :])]
 
 
-def _gather(site: Site, inputs: list[Array]) -> list[Array]:
-    return [np.take(inputs[0], inputs[1].astype(np.int64), axis=site.axis(0, inputs[0].ndim))]
+def _gather(context: ShapeContext, inputs: list[Array]) -> list[Array]:
+    return [np.take(inputs[0], inputs[1].astype(np.int64), axis=context.axis(0, inputs[0].ndim))]
 
 
-def _coordinates_fit(site: Site) -> None:
+def _coordinates_fit(context: ShapeContext) -> None:
     """GatherND(data, indices): onnx itself reads beyond its memory where batch_dims is none."""
-    batch, ranks = site.integer("batch_dims", 0), [len(site.type(index).shape) for index in (0, 1)]
+    batch, ranks = context.integer("batch_dims", 0), [len(context.type(index).shape) for index in (0, 1)]
     if not 0 <= batch < min(ranks):
         raise RuleError(f"its batch_dims is {batch} and must be at least 0 and below {min(ranks)}")
 
 
-def _gather_gradient_fits(site: Site) -> None:
-    shape, indices = site.integers(0), site.type(1)
-    axis = site.axis(0, len(shape))
-    expect(site, 2, (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
+def _gather_gradient_fits(context: ShapeContext) -> None:
+    shape, indices = context.integers(0), context.type(1)
+    axis = context.axis(0, len(shape))
+    expect(context, 2, (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
 
 
-def _gather_elements_gradient_fits(site: Site) -> None:
-    shape = site.integers(1)
-    site.axis(0, len(shape))
-    expect(site, 2, site.type(0).shape)
-    if len(shape) != len(site.type(0).shape):
-        raise RuleError(f"{said(site, 0)} has another rank than {list(shape)}")
+def _gather_elements_gradient_fits(context: ShapeContext) -> None:
+    shape = context.integers(1)
+    context.axis(0, len(shape))
+    expect(context, 2, context.type(0).shape)
+    if len(shape) != len(context.type(0).shape):
+        raise RuleError(f"{said(context, 0)} has another rank than {list(shape)}")
 
 
-def _gather_nd_gradient_fits(site: Site) -> None:
-    shape, indices = site.integers(0), site.type(1).shape
-    batch = site.integer("batch_dims", 0)
+def _gather_nd_gradient_fits(context: ShapeContext) -> None:
+    shape, indices = context.integers(0), context.type(1).shape
+    batch = context.integer("batch_dims", 0)
     depth = indices[-1] if indices else -1
     fits = 0 <= batch < len(indices) and 0 <= depth <= len(shape) - batch
     if not fits or indices[:batch] != shape[:batch]:
         raise RuleError(f"indices of shape {list(indices)} do not point into {list(shape)}")
-    expect(site, 2, (*indices[:-1], *shape[batch + depth :]))
+    expect(context, 2, (*indices[:-1], *shape[batch + depth :]))
 
 
 def _places(call: Call) -> int:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said
 from poet_onnx.graph.operators.rules import like, nothing, per_input, per_output
-from poet_onnx.graph.operators.site import RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     BUFFER,
     MICROSOFT_DOMAIN,
@@ -22,43 +22,43 @@ from poet_onnx.graph.operators.spec import (
 )
 
 
-def _output_type(site: Site, default: ir.DataType) -> ir.DataType:
-    return ir.DataType(site.attributes["output_type"]) if site.integer("output_type", 0) else default
+def _output_type(context: ShapeContext, default: ir.DataType) -> ir.DataType:
+    return ir.DataType(context.attributes["output_type"]) if context.integer("output_type", 0) else default
 
 
-def _loss(site: Site) -> list[TensorType]:
-    scores, labels = site.type(0), site.type(1)
-    dtype = _output_type(site, scores.dtype)
-    shape = labels.shape if site.attributes.get("reduction", "mean") == "none" else ()
+def _loss(context: ShapeContext) -> list[TensorType]:
+    scores, labels = context.type(0), context.type(1)
+    dtype = _output_type(context, scores.dtype)
+    shape = labels.shape if context.attributes.get("reduction", "mean") == "none" else ()
     return [TensorType(dtype, shape), TensorType(dtype, scores.shape)]
 
 
-def _loss_gradient(site: Site) -> list[TensorType]:
-    probabilities = site.type(1)
-    return [TensorType(_output_type(site, probabilities.dtype), probabilities.shape)]
+def _loss_gradient(context: ShapeContext) -> list[TensorType]:
+    probabilities = context.type(1)
+    return [TensorType(_output_type(context, probabilities.dtype), probabilities.shape)]
 
 
 def _labels_fit(scores: int) -> Check:
     """Return a check of a loss: scores [N, C, D...], behind them labels [N, D...] and perhaps weights [C]."""
 
-    def check(site: Site) -> None:
-        shape = site.type(scores).shape
+    def check(context: ShapeContext) -> None:
+        shape = context.type(scores).shape
         if len(shape) < 2:
-            raise RuleError(f"{said(site, scores)} has no classes")
-        if site.type(scores + 1).dtype.name not in ("INT32", "INT64"):
-            raise RuleError(f"its labels, input {scores + 1}, are {site.type(scores + 1).dtype.name}, not integers")
-        expect(site, scores + 1, (shape[0], *shape[2:]))
-        if site.has(scores + 2) and site.type(scores + 2).shape:
-            expect(site, scores + 2, (shape[1],))
+            raise RuleError(f"{said(context, scores)} has no classes")
+        if context.type(scores + 1).dtype.name not in ("INT32", "INT64"):
+            raise RuleError(f"its labels, input {scores + 1}, are {context.type(scores + 1).dtype.name}, not integers")
+        expect(context, scores + 1, (shape[0], *shape[2:]))
+        if context.has(scores + 2) and context.type(scores + 2).shape:
+            expect(context, scores + 2, (shape[1],))
 
     return check
 
 
-def _gradient_fits(site: Site) -> None:
-    if site.attributes.get("reduction", "mean") == "none":
-        expect(site, 0, site.type(2).shape)
+def _gradient_fits(context: ShapeContext) -> None:
+    if context.attributes.get("reduction", "mean") == "none":
+        expect(context, 0, context.type(2).shape)
     else:
-        expect_count(site, 0, 1)
+        expect_count(context, 0, 1)
 
 
 def _transposed(scores: int) -> WorkspaceRule:

@@ -8,7 +8,7 @@ import numpy as np
 
 from poet_onnx.graph.operators.fitting import expect, expect_one_dtype
 from poet_onnx.graph.operators.rules import INT64, like, movement, nothing, per_output, shape_from, writing
-from poet_onnx.graph.operators.site import LARGEST_VALUE, Array, RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import LARGEST_VALUE, Array, RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, OpSpec, family
 
 _MOVES: dict[str, Any] = {"work": movement, "workspace": nothing}
@@ -16,45 +16,45 @@ _VIEW: dict[str, Any] = {"aliases": ((0, 0),), **_MOVES}
 _WRITES: dict[str, Any] = {"work": writing, "workspace": nothing}
 
 
-def _concat_shape(site: Site) -> list[TensorType]:
-    first = site.type(0)
-    axis = site.axis(0, len(first.shape))
-    length = sum(part.shape[axis] for part in site.types if part is not None)
+def _concat_shape(context: ShapeContext) -> list[TensorType]:
+    first = context.type(0)
+    axis = context.axis(0, len(first.shape))
+    length = sum(part.shape[axis] for part in context.types if part is not None)
     whole = TensorType(first.dtype, (*first.shape[:axis], length, *first.shape[axis + 1 :]))
-    return [whole, TensorType(INT64, (len(site.types),))]
+    return [whole, TensorType(INT64, (len(context.types),))]
 
 
-def _parts_fit(site: Site) -> None:
+def _parts_fit(context: ShapeContext) -> None:
     """ConcatTraining: parts that differ along its axis alone."""
-    first = site.type(0).shape
-    axis = site.axis(0, len(first))
-    for index in range(1, len(site.types)):
-        shape = site.type(index).shape
+    first = context.type(0).shape
+    axis = context.axis(0, len(first))
+    for index in range(1, len(context.types)):
+        shape = context.type(index).shape
         length = shape[axis] if axis < len(shape) else 0
-        expect(site, index, (*first[:axis], length, *first[axis + 1 :]))
-    expect_one_dtype(site, *range(len(site.types)))
+        expect(context, index, (*first[:axis], length, *first[axis + 1 :]))
+    expect_one_dtype(context, *range(len(context.types)))
 
 
-def _split_shape(site: Site) -> list[TensorType]:
-    data = site.type(0)
-    axis, count = site.axis(0, len(data.shape)), len(site.declared)
-    lengths = site.integers(1) if site.has(1) else tuple([data.shape[axis] // count] * count)
+def _split_shape(context: ShapeContext) -> list[TensorType]:
+    data = context.type(0)
+    axis, count = context.axis(0, len(data.shape)), len(context.declared)
+    lengths = context.integers(1) if context.has(1) else tuple([data.shape[axis] // count] * count)
     if len(lengths) != count or sum(lengths) != data.shape[axis]:
         raise RuleError(f"it cannot split {data.shape[axis]} into {lengths}")
     return [TensorType(data.dtype, (*data.shape[:axis], length, *data.shape[axis + 1 :])) for length in lengths]
 
 
-def _pad_and_unflatten(site: Site) -> list[TensorType]:
-    data = site.type(0)
-    return [TensorType(data.dtype, (*site.integers(2), *data.shape[1:]))]
+def _pad_and_unflatten(context: ShapeContext) -> list[TensorType]:
+    data = context.type(0)
+    return [TensorType(data.dtype, (*context.integers(2), *data.shape[1:]))]
 
 
-def _slice_gradient_fits(site: Site) -> None:
+def _slice_gradient_fits(context: ShapeContext) -> None:
     """SliceGrad(dY, shape, starts, ends, axes, steps): dY is what the slice takes."""
-    shape = list(site.integers(1))
-    starts, ends = site.integers(2), site.integers(3)
-    axes = site.integers(4) if site.has(4) else tuple(range(len(starts)))
-    steps = site.integers(5) if site.has(5) else (1,) * len(starts)
+    shape = list(context.integers(1))
+    starts, ends = context.integers(2), context.integers(3)
+    axes = context.integers(4) if context.has(4) else tuple(range(len(starts)))
+    steps = context.integers(5) if context.has(5) else (1,) * len(starts)
     rank = len(shape)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise RuleError("its starts, ends, axes and steps do not belong together")
@@ -64,53 +64,53 @@ def _slice_gradient_fits(site: Site) -> None:
         size = shape[axis]
         past_front = step < 0 and end < -size
         shape[axis] = len(range(size)[slice(start, None if past_front else end, step)])
-    expect(site, 0, shape)
+    expect(context, 0, shape)
 
 
-def _permutes(site: Site) -> None:
+def _permutes(context: ShapeContext) -> None:
     """Transpose: an order of all dimensions."""
-    rank = len(site.type(0).shape)
-    order = site.attributes.get("perm")
+    rank = len(context.type(0).shape)
+    order = context.attributes.get("perm")
     if order is not None and sorted(order) != list(range(rank)):
         raise RuleError(f"its perm {list(order)} is no order of the {rank} dimensions of its input")
 
 
-def axes_of(site: Site, inputs: list[Array], index: int = 1) -> list[int] | None:
+def axes_of(context: ShapeContext, inputs: list[Array], index: int = 1) -> list[int] | None:
     """Return the axes that an input or, in older versions, an attribute names; None where neither is there."""
     if index < len(inputs):
         return [int(axis) for axis in inputs[index].ravel()]
-    found = site.attributes.get("axes")
+    found = context.attributes.get("axes")
     return None if found is None else [int(axis) for axis in found]
 
 
-def _identity(site: Site, inputs: list[Array]) -> list[Array]:
+def _identity(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     return [inputs[0]]
 
 
-def _squeeze(site: Site, inputs: list[Array]) -> list[Array]:
-    axes = axes_of(site, inputs)
+def _squeeze(context: ShapeContext, inputs: list[Array]) -> list[Array]:
+    axes = axes_of(context, inputs)
     return [np.squeeze(inputs[0], None if axes is None else tuple(axes))]
 
 
-def _unsqueeze(site: Site, inputs: list[Array]) -> list[Array]:
-    return [np.expand_dims(inputs[0], tuple(axes_of(site, inputs) or ()))]
+def _unsqueeze(context: ShapeContext, inputs: list[Array]) -> list[Array]:
+    return [np.expand_dims(inputs[0], tuple(axes_of(context, inputs) or ()))]
 
 
-def _reshape(site: Site, inputs: list[Array]) -> list[Array]:
+def _reshape(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     data, target = inputs
-    keep = not site.integer("allowzero", 0)
+    keep = not context.integer("allowzero", 0)
     return [data.reshape([data.shape[i] if keep and n == 0 else int(n) for i, n in enumerate(target)])]
 
 
-def _slice(site: Site, inputs: list[Array]) -> list[Array]:
+def _slice(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     data = inputs[0]
     if len(inputs) > 1:
         starts, ends = inputs[1].tolist(), inputs[2].tolist()
         axes = inputs[3].tolist() if len(inputs) > 3 else list(range(len(starts)))
         steps = inputs[4].tolist() if len(inputs) > 4 else [1] * len(starts)
     else:
-        starts, ends = list(site.attributes["starts"]), list(site.attributes["ends"])
-        axes = list(site.attributes.get("axes", range(len(starts))))
+        starts, ends = list(context.attributes["starts"]), list(context.attributes["ends"])
+        axes = list(context.attributes.get("axes", range(len(starts))))
         steps = [1] * len(starts)
     where = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
@@ -119,47 +119,47 @@ def _slice(site: Site, inputs: list[Array]) -> list[Array]:
     return [data[tuple(where)]]
 
 
-def _transpose(site: Site, inputs: list[Array]) -> list[Array]:
-    return [np.transpose(inputs[0], site.attributes.get("perm"))]
+def _transpose(context: ShapeContext, inputs: list[Array]) -> list[Array]:
+    return [np.transpose(inputs[0], context.attributes.get("perm"))]
 
 
-def _expand(site: Site, inputs: list[Array]) -> list[Array]:
+def _expand(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     target = np.broadcast_shapes(inputs[0].shape, tuple(int(n) for n in inputs[1]))
     return [np.broadcast_to(inputs[0], target).copy()]
 
 
-def _concat(site: Site, inputs: list[Array]) -> list[Array]:
-    return [np.concatenate(inputs, axis=site.integer("axis", 0))]
+def _concat(context: ShapeContext, inputs: list[Array]) -> list[Array]:
+    return [np.concatenate(inputs, axis=context.integer("axis", 0))]
 
 
-def _constant_of_shape(site: Site, inputs: list[Array]) -> list[Array]:
-    fill = site.attributes.get("value")
+def _constant_of_shape(context: ShapeContext, inputs: list[Array]) -> list[Array]:
+    fill = context.attributes.get("value")
     filling = np.zeros(1, np.float32) if fill is None else fill.numpy()
     return [np.full([int(n) for n in inputs[0]], filling.ravel()[0], filling.dtype)]
 
 
-def _range(site: Site, inputs: list[Array]) -> list[Array]:
+def _range(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     start, limit, step = (value.item() for value in inputs)
     return [np.arange(start, limit, step, dtype=inputs[0].dtype)]
 
 
-def _shape(site: Site) -> list[Array]:
-    shape = np.array(site.type(0).shape, np.int64)
-    end = site.attributes.get("end")
-    return [shape[site.integer("start", 0) : None if end is None else int(end)]]
+def _shape(context: ShapeContext) -> list[Array]:
+    shape = np.array(context.type(0).shape, np.int64)
+    end = context.attributes.get("end")
+    return [shape[context.integer("start", 0) : None if end is None else int(end)]]
 
 
-def _size(site: Site) -> list[Array]:
-    return [np.array(site.type(0).elements, np.int64)]
+def _size(context: ShapeContext) -> list[Array]:
+    return [np.array(context.type(0).elements, np.int64)]
 
 
-def _joined(site: Site) -> list[Array | None]:
+def _joined(context: ShapeContext) -> list[Array | None]:
     """Return what ConcatTraining joins, where that is known, and the lengths of the parts."""
-    axis = site.axis(0, len(site.type(0).shape))
-    parts = [part for part in site.values if part is not None]
+    axis = context.axis(0, len(context.type(0).shape))
+    parts = [part for part in context.values if part is not None]
     small = sum(part.size for part in parts) <= LARGEST_VALUE
-    joined = np.concatenate(parts, axis=axis) if len(parts) == len(site.types) and small else None
-    return [joined, np.array([part.shape[axis] for part in site.types if part is not None], np.int64)]
+    joined = np.concatenate(parts, axis=axis) if len(parts) == len(context.types) and small else None
+    return [joined, np.array([part.shape[axis] for part in context.types if part is not None], np.int64)]
 
 
 SPECS = [

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said, same_shape
 from poet_onnx.graph.operators.rules import FLOAT, input_copy, like, nothing, per_input, per_output, shape_bytes
-from poet_onnx.graph.operators.site import RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, POET_DOMAIN, Call, Check, OpSpec, Schema, family
 
 _FLOPS, _GRADIENT_FLOPS = per_input(6), per_input(10)
@@ -20,28 +20,28 @@ _F32 = "tensor(float)"
 _measured = partial(OpSpec, domain=MICROSOFT_DOMAIN, workspace=nothing)
 
 
-def _batch_norm_internal(site: Site) -> list[TensorType]:
-    mean, variance = site.type(3), site.type(4)
-    return [site.type(0), mean, variance, mean, variance]
+def _batch_norm_internal(context: ShapeContext) -> list[TensorType]:
+    mean, variance = context.type(3), context.type(4)
+    return [context.type(0), mean, variance, mean, variance]
 
 
-def _layer_norm(site: Site) -> list[TensorType]:
-    data = site.type(0)
-    axis = site.axis(-1, len(data.shape))
-    dtype = ir.DataType(site.integer("stash_type", int(FLOAT)))
+def _layer_norm(context: ShapeContext) -> list[TensorType]:
+    data = context.type(0)
+    axis = context.axis(-1, len(data.shape))
+    dtype = ir.DataType(context.integer("stash_type", int(FLOAT)))
     statistic = TensorType(dtype, data.shape[:axis] + (1,) * (len(data.shape) - axis))
-    return [data, statistic] if site.op_type.startswith("Simplified") else [data, statistic, statistic]
+    return [data, statistic] if context.op_type.startswith("Simplified") else [data, statistic, statistic]
 
 
 def _channels(*indices: int) -> Check:
     """Return a check: the inputs are vectors with one element for each channel of input indices[0]."""
 
-    def check(site: Site) -> None:
-        shape = site.type(indices[0]).shape
+    def check(context: ShapeContext) -> None:
+        shape = context.type(indices[0]).shape
         if len(shape) < 2:
-            raise RuleError(f"{said(site, indices[0])} has no channels")
+            raise RuleError(f"{said(context, indices[0])} has no channels")
         for index in indices[1:]:
-            expect(site, index, (shape[1],))
+            expect(context, index, (shape[1],))
 
     return check
 
@@ -49,14 +49,14 @@ def _channels(*indices: int) -> Check:
 def _rows(data: int, per_column: Sequence[int], per_row: Sequence[int]) -> Check:
     """Return a check of a normalization over the axes from `axis` on: which inputs it has for each column and row."""
 
-    def check(site: Site) -> None:
-        shape = site.type(data).shape
-        axis = site.axis(-1, len(shape))
+    def check(context: ShapeContext) -> None:
+        shape = context.type(data).shape
+        axis = context.axis(-1, len(shape))
         for index in per_column:
-            if site.has(index):
-                expect_count(site, index, math.prod(shape[axis:]))
+            if context.has(index):
+                expect_count(context, index, math.prod(shape[axis:]))
         for index in per_row:
-            expect_count(site, index, math.prod(shape[:axis]))
+            expect_count(context, index, math.prod(shape[:axis]))
 
     return check
 

@@ -7,7 +7,7 @@ from functools import partial
 import onnx_ir as ir
 
 from poet_onnx.graph.operators.rules import INT64, like, nothing
-from poet_onnx.graph.operators.site import Site, TensorType
+from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import POET_DOMAIN, Attribute, OpSpec, Schema
 from poet_onnx.graph.operators.updates import flag
 
@@ -34,16 +34,16 @@ _PLAN = (
 _planned = partial(OpSpec, domain=POET_DOMAIN, planned=True)
 
 
-def _token(site: Site) -> list[TensorType]:
+def _token(context: ShapeContext) -> list[TensorType]:
     return [_TOKEN]
 
 
-def _paged_in(site: Site) -> list[TensorType]:
-    return [TensorType(ir.DataType(site.attributes["dtype"]), tuple(site.attributes["shape"]))]
+def _paged_in(context: ShapeContext) -> list[TensorType]:
+    return [TensorType(ir.DataType(context.attributes["dtype"]), tuple(context.attributes["shape"]))]
 
 
-def _page_and_ticket(site: Site) -> list[TensorType]:
-    return [*_paged_in(site), _TOKEN]
+def _page_and_ticket(context: ShapeContext) -> list[TensorType]:
+    return [*_paged_in(context), _TOKEN]
 
 
 SPECS = [
@@ -67,7 +67,7 @@ SPECS = [
     ),
     _planned(
         "Mark",
-        shape=lambda site: [],
+        shape=lambda context: [],
         workspace=nothing,
         schema=Schema(
             "Mark(X): a step of the arena's layout begins here, which what is asked for would not tell. X is ignored.",

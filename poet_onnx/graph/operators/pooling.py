@@ -6,7 +6,7 @@ import math
 
 from poet_onnx.graph.operators.fitting import expect
 from poet_onnx.graph.operators.rules import nothing, per_input, per_output
-from poet_onnx.graph.operators.site import RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     MICROSOFT_DOMAIN,
     POET_DOMAIN,
@@ -21,25 +21,25 @@ from poet_onnx.graph.operators.spec import (
 from poet_onnx.graph.operators.windows import window_pixels
 
 
-def _gradient_shape(site: Site) -> list[TensorType]:
+def _gradient_shape(context: ShapeContext) -> list[TensorType]:
     """The kernels take the output's shape from the model; MaxPoolGrad also knows the MaxPool that made its indices."""
-    if site.declared[0] is not None:
-        return [TensorType(site.type(0).dtype, site.declared[0].shape)]
-    sources = site.source_types(1) if site.has(1) else ()
+    if context.declared[0] is not None:
+        return [TensorType(context.type(0).dtype, context.declared[0].shape)]
+    sources = context.source_types(1) if context.has(1) else ()
     if not sources or sources[0] is None:
         raise RuleError("only the model's value_info can tell, and it does not")
-    return [TensorType(site.type(0).dtype, sources[0].shape)]
+    return [TensorType(context.type(0).dtype, sources[0].shape)]
 
 
-def _kernel_shape(site: Site) -> list[TensorType]:
-    return [TensorType(site.type(0).dtype, tuple(int(size) for size in site.attributes["shape"]))]
+def _kernel_shape(context: ShapeContext) -> list[TensorType]:
+    return [TensorType(context.type(0).dtype, tuple(int(size) for size in context.attributes["shape"]))]
 
 
-def _max_gradient_fits(site: Site) -> None:
+def _max_gradient_fits(context: ShapeContext) -> None:
     """MaxPoolGrad(dY, indices): what is declared of dX must be what was pooled."""
-    pooled, whole = site.type(0), site.declared[0]
-    expect(site, 1, pooled.shape)
-    maker, sources = site.source_op(1), site.source_types(1)
+    pooled, whole = context.type(0), context.declared[0]
+    expect(context, 1, pooled.shape)
+    maker, sources = context.source_op(1), context.source_types(1)
     if maker not in ("", "MaxPool"):
         raise RuleError(f"its indices are made by {maker}, not by a MaxPool")
     read = sources[0] if sources else None
@@ -50,20 +50,20 @@ def _max_gradient_fits(site: Site) -> None:
         )
 
 
-def _average_gradient_fits(site: Site) -> None:
+def _average_gradient_fits(context: ShapeContext) -> None:
     """AveragePoolGrad(dY): what is declared of dX must pool to dY."""
-    if site.declared[0] is None:
+    if context.declared[0] is None:
         return
-    whole = site.declared[0].shape
-    if len(whole) < 3 or "kernel_shape" not in site.attributes:
+    whole = context.declared[0].shape
+    if len(whole) < 3 or "kernel_shape" not in context.attributes:
         raise RuleError(f"it pools no image of shape {list(whole)}")
-    pixels = window_pixels(site, whole[2:], site.numbers("kernel_shape", len(whole) - 2))
-    if site.integer("ceil_mode", 0) and site.type(0).shape != (*whole[:2], *pixels):
+    pixels = window_pixels(context, whole[2:], context.numbers("kernel_shape", len(whole) - 2))
+    if context.integer("ceil_mode", 0) and context.type(0).shape != (*whole[:2], *pixels):
         # Some versions of the kernels leave out a last window that would lie in the padding alone.
-        strides, begins = site.numbers("strides", len(pixels)), site.numbers("pads", 2 * len(pixels), 0)
+        strides, begins = context.numbers("strides", len(pixels)), context.numbers("pads", 2 * len(pixels), 0)
         starts = [(count - 1) * stride - begin for count, stride, begin in zip(pixels, strides, begins, strict=False)]
         pixels = tuple(count - (start >= size) for count, start, size in zip(pixels, starts, whole[2:], strict=True))
-    expect(site, 0, (*whole[:2], *pixels))
+    expect(context, 0, (*whole[:2], *pixels))
 
 
 def _window_work(call: Call) -> Work:

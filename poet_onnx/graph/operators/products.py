@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from poet_onnx.graph.operators.rules import broadcast, like, nothing, product, product_and_bias, times_tensors
-from poet_onnx.graph.operators.site import RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, OpSpec, elements, family
 
 
@@ -18,11 +18,13 @@ def _turned(shape: tuple[int, ...], swap_batch: bool, swap: bool) -> tuple[int, 
     return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
 
 
-def _fused_matmul(site: Site) -> list[TensorType]:
+def _fused_matmul(context: ShapeContext) -> list[TensorType]:
     shapes = []
     for index, side in enumerate("AB"):
         turned = _turned(
-            site.type(index).shape, bool(site.integer(f"transBatch{side}", 0)), bool(site.integer(f"trans{side}", 0))
+            context.type(index).shape,
+            bool(context.integer(f"transBatch{side}", 0)),
+            bool(context.integer(f"trans{side}", 0)),
         )
         shapes.append(turned)
     left = (1, *shapes[0]) if len(shapes[0]) == 1 else shapes[0]
@@ -31,7 +33,7 @@ def _fused_matmul(site: Site) -> list[TensorType]:
         raise RuleError(f"its inputs of shapes {shapes[0]} and {shapes[1]} do not multiply")
     rows = () if len(shapes[0]) == 1 else (left[-2],)
     columns = () if len(shapes[1]) == 1 else (right[-1],)
-    return [TensorType(site.type(0).dtype, broadcast(left[:-2], right[:-2]) + rows + columns)]
+    return [TensorType(context.type(0).dtype, broadcast(left[:-2], right[:-2]) + rows + columns)]
 
 
 def _flops(call: Call) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 
 from poet_onnx.graph.operators.fitting import expect, expect_count
 from poet_onnx.graph.operators.rules import BOOL, like, nothing, per_output, writing
-from poet_onnx.graph.operators.site import RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, POET_DOMAIN, Attribute, Call, Check, OpSpec, Schema, family
 
 
@@ -18,35 +18,35 @@ def _drops(ratio: int, training: int | None = None) -> Check:
         training: index of the input that says whether it drops at all; None if it always does.
     """
 
-    def check(site: Site) -> None:
-        values = [None if index is None else _known(site, index) for index in (ratio, training)]
+    def check(context: ShapeContext) -> None:
+        values = [None if index is None else _known(context, index) for index in (ratio, training)]
         if values[0] is not None and values[1] in (None, 1) and not 0 <= np.float32(values[0]) < 1:
             raise RuleError(f"its ratio is {values[0]:g} and must be at least 0 and, in single precision, less than 1")
 
     return check
 
 
-def _known(site: Site, index: int) -> float | None:
+def _known(context: ShapeContext, index: int) -> float | None:
     """Return an input of one number, None where it is not known."""
-    value = site.values[index] if index < len(site.values) else None
+    value = context.values[index] if index < len(context.values) else None
     return float(value.item()) if value is not None and value.size == 1 else None
 
 
-def _masked(site: Site) -> None:
+def _masked(context: ShapeContext) -> None:
     """DropoutGrad(dY, mask, ratio, training_mode)."""
-    expect(site, 1, site.type(0).shape)
+    expect(context, 1, context.type(0).shape)
     for index in (2, 3):
-        if site.has(index):
-            expect_count(site, index, 1)
-    _drops(2, 3)(site)
+        if context.has(index):
+            expect_count(context, index, 1)
+    _drops(2, 3)(context)
 
 
 def _one_row_of_doubles(call: Call) -> int:
     return 8 * call.input(0).shape[-1]
 
 
-def _dropped(site: Site) -> list[TensorType]:
-    x = site.type(0)
+def _dropped(context: ShapeContext) -> list[TensorType]:
+    x = context.type(0)
     return [x, TensorType(BOOL, x.shape)]
 
 

@@ -9,22 +9,22 @@ import numpy as np
 
 from poet_onnx.graph.operators.movement import axes_of
 from poet_onnx.graph.operators.rules import FLOAT, INT64, nothing, per_input
-from poet_onnx.graph.operators.site import Array, Site, TensorType
+from poet_onnx.graph.operators.shape_context import Array, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Evaluator, OpSpec, family
 
 
-def _sum_shape(site: Site) -> list[TensorType]:
-    data = site.type(0)
+def _sum_shape(context: ShapeContext) -> list[TensorType]:
+    data = context.type(0)
     rank = len(data.shape)
-    axes = {axis % rank for axis in site.integers(1)} if rank else set()
-    if not axes and not site.integer("noop_with_empty_axes", 0):
+    axes = {axis % rank for axis in context.integers(1)} if rank else set()
+    if not axes and not context.integer("noop_with_empty_axes", 0):
         axes = set(range(rank))
-    kept = bool(site.integer("keepdims", 1))
+    kept = bool(context.integer("keepdims", 1))
     shape = tuple(1 if i in axes else size for i, size in enumerate(data.shape) if kept or i not in axes)
     return [TensorType(data.dtype, shape)]
 
 
-def _scalar(site: Site) -> list[TensorType]:
+def _scalar(context: ShapeContext) -> list[TensorType]:
     return [TensorType(FLOAT, ())]
 
 
@@ -45,22 +45,22 @@ def broadcast_gradient_axes(first: Sequence[int], second: Sequence[int]) -> tupl
     return tuple(axes[0]), tuple(axes[1])
 
 
-def _broadcast_shapes(site: Site) -> list[TensorType]:
-    axes = broadcast_gradient_axes(site.integers(0), site.integers(1))
+def _broadcast_shapes(context: ShapeContext) -> list[TensorType]:
+    axes = broadcast_gradient_axes(context.integers(0), context.integers(1))
     return [TensorType(INT64, (len(side),)) for side in axes]
 
 
-def _broadcast_axes(site: Site, inputs: list[Array]) -> list[Array]:
+def _broadcast_axes(context: ShapeContext, inputs: list[Array]) -> list[Array]:
     axes = broadcast_gradient_axes([int(n) for n in inputs[0]], [int(n) for n in inputs[1]])
     return [np.array(side, np.int64) for side in axes]
 
 
 def _reduce(function: Callable[..., Any]) -> Evaluator:
-    def evaluate(site: Site, inputs: list[Array]) -> list[Any]:
-        axes = axes_of(site, inputs)
-        if not axes and site.integer("noop_with_empty_axes", 0):
+    def evaluate(context: ShapeContext, inputs: list[Array]) -> list[Any]:
+        axes = axes_of(context, inputs)
+        if not axes and context.integer("noop_with_empty_axes", 0):
             return [inputs[0]]
-        keep = bool(site.integer("keepdims", 1))
+        keep = bool(context.integer("keepdims", 1))
         return [function(inputs[0], axis=tuple(axes) if axes else None, keepdims=keep, dtype=inputs[0].dtype)]
 
     return evaluate

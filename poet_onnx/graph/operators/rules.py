@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import onnx_ir as ir
 
-from poet_onnx.graph.operators.site import Rule, RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import Rule, RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Call, Work, WorkRule, WorkspaceRule, elements
 from poet_onnx.graph.training_graph import Tensor
 
@@ -18,8 +18,8 @@ BOOL, FLOAT, INT64 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT64
 def like(*indices: int) -> Rule:
     """Return a rule: output i has the type and shape of input indices[i]; none where that input is absent."""
 
-    def rule(site: Site) -> Sequence[TensorType | None]:
-        return [site.types[index] if site.has(index) else None for index in indices]
+    def rule(context: ShapeContext) -> Sequence[TensorType | None]:
+        return [context.types[index] if context.has(index) else None for index in indices]
 
     return rule
 
@@ -27,8 +27,8 @@ def like(*indices: int) -> Rule:
 def shape_from(shape_index: int, dtype_index: int) -> Rule:
     """Return a rule: the output's dimensions are the value of an input, as for gradients of gathers and slices."""
 
-    def rule(site: Site) -> list[TensorType]:
-        return [TensorType(site.type(dtype_index).dtype, site.integers(shape_index))]
+    def rule(context: ShapeContext) -> list[TensorType]:
+        return [TensorType(context.type(dtype_index).dtype, context.integers(shape_index))]
 
     return rule
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from poet_onnx.graph.operators.rules import BOOL, like, nothing, per_output, times_tensors
-from poet_onnx.graph.operators.site import Site, TensorType
+from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, family
 
 
@@ -52,8 +52,8 @@ def _antialiased(attributes: Mapping[str, Any]) -> OpSpec | None:
     return _ANTIALIASED if attributes.get("antialias", 0) else None
 
 
-def _fake_quantized(site: Site) -> list[TensorType]:
-    data = site.type(0)
+def _fake_quantized(context: ShapeContext) -> list[TensorType]:
+    data = context.type(0)
     return [data, TensorType(BOOL, data.shape)]
 
 

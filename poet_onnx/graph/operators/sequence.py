@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from poet_onnx.graph.operators.rules import nothing, times_tensors
-from poet_onnx.graph.operators.site import Site, TensorType
+from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, family
 
 
-def _recurrent(site: Site) -> list[TensorType]:
+def _recurrent(context: ShapeContext) -> list[TensorType]:
     """GRUTraining and LSTMTraining: every state, the last states, and the gates of every state."""
-    data, recurrence = site.type(0), site.type(2)
+    data, recurrence = context.type(0), context.type(2)
     length, batch = data.shape[:2]
     directions, hidden = recurrence.shape[0], recurrence.shape[2]
 
@@ -17,7 +17,7 @@ def _recurrent(site: Site) -> list[TensorType]:
         return TensorType(data.dtype, shape)
 
     every, last = state(length, directions, batch, hidden), state(directions, batch, hidden)
-    if site.op_type == "GRUTraining":
+    if context.op_type == "GRUTraining":
         return [every, last, state(length, directions, batch, 3 * hidden)]
     return [every, last, last, every, state(length, directions, batch, 4 * hidden)]
 

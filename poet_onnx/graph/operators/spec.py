@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph.operators.site import Array, Rule, Site
+from poet_onnx.graph.operators.shape_context import Array, Rule, ShapeContext
 from poet_onnx.graph.training_graph import Node, Tensor, TrainingGraph
 
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -135,10 +135,10 @@ def as_large_as_tensors(call: Call) -> int:
     return call.read_bytes + call.written_bytes
 
 
-Check: TypeAlias = Callable[[Site], None]
+Check: TypeAlias = Callable[[ShapeContext], None]
 WorkRule: TypeAlias = Callable[[Call], Work]
 WorkspaceRule: TypeAlias = Callable[[Call], int]
-Evaluator: TypeAlias = Callable[[Site, list[Array]], Sequence[Any]]
+Evaluator: TypeAlias = Callable[[ShapeContext, list[Array]], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class OpSpec:
     shape: Rule | None = None
     check: Check | None = None
     value: Evaluator | None = None
-    value_of_shapes: Callable[[Site], Sequence[Array | None]] | None = None
+    value_of_shapes: Callable[[ShapeContext], Sequence[Array | None]] | None = None
     work: WorkRule = one_flop_an_element
     workspace: WorkspaceRule | None = None
     estimate: WorkspaceRule = as_large_as_tensors

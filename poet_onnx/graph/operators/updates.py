@@ -6,7 +6,7 @@ from functools import partial
 
 from poet_onnx.graph.operators.fitting import expect, expect_count, same_shape
 from poet_onnx.graph.operators.rules import BOOL, like, nothing, of_each, writing
-from poet_onnx.graph.operators.site import Site, TensorType
+from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     MICROSOFT_DOMAIN,
     POET_DOMAIN,
@@ -26,19 +26,19 @@ _runtime = partial(OpSpec, domain=MICROSOFT_DOMAIN, update=True)
 _ours = partial(OpSpec, domain=POET_DOMAIN, update=True, always_writes=True, workspace=nothing)
 
 
-def flag(site: Site) -> list[TensorType]:
+def flag(context: ShapeContext) -> list[TensorType]:
     """Return the type of an output that only says that the node ran."""
     return [TensorType(BOOL, (1,))]
 
 
-def _flag_and_buffer(site: Site) -> list[TensorType]:
-    return [TensorType(BOOL, (1,)), site.type(0)]
+def _flag_and_buffer(context: ShapeContext) -> list[TensorType]:
+    return [TensorType(BOOL, (1,)), context.type(0)]
 
 
-def _accumulator_fits(site: Site) -> None:
-    expect(site, 1, site.type(0).shape)
-    if site.has(2):
-        expect_count(site, 2, 1)
+def _accumulator_fits(context: ShapeContext) -> None:
+    expect(context, 1, context.type(0).shape)
+    if context.has(2):
+        expect_count(context, 2, 1)
 
 
 def _sum_into_buffer(call: Call) -> Work:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from poet_onnx.graph.operators.site import RuleError, Site
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext
 
 
-def window_pixels(site: Site, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
+def window_pixels(context: ShapeContext, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
     """Return how many places a node's window has over an image, in each dimension.
 
     Raises:
         RuleError: the window does not fit the image, or its attributes make no window.
     """
     rank = len(image)
-    strides, dilations = site.numbers("strides", rank), site.numbers("dilations", rank)
-    pads = site.numbers("pads", 2 * rank, 0)
+    strides, dilations = context.numbers("strides", rank), context.numbers("dilations", rank)
+    pads = context.numbers("pads", 2 * rank, 0)
     if len(kernel) != rank or min((*kernel, *strides, *dilations), default=1) < 1 or min(pads, default=0) < 0:
         raise RuleError(
             f"kernel {list(kernel)}, strides {list(strides)}, dilations {list(dilations)} and pads {list(pads)} "
             f"make no window over an image of {list(image)}"
         )
-    automatic = site.attributes.get("auto_pad", "NOTSET")
+    automatic = context.attributes.get("auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         return tuple(math.ceil(size / stride) for size, stride in zip(image, strides, strict=True))
     if automatic not in ("NOTSET", "VALID", ""):
@@ -33,6 +33,6 @@ def window_pixels(site: Site, image: Sequence[int], kernel: Sequence[int]) -> tu
         beyond = padded - dilations[axis] * (kernel[axis] - 1) - 1
         if beyond < 0:
             raise RuleError(f"its kernel {list(kernel)} is larger than its padded image of {list(image)}")
-        rounded = math.ceil if site.integer("ceil_mode", 0) else math.floor
+        rounded = math.ceil if context.integer("ceil_mode", 0) else math.floor
         pixels.append(rounded(beyond / strides[axis]) + 1)
     return tuple(pixels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet_onnx.graph.operators.site import Array, TensorType
+from poet_onnx.graph.operators.shape_context import Array, TensorType
 from poet_onnx.graph.shapes.declared import fixed_dims
 from poet_onnx.graph.shapes.inference import infer
 from poet_onnx.graph.shapes.inferred import Inferred

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from poet_onnx.errors import InputError
-from poet_onnx.graph.operators.site import TensorType
+from poet_onnx.graph.operators.shape_context import TensorType
 from poet_onnx.quantities import is_whole
 
 ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import ONNX_DOMAINS, OpSpec, spec_of
-from poet_onnx.graph.operators.site import LARGEST_VALUE, Array, RuleError, Site, TensorType
+from poet_onnx.graph.operators.shape_context import LARGEST_VALUE, Array, RuleError, ShapeContext, TensorType
 from poet_onnx.graph.shapes.declared import (
     ODD,
     check_kind,
@@ -65,7 +65,7 @@ def _name(values: Sequence[ir.Value | None], index: int) -> str:
     return (value.name if value is not None else None) or ""
 
 
-def _check(spec: OpSpec, site: Site) -> None:
+def _check(spec: OpSpec, context: ShapeContext) -> None:
     """Check that the inputs of a node fit together.
 
     Raises:
@@ -73,7 +73,7 @@ def _check(spec: OpSpec, site: Site) -> None:
     """
     try:
         if spec.check is not None:
-            spec.check(site)
+            spec.check(context)
     except RuleError as problem:
         raise ValueError(str(problem)) from None
 
@@ -148,8 +148,8 @@ class _Inference:
         self.found.asked += 1
         self.is_local = True  # until a rule looks beyond the node's inputs
         spec = spec_of(node.domain, node.op_type)
-        site = self._site(node)
-        types = self._types(node, spec, site)
+        context = self._shape_context(node)
+        types = self._types(node, spec, context)
         for value, inferred in zip(node.outputs, types, strict=False):
             if not value.name:
                 continue
@@ -167,7 +167,7 @@ class _Inference:
                     " only tensors of numbers can be scheduled."
                 )
             self.found.types[value.name] = kind
-        for value, constant in zip(node.outputs, self._constants(node, spec, site, types), strict=False):
+        for value, constant in zip(node.outputs, self._constants(node, spec, context, types), strict=False):
             if value.name and constant is not None:
                 self.found.values[value.name] = constant
         names = [value.name for value in node.outputs if value.name]
@@ -205,7 +205,7 @@ class _Inference:
     def _size(self, dim: int | ir.SymbolicDim) -> int | None:
         return dim if isinstance(dim, int) else self.dims.get(dim.value or "")
 
-    def _site(self, node: ir.Node) -> Site:
+    def _shape_context(self, node: ir.Node) -> ShapeContext:
         types: list[TensorType | None] = []
         for value in node.inputs:
             name = value.name if value is not None else None
@@ -228,7 +228,7 @@ class _Inference:
             producer = value.producer() if value is not None else None
             return producer.op_type if producer is not None else ""
 
-        return Site(
+        return ShapeContext(
             op_type=node.op_type,
             attributes={name: attribute.value for name, attribute in node.attributes.items()},
             types=types,
@@ -238,19 +238,19 @@ class _Inference:
             source_op=source_op,
         )
 
-    def _types(self, node: ir.Node, spec: OpSpec, site: Site) -> Sequence[TensorType | None]:
+    def _types(self, node: ir.Node, spec: OpSpec, context: ShapeContext) -> Sequence[TensorType | None]:
         rule = None if spec.planned else spec.shape
         schema = self.schemas.of(node, self.dims) if rule is None else None
         try:
             types: Sequence[TensorType | None]
             with fitting(node):
-                _check(spec, site)
+                _check(spec, context)
                 if rule is not None:
-                    types = rule(site)
+                    types = rule(context)
                 elif schema is not None:
-                    types = self._like_others(node, site, schema)
+                    types = self._like_others(node, context, schema)
                 else:
-                    types = site.declared
+                    types = context.declared
         except RuleError as problem:
             name = next((value.name for value in node.outputs if value.name), "")
             raise InputError(
@@ -260,30 +260,32 @@ class _Inference:
             raise InputError(f"The {describe(node)} has more than the {len(types)} outputs of its operator.")
         return list(types) + [None] * (len(node.outputs) - len(types))
 
-    def _like_others(self, node: ir.Node, site: Site, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
+    def _like_others(self, node: ir.Node, context: ShapeContext, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
         """Return what ONNX infers for a node, asked once for all that look the same: large graphs repeat a few."""
         if any(attribute.type not in PLAIN for attribute in node.attributes.values()):
-            return self._onnx(node, site, schema)
-        values = [None if array is None else (array.dtype.str, array.shape, array.tobytes()) for array in site.values]
+            return self._onnx(node, context, schema)
+        values = [
+            None if array is None else (array.dtype.str, array.shape, array.tobytes()) for array in context.values
+        ]
         attributes = sorted((name, attribute.type, attribute.value) for name, attribute in node.attributes.items())
         named = [bool(value.name) for value in node.outputs]
         kind = node.domain, node.op_type, schema.since_version
-        key = *kind, *map(tuple, (attributes, site.types, values, named))
+        key = *kind, *map(tuple, (attributes, context.types, values, named))
         answers = self.found.answers
         if key not in answers:
-            answers[key] = self._onnx(node, site, schema)
+            answers[key] = self._onnx(node, context, schema)
         return answers[key]
 
-    def _onnx(self, node: ir.Node, site: Site, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
+    def _onnx(self, node: ir.Node, context: ShapeContext, schema: onnx.defs.OpSchema) -> list[TensorType | None]:
         names = [value.name if value is not None and value.name else "" for value in node.inputs]
         input_types = {
             name: onnx.helper.make_tensor_type_proto(int(kind.dtype), kind.shape)
-            for name, kind in zip(names, site.types, strict=True)
+            for name, kind in zip(names, context.types, strict=True)
             if kind is not None
         }
         data = {
             name: onnx.numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
-            for name, value in zip(names, site.values, strict=True)
+            for name, value in zip(names, context.values, strict=True)
             if value is not None
         }
         try:
@@ -313,18 +315,20 @@ class _Inference:
         return TensorType(ir.DataType(tensor.elem_type), tuple(dim.dim_value for dim in tensor.shape.dim))
 
     def _constants(
-        self, node: ir.Node, spec: OpSpec, site: Site, types: Sequence[TensorType | None]
+        self, node: ir.Node, spec: OpSpec, context: ShapeContext, types: Sequence[TensorType | None]
     ) -> Sequence[Array | None]:
         try:
             with np.errstate(all="ignore"):
-                return self._values(node, spec, site, types)
+                return self._values(node, spec, context, types)
         except (RuleError, *ODD) as problem:
             raise InputError(f"What {describe(node)} computes is not defined: {problem}.") from None
 
     @staticmethod
-    def _values(node: ir.Node, spec: OpSpec, site: Site, types: Sequence[TensorType | None]) -> Sequence[Array | None]:
+    def _values(
+        node: ir.Node, spec: OpSpec, context: ShapeContext, types: Sequence[TensorType | None]
+    ) -> Sequence[Array | None]:
         if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
             tensor = ir.convenience.get_const_tensor(node.outputs[0])
             small = tensor is not None and tensor.size <= LARGEST_VALUE
             return [tensor.numpy() if tensor is not None and small else None]
-        return evaluate(spec, site, types)
+        return evaluate(spec, context, types)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
-from poet_onnx.graph.operators.site import Array, TensorType
+from poet_onnx.graph.operators.shape_context import Array, TensorType
 
 _META_KEY = "poet_onnx.inferred"
 

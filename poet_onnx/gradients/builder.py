@@ -1,4 +1,4 @@
-"""What a gradient's rule sees of a forward node, and the pen with which it writes the backward nodes."""
+"""The builder of a gradient: its rule reads a forward node, and writes the backward nodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import onnx_ir as ir
 
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.shapes import Inferred, TensorType
-from poet_onnx.passes.pen import Pen
+from poet_onnx.passes.node_builder import NodeBuilder
 
 
 class NoGradientError(Exception):
     """A rule has no gradient for a node with these attributes or inputs; says why, as the end of a sentence."""
 
 
-class Site(Pen):
+class GradientBuilder(NodeBuilder):
     """A forward node whose gradient is to be written.
 
     Rules read the node and the gradients of its outputs, write nodes with `op` and `ops`, and send what they compute to

@@ -41,7 +41,7 @@ class RuleError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ShapeContext:
     """A node as a shape rule sees it.
 
     Attributes:
@@ -105,4 +105,4 @@ class Site:
         return axis % rank if rank else 0
 
 
-Rule: TypeAlias = "Callable[[Site], Sequence[TensorType | None]]"
+Rule: TypeAlias = "Callable[[ShapeContext], Sequence[TensorType | None]]"

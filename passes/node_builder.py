@@ -1,4 +1,4 @@
-"""The pen with which rules write nodes: what they read of the node that they write for, and how new ones are named."""
+"""Builders write nodes for a node: a rule reads that one, and new ones are named after it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def let_stand_for(value: ir.Value, output: ir.Value) -> None:
     output.replace_all_uses_with(value, replace_graph_outputs=True)
 
 
-class Pen(ABC):
+class NodeBuilder(ABC):
     """A node with its attributes and constant inputs, and methods that write nodes for it. Every shape is known.
 
     Attributes:
@@ -144,7 +144,7 @@ class Pen(ABC):
         return self.op("ReduceSum", value, self.ints(*axes), keepdims=int(keep))
 
 
-class Replacement(Pen):
+class Replacement(NodeBuilder):
     """A node and those that take its place; what is to stand for an output goes to `give`."""
 
     constants = "poet"

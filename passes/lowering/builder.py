@@ -1,4 +1,4 @@
-"""What a lowering rule sees of a node, and the pen with which it writes the nodes that take its place."""
+"""The builder of a lowering: its rule reads a node, and writes the nodes that take that one's place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.graph.shapes import Inferred
-from poet_onnx.passes.pen import Replacement
+from poet_onnx.passes.node_builder import Replacement
 
 FLOAT, DOUBLE, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.BOOL
 MICROSOFT = "com.microsoft"
@@ -20,7 +20,7 @@ class UnsupportedError(Exception):
     """A rule cannot express a node; says why, as the end of a sentence."""
 
 
-class Site(Replacement):
+class LoweringBuilder(Replacement):
     """A node to be lowered: its inputs and types, and methods that write new nodes before it.
 
     Rules read the node and write its substitute with `op`; what is to stand for an output goes to `give`.
@@ -57,7 +57,7 @@ class Site(Replacement):
         return self.reduce_sum(value, axes, keep=keep)
 
 
-Rule: TypeAlias = Callable[[Site], None]
+Rule: TypeAlias = Callable[[LoweringBuilder], None]
 Rules: TypeAlias = Mapping[str, Rule]
 
 
