@@ -78,6 +78,15 @@ install() {
     fi
 }
 
+# install_editable FOLDER EXTRAS: install the project into FOLDER's environment; one at a time, for all share a build folder.
+install_editable() {
+    mkdir -p "$ROOT/build"
+    (
+        flock 9
+        install "$1" --editable "$ROOT[$2]"
+    ) 9>"$ROOT/build/editable.lock"
+}
+
 # build_hash TEXT: print a hash that changes when an environment has to be built again.
 build_hash() {
     local sources
@@ -100,7 +109,7 @@ training_environment() {
         say "installing torch (about 200 MB)"
         install "$VENV" torch==2.13.0 # spelled exactly so: any other spelling may pull in gigabytes of CUDA
         say "building the custom operators, installing poet-onnx and what it needs"
-        install "$VENV" --editable "$ROOT[training,dev]"
+        install_editable "$VENV" training,dev
         printf '%s' "$hash" >"$VENV/poet-installed"
     fi
     export PATH=$VENV/bin:$PATH
@@ -115,7 +124,7 @@ stock_environment() {
     if [ "$(cat "$folder/poet-installed" 2>/dev/null)" != "$hash" ]; then
         rm -f "$folder/poet-installed"
         say "building the custom operators, installing poet-onnx and the stock onnxruntime"
-        install "$folder" --editable "$ROOT[stock]"
+        install_editable "$folder" stock
         printf '%s' "$hash" >"$folder/poet-installed"
     fi
     STOCK_PYTHON=$folder/bin/python
@@ -125,4 +134,23 @@ stock_environment() {
 stock_tests() {
     "$STOCK_PYTHON" -c 'import pytest' 2>/dev/null || install "$ROOT/.venv-stock" pytest
     export POET_STOCK_PYTHON=$STOCK_PYTHON
+}
+
+# docs_environment: set DOCS_PYTHON to the interpreter of an environment that builds the documents; the project is not in it.
+docs_environment() {
+    local folder=$ROOT/.venv-docs packages hash
+    make_environment "$folder" "11 12 13 14" # 3.10 has no tomllib
+    DOCS_PYTHON=$folder/bin/python
+    mapfile -t packages < <("$DOCS_PYTHON" - "$ROOT/pyproject.toml" <<'END'
+import sys, tomllib
+with open(sys.argv[1], "rb") as file:
+    print("\n".join(tomllib.load(file)["project"]["optional-dependencies"]["docs"]))
+END
+    )
+    hash=$(fingerprint "${packages[*]}" /dev/null)
+    if [ "$(cat "$folder/poet-installed" 2>/dev/null)" != "$hash" ]; then
+        say "installing what builds the documents"
+        install "$folder" "${packages[@]}"
+        printf '%s' "$hash" >"$folder/poet-installed"
+    fi
 }

@@ -25,7 +25,7 @@ from fenced_blocks import DOCUMENTS, Fenced, fenced_blocks, without_blocks
 from folders import ROOT
 from stock_environment import stock_python
 
-import poet_onnx
+import poet_onnx.torch
 from poet_onnx.cli import command_line
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -117,6 +117,12 @@ def test_the_rows_of_options_are_those_of_the_records() -> None:
 def test_every_public_name_is_described() -> None:
     text = (DOCS / "python.md").read_text(encoding="utf-8")
     assert [name for name in poet_onnx.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    listed = set(re.findall(r"^::: (.*)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {f"poet_onnx.{name}" for name in poet_onnx.__all__} <= listed
+    assert {f"poet_onnx.torch.{name}" for name in poet_onnx.torch.__all__} <= listed
 
 
 def anchors(path: Path) -> set[str]:
