@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, TrainingGraph
-from poet_onnx.passes.versions import Version, follow
+from poet_onnx.passes.versions import Version, versions_of
 from poet_onnx.plan import Action, Step
 
 DOMAIN = "poet"
@@ -133,7 +133,7 @@ class _Layout:
         self._marks = marks
         self._nodes = {node.name: node for node in graph.nodes}
         self._producer = {name: node for node in graph.nodes for name in node.outputs if name}
-        self._lives = follow(graph, steps)
+        self._lives = versions_of(graph, steps)
         self._values = _Names(graph.tensors)
         self._node_names = _Names(self._nodes)
         self._placed: list[Placed] = []

@@ -61,7 +61,7 @@ class Lives:
         return max(alive, key=lambda version: version.ready or 0, default=None)
 
 
-def follow(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
+def versions_of(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
     """Find the version that every step reads and writes.
 
     Raises:

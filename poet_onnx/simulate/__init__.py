@@ -15,7 +15,7 @@ from poet_onnx.plan.limits import UNLIMITED, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate.blocks import Block, find_blocks, live_bytes
 from poet_onnx.simulate.clock import time_and_energy
-from poet_onnx.simulate.versions import check_runs, follow
+from poet_onnx.simulate.versions import check_runs, trace_buffers
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def replay(problem: ScheduleProblem, steps: Sequence[Step], limits: Limits = UNL
     Raises:
         CheckFailedError: as `simulate`.
     """
-    liveness = follow(problem, steps)
+    liveness = trace_buffers(problem, steps)
     check_runs(problem, liveness.runs)
     blocks = find_blocks(problem, steps, liveness)
     step_bytes = live_bytes(blocks, len(steps))

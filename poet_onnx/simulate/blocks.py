@@ -12,7 +12,7 @@ from poet_onnx.graph import Node
 from poet_onnx.graph.operators import BUFFER
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.simulate.versions import Version, VersionLiveness
+from poet_onnx.simulate.versions import BufferLife, BufferLives
 
 
 class BlockKind(str, enum.Enum):
@@ -49,7 +49,7 @@ class Block(NamedTuple):
     leaves: bool = False
 
 
-def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], liveness: VersionLiveness) -> tuple[Block, ...]:
+def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], liveness: BufferLives) -> tuple[Block, ...]:
     """Return the blocks of all steps, ordered by birth, those of one step as its kernel asks for them, workspace last.
 
     An output that takes over the buffer of an input is no block of its own: it lengthens the life of that one.
@@ -59,7 +59,7 @@ def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], liveness: Versi
     dying = _by_step(liveness.versions, len(steps), lambda version: version.dies)
     tokens = _by_step(liveness.tokens, len(steps), lambda token: token.born)
     blocks: list[Block] = []
-    place: dict[Version, int] = {}
+    place: dict[BufferLife, int] = {}
     for index, step in enumerate(steps):
         if step.action is not Action.COMPUTE:
             blocks += (_block_of(version, BlockKind.VALUE) for version in made[index])
@@ -72,7 +72,7 @@ def find_blocks(problem: ScheduleProblem, steps: Sequence[Step], liveness: Versi
             place[heir] = place[source]
             blocks[place[heir]] = blocks[place[heir]]._replace(dies=heir.dies)
         for asked in _asked(problem, node, step, [version for version in made[index] if version not in heirs]):
-            if isinstance(asked, Version):
+            if isinstance(asked, BufferLife):
                 place[asked] = len(blocks)
                 blocks.append(_block_of(asked, BlockKind.VALUE))
             else:
@@ -106,21 +106,23 @@ def live_bytes(blocks: Iterable[Living], steps: int) -> tuple[int, ...]:
     return tuple(accumulate(change[:steps]))
 
 
-def _by_step(versions: Sequence[Version], steps: int, step_of: Callable[[Version], int]) -> list[list[Version]]:
-    found: list[list[Version]] = [[] for _ in range(steps)]
+def _by_step(
+    versions: Sequence[BufferLife], steps: int, step_of: Callable[[BufferLife], int]
+) -> list[list[BufferLife]]:
+    found: list[list[BufferLife]] = [[] for _ in range(steps)]
     for version in versions:
         found[step_of(version)].append(version)
     return found
 
 
-def _block_of(version: Version, kind: BlockKind) -> Block:
+def _block_of(version: BufferLife, kind: BlockKind) -> Block:
     leaves = kind is BlockKind.VALUE and version.kept
     return Block(version.born, version.dies, version.size_bytes, kind, version.value, leaves)
 
 
 def _asked(
-    problem: ScheduleProblem, node: Node, step: Step, made: Sequence[Version]
-) -> Iterator[Version | tuple[BlockKind, int]]:
+    problem: ScheduleProblem, node: Node, step: Step, made: Sequence[BufferLife]
+) -> Iterator[BufferLife | tuple[BlockKind, int]]:
     """Yield what a node makes, scratch and workspace (with their bytes) in the order in which memory is asked for."""
     workspace_bytes = problem.costs.nodes[node.name].workspace_bytes
     for size_bytes in problem.graph.scratch_sizes(node) if step.copy else ():
@@ -143,14 +145,14 @@ def _asked(
 
 
 def _heirs(
-    problem: ScheduleProblem, node: Node, made: Sequence[Version], dying: Sequence[Version]
-) -> dict[Version, Version]:
+    problem: ScheduleProblem, node: Node, made: Sequence[BufferLife], dying: Sequence[BufferLife]
+) -> dict[BufferLife, BufferLife]:
     """Return which outputs take over the buffer of an input that dies here, as the runtime's memory planner does it.
 
     The rule is ONNX Runtime's (`FindReusableInput` in allocation_planner.cc): the kernel permits it and both sizes are
     equal, which `Node.inplace` says, nothing else will read the input's buffer, and the caller does not own it.
     """
-    heirs: dict[Version, Version] = {}
+    heirs: dict[BufferLife, BufferLife] = {}
     if not node.inplace or not made:
         return heirs
     tensors = problem.graph.tensors

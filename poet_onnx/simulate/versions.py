@@ -19,7 +19,7 @@ TOKEN_BYTES = 8
 
 
 @dataclass(eq=False)
-class Version:
+class BufferLife:
     """One life of a buffer that holds a value: from `born` to `dies`, both indices of steps."""
 
     value: str
@@ -31,29 +31,29 @@ class Version:
 
 
 @dataclass
-class VersionLiveness:
+class BufferLives:
     """Versions of every value, found in one walk over the steps."""
 
     outputs: set[str]
-    current: dict[str, Version] = field(default_factory=dict)
-    versions: list[Version] = field(default_factory=list)
-    tokens: list[Version] = field(default_factory=list)
+    current: dict[str, BufferLife] = field(default_factory=dict)
+    versions: list[BufferLife] = field(default_factory=list)
+    tokens: list[BufferLife] = field(default_factory=list)
     runs: dict[str, list[int]] = field(default_factory=dict)
-    stored: dict[str, Version] = field(default_factory=dict)
+    stored: dict[str, BufferLife] = field(default_factory=dict)
     outdated: dict[str, str] = field(default_factory=dict)
     """By values whose copy in storage is of an older version: the node that has updated them since."""
-    leaving: dict[str, tuple[Version, Version]] = field(default_factory=dict)
-    arriving: dict[str, Version] = field(default_factory=dict)
+    leaving: dict[str, tuple[BufferLife, BufferLife]] = field(default_factory=dict)
+    arriving: dict[str, BufferLife] = field(default_factory=dict)
 
 
-def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
+def trace_buffers(problem: ScheduleProblem, steps: Sequence[Step]) -> BufferLives:
     """Find the versions of every value, and refuse a step that reads what is not there."""
     graph = problem.graph
     nodes = {node.name: node for node in graph.nodes if not node.view}
-    liveness = VersionLiveness({graph.tensors[name].buffer_owner for name in graph.outputs})
+    liveness = BufferLives({graph.tensors[name].buffer_owner for name in graph.outputs})
     movable = [tensor for tensor in graph.tensors.values() if tensor.residency is Residency.MOVABLE]
     for tensor in movable:
-        liveness.current[tensor.name] = Version(tensor.name, tensor.size_bytes, 0, 0)
+        liveness.current[tensor.name] = BufferLife(tensor.name, tensor.size_bytes, 0, 0)
         liveness.versions.append(liveness.current[tensor.name])
     for index, step in enumerate(steps):
         if step.action is Action.COMPUTE:
@@ -82,7 +82,7 @@ def follow(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
     return liveness
 
 
-def _compute(problem: ScheduleProblem, liveness: VersionLiveness, node: Node, step: Step, index: int) -> None:
+def _compute(problem: ScheduleProblem, liveness: BufferLives, node: Node, step: Step, index: int) -> None:
     runs = liveness.runs.setdefault(node.name, [])
     if step.copy != len(runs):
         raise CheckFailedError(
@@ -102,12 +102,12 @@ def _compute(problem: ScheduleProblem, liveness: VersionLiveness, node: Node, st
         if value in liveness.leaving or value in liveness.arriving:
             raise CheckFailedError(f"Step {index} makes '{value}' anew while a transfer of it is under way.")
         kept = value in liveness.outputs and step.copy == 0
-        version = Version(value, problem.graph.tensors[value].size_bytes, index, index, kept=kept)
+        version = BufferLife(value, problem.graph.tensors[value].size_bytes, index, index, kept=kept)
         liveness.current[value] = version
         liveness.versions.append(version)
 
 
-def _update(liveness: VersionLiveness, value: str, index: int, node: Node) -> None:
+def _update(liveness: BufferLives, value: str, index: int, node: Node) -> None:
     """Make another version of a value in its buffer; copies in storage are of the older one."""
     _read(liveness, value, index, f"node '{node.name}'")
     if value in liveness.leaving:
@@ -118,7 +118,7 @@ def _update(liveness: VersionLiveness, value: str, index: int, node: Node) -> No
         liveness.outdated[value] = node.name
 
 
-def _read(liveness: VersionLiveness, value: str, index: int, reader: str) -> Version:
+def _read(liveness: BufferLives, value: str, index: int, reader: str) -> BufferLife:
     version = liveness.current.get(value)
     if version is None or not version.ready:
         raise CheckFailedError(f"Step {index}: {reader} reads '{value}', which is not in memory.")
@@ -126,16 +126,16 @@ def _read(liveness: VersionLiveness, value: str, index: int, reader: str) -> Ver
     return version
 
 
-def _page_out_start(liveness: VersionLiveness, value: str, index: int, _: int) -> None:
+def _page_out_start(liveness: BufferLives, value: str, index: int, _: int) -> None:
     if value in liveness.leaving:
         raise CheckFailedError(f"Step {index} pages out '{value}' while it is being paged out.")
     version = _read(liveness, value, index, "a page-out")
-    token = Version(value, TOKEN_BYTES, index, index)
+    token = BufferLife(value, TOKEN_BYTES, index, index)
     liveness.tokens.append(token)
     liveness.leaving[value] = (version, token)
 
 
-def _page_out_end(liveness: VersionLiveness, value: str, index: int, _: int) -> None:
+def _page_out_end(liveness: BufferLives, value: str, index: int, _: int) -> None:
     if value not in liveness.leaving:
         raise CheckFailedError(f"Step {index} ends a page-out of '{value}' that was not started.")
     version, token = liveness.leaving.pop(value)
@@ -146,13 +146,13 @@ def _page_out_end(liveness: VersionLiveness, value: str, index: int, _: int) -> 
         liveness.tokens.remove(token)
     token.dies = index
     # The runtime frees what nobody reads only when the step is over.
-    stored = Version(value, TOKEN_BYTES, index, index, kept=True)
+    stored = BufferLife(value, TOKEN_BYTES, index, index, kept=True)
     liveness.tokens.append(stored)
     liveness.stored[value] = stored
     liveness.outdated.pop(value, None)
 
 
-def _page_in_start(liveness: VersionLiveness, value: str, index: int, size_bytes: int) -> None:
+def _page_in_start(liveness: BufferLives, value: str, index: int, size_bytes: int) -> None:
     if value in liveness.outdated:
         raise CheckFailedError(
             f"Step {index} pages in '{value}', whose copy in storage is older than its update by node "
@@ -164,15 +164,15 @@ def _page_in_start(liveness: VersionLiveness, value: str, index: int, size_bytes
         raise CheckFailedError(f"Step {index} pages in '{value}' while it is being paged in.")
     liveness.stored[value].dies = index
     liveness.stored[value].kept = False
-    version = Version(value, size_bytes, index, index, ready=False)
-    ticket = Version(value, TOKEN_BYTES, index, index)
+    version = BufferLife(value, size_bytes, index, index, ready=False)
+    ticket = BufferLife(value, TOKEN_BYTES, index, index)
     liveness.tokens.append(ticket)
     liveness.versions.append(version)
     liveness.current[value] = version
     liveness.arriving[value] = ticket
 
 
-def _page_in_end(liveness: VersionLiveness, value: str, index: int, _: int) -> None:
+def _page_in_end(liveness: BufferLives, value: str, index: int, _: int) -> None:
     if value not in liveness.arriving:
         raise CheckFailedError(f"Step {index} ends a page-in of '{value}' that was not started.")
     ticket = liveness.arriving.pop(value)

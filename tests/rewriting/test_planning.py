@@ -18,7 +18,7 @@ from poet_onnx.reporting.inspection import inspect
 from poet_onnx.rewriting import planning
 from poet_onnx.rewriting.variants import PART_BYTES
 from poet_onnx.scheduling import memory_aware_order
-from poet_onnx.simulate.versions import VersionLiveness, follow
+from poet_onnx.simulate.versions import BufferLives, trace_buffers
 
 PATIENT: dict[str, Any] = {"device": "a72", "time_limit_seconds": 600.0}
 """A device, and a time limit within which a busy machine finds the best plan too."""
@@ -179,14 +179,14 @@ def test_a_step_that_fits_in_order_is_simulated_once(
     """It is replayed once more for the addresses of its blocks; and nobody makes a quick plan of it."""
     replays: Counter[tuple[str, tuple[Step, ...]]] = Counter()
 
-    def counted(problem: ScheduleProblem, steps: Sequence[Step]) -> VersionLiveness:
+    def counted(problem: ScheduleProblem, steps: Sequence[Step]) -> BufferLives:
         replays[problem.graph.fingerprint, tuple(steps)] += 1
-        return follow(problem, steps)
+        return trace_buffers(problem, steps)
 
     def fail(*_: object) -> None:
         pytest.fail("a quick plan was made")
 
-    monkeypatch.setattr("poet_onnx.simulate.follow", counted)
+    monkeypatch.setattr("poet_onnx.simulate.trace_buffers", counted)
     monkeypatch.setattr("poet_onnx.scheduling.order_search.quick_plan", fail)
     monkeypatch.setattr("poet_onnx.scheduling.planner.quick_plan", fail)
     result = poet_onnx.rewrite(model_path("mobilenet"), target="stock", device="a72", activation_budget="100%")

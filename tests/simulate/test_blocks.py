@@ -11,7 +11,7 @@ from paged_problem import IN, OUT, compute, page, paged_problem, tensor
 from random_plans import random_plan
 from real_problems import prepare
 
-from poet_onnx.passes.versions import follow
+from poet_onnx.passes.versions import versions_of
 from poet_onnx.plan import Action, Step
 from poet_onnx.simulate import replay
 from poet_onnx.simulate.blocks import Block, BlockKind
@@ -65,7 +65,7 @@ def test_blocks_are_the_versions_that_the_passes_write(model_path: Callable[...,
     problem = replace(problem, graph=graph)
     steps = random_plan(problem, seed, recomputes=12, transfers=10).steps
     replayed = replay(problem, steps)
-    liveness = follow(graph, steps)
+    liveness = versions_of(graph, steps)
     begun: dict[int, int] = {}
     for index, writes in enumerate(liveness.writes):
         for version in writes.values():
