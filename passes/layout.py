@@ -52,11 +52,11 @@ RECOMPUTED = "/recompute_"
 """Between a node's name and the number of its copy, in the name of the copy."""
 
 TOKEN = ""
-"""Stands in `Placed.like` for an int64 tensor of one element: a token or a ticket."""
+"""Stands in `LayoutNode.like` for an int64 tensor of one element: a token or a ticket."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class LayoutNode:
     """A node of the rewritten graph.
 
     Attributes:
@@ -84,7 +84,7 @@ class Placed:
 
 def nodes_of_plan(
     graph: TrainingGraph, steps: Sequence[Step], marks: Mapping[int, int] | None = None
-) -> tuple[Placed, ...]:
+) -> tuple[LayoutNode, ...]:
     """Return the nodes that carry out a list of steps.
 
     Args:
@@ -136,7 +136,7 @@ class _Layout:
         self._lives = versions_of(graph, steps)
         self._values = _Names(graph.tensors)
         self._node_names = _Names(self._nodes)
-        self._placed: list[Placed] = []
+        self._placed: list[LayoutNode] = []
         self._views: dict[str, dict[str, int]] = {}
         self._runs: dict[str, set[tuple[str, ...]]] = {}
         self._gates: dict[str, list[str]] = {}
@@ -145,7 +145,7 @@ class _Layout:
         self._stored: dict[str, _Stored] = {}
         self._newest: dict[str, Version] = {}
 
-    def build(self) -> list[Placed]:
+    def build(self) -> list[LayoutNode]:
         for index, step in enumerate(self._steps):
             self._mark(index)
             if step.action is Action.COMPUTE:
@@ -168,7 +168,7 @@ class _Layout:
         begins = self._marks.get(index)
         if begins is not None and self._graph.inputs:
             name = self._node_names.of("mark", f"/{begins}")
-            self._placed.append(Placed(name, MARK, DOMAIN, self._graph.inputs[:1], (), (), begins=begins))
+            self._placed.append(LayoutNode(name, MARK, DOMAIN, self._graph.inputs[:1], (), (), begins=begins))
 
     def _name(self, tensor: str, version: Version) -> str:
         return self._values.of(tensor, version.suffix)
@@ -192,7 +192,7 @@ class _Layout:
         if step.copy and name != node.name + suffix:
             raise CheckFailedError(f"The model already has a node named '{node.name}{suffix}'; rename that node.")
         self._placed.append(
-            Placed(name, node.op_type, node.domain, tuple(inputs), outputs, node.outputs, source=node.name)
+            LayoutNode(name, node.op_type, node.domain, tuple(inputs), outputs, node.outputs, source=node.name)
         )
         self._release(index, node.name, step.copy)
 
@@ -204,7 +204,7 @@ class _Layout:
             inputs = tuple(self._name(version.value, version) for version in unread)
             output = self._values.of(inputs[0], "/released")
             name = self._node_names.of(maker, f"/release_{number}")
-            self._placed.append(Placed(name, "Gate", DOMAIN, inputs, (output,), (unread[0].value,)))
+            self._placed.append(LayoutNode(name, "Gate", DOMAIN, inputs, (output,), (unread[0].value,)))
 
     def _reference(self, name: str, versions: Mapping[str, Version]) -> str:
         """Return the name under which a tensor is read, placing the views that lead to it (L2)."""
@@ -227,7 +227,9 @@ class _Layout:
         done[suffix] = copies + 1
         name = self._node_names.of(view.name, f"/view_{copies + 1}" if suffix else "")
         outputs = tuple(self._values.of(output, suffix) for output in view.outputs)
-        self._placed.append(Placed(name, view.op_type, view.domain, inputs, outputs, view.outputs, source=view.name))
+        self._placed.append(
+            LayoutNode(name, view.op_type, view.domain, inputs, outputs, view.outputs, source=view.name)
+        )
 
     def _output_views(self) -> None:
         """Place the views that are graph outputs and that nobody read before (L2, V4)."""
@@ -268,7 +270,7 @@ class _Layout:
         chain = self._gates.setdefault(value, [value])
         output = self._values.of(value, f"/gate_{len(chain)}")
         inputs = (chain[-1],) if trigger is None else (chain[-1], trigger)
-        self._placed.append(Placed(node_name, "Gate", DOMAIN, inputs, (output,), (like,)))
+        self._placed.append(LayoutNode(node_name, "Gate", DOMAIN, inputs, (output,), (like,)))
         chain.append(output)
         return output
 
@@ -291,7 +293,7 @@ class _Layout:
                 gated = self._gate(self._node_names.of(node.name, f"/state_gate_{number}"), name, name, trigger)
                 output = self._values.of(gated, "/scratch")
                 scratch_name = self._node_names.of(node.name, f"/scratch_{number}")
-                self._placed.append(Placed(scratch_name, "Neg", "", (gated,), (output,), (name,)))
+                self._placed.append(LayoutNode(scratch_name, "Neg", "", (gated,), (output,), (name,)))
                 scratch[kind] = output
             inputs[place] = scratch[kind]
 
@@ -303,7 +305,7 @@ class _Layout:
         named = self._node_names.of(value, name)
         made, like = tuple(outputs), tuple(outputs.values())
         self._placed.append(
-            Placed(named, op_type, DOMAIN, tuple(inputs), made, like, slot=self._slots[value], value=value)
+            LayoutNode(named, op_type, DOMAIN, tuple(inputs), made, like, slot=self._slots[value], value=value)
         )
 
     def _page_out_start(self, index: int, value: str) -> None:

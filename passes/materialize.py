@@ -9,7 +9,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import Tensor, TrainingGraph
-from poet_onnx.passes.layout import ARENA, DOMAIN, TOKEN, Placed
+from poet_onnx.passes.layout import ARENA, DOMAIN, TOKEN, LayoutNode
 from poet_onnx.passes.paging import transfer_attributes
 
 DOMAIN_VERSION = 1
@@ -26,7 +26,7 @@ class MaterializePlan(InPlacePass):
     its order, and that every tensor is made before it is read.
     """
 
-    def __init__(self, graph: TrainingGraph, layout: Sequence[Placed]) -> None:
+    def __init__(self, graph: TrainingGraph, layout: Sequence[LayoutNode]) -> None:
         super().__init__()
         self._graph = graph
         self._layout = layout
@@ -83,7 +83,7 @@ class MaterializePlan(InPlacePass):
         check_materialized(model, self._layout)
 
 
-def check_materialized(model: ir.Model, layout: Sequence[Placed]) -> None:
+def check_materialized(model: ir.Model, layout: Sequence[LayoutNode]) -> None:
     """Check that a model's nodes are those of a layout, in its order, every input made before it is read.
 
     Before them there may be the node with the plan's addresses.
@@ -125,7 +125,7 @@ def _input(values: dict[str, ir.Value], name: str, reader: str) -> ir.Value | No
 
 
 def _make(
-    placed: Placed, source: ir.Node | None, inputs: Sequence[ir.Value | None], attributes: Iterable[ir.Attr]
+    placed: LayoutNode, source: ir.Node | None, inputs: Sequence[ir.Value | None], attributes: Iterable[ir.Attr]
 ) -> ir.Node:
     """Make a node: a copy of a source node, a gate, scratch, a transfer or a mark."""
     return ir.Node(

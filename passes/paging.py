@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from poet_onnx.graph import TrainingGraph
-from poet_onnx.passes.layout import Placed
+from poet_onnx.passes.layout import LayoutNode
 from poet_onnx.plan import Action, Step
 
 BLOCK_BYTES = 4096
@@ -26,7 +26,7 @@ def page_file_bytes(graph: TrainingGraph, steps: Sequence[Step]) -> int:
     return _file_bytes(graph, {step.subject for step in steps if step.action is Action.PAGE_OUT_START})
 
 
-def transfer_attributes(graph: TrainingGraph, layout: Sequence[Placed]) -> dict[str, tuple[ir.Attr, ...]]:
+def transfer_attributes(graph: TrainingGraph, layout: Sequence[LayoutNode]) -> dict[str, tuple[ir.Attr, ...]]:
     """Return the attributes of the transfers of a layout, by the node's name."""
     values = {placed.value for placed in layout if placed.value}
     shared = (

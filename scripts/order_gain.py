@@ -32,7 +32,7 @@ from poet_onnx.scheduling import ordered_steps, schedule, smallest_budget
 from poet_onnx.scheduling.liveness import Liveness
 from poet_onnx.scheduling.order import Dependencies, peak_bound
 from poet_onnx.scheduling.order_search import order_for
-from poet_onnx.scheduling.steps import PlacedPlan
+from poet_onnx.scheduling.steps import SimulatedPlan
 from poet_onnx.simulate import simulate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -174,11 +174,11 @@ def _row(case: Case, prepared: Prepared, seconds: float) -> Row:
     )
 
 
-def _steps(plan: PlacedPlan | None) -> tuple[Step, ...]:
+def _steps(plan: SimulatedPlan | None) -> tuple[Step, ...]:
     return () if plan is None else plan.steps
 
 
-def _joules(plan: PlacedPlan | None) -> float:
+def _joules(plan: SimulatedPlan | None) -> float:
     return math.inf if plan is None else plan.prediction.energy_joules
 
 

@@ -36,7 +36,7 @@ _MOST_HEADER_BYTES = 100_000_000
 """As in MAX_HEADER_SIZE of safetensors/src/tensor.rs of github.com/huggingface/safetensors, v0.8."""
 
 
-class Place(NamedTuple):
+class TensorInfo(NamedTuple):
     """What a file says of a tensor.
 
     Attributes:
@@ -66,14 +66,14 @@ class TensorFile:
             header = _read_header(self.file)
             self.metadata: Mapping[str, str] = _checked_metadata(header, os.fstat(self.file.descriptor).st_size)
             """Texts beside the tensors."""
-            self.places: Mapping[str, Place] = _places(header)
+            self.places: Mapping[str, TensorInfo] = _places(header)
             """The tensors by name."""
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
         except (SafetensorError, ValueError) as error:
             raise InputError(f"{path} is no whole safetensors file: {error}.") from error
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> TensorInfo:
         """Return where a tensor is.
 
         Raises:
@@ -158,7 +158,7 @@ def _checked_metadata(header: bytes, size_bytes: int) -> dict[str, str]:
             return checked.metadata() or {}
 
 
-def _places(header: bytes) -> dict[str, Place]:
+def _places(header: bytes) -> dict[str, TensorInfo]:
     """Return where the tensors of a file with a checked header are.
 
     Raises:
@@ -168,7 +168,7 @@ def _places(header: bytes) -> dict[str, Place]:
     for name, about in parse_json(header[_LENGTH_BYTES:].decode()).items():
         if name != METADATA:
             start, end = about["data_offsets"]
-            places[name] = Place(about["dtype"], tuple(about["shape"]), len(header) + start, end - start)
+            places[name] = TensorInfo(about["dtype"], tuple(about["shape"]), len(header) + start, end - start)
     return places
 
 

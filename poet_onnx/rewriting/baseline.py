@@ -13,7 +13,7 @@ from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.variants import GraphVariant
-from poet_onnx.scheduling import PlacedPlan, memory_aware_order, most_values_alive
+from poet_onnx.scheduling import SimulatedPlan, memory_aware_order, most_values_alive
 
 BLOCKS_BESIDES = 16
 """Blocks that may be there beside the graph's values: workspace, tokens, what a session passes in and out."""
@@ -34,9 +34,9 @@ class Baseline:
     target: str
 
     @cached_property
-    def ordered(self) -> PlacedPlan:
+    def ordered(self) -> SimulatedPlan:
         """Return the nodes in the memory-aware order."""
-        return PlacedPlan.in_order(self.problem, memory_aware_order(self.problem))
+        return SimulatedPlan.in_order(self.problem, memory_aware_order(self.problem))
 
     @property
     def order(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import BudgetKind, Request
-from poet_onnx.scheduling import PlacedPlan, Terms, least_peak_bytes
+from poet_onnx.scheduling import SimulatedPlan, Terms, least_peak_bytes
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class RequestedBudget:
             return 0
         return self.evaluation_bytes - self.bound_bytes
 
-    def needed_bytes(self, baseline: Baseline, plan: PlacedPlan, memory: ProcessMemory) -> int:
+    def needed_bytes(self, baseline: Baseline, plan: SimulatedPlan, memory: ProcessMemory) -> int:
         """Return the smallest budget of its kind that a plan of a graph variant keeps.
 
         Args:
@@ -111,11 +111,11 @@ class RequestedBudget:
             return max(step_bytes, self.evaluation_bytes)
         return max(memory.peak_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
 
-    def least_bytes(self, baseline: Baseline, plan: PlacedPlan) -> int:
+    def least_bytes(self, baseline: Baseline, plan: SimulatedPlan) -> int:
         """Return what a plan of a graph variant needs at least, and nearly, before it is placed."""
         if self.kind == "activation":
             return plan.prediction.transient_peak_bytes + baseline.aside_bytes
-        return self.process.unplaced(baseline.graph, plan).peak_bytes
+        return self.process.gapless_memory(baseline.graph, plan).peak_bytes
 
     def least_variant_bytes(self, baseline: Baseline) -> int:
         """Return what every plan of a graph variant needs at least."""

@@ -24,7 +24,7 @@ from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.passes.arena import InsertArena
-from poet_onnx.passes.layout import Placed, nodes_of_plan
+from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
 from poet_onnx.passes.lowering import lower, normalize_for
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges
@@ -36,7 +36,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.variants import GraphVariant
-from poet_onnx.scheduling import PlacedPlan, schedule
+from poet_onnx.scheduling import SimulatedPlan, schedule
 
 _ANY_GAP, _MOST_SECONDS = 0.99, 10.0
 """Of a plan that only has to fit."""
@@ -58,7 +58,7 @@ class EvaluationStep:
     baseline: Baseline
     description: EvaluationDescription
     transient_peak_bytes: int
-    layout: tuple[Placed, ...]
+    layout: tuple[LayoutNode, ...]
     region: Region
     target: str
 
@@ -96,7 +96,7 @@ class EvaluationStep:
 
     @classmethod
     def _planned(
-        cls, baseline: Baseline, description: EvaluationDescription, plan: Plan | PlacedPlan, target: str
+        cls, baseline: Baseline, description: EvaluationDescription, plan: Plan | SimulatedPlan, target: str
     ) -> EvaluationStep:
         region = plan_region(replace(baseline.problem, recompute=True), plan.steps, target)
         return cls(

@@ -14,7 +14,7 @@ from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.budget import RequestedBudget
-from poet_onnx.rewriting.process import Placement
+from poet_onnx.rewriting.process import LaidOutPlan
 from poet_onnx.scheduling import NoneExistsError, NothingFoundError, Terms
 
 ATTEMPTS = 4
@@ -70,7 +70,7 @@ class FittingPlan:
     """A plan, and what carries it out."""
 
     plan: Plan
-    placement: Placement
+    laid_out: LaidOutPlan
 
 
 def check_page_file(problem: ScheduleProblem, plan: Plan, advice: str) -> None:
@@ -122,13 +122,13 @@ def fitting_plan(
 
     def attempt(problem: ScheduleProblem, limits: Limits) -> FittingPlan:
         plan = make(problem, limits, time_limit_seconds=max(_LEAST_SHARE * seconds, end - time.monotonic()))
-        return FittingPlan(plan, budget.process.placed(problem, plan.steps))
+        return FittingPlan(plan, budget.process.laid_out(problem, plan.steps))
 
     def excess_bytes(found: FittingPlan) -> float:
         storage = problem.costs.storage
         if storage is not None and page_file_bytes(problem.graph, found.plan.steps) > storage.capacity_bytes:
             return math.inf  # no smaller budget helps: it pages more
-        return budget.excess_bytes(found.placement.memory)
+        return budget.excess_bytes(found.laid_out.memory)
 
     best = _closest(problem, limits, attempt, excess_bytes)
     excess = excess_bytes(best)
@@ -138,8 +138,8 @@ def fitting_plan(
             unpaged = _closest(replace(problem, paging=False), limits, attempt, excess_bytes)
             best = min(best, unpaged, key=excess_bytes)
     check_page_file(problem, best.plan, ", and without paging no plan was found")
-    if budget.excess_bytes(best.placement.memory) > 0:
-        raise ProcessBudgetError(best.placement.memory.peak_bytes)
+    if budget.excess_bytes(best.laid_out.memory) > 0:
+        raise ProcessBudgetError(best.laid_out.memory.peak_bytes)
     return best
 
 

@@ -31,7 +31,7 @@ from poet_onnx.rewriting.fitting import (
 from poet_onnx.rewriting.given_plan import read_plan, replayed, variant_options
 from poet_onnx.rewriting.known_plans import by_variant, check_none_is_left, least_joules, steps_of
 from poet_onnx.rewriting.optimizer_choice import in_words
-from poet_onnx.rewriting.process import Placement, TrainingProcess
+from poet_onnx.rewriting.process import LaidOutPlan, TrainingProcess
 from poet_onnx.rewriting.refusal import Failure, refusal
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.smallest import Candidate, thriftiest
@@ -138,13 +138,13 @@ class Answer:
         asked: what the request means for the model.
         baseline: of the variant.
         plan: for it.
-        placement: what carries the plan out.
+        laid_out: what carries the plan out.
     """
 
     asked: Asked
     baseline: Baseline
     plan: Plan
-    placement: Placement
+    laid_out: LaidOutPlan
 
     @property
     def joules(self) -> float:
@@ -156,7 +156,7 @@ class Answer:
         """Return what a process takes that runs the baseline order; that of the plan where the plan is that order."""
         asked = self.asked
         if self.baseline is asked.first and self.plan.steps == asked.first.ordered.steps:
-            return self.placement.memory
+            return self.laid_out.memory
         return asked.budget.process.of_order(asked.first.graph, asked.ordered)
 
 
@@ -200,14 +200,14 @@ def _given_answer(
     problem, limits = asked.problem(baseline), asked.limits(asked.budget.step_bytes(variant.graph))
     check_page_file(problem, plan, "; plan again for that storage.")
     plan = replayed(problem, limits, plan, aside_bytes=baseline.aside_bytes)
-    placement = asked.budget.process.placed(problem, plan.steps)
-    if asked.budget.excess_bytes(placement.memory) > 0:
-        needed, bound = placement.memory.peak_bytes, asked.budget.bound_bytes
+    laid_out = asked.budget.process.laid_out(problem, plan.steps)
+    if asked.budget.excess_bytes(laid_out.memory) > 0:
+        needed, bound = laid_out.memory.peak_bytes, asked.budget.bound_bytes
         raise InputError(f"The plan needs a process of {needed:,} bytes, but the RAM budget is {bound:,}; plan again.")
     if asked.budget.evaluation_excess_bytes > 0:
         needed = asked.budget.evaluation_bytes
         raise EvaluationBudgetError(needed).explained(asked.budget.terms(baseline, needed, split=True))
-    return Answer(asked, baseline, plan, placement)
+    return Answer(asked, baseline, plan, laid_out)
 
 
 def _best_answer(
@@ -268,15 +268,15 @@ def _thriftiest_answer(asked: Asked, failures: Sequence[Failure]) -> Answer:
     candidate, plan = thrifty.candidate, thrifty.plan
     limits = candidate.limits.within(plan.prediction.transient_peak_bytes)
     known = known_plan(candidate.problem, limits, plan, gap=request.options.gap, seed=request.options.seed)
-    return _answer(asked, candidate.baseline, known, thrifty.placement)
+    return _answer(asked, candidate.baseline, known, thrifty.laid_out)
 
 
-def _answer(asked: Asked, baseline: Baseline, plan: Plan, placement: Placement) -> Answer:
+def _answer(asked: Asked, baseline: Baseline, plan: Plan, laid_out: LaidOutPlan) -> Answer:
     """Return a graph variant with its plan, whose options and whole budget are written into that."""
     budget_bytes = None if plan.budget_bytes is None else plan.budget_bytes + baseline.aside_bytes
     part_bytes, expansions = baseline.variant.options
     plan = replace(plan, part_bytes=part_bytes, expansions=expansions, budget_bytes=budget_bytes)
-    return Answer(asked, baseline, plan, placement)
+    return Answer(asked, baseline, plan, laid_out)
 
 
 def could_save(best: Answer, end: float) -> bool:
@@ -325,7 +325,7 @@ def _variant_answer(
         if is_slow and baseline is asked.first and request.measured is None:
             raise  # the computations alone take too long, and other variants are not modelled to take less
         return Failure(error, candidate)
-    return _answer(asked, baseline, found.plan, found.placement)
+    return _answer(asked, baseline, found.plan, found.laid_out)
 
 
 def _planner(

@@ -19,12 +19,12 @@ from poet_onnx.costing.process import (
 from poet_onnx.costing.versions import Versions
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, TrainingGraph
-from poet_onnx.passes.layout import Placed, nodes_of_plan
+from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.options import InspectOptions, RewriteOptions
 from poet_onnx.runtime import installed_runtime
-from poet_onnx.scheduling import PlacedPlan, ordered_steps
+from poet_onnx.scheduling import SimulatedPlan, ordered_steps
 
 
 def versions_of(device: DeviceProfile, options: InspectOptions | RewriteOptions) -> Versions:
@@ -42,7 +42,7 @@ def versions_of(device: DeviceProfile, options: InspectOptions | RewriteOptions)
 
 
 @dataclass(frozen=True)
-class Placement:
+class LaidOutPlan:
     """What carries out the steps of a plan.
 
     Attributes:
@@ -51,7 +51,7 @@ class Placement:
         memory: what the process takes.
     """
 
-    layout: tuple[Placed, ...]
+    layout: tuple[LayoutNode, ...]
     region: Region
     memory: ProcessMemory
 
@@ -95,19 +95,19 @@ class TrainingProcess:
         """Return what the region takes that serves a training step of so many bytes, and the evaluation."""
         return step_bytes if self.evaluation is None else max(step_bytes, self.evaluation.region_bytes)
 
-    def placed(self, problem: ScheduleProblem, steps: Sequence[Step]) -> Placement:
+    def laid_out(self, problem: ScheduleProblem, steps: Sequence[Step]) -> LaidOutPlan:
         """Return what carries out the steps of a plan."""
         region = plan_region(problem, steps, self.target)
         layout = nodes_of_plan(problem.graph, steps, marks(region.steps))
-        return Placement(layout, region, self._of_layout(problem.graph, layout, steps, region.region_bytes))
+        return LaidOutPlan(layout, region, self._of_layout(problem.graph, layout, steps, region.region_bytes))
 
-    def unplaced(self, graph: TrainingGraph, plan: PlacedPlan) -> ProcessMemory:
+    def gapless_memory(self, graph: TrainingGraph, plan: SimulatedPlan) -> ProcessMemory:
         """Return what the process takes that carries out a plan, if its values were packed without a gap."""
         region_bytes = plan.prediction.transient_peak_bytes
         return self._of_layout(graph, nodes_of_plan(graph, plan.steps), plan.steps, region_bytes)
 
     def _of_layout(
-        self, graph: TrainingGraph, layout: Sequence[Placed], steps: Sequence[Step], region_bytes: int
+        self, graph: TrainingGraph, layout: Sequence[LayoutNode], steps: Sequence[Step], region_bytes: int
     ) -> ProcessMemory:
         return process_memory(
             graph,
@@ -121,7 +121,7 @@ class TrainingProcess:
         )
 
     def evaluating(
-        self, graph: TrainingGraph, layout: Sequence[Placed], region: Region, training: TrainingGraph
+        self, graph: TrainingGraph, layout: Sequence[LayoutNode], region: Region, training: TrainingGraph
     ) -> TrainingProcess:
         """Return the process that evaluates, too, with a graph whose nodes and addresses are known."""
         memory = evaluation_memory(
@@ -136,14 +136,14 @@ class TrainingProcess:
 
     def in_order(self, problem: ScheduleProblem, order: Sequence[str]) -> ProcessMemory:
         """Return what the process takes that carries out an order which neither recomputes nor pages."""
-        return self.placed(problem, ordered_steps(order)).memory
+        return self.laid_out(problem, ordered_steps(order)).memory
 
 
-def _values(graph: TrainingGraph, nodes: Sequence[Node | Placed]) -> int:
+def _values(graph: TrainingGraph, nodes: Sequence[Node | LayoutNode]) -> int:
     """Return how many values a session knows: inputs, and what nodes make."""
     return len(graph.inputs) + sum(1 for node in nodes for name in node.outputs if name)
 
 
-def _operators(nodes: Sequence[Node | Placed]) -> int:
+def _operators(nodes: Sequence[Node | LayoutNode]) -> int:
     """Return how many kinds of operators there are."""
     return len({(node.domain, node.op_type) for node in nodes})

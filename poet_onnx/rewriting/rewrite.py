@@ -216,7 +216,7 @@ def _rewritten(
     evaluated = None if updates is None else made
     evaluation = EvaluationStep.beside(evaluated, source.model, request.device, options.target, options.threads)
     answer = answer_of(source.model, request, updates, evaluation)
-    region_bytes, evaluation = answer.placement.region.region_bytes, answer.asked.evaluation
+    region_bytes, evaluation = answer.laid_out.region.region_bytes, answer.asked.evaluation
     if made is not None and evaluation is not None:
         region_bytes = max(region_bytes, evaluation.region.region_bytes)
         made = replace(made, evaluation=evaluation.carried_out(region_bytes))
@@ -230,10 +230,10 @@ def _rewritten(
         original=asked.original,
         ordered=asked.ordered,
         rewritten=answer.plan.prediction,
-        region_bytes=answer.placement.region.region_bytes,
+        region_bytes=answer.laid_out.region.region_bytes,
         original_process=process.of_order(asked.first.graph, asked.original),
         ordered_process=answer.ordered_process,
-        process=answer.placement.memory,
+        process=answer.laid_out.memory,
         original_nodes=source.node_count,
         budget_bytes=asked.budget.bound_bytes,
         budget_kind=request.budget_kind,
@@ -252,11 +252,11 @@ def _carry_out(answer: Answer, region_bytes: int) -> None:
         answer: with the plan.
         region_bytes: of the region that it shares with the evaluation.
     """
-    baseline, placement, request = answer.baseline, answer.placement, answer.asked.request
+    baseline, laid_out, request = answer.baseline, answer.laid_out, answer.asked.request
     Sequential(
         AnnotateCosts(baseline.costs),
-        MaterializePlan(baseline.graph, placement.layout),
-        InsertArena(replace(placement.region, region_bytes=region_bytes)),
+        MaterializePlan(baseline.graph, laid_out.layout),
+        InsertArena(replace(laid_out.region, region_bytes=region_bytes)),
         RemoveUnread(),
         WriteMetadata(
             baseline.graph,
@@ -265,7 +265,7 @@ def _carry_out(answer: Answer, region_bytes: int) -> None:
             target=request.options.target,
             dims=request.options.dims or {},
             threads=request.options.threads,
-            process={line.name: line.size_bytes for line in placement.memory.parts},
+            process={line.name: line.size_bytes for line in laid_out.memory.parts},
             ram_budget_bytes=answer.asked.budget.bound_bytes if request.budget_kind == "ram" else None,
         ),
     )(baseline.variant.model)

@@ -18,8 +18,8 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
-from poet_onnx.rewriting.process import Placement
-from poet_onnx.scheduling import PlacedPlan, Progress, SmallestBudget, smallest_budget
+from poet_onnx.rewriting.process import LaidOutPlan
+from poet_onnx.scheduling import Progress, SimulatedPlan, SmallestBudget, smallest_budget
 
 MOST_PLACED = 4
 """Plans of a graph variant that are placed: to pack a large one takes a second."""
@@ -57,13 +57,13 @@ class ThriftyPlan:
     Attributes:
         candidate: its graph variant.
         plan: its steps and their prediction.
-        placement: what carries it out.
+        laid_out: what carries it out.
         budget_bytes: the smallest budget of the kind that was asked for which it keeps.
     """
 
     candidate: Candidate
-    plan: PlacedPlan
-    placement: Placement
+    plan: SimulatedPlan
+    laid_out: LaidOutPlan
     budget_bytes: int
 
 
@@ -114,8 +114,8 @@ def thriftiest_of(
     for least_bytes, place in least[:MOST_PLACED]:
         if least_bytes >= below_bytes:
             break
-        placement = budget.process.placed(candidate.problem, plans[place].steps)
-        needed = budget.needed_bytes(baseline, plans[place], placement.memory)
+        laid_out = budget.process.laid_out(candidate.problem, plans[place].steps)
+        needed = budget.needed_bytes(baseline, plans[place], laid_out.memory)
         if needed < below_bytes:
-            best, below_bytes = ThriftyPlan(candidate, plans[place], placement, needed), needed
+            best, below_bytes = ThriftyPlan(candidate, plans[place], laid_out, needed), needed
     return best

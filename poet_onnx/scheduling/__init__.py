@@ -11,7 +11,7 @@ from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.planner import known_plan, schedule
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
 from poet_onnx.scheduling.smallest import SmallestBudget, least_peak_bytes, smallest_budget
-from poet_onnx.scheduling.steps import PlacedPlan, ordered_steps
+from poet_onnx.scheduling.steps import SimulatedPlan, ordered_steps
 
 __all__ = [
     "METHODS",
@@ -19,8 +19,8 @@ __all__ = [
     "NoneExistsError",
     "NothingFoundError",
     "Outcome",
-    "PlacedPlan",
     "Progress",
+    "SimulatedPlan",
     "SmallestBudget",
     "Terms",
     "file_order",

@@ -12,7 +12,7 @@ from poet_onnx.plan import ALL_PLANS, PlanClass, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.model import Formulation
-from poet_onnx.scheduling.steps import PlacedPlan, steps_of_assignment
+from poet_onnx.scheduling.steps import SimulatedPlan, steps_of_assignment
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap, spread_out
 
@@ -129,7 +129,7 @@ class Incumbent:
         progress: Callable[[Progress], None] | None = None,
         begin: float | None = None,
     ) -> None:
-        self.plan: PlacedPlan | None = None
+        self.plan: SimulatedPlan | None = None
         self.start: tuple[Step, ...] | None = None
         self.fastest_seconds = math.inf
         self.base_joules = problem.base_joules
@@ -156,7 +156,7 @@ class Incumbent:
         except CheckFailedError as error:
             self.refused.append(str(error))
 
-    def take(self, plan: PlacedPlan) -> None:
+    def take(self, plan: SimulatedPlan) -> None:
         """Take a plan that the simulator has accepted, as `offer` does."""
         seconds = plan.prediction.seconds
         if self.plan is None and seconds < self.fastest_seconds:
@@ -166,7 +166,7 @@ class Incumbent:
             self.plan, self.start = plan, plan.steps
             self.report()
 
-    def _placed(self, steps: tuple[Step, ...]) -> PlacedPlan:
+    def _placed(self, steps: tuple[Step, ...]) -> SimulatedPlan:
         """Spread the transfers of a plan, thoroughly if the deadline is near."""
         timeless = self._limits.without_deadline()
         if self._problem.costs.asynchronous:
@@ -175,7 +175,7 @@ class Incumbent:
         if self._limits.latest_seconds < prediction.seconds < HOPELESS * self._limits.latest_seconds:
             steps = overlap(self._problem, self._limits, steps)
             prediction = simulate(self._problem, steps, timeless)
-        return PlacedPlan(steps, prediction)
+        return SimulatedPlan(steps, prediction)
 
     def lift(self, overhead_joules: float, covers: PlanClass) -> None:
         """Take note of a bound on the energy above the base of all plans of a class."""

@@ -28,7 +28,7 @@ from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance
 from poet_onnx.scheduling.order import Dependencies, memory_aware_order
 from poet_onnx.scheduling.quick_plan import evict, quick_plan
-from poet_onnx.scheduling.steps import PlacedPlan
+from poet_onnx.scheduling.steps import SimulatedPlan
 
 MOST_WORK = 5_000_000
 """Intervals and nodes that a search may look at: one or two seconds, and the same on any machine."""
@@ -204,8 +204,8 @@ class OrderChoice:
     """
 
     order: tuple[str, ...]
-    plan: PlacedPlan | None
-    baseline_plan: PlacedPlan | None
+    plan: SimulatedPlan | None
+    baseline_plan: SimulatedPlan | None
     baseline_bound_joules: float = 0.0
     rival: tuple[str, ...] = ()
 

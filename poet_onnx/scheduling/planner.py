@@ -21,7 +21,7 @@ from poet_onnx.scheduling.order_search import order_for
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
 from poet_onnx.scheduling.smallest import smallest_budget
-from poet_onnx.scheduling.steps import PlacedPlan, order_of
+from poet_onnx.scheduling.steps import SimulatedPlan, order_of
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap
 
@@ -44,7 +44,7 @@ def schedule(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     order: Sequence[str] | None = None,
-    baseline: PlacedPlan | None = None,
+    baseline: SimulatedPlan | None = None,
     known: Sequence[tuple[Step, ...]] = (),
     worth_joules: float = math.inf,
     baseline_bound_joules: float = 0.0,
@@ -75,7 +75,7 @@ def schedule(
     """
     effort = Effort(gap, overhead_gap_of(gap), time_limit_seconds, seed, known_joules=worth_joules)
     if order is None:
-        baseline = baseline or PlacedPlan.in_order(problem, memory_aware_order(problem))
+        baseline = baseline or SimulatedPlan.in_order(problem, memory_aware_order(problem))
     run = _Run(problem, limits, effort, progress, baseline, least=baseline_bound_joules)
     for steps in known:
         run.take(steps)
@@ -97,7 +97,7 @@ def schedule(
         raise failure.explained(terms) from None
 
 
-def known_plan(problem: ScheduleProblem, limits: Limits, known: PlacedPlan, *, gap: float, seed: int) -> Plan:
+def known_plan(problem: ScheduleProblem, limits: Limits, known: SimulatedPlan, *, gap: float, seed: int) -> Plan:
     """Return the plan of steps that keep limits, of which no more is known than what computing once takes."""
     run = _Run(problem, limits, Effort(gap, overhead_gap_of(gap), 0.0, seed), None, None)
     return run.plan(known, Bound.base(problem.base_joules))
@@ -122,10 +122,10 @@ class _Run:
     limits: Limits
     effort: Effort
     progress: Callable[[Progress], None] | None
-    baseline: PlacedPlan | None
+    baseline: SimulatedPlan | None
     begin: float = field(default_factory=time.monotonic)
     end: float = field(init=False)
-    known: list[PlacedPlan] = field(default_factory=list)
+    known: list[SimulatedPlan] = field(default_factory=list)
     least: float = 0.0
     relaxed: Plan | None = None
     ending: str = "feasible"
@@ -264,7 +264,7 @@ class _Run:
         problem, limits = self.problem, self.limits
         instance = build_instance(problem, order)
         is_baseline = self.baseline is not None and self.baseline.order == order
-        ordered = self.baseline if self.baseline is not None and is_baseline else PlacedPlan.in_order(problem, order)
+        ordered = self.baseline if self.baseline is not None and is_baseline else SimulatedPlan.in_order(problem, order)
         deadline, seconds = limits.deadline_seconds, ordered.prediction.seconds
         if deadline is not None and seconds > deadline:
             raise InfeasibleError(
@@ -317,14 +317,14 @@ class _Run:
         if status in ("time_limit", "interrupted"):
             self.ending = status
 
-    def _just_in_time(self, plan: PlacedPlan) -> PlacedPlan:
+    def _just_in_time(self, plan: SimulatedPlan) -> SimulatedPlan:
         """Return a plan with its transfers placed thoroughly, or as they are where that is faster."""
         steps = overlap(self.problem, self.limits, plan.steps)
         if steps == plan.steps:
             return plan
-        return min(PlacedPlan(steps, simulate(self.problem, steps)), plan, key=lambda each: each.prediction.seconds)
+        return min(SimulatedPlan(steps, simulate(self.problem, steps)), plan, key=lambda each: each.prediction.seconds)
 
-    def plan(self, placed: PlacedPlan, bound: Bound, *, is_needed: bool = True) -> Plan:
+    def plan(self, placed: SimulatedPlan, bound: Bound, *, is_needed: bool = True) -> Plan:
         """Return the plan of some steps with its certificate; none is needed where everything fits as it is."""
         problem, effort, prediction = self.problem, self.effort, placed.prediction
         if any(self.limits.broken_by(prediction)):

@@ -22,7 +22,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.limit_rows import forbidden
 from poet_onnx.scheduling.liveness import Integers, Numbers, Profile
-from poet_onnx.scheduling.steps import PlacedPlan, steps_of_eviction
+from poet_onnx.scheduling.steps import SimulatedPlan, steps_of_eviction
 from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap, spread_out
 
@@ -342,7 +342,7 @@ def _keep_checkpoints(plan: Eviction, segments: int) -> None:
         plan.rerun[: plan.count][(made <= end) & (end < first)] = math.inf
 
 
-def quick_plan(profile: Profile, limits: Limits) -> PlacedPlan | None:
+def quick_plan(profile: Profile, limits: Limits) -> SimulatedPlan | None:
     """Return the best plan of an order that was found quickly, in time if there is such a one, or None."""
     plans = [_corrected(profile, limits, way) for way in (evict, evict_in_segments)]
     found = [plan for plan in plans if plan is not None]
@@ -352,7 +352,7 @@ def quick_plan(profile: Profile, limits: Limits) -> PlacedPlan | None:
 _Way = Callable[[Profile, Limits], Eviction | None]
 
 
-def _corrected(profile: Profile, limits: Limits, way: _Way) -> PlacedPlan | None:
+def _corrected(profile: Profile, limits: Limits, way: _Way) -> SimulatedPlan | None:
     """Return what a way leads to, its budget lowered by what tokens and small copies need, which it does not count."""
     problem, budget = profile.liveness.problem, limits.transient_bytes
     target = budget
@@ -370,13 +370,13 @@ def _corrected(profile: Profile, limits: Limits, way: _Way) -> PlacedPlan | None
     return None
 
 
-def _placed(problem: ScheduleProblem, limits: Limits, steps: tuple[Step, ...]) -> PlacedPlan:
+def _placed(problem: ScheduleProblem, limits: Limits, steps: tuple[Step, ...]) -> SimulatedPlan:
     """Place transfers; thoroughly, which takes long, only where that could save energy or make the plan be in time."""
     timeless = limits.without_deadline()
     steps = spread_out(problem, limits, steps) if problem.costs.asynchronous else steps
-    plan = PlacedPlan(steps, simulate(problem, steps, timeless))
+    plan = SimulatedPlan(steps, simulate(problem, steps, timeless))
     late, _ = plan.rank(limits)
     if not plan.prediction.stall_seconds or not (late or problem.costs.idle_watts):
         return plan
     steps = overlap(problem, limits, steps)
-    return PlacedPlan(steps, simulate(problem, steps, timeless))
+    return SimulatedPlan(steps, simulate(problem, steps, timeless))

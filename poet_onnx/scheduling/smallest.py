@@ -28,7 +28,7 @@ from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import OrderSearch
 from poet_onnx.scheduling.quick_plan import quick_plan
-from poet_onnx.scheduling.steps import PlacedPlan, ordered_steps
+from poet_onnx.scheduling.steps import SimulatedPlan, ordered_steps
 from poet_onnx.simulate import simulate
 
 PRECISION = 0.01
@@ -63,8 +63,8 @@ class SmallestBudget:
         node_bytes: its inputs, outputs and workspace.
     """
 
-    plan: PlacedPlan | None
-    others: tuple[PlacedPlan, ...]
+    plan: SimulatedPlan | None
+    others: tuple[SimulatedPlan, ...]
     bound_bytes: int
     covers: PlanClass
     node: str
@@ -139,7 +139,7 @@ _Floor = tuple[int, PlanClass]
 """Bytes that all plans of a class need."""
 
 
-def _peak_bytes(plan: PlacedPlan) -> int:
+def _peak_bytes(plan: SimulatedPlan) -> int:
     return plan.prediction.transient_peak_bytes
 
 
@@ -153,10 +153,10 @@ class _Search:
     def __init__(self, problem: ScheduleProblem, limits: Limits, accepts: Accepts, *, in_order: bool) -> None:
         self.problem, self.limits, self.accepts, self.in_order = problem, limits, accepts, in_order
         self.liveness = Liveness(problem)
-        self.plans: dict[tuple[Step, ...], PlacedPlan] = {}
+        self.plans: dict[tuple[Step, ...], SimulatedPlan] = {}
 
     @property
-    def smallest(self) -> PlacedPlan | None:
+    def smallest(self) -> SimulatedPlan | None:
         """Return the plan of the smallest peak."""
         return min(self.plans.values(), key=_peak_bytes, default=None)
 
@@ -165,7 +165,7 @@ class _Search:
         """Return its peak, infinite where there is no plan."""
         return math.inf if self.smallest is None else _peak_bytes(self.smallest)
 
-    def offer(self, plan: PlacedPlan | None) -> bool:
+    def offer(self, plan: SimulatedPlan | None) -> bool:
         """Take a plan if it keeps the limits; return whether it does."""
         if plan is None or any(self.limits.broken_by(plan.prediction)) or not self.accepts(plan.steps):
             return False
@@ -257,7 +257,7 @@ class _Search:
     def offer_order(self, order: Sequence[str]) -> bool:
         """Offer an order as it is; return whether it is taken: it is too slow otherwise."""
         steps = ordered_steps(order)
-        return self.offer(PlacedPlan(steps, simulate(self.problem, steps)))
+        return self.offer(SimulatedPlan(steps, simulate(self.problem, steps)))
 
     def _descend(self, profile: Profile, low_bytes: int) -> None:
         """Offer the order as it is, and halve the way from what works to what does not."""

@@ -28,14 +28,14 @@ def order_of(steps: Sequence[Step]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedPlan:
+class SimulatedPlan:
     """Steps that keep to a budget, their transfers placed, and the simulator's figures; they may miss the deadline."""
 
     steps: tuple[Step, ...]
     prediction: Prediction
 
     @classmethod
-    def in_order(cls, problem: ScheduleProblem, order: Sequence[str]) -> PlacedPlan:
+    def in_order(cls, problem: ScheduleProblem, order: Sequence[str]) -> SimulatedPlan:
         """Return the steps that run every node of a problem once, in an order."""
         steps = ordered_steps(order)
         return cls(steps, simulate(problem, steps))

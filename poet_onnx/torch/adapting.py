@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedAdapter:
     """An adapter beside a tensor of a module.
 
     Attributes:
@@ -40,7 +40,7 @@ class Placed:
 
 def place(
     adapters: Adapters, module: nn.Module, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
-) -> tuple[list[Placed], list[str]]:
+) -> tuple[list[PlacedAdapter], list[str]]:
     """Find the tensors of a module beside which adapters stand.
 
     Args:
@@ -52,7 +52,7 @@ def place(
     Returns:
         The adapters, and a sentence about each that has no such tensor.
     """
-    placed: list[Placed] = []
+    placed: list[PlacedAdapter] = []
     left_out: list[str] = []
     for adapter in adapters.each:
         shapes = values[adapter.first].shape, values[adapter.second].shape
@@ -60,7 +60,7 @@ def place(
         if isinstance(found, str):
             left_out.append(f"The adapter beside '{adapter.weight}' was not compared: {found}.")
         else:
-            placed.append(Placed(adapter, adapters.scale_of(adapter), *found))
+            placed.append(PlacedAdapter(adapter, adapters.scale_of(adapter), *found))
     return placed, left_out
 
 

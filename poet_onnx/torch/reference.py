@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.adapters.lora import Adapters
-from poet_onnx.torch.adapting import Placed, place
+from poet_onnx.torch.adapting import PlacedAdapter, place
 from poet_onnx.torch.calls import CHILD, wrap
 from poet_onnx.torch.calm import calm_torch
 from poet_onnx.torch.naming import canonical_names, named_tensors
@@ -69,7 +69,7 @@ class Reference:
         first = canonical_names(self._module)
         self.tensors = {name: each for name, each in named_tensors(self._module).items() if first[name] == name}
         self.parameters = [first[name] for name, _ in self._module.named_parameters()]
-        self._placed: Sequence[Placed] = ()
+        self._placed: Sequence[PlacedAdapter] = ()
         self.samples: dict[str, tuple[int, int]] = {}
         for name, layer in self.batch_norms():
             layer.register_forward_pre_hook(lambda _, given, name=name: self._count(name, given[0]))

@@ -45,7 +45,7 @@ def is_ort_checkpoint(path: Path) -> bool:
         return file.read(8)[4:] == IDENTIFIER
 
 
-class _Place(NamedTuple):
+class _StoredTensor(NamedTuple):
     """Where a tensor is."""
 
     kind: Kind
@@ -72,7 +72,7 @@ def read_ort_checkpoint(path: Path) -> Values:
     return Values(path, {name: place.kind for name, place in places.items()}, read_into)
 
 
-def _parameters(checkpoint: _Table, path: Path) -> Iterator[tuple[str, _Place]]:
+def _parameters(checkpoint: _Table, path: Path) -> Iterator[tuple[str, _StoredTensor]]:
     module = checkpoint.table(_MODULE_STATE)
     if module is None:
         raise InputError(f"{path} holds no parameters: export the model's artifacts again.")
@@ -85,7 +85,7 @@ def _parameters(checkpoint: _Table, path: Path) -> Iterator[tuple[str, _Place]]:
             yield tensor.string(_NAME), _place(tensor)
 
 
-def _place(tensor: _Table) -> _Place:
+def _place(tensor: _Table) -> _StoredTensor:
     number, name = tensor.number(_TYPE, "<i", 0), tensor.string(_NAME)
     if number not in NAMES:
         raise ValueError(f"'{name}' has elements of the unknown type {number}")
@@ -93,7 +93,7 @@ def _place(tensor: _Table) -> _Place:
     size = tensor.length(_RAW)
     if min(shape, default=0) < 0 or size != math.prod(shape) * np.dtype(NAMES[number]).itemsize:
         raise ValueError(f"'{name}' of shape {list(shape)} has {size} bytes")
-    return _Place(Kind(NAMES[number], shape), tensor.start(_RAW))
+    return _StoredTensor(Kind(NAMES[number], shape), tensor.start(_RAW))
 
 
 @dataclass(frozen=True)

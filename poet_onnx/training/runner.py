@@ -53,7 +53,7 @@ def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     return array
 
 
-class Places:
+class BatchBuffers:
     """Memory that a session keeps for batches that do not lie as a graph reads them, by the input that they fill."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Runner:
         threads: int = 1,
         page_dir: str | os.PathLike[str] | None = None,
         region: SharedRegion,
-        places: Places | None = None,
+        buffers: BatchBuffers | None = None,
         constants: SharedConstants | None = None,
     ) -> None:
         """Load a model; `bind` comes next.
@@ -102,7 +102,7 @@ class Runner:
             threads: inside an operator.
             page_dir: as in `session_options`.
             region: of the models that run in turn.
-            places: for batches; sessions that do not run at the same time may share them.
+            buffers: for batches; sessions that do not run at the same time may share them.
             constants: that are taken from arrays and not from the model's file.
 
         Raises:
@@ -110,7 +110,7 @@ class Runner:
         """
         self._runtime: Any = import_onnxruntime()
         self._role = role
-        self._places = places or Places()
+        self._buffers = buffers or BatchBuffers()
         self.ranges: Ranges = ranges or {}
         """What the labels and indices among the inputs may be."""
         options = session_options(threads=threads, page_dir=page_dir)
@@ -187,7 +187,7 @@ class Runner:
             InputError: if they do not fit, or there is no memory for one that must be copied.
         """
         batch = read_batch(self.wanted, inputs, labels, self.ranges)
-        return {name: self._places.contiguous(name, array) for name, array in batch.items()}
+        return {name: self._buffers.contiguous(name, array) for name, array in batch.items()}
 
     def run(self, feeds: Mapping[str, Array] | None = None) -> None:
         """Run the model once.

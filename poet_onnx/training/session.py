@@ -25,7 +25,7 @@ from poet_onnx.training.memory import Memory
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress
-from poet_onnx.training.runner import Places, Runner
+from poet_onnx.training.runner import BatchBuffers, Runner
 from poet_onnx.training.shared_constants import SharedConstants
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class TrainingSession:
         """
         clip_norm = None if clip_norm is None else as_norm(clip_norm)
         self._schedule = schedule
-        shared = {"region": SharedRegion(), "places": Places()}
+        shared = {"region": SharedRegion(), "buffers": BatchBuffers()}
         self._options: dict[str, Any] = {"threads": threads, "page_dir": page_dir, **shared}
         self._norm: float | None = None
         self._turn = Turn()

@@ -6,7 +6,7 @@ import pytest
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
-from poet_onnx.passes.layout import Placed, nodes_of_plan
+from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
 from poet_onnx.plan import Action, Step
 
 VIEWS = ("Identity", "Reshape")
@@ -65,13 +65,13 @@ def steps(words: str) -> list[Step]:
     return parsed
 
 
-def by_name(layout: tuple[Placed, ...]) -> dict[str, Placed]:
+def by_name(layout: tuple[LayoutNode, ...]) -> dict[str, LayoutNode]:
     named = {placed.name: placed for placed in layout}
     assert len(named) == len(layout)
     return named
 
 
-def names(layout: tuple[Placed, ...]) -> list[str]:
+def names(layout: tuple[LayoutNode, ...]) -> list[str]:
     return [placed.name for placed in layout]
 
 

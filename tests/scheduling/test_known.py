@@ -13,7 +13,7 @@ from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.plan import Action, Plan, PlanClass, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling import PlacedPlan, memory_aware_order, schedule
+from poet_onnx.scheduling import SimulatedPlan, memory_aware_order, schedule
 from poet_onnx.scheduling.incumbent import Effort, Incumbent
 from poet_onnx.scheduling.liveness import file_order
 from poet_onnx.scheduling.order_search import OrderChoice
@@ -67,7 +67,7 @@ def test_a_known_plan_in_another_order_is_returned_with_a_bound_that_holds(monke
     problem, order = _problem()
     known = schedule(problem, LIMITS, order=BETTER)
     monkeypatch.setattr("poet_onnx.scheduling.planner.order_for", lambda *_, **__: OrderChoice(order, None, None))
-    baseline = PlacedPlan.in_order(problem, order)
+    baseline = SimulatedPlan.in_order(problem, order)
     dearer = schedule(problem, LIMITS, gap=0.0, baseline=baseline)
     assert _order_of(dearer) == order
     found = schedule(problem, LIMITS, gap=0.0, baseline=baseline, known=[known.steps])
@@ -112,7 +112,7 @@ def test_of_two_orders_the_second_is_searched_for_cheaper_plans_alone(monkeypatc
         return settles(incumbent, effort)
 
     monkeypatch.setattr(Incumbent, "settles", listen)
-    found = schedule(problem, LIMITS, gap=0.0, baseline=PlacedPlan.in_order(problem, order))
+    found = schedule(problem, LIMITS, gap=0.0, baseline=SimulatedPlan.in_order(problem, order))
     assert _without_time(found) == _without_time(better)
     assert set(known) == {better.certificate.objective_joules}  # everything fits in the first order
 

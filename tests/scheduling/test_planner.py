@@ -13,7 +13,7 @@ from real_problems import real_problem
 
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.scheduling import PlacedPlan, Progress, memory_aware_order, ordered_steps, schedule, smallest_budget
+from poet_onnx.scheduling import Progress, SimulatedPlan, memory_aware_order, ordered_steps, schedule, smallest_budget
 from poet_onnx.simulate import simulate
 
 
@@ -85,7 +85,7 @@ def test_the_memory_aware_order_is_not_made_again_where_it_is_known(monkeypatch:
     graph, costs = random_dag(5, 20)
     problem = ScheduleProblem(graph, costs)
     limits = _between(problem, 0.3)
-    baseline, alone = PlacedPlan.in_order(problem, memory_aware_order(problem)), schedule(problem, limits)
+    baseline, alone = SimulatedPlan.in_order(problem, memory_aware_order(problem)), schedule(problem, limits)
     for module in ("planner", "order_search"):
         monkeypatch.setattr(f"poet_onnx.scheduling.{module}.memory_aware_order", fail)
     assert schedule(problem, limits, baseline=baseline).steps == alone.steps

@@ -16,7 +16,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph.input_ranges import Range
 from poet_onnx.training.batch import Arrays, Wanted, read_batch
 from poet_onnx.training.indices import check_indices
-from poet_onnx.training.runner import Places
+from poet_onnx.training.runner import BatchBuffers
 
 WANTED = [
     Wanted("image", np.dtype(np.float32), ("batch", 3, 2)),
@@ -46,7 +46,7 @@ def test_arrays_come_by_name_or_in_order(inputs: Arrays, labels: Arrays) -> None
 
 
 def test_arrays_that_are_not_contiguous_are_copied_into_one_place() -> None:
-    places, image = Places(), np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    places, image = BatchBuffers(), np.arange(24, dtype=np.float32).reshape(4, 2, 3)
     assert places.contiguous("x", image) is image
     for given in (image.transpose(0, 2, 1), image[:2, ::-1], image[:1].T):
         copy = places.contiguous("x", given)

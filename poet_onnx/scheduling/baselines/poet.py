@@ -9,7 +9,7 @@ from poet_onnx.choices import POET_PAGING, POET_RECOMPUTE
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.scheduling.baselines.outcome import Outcome, Task
 from poet_onnx.scheduling.planner import schedule
-from poet_onnx.scheduling.steps import PlacedPlan
+from poet_onnx.scheduling.steps import SimulatedPlan
 
 
 def planned(task: Task, method: str, *, order: tuple[str, ...] | None) -> Outcome:
@@ -32,7 +32,7 @@ def planned(task: Task, method: str, *, order: tuple[str, ...] | None) -> Outcom
             seed=task.seed,
             progress=task.progress,
             order=order,
-            baseline=None if order is not None else PlacedPlan.in_order(problem, task.order),
+            baseline=None if order is not None else SimulatedPlan.in_order(problem, task.order),
             explains=False,
         )
     except (InfeasibleError, LimitReachedError) as error:
