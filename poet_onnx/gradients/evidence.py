@@ -7,6 +7,7 @@ torch's legacy exporter, which writes buffers as it writes parameters, and a con
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.shapes import Array
 
 PARAMETER, CONSTANT, DOUBTFUL = "parameter", "constant", "doubtful"
 """The verdicts."""
@@ -58,20 +60,44 @@ def verdict(value: ir.Value, *, of_torch: bool) -> str:
     name, tensor = value.name or "", value.const_value
     if tensor is None:
         return CONSTANT
-    array = np.asarray(tensor.numpy())
     computed = _COMPUTED.match(name) is not None
-    is_filled = array.size == 0 or bool((array == array.flat[0]).all())
-    if is_filled and _CONSTANT.match(name):
+    if _CONSTANT.match(name) and _is_filled(np.asarray(tensor.numpy())):
         return CONSTANT  # such as the ones and zeros of a GroupNorm, which has its weights behind
-    is_mask = bool((~np.isnan(array) & (np.abs(array) >= LARGEST_WEIGHT)).any())
-    places = [node.op_type for node, index in _readers(value) if _is_weight(node, index, array)]
-    if computed and array.size <= 1 and {*places} <= {"Add", "Mul"}:
+    shape = tuple(tensor.shape.numpy())
+    places = [node.op_type for node, index in _readers(value) if _is_weight(node, index, shape)]
+    if computed and math.prod(shape) <= 1 and {*places} <= {"Add", "Mul"}:
         return CONSTANT
-    if _NAMED.match(name) or (places and not (is_mask and {*places} <= {"Add", "Mul"})):
+    if _NAMED.match(name) or not {*places} <= {"Add", "Mul"}:
+        return PARAMETER  # whatever its numbers are: large models have many
+    is_plain = not computed and not of_torch and _is_plain(value)
+    return _by_numbers(np.asarray(tensor.numpy()), is_placed=bool(places), is_plain=is_plain, computed=computed)
+
+
+def _by_numbers(array: Array, *, is_placed: bool, is_plain: bool, computed: bool) -> str:
+    """Return the verdict on a tensor that does not have a weight's name, by its numbers.
+
+    Args:
+        array: the numbers.
+        is_placed: whether it stands where a bias or a scale would.
+        is_plain: whether nothing speaks against it but its numbers.
+        computed: whether an exporter gives such names to what it computed.
+    """
+    is_filled, is_mask = _is_filled(array), _is_mask(array)
+    if is_placed and not is_mask:
         return PARAMETER
     if is_mask or (computed and is_filled):
         return CONSTANT
-    return DOUBTFUL if computed or of_torch or is_filled or not _is_plain(value) else PARAMETER
+    return PARAMETER if is_plain and not is_filled else DOUBTFUL
+
+
+def _is_filled(array: Array) -> bool:
+    """Return whether all numbers are the same."""
+    return array.size == 0 or bool((array == array.flat[0]).all())
+
+
+def _is_mask(array: Array) -> bool:
+    """Return whether there are numbers that no weight has."""
+    return bool((~np.isnan(array) & (np.abs(array) >= LARGEST_WEIGHT)).any())
 
 
 def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
@@ -86,13 +112,13 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
                 pending += fresh if index == 0 or node.op_type == "Concat" else []
 
 
-def _is_weight(node: ir.Node, index: int, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
+def _is_weight(node: ir.Node, index: int, shape: tuple[int, ...]) -> bool:
     """Return whether a node reads a weight at an input."""
     if node.domain not in ONNX_DOMAINS:
         return False
     if index in WEIGHTS.get(node.op_type, ()):
-        return array.ndim > 1 or node.op_type not in ("MatMul", "Gather")
-    is_channel = sum(size > 1 for size in array.shape) <= 1 <= array.ndim
+        return len(shape) > 1 or node.op_type not in ("MatMul", "Gather")
+    is_channel = sum(size > 1 for size in shape) <= 1 <= len(shape)
     if node.op_type in ("Add", "Mul") and is_channel:
         other = node.inputs[1 - index]
         return other is not None and _is_of_weights(other)

@@ -190,7 +190,7 @@ def refuse_doubts(doubts: Sequence[Doubt], trained: Sequence[str]) -> None:
 
 def _check_finite(value: ir.Value) -> None:
     array = np.asarray(value.const_value.numpy()) if value.const_value is not None else np.zeros(())
-    wrong = int(array.size - np.isfinite(array.astype(np.float32)).sum())
+    wrong = int(array.size - np.isfinite(array.astype(np.float32, copy=False)).sum())
     if wrong:
         raise InputError(
             f"Parameter '{value.name}' holds {wrong} numbers of {array.size} that are NaN or infinite: give a model"
