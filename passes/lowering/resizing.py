@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import helper
-from onnx.reference import ReferenceEvaluator
 
 from poet_onnx.graph.shapes import Array
 from poet_onnx.passes.lowering.builder import LoweringBuilder, Rules, UnsupportedError
@@ -101,6 +100,8 @@ def resize_matrix(attributes: Mapping[str, Any], before: int, after: int, scale:
     Raises:
         UnsupportedError: the scale does not make so many elements.
     """
+    from onnx.reference import ReferenceEvaluator  # slow to import, and few graphs resize
+
     meaning = {name: attributes[name] for name in _MEANING if name in attributes}
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **meaning)
     names = (("x", onnx.TensorProto.FLOAT), ("scales", onnx.TensorProto.FLOAT), ("y", onnx.TensorProto.FLOAT))
