@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from poet_onnx.interrupts import INTERRUPTED, leaving_at_once
 
-NEW_OBJECTS = 50_000
+NEW_OBJECTS = 10_000
 """Objects that are made before Python looks for cycles among them.
 
 Models are made of hundreds of thousands, which live as long as the program. By default Python looks
