@@ -11,22 +11,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import pydantic
-
 import poet_onnx
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.record import Record
 
 Status: TypeAlias = Literal[
     "optimal", "not_needed", "feasible", "time_limit", "interrupted", "infeasible", "no_plan", "failed"
 ]
 
 
-class _Value(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Cell(_Value):
+class Cell(Record):
     """One method on one problem.
 
     Attributes:
@@ -70,7 +65,7 @@ class Cell(_Value):
         return f"{self.method}, {self.device}, {self.budget}{deadline}"
 
 
-class Outcome(_Value):
+class Outcome(Record):
     """What came of a cell; figures are None where there is no plan.
 
     Attributes:
@@ -101,7 +96,7 @@ class Outcome(_Value):
     solve_seconds: float = 0.0
 
 
-class CellResult(_Value):
+class CellResult(Record):
     """A cell with its outcome."""
 
     cell: Cell

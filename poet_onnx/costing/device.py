@@ -9,10 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.regular import read_regular
+from poet_onnx.record import Record
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,10 +40,8 @@ _CONSISTENCY = 0.02
 """Largest relative difference between joules per flop and active watts / flop rate that still counts as equal."""
 
 
-class _Sourced(BaseModel):
+class _Sourced(Record, strict=True):
     """A table of numbers: in TOML each is `{ value = ..., source = "..." }`; here `sources` stands beside them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     sources: Mapping[str, Text] = Field(default_factory=dict, description="where each number comes from, by field")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from poet_onnx.costing.device import Text, describe_first_error
 from poet_onnx.errors import InputError
@@ -16,6 +16,7 @@ from poet_onnx.files.atomic import write_text
 from poet_onnx.files.regular import read_regular
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.quantities import MOST_THREADS
+from poet_onnx.record import Record
 
 SCHEMA_VERSION: Literal[2] = 2
 """Of the JSON form; another version is refused."""
@@ -34,11 +35,7 @@ _Bytes = Annotated[int, Field(ge=0, le=10**16)]
 _BytesPerSecond = Annotated[float, Field(ge=1.0, le=1e15)]
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
-
-
-class NodeMeasurement(_Value):
+class NodeMeasurement(Record, strict=True):
     """What running a node once took.
 
     Attributes:
@@ -54,7 +51,7 @@ class NodeMeasurement(_Value):
     workspace_estimated: bool = False
 
 
-class StorageMeasurement(_Value):
+class StorageMeasurement(Record, strict=True):
     """What moving bytes between RAM and the page directory took: seconds = latency + bytes / rate, fitted to medians.
 
     Attributes:
@@ -74,7 +71,7 @@ class StorageMeasurement(_Value):
     method: Literal["device", "page_cache"]
 
 
-class ProcessMeasurement(_Value):
+class ProcessMeasurement(Record, strict=True):
     """What a training process takes besides the step's own tensors, as the kernel counts it.
 
     Attributes:
@@ -96,7 +93,7 @@ class ProcessMeasurement(_Value):
     paging_bytes: _Bytes
 
 
-class MeasuredCosts(_Value):
+class MeasuredCosts(Record, strict=True):
     """Costs of one training graph, measured on one machine.
 
     Attributes:

@@ -6,14 +6,13 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import pydantic
-
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.process import ProcessCosts, ProcessMemory
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.options import taking
 from poet_onnx.plan.limits import UNLIMITED
+from poet_onnx.record import Record
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
@@ -31,11 +30,7 @@ SCHEMA_VERSION = 1
 LARGEST_TENSORS = 10
 
 
-class _Value(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class LiveTensor(_Value):
+class LiveTensor(Record):
     """A tensor that is in memory at the peak."""
 
     name: str
@@ -61,7 +56,7 @@ class Peak(Figures):
     peak_tensor_count: int
 
 
-class Floor(_Value):
+class Floor(Record):
     """The smallest activation budget for which a plan was found, and a bound on that of others like it.
 
     Attributes:
@@ -78,7 +73,7 @@ class Floor(_Value):
     covers: str
 
 
-class Inspection(_Value):
+class Inspection(Record):
     """What fills the memory of a training step.
 
     Attributes:

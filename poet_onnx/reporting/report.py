@@ -18,6 +18,7 @@ from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.paging import page_file_bytes
 from poet_onnx.plan import Plan, Prediction
+from poet_onnx.record import Record
 from poet_onnx.rewriting.rewrite import RewriteResult
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -25,11 +26,7 @@ SCHEMA_VERSION: Literal[1] = 1
 Origin: TypeAlias = Literal["modelled", "measured"]
 
 
-class _Value(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class ProcessPart(_Value):
+class ProcessPart(Record):
     """A part of what a training process takes at its peak.
 
     Attributes:
@@ -45,7 +42,7 @@ class ProcessPart(_Value):
     is_loaded: bool
 
 
-class Figures(_Value):
+class Figures(Record):
     """What one training step of one version of the graph needs, as the simulator predicts it.
 
     Attributes:
@@ -94,7 +91,7 @@ class Figures(_Value):
         )
 
 
-class Wear(_Value):
+class Wear(Record):
     """What paging writes to the storage while a model trains, and how long the storage stands that.
 
     Attributes:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pydantic
+from poet_onnx.record import Record
 
 SCHEMA_VERSION: Literal[1] = 1
 
 
-class _Value(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+class _Checked(Record, allow_inf_nan=True, ser_json_inf_nan="strings"):
+    """What was measured, which may be infinite or no number."""
 
 
-class Difference(_Value):
+class Difference(_Checked):
     """The first element in which a tensor of the two models differs.
 
     Attributes:
@@ -44,7 +44,7 @@ class Difference(_Value):
         )
 
 
-class OptimizedRun(_Value):
+class OptimizedRun(_Checked):
     """How the rewritten model behaves under all of the runtime's optimizations, in the runtime's own order.
 
     Attributes:
@@ -60,7 +60,7 @@ class OptimizedRun(_Value):
     lost_nodes: tuple[str, ...]
 
 
-class ProcessRun(_Value):
+class ProcessRun(_Checked):
     """What a training process took.
 
     Attributes:
@@ -90,7 +90,7 @@ class ProcessRun(_Value):
     step_seconds: float | None
 
 
-class GradientCheck(_Value):
+class GradientCheck(_Checked):
     """What is known of a parameter's gradient, along the worst of its directions.
 
     Attributes:
@@ -140,7 +140,7 @@ class GradientCheck(_Value):
         )
 
 
-class GradientReport(_Value):
+class GradientReport(_Checked):
     """What a check of a training graph's gradients found.
 
     Attributes:
@@ -170,7 +170,7 @@ class GradientReport(_Value):
         return tuple(each for each in self.parameters if each.verdict == "undecided")
 
 
-class VerificationReport(_Value):
+class VerificationReport(_Checked):
     """What a verification found.
 
     Attributes:

@@ -12,7 +12,7 @@ from folders import ROOT
 
 STAGES = (
     {"errors"},
-    {"choices", "interrupts", "quantities"},
+    {"choices", "interrupts", "quantities", "record"},
     {"options"},
     {"description"},
     {"files"},
