@@ -10,15 +10,11 @@ from typing import Any
 import onnx_ir as ir
 from onnx import TypeProto, defs, helper, shape_inference
 
-from poet_onnx.graph.operators import POET_DOMAIN as DOMAIN
+from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import SPECS, OpSpec
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import Schema
 from poet_onnx.ops.runtime_schemas import register_runtime_schemas
-
-__all__ = ["DOMAIN", "VERSION", "register_schemas"]
-
-VERSION = 1
 
 # Their elements have no fixed size of whole bytes.
 _REFUSED_TYPES = {
@@ -38,7 +34,7 @@ def register_schemas() -> None:
     """
     register_runtime_schemas()
     for spec in SPECS.values():
-        if spec.schema is not None and not defs.has(spec.name, DOMAIN):
+        if spec.schema is not None and not defs.has(spec.name, POET_DOMAIN):
             defs.register_schema(_schema(spec, spec.schema))
 
 
@@ -58,8 +54,8 @@ def _schema(spec: OpSpec, said: Schema) -> defs.OpSchema:
         constraints.append(("T", [t for t in tensor_types if t not in _REFUSED_TYPES], "A tensor of whole bytes."))
     schema = defs.OpSchema(
         spec.name,
-        DOMAIN,
-        VERSION,
+        POET_DOMAIN,
+        POET_VERSION,
         said.doc,
         inputs=[inputs],
         outputs=[parameter(name, kind) for name, kind in said.outputs],

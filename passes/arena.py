@@ -8,9 +8,9 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.addresses.region import Address, Region, StepAddresses
+from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import CheckFailedError
-from poet_onnx.passes.layout import ARENA, DOMAIN
-from poet_onnx.passes.materialize import DOMAIN_VERSION
+from poet_onnx.passes.layout import ARENA
 
 
 class InsertArena(InPlacePass):
@@ -44,9 +44,9 @@ class InsertArena(InPlacePass):
             ir.AttrInt64("region_bytes", self._region.region_bytes),
             ir.AttrInt64s("layout", layout_numbers(self._region)),
         )
-        node = ir.Node(DOMAIN, ARENA, graph.inputs[:1], attributes, outputs=[armed], name=name)
+        node = ir.Node(POET_DOMAIN, ARENA, graph.inputs[:1], attributes, outputs=[armed], name=name)
         graph.insert_before(graph[0], node)
-        model.opset_imports[DOMAIN] = DOMAIN_VERSION
+        model.opset_imports[POET_DOMAIN] = POET_VERSION
         return PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
@@ -74,7 +74,7 @@ def read_region(model: ir.Model) -> Region | None:
         CheckFailedError: if they were changed to something that is no layout.
     """
     first = next(iter(model.graph), None)
-    if first is None or (first.domain, first.op_type) != (DOMAIN, ARENA):
+    if first is None or (first.domain, first.op_type) != (POET_DOMAIN, ARENA):
         return None
     size, layout = first.attributes.get("region_bytes"), first.attributes.get("layout")
     if size is None or layout is None or (size.type, layout.type) != (ir.AttributeType.INT, ir.AttributeType.INTS):

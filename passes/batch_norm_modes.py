@@ -25,7 +25,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.choices import ALL, AUTO, NONE
-from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.graph.extract import load_model
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.frozen_batch_norm import FreezeBatchNorm, batch_norms, frozen_outputs
@@ -87,10 +87,9 @@ class SettleBatchNorm(InPlacePass):
                 modes[node] = not any(value.name for value in forward.outputs[1:])
         unsure = [node for node, mode in modes.items() if mode is None]
         if unsure:
-            shown = ", ".join(repr(node.name or node.outputs[0].name) for node in unsure[:_SHOWN])
-            more = f" and {len(unsure) - _SHOWN} more" if len(unsure) > _SHOWN else ""
+            shown = quoted((node.name or node.outputs[0].name for node in unsure), _SHOWN)
             self._warn(
-                f"The model does not tell whether batch normalization {shown}{more} takes the statistics of the batch "
+                f"The model does not tell whether batch normalization {shown} takes the statistics of the batch "
                 "or, as torch does in eval mode, its running ones; it is taken to train: say which are frozen with "
                 "--frozen-batch-norm, in Python frozen_batch_norm= (none, all, or patterns of names)."
             )

@@ -31,13 +31,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from poet_onnx.description.metadata import POET_DOMAIN, RECOMPUTED
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.passes.versions import Version, versions_of
 from poet_onnx.plan import Action, Step
-
-DOMAIN = "poet"
-"""Operator domain of gates and transfers, and of the node with the plan's addresses."""
 
 ARENA = "Arena"
 """Operator that serves a step's allocations at the plan's addresses: it stands before the nodes of the layout."""
@@ -47,9 +45,6 @@ MARK = "Mark"
 
 NORMALIZATIONS = frozenset(("LayerNormalization", "SimplifiedLayerNormalization"))
 """Operators that the runtime fuses with an Add before them."""
-
-RECOMPUTED = "/recompute_"
-"""Between a node's name and the number of its copy, in the name of the copy."""
 
 TOKEN = ""
 """Stands in `LayoutNode.like` for an int64 tensor of one element: a token or a ticket."""
@@ -168,7 +163,7 @@ class _Layout:
         begins = self._marks.get(index)
         if begins is not None and self._graph.inputs:
             name = self._node_names.of("mark", f"/{begins}")
-            self._placed.append(LayoutNode(name, MARK, DOMAIN, self._graph.inputs[:1], (), (), begins=begins))
+            self._placed.append(LayoutNode(name, MARK, POET_DOMAIN, self._graph.inputs[:1], (), (), begins=begins))
 
     def _name(self, tensor: str, version: Version) -> str:
         return self._values.of(tensor, version.suffix)
@@ -204,7 +199,7 @@ class _Layout:
             inputs = tuple(self._name(version.value, version) for version in unread)
             output = self._values.of(inputs[0], "/released")
             name = self._node_names.of(maker, f"/release_{number}")
-            self._placed.append(LayoutNode(name, "Gate", DOMAIN, inputs, (output,), (unread[0].value,)))
+            self._placed.append(LayoutNode(name, "Gate", POET_DOMAIN, inputs, (output,), (unread[0].value,)))
 
     def _reference(self, name: str, versions: Mapping[str, Version]) -> str:
         """Return the name under which a tensor is read, placing the views that lead to it (L2)."""
@@ -270,7 +265,7 @@ class _Layout:
         chain = self._gates.setdefault(value, [value])
         output = self._values.of(value, f"/gate_{len(chain)}")
         inputs = (chain[-1],) if trigger is None else (chain[-1], trigger)
-        self._placed.append(LayoutNode(node_name, "Gate", DOMAIN, inputs, (output,), (like,)))
+        self._placed.append(LayoutNode(node_name, "Gate", POET_DOMAIN, inputs, (output,), (like,)))
         chain.append(output)
         return output
 
@@ -305,7 +300,7 @@ class _Layout:
         named = self._node_names.of(value, name)
         made, like = tuple(outputs), tuple(outputs.values())
         self._placed.append(
-            LayoutNode(named, op_type, DOMAIN, tuple(inputs), made, like, slot=self._slots[value], value=value)
+            LayoutNode(named, op_type, POET_DOMAIN, tuple(inputs), made, like, slot=self._slots[value], value=value)
         )
 
     def _page_out_start(self, index: int, value: str) -> None:

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import Tensor, TrainingGraph
-from poet_onnx.passes.layout import ARENA, DOMAIN, TOKEN, LayoutNode
+from poet_onnx.passes.layout import ARENA, TOKEN, LayoutNode
 from poet_onnx.passes.paging import transfer_attributes
-
-DOMAIN_VERSION = 1
-"""Version of the operator domain `poet`."""
 
 
 class MaterializePlan(InPlacePass):
@@ -74,8 +72,8 @@ class MaterializePlan(InPlacePass):
         for placed, node in zip(self._layout, made, strict=True):
             for like, value in zip(placed.like, node.outputs, strict=True):
                 _describe(value, None if like == TOKEN else self._graph.tensors[like])
-        if any(placed.domain == DOMAIN for placed in self._layout):
-            model.opset_imports[DOMAIN] = DOMAIN_VERSION
+        if any(placed.domain == POET_DOMAIN for placed in self._layout):
+            model.opset_imports[POET_DOMAIN] = POET_VERSION
         return PassResult(model, modified=_wiring(graph) != before)
 
     def ensures(self, model: ir.Model) -> None:
@@ -93,7 +91,7 @@ def check_materialized(model: ir.Model, layout: Sequence[LayoutNode]) -> None:
     """
     known = {value.name for value in model.graph.inputs} | set(model.graph.initializers)
     nodes = list(model.graph)
-    if nodes and (nodes[0].domain, nodes[0].op_type) == (DOMAIN, ARENA):
+    if nodes and (nodes[0].domain, nodes[0].op_type) == (POET_DOMAIN, ARENA):
         del nodes[0]
     if len(nodes) != len(layout):
         raise CheckFailedError(f"The rewritten graph has {len(nodes)} nodes where the plan has {len(layout)}.")

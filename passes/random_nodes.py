@@ -14,10 +14,10 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import RUNS
+from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION, RUNS
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import constant_array, plain_attributes
-from poet_onnx.graph.operators import ONNX_DOMAINS, POET_DOMAIN, spec_of
+from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
 from poet_onnx.graph.shapes.declared import describe
 
 _COUNTED = "CountedDropout"
@@ -41,7 +41,7 @@ def count_runs(graph: ir.Graph) -> None:
         return
     runs = ir.Value(name=RUNS, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]))
     graph.inputs.append(runs)
-    graph.opset_imports[POET_DOMAIN] = 1
+    graph.opset_imports[POET_DOMAIN] = POET_VERSION
     for node in nodes:
         assert node.inputs[0] is not None
         seed = ir.AttrInt64("seed", node.attributes.get_int("seed", 0))

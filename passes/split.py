@@ -27,11 +27,9 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.passes.node_builder import initializer
-
-DOMAIN = "poet"
-VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class SplitWeightGradients(InPlacePass):
         for gradient in found:
             _Splitter(model.graph, gradient, self._part_bytes).run()
         if found:
-            model.graph.opset_imports[DOMAIN] = VERSION
+            model.graph.opset_imports[POET_DOMAIN] = POET_VERSION
         return PassResult(model, modified=bool(found))
 
     def _gradient(self, node: ir.Node) -> _Gradient | None:
@@ -114,7 +112,7 @@ class SplitWeightGradients(InPlacePass):
 def _accumulates_whole(node: ir.Node) -> bool:
     return node.op_type == "InPlaceAccumulatorV2" or (
         node.op_type == "Accumulate"
-        and node.domain == DOMAIN
+        and node.domain == POET_DOMAIN
         and math.prod(_shape(node.inputs[0])) == math.prod(_shape(node.inputs[1]))
     )
 
@@ -251,12 +249,12 @@ class _Splitter:
         old = self.gradient.accumulator
         overwrite = old.inputs[2]
         after = [] if self.flag is None else [self.flag]
-        number = sum(1 for node in self.nodes if node.domain == DOMAIN)
+        number = sum(1 for node in self.nodes if node.domain == POET_DOMAIN)
         name = f"{old.name}/part_{number}"
         self.flag = ir.Value(name=f"{old.outputs[0].name}/part_{number}", type=ir.TensorType(ir.DataType.BOOL))
         self.flag.shape = ir.Shape([1])
         inputs = [self.buffer, *parts, overwrite, *after]
-        self.nodes.append(ir.Node(DOMAIN, op_type, inputs, attributes, outputs=[self.flag], name=name))
+        self.nodes.append(ir.Node(POET_DOMAIN, op_type, inputs, attributes, outputs=[self.flag], name=name))
 
     def _value(self, name: str, like: ir.Value, shape: list[int]) -> ir.Value:
         return ir.Value(name=name, type=like.type, shape=ir.Shape(shape))

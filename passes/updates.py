@@ -25,14 +25,21 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import RATES, TRAINING_KEY, Description, State, Updates, slot_name
+from poet_onnx.description.metadata import (
+    POET_DOMAIN,
+    POET_VERSION,
+    RATES,
+    TRAINING_KEY,
+    Description,
+    State,
+    Updates,
+    slot_name,
+)
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import constant_array, plain_attributes, reads_shape_alone
 from poet_onnx.graph.operators import spec_of
 from poet_onnx.passes.random_nodes import count_runs, seeds, unresumable
 from poet_onnx.passes.roles import Roles, find_roles, is_accumulator
-
-_DOMAIN, _VERSION = "poet", 1
 
 
 class WriteUpdates(InPlacePass):
@@ -122,7 +129,7 @@ class WriteUpdates(InPlacePass):
         rates = ir.Value(name=RATES, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([size]))
         if chosen or not self._planned:
             graph.inputs.append(rates)
-            graph.opset_imports[_DOMAIN] = _VERSION
+            graph.opset_imports[POET_DOMAIN] = POET_VERSION
         for parameter in roles.parameters:
             if self._planned and parameter not in chosen:
                 continue
@@ -213,7 +220,7 @@ def _replace(
 ) -> ir.Node:
     offset = ir.AttrInt64("offset", old.attributes.get_int("offset", 0))
     output = ir.Value(type=old.outputs[0].type, shape=old.outputs[0].shape)
-    new = ir.Node(_DOMAIN, operator, inputs, [offset], outputs=[output], name=old.name)
+    new = ir.Node(POET_DOMAIN, operator, inputs, [offset], outputs=[output], name=old.name)
     graph.insert_after(old if behind is None else behind, new)
     name = old.outputs[0].name
     old.outputs[0].replace_all_uses_with(output, replace_graph_outputs=True)

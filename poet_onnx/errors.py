@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class PoetError(Exception):
     """Base of every error that poet-onnx raises on purpose; `str(error)` is one complete sentence."""
@@ -49,3 +51,15 @@ class LimitReachedError(PoetError):
 
 class PoetWarning(UserWarning):
     """Something that poet-onnx cannot decide, in one complete sentence."""
+
+
+def listed(names: Iterable[str], most: int) -> str:
+    """Return the first of some names, and how many more there are, as in "a, b and 3 more"."""
+    every = list(names)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
+
+
+def quoted(names: Iterable[str | None], most: int = 4) -> str:
+    """Return names in quotes, likewise: "'a', 'b' and 3 more"."""
+    return listed((f"'{name}'" for name in names), most)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.builder import DOUBLE, FLOAT, MICROSOFT, POET, LoweringBuilder, Rules, UnsupportedError
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.passes.lowering.builder import DOUBLE, FLOAT, MICROSOFT, LoweringBuilder, Rules, UnsupportedError
 
 
 def rows_to_accumulate(gather: ir.Node) -> ir.Node | None:
@@ -43,9 +44,9 @@ def _accumulate(builder: LoweringBuilder) -> None:
     while maker is not None and maker.op_type == "Identity" and maker.inputs[0] is not None:
         maker = maker.inputs[0].producer()
     if maker is not None and rows_to_accumulate(maker) is builder.node:
-        builder.give(0, builder.op("AccumulateRows", buffer, *maker.inputs[1:3], overwrite, domain=POET))
+        builder.give(0, builder.op("AccumulateRows", buffer, *maker.inputs[1:3], overwrite, domain=POET_DOMAIN))
         return
-    builder.give(0, builder.op("Accumulate", buffer, gradient, overwrite, domain=POET, offset=0))
+    builder.give(0, builder.op("Accumulate", buffer, gradient, overwrite, domain=POET_DOMAIN, offset=0))
 
 
 RULES: Rules = {"InPlaceAccumulatorV2": _accumulate}

@@ -6,7 +6,8 @@ import math
 
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.builder import FLOAT, POET, LoweringBuilder, Rules
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules
 
 
 def _rectified(builder: LoweringBuilder, op_type: str) -> ir.Value | None:
@@ -61,7 +62,7 @@ def _has_kernel(builder: LoweringBuilder) -> bool:
 def _rectifier(builder: LoweringBuilder, y: ir.Value | None, slope: float) -> ir.Value:
     """Return the gradient by the operator library's kernel, from the rectifier's output or else its input."""
     y = builder.input(1) if y is None else y
-    return builder.op("RectifierGradient", builder.input(0), y, builder.number(slope), domain=POET)
+    return builder.op("RectifierGradient", builder.input(0), y, builder.number(slope), domain=POET_DOMAIN)
 
 
 def _sigmoid(builder: LoweringBuilder) -> None:

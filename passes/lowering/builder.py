@@ -8,12 +8,12 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from poet_onnx.errors import quoted
 from poet_onnx.graph.shapes import Inferred
 from poet_onnx.passes.node_builder import Replacement
 
 FLOAT, DOUBLE, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.BOOL
 MICROSOFT = "com.microsoft"
-POET = "poet"
 
 
 class UnsupportedError(Exception):
@@ -66,8 +66,4 @@ _SHOWN_NODES = 3
 
 def list_nodes(found: Mapping[str, Sequence[str]]) -> str:
     """Return a list in words of operators, or what is to be said of them, each with the first of its nodes."""
-    parts = []
-    for what, names in sorted(found.items()):
-        more = f" and {len(names) - _SHOWN_NODES} more" if len(names) > _SHOWN_NODES else ""
-        parts.append(f"{what} in {', '.join(repr(name) for name in names[:_SHOWN_NODES])}{more}")
-    return "; ".join(parts)
+    return "; ".join(f"{what} in {quoted(names, _SHOWN_NODES)}" for what, names in sorted(found.items()))

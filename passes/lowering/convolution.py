@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.builder import FLOAT, MICROSOFT, POET, LoweringBuilder, Rules
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.passes.lowering.builder import FLOAT, MICROSOFT, LoweringBuilder, Rules
 from poet_onnx.passes.lowering.windows import Window, read_window
 
 # What the expansions differ in, as measured on an x86-64: it decides where no device is known.
@@ -144,7 +145,7 @@ def _weight_gradient(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes
             "DepthwiseWeightGradient",
             d_y,
             x,
-            domain=POET,
+            domain=POET_DOMAIN,
             kernel=window.kernel,
             strides=window.strides,
             dilations=window.dilations,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.builder import FLOAT, POET, LoweringBuilder, Rules
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _cross_entropy_gradient(builder: LoweringBuilder) -> None:
         scale = builder.op("Mul", scale, labels.weights)
     probabilities = builder.op("Exp", builder.input(1))
     if builder.kernels and builder.type(1).dtype == FLOAT:  # ScatterElements takes a copy of the labels besides
-        d_x = builder.op("CrossEntropyGradient", probabilities, labels.classes, scale, domain=POET)
+        d_x = builder.op("CrossEntropyGradient", probabilities, labels.classes, scale, domain=POET_DOMAIN)
     else:
         chosen = builder.op("GatherElements", probabilities, labels.places(builder), axis=1)
         less_one = builder.op("Sub", chosen, builder.number(1, 1))

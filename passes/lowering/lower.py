@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
 
+from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import check_structure
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
@@ -24,7 +25,7 @@ from poet_onnx.passes.lowering import (
     resizing,
 )
 from poet_onnx.passes.lowering.accumulation import rows_to_accumulate
-from poet_onnx.passes.lowering.builder import POET, LoweringBuilder, Rule, UnsupportedError, list_nodes
+from poet_onnx.passes.lowering.builder import LoweringBuilder, Rule, UnsupportedError, list_nodes
 from poet_onnx.passes.lowering.half import ComputeHalfInFloat
 from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.lowering.runnable import RefuseWithoutKernel
@@ -148,8 +149,8 @@ class LowerTraining(InPlacePass):
             )
         model.opset_imports[""] = max(version, OPSET)
         model.opset_imports[MICROSOFT_DOMAIN] = 1
-        if any(node.domain == POET for node in model.graph):
-            model.opset_imports[POET] = 1
+        if any(node.domain == POET_DOMAIN for node in model.graph):
+            model.opset_imports[POET_DOMAIN] = POET_VERSION
 
 
 def prepare(*, target: str, dims: Mapping[str, int] | None = None, expansions: str | None = None) -> Normalization:

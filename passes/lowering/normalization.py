@@ -7,8 +7,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import UNBIASED_KEY
-from poet_onnx.passes.lowering.builder import FLOAT, POET, LoweringBuilder, Rules, UnsupportedError
+from poet_onnx.description.metadata import POET_DOMAIN, UNBIASED_KEY
+from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules, UnsupportedError
 
 
 def _per_channel(builder: LoweringBuilder, value: ir.Value, rank: int) -> ir.Value:
@@ -22,7 +22,7 @@ def _has_kernel(builder: LoweringBuilder) -> bool:
 
 def _by_kernel(builder: LoweringBuilder, op_type: str) -> None:
     """Let the operator library's kernel compute a gradient, from the same inputs."""
-    for index, value in enumerate(builder.ops(op_type, builder.node.inputs[:5], 3, domain=POET)):
+    for index, value in enumerate(builder.ops(op_type, builder.node.inputs[:5], 3, domain=POET_DOMAIN)):
         builder.give(index, value)
 
 
@@ -42,7 +42,7 @@ def _batch_norm(builder: LoweringBuilder) -> None:
         if builder.wants(1) or builder.wants(2):
             raise UnsupportedError("its running statistics are read in the same step")
         rates = builder.constant(np.array([epsilon, momentum, correction], np.float32))
-        results = builder.ops("BatchNormalize", [*builder.node.inputs[:5], rates], 3, domain=POET)
+        results = builder.ops("BatchNormalize", [*builder.node.inputs[:5], rates], 3, domain=POET_DOMAIN)
         for index, value in zip((0, 3, 4), results, strict=True):
             builder.give(index, value)
         return

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from poet_onnx.passes.lowering.builder import FLOAT, POET, LoweringBuilder, Rules
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules
 from poet_onnx.passes.lowering.windows import Window, read_window
 
 
@@ -14,7 +15,9 @@ def _max_pool(builder: LoweringBuilder) -> None:
     """MaxPoolGrad(dY, indices): dY goes where the maxima were; indices count through the whole of X."""
     shape = builder.output_shape()
     if builder.kernels and builder.type(0).dtype == FLOAT:  # ScatterElements takes a copy of the indices besides
-        builder.give(0, builder.op("MaxPoolGradient", builder.input(0), builder.input(1), shape=shape, domain=POET))
+        builder.give(
+            0, builder.op("MaxPoolGradient", builder.input(0), builder.input(1), shape=shape, domain=POET_DOMAIN)
+        )
         return
     window = read_window(builder, shape[2:], builder.shape(0)[2:])
     apart = all(stride >= size for stride, size in zip(window.strides, window.extent, strict=True))

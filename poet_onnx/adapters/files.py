@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.adapters.lora import WEIGHT, Adapter, Adapters, PeftTensor
-from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.files.atomic import Written, write_text
 from poet_onnx.files.checkpoint import write_checkpoint
 from poet_onnx.files.values import Values, copy_value, kind_of
@@ -147,9 +147,8 @@ class AdapterFiles:
         """Warn of what has changed in training but is no part of the files."""
         lost = [name for name in names if name.rpartition(".")[0] not in self._kept]
         if lost:
-            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             warnings.warn(
-                f"The running statistics '{lost[0]}'{more} have moved and are no part of the adapter: train with"
+                f"The running statistics {quoted(lost, 1)} have moved and are no part of the adapter: train with"
                 " --frozen-batch-norm all, or train these batch normalizations, too.",
                 PoetWarning,
                 stacklevel=5,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from poet_onnx.adapters.files import CONFIG, PREFIX, TENSORS, AdapterFiles
 from poet_onnx.adapters.lora import WEIGHT, Lora
 from poet_onnx.adapters.peft_config import PeftConfig
-from poet_onnx.errors import InputError, PoetWarning
+from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.files.checkpoint import Checkpoint, open_checkpoint
 
 Array = npt.NDArray[np.generic]
@@ -31,8 +31,6 @@ _UNREAD = re.compile(r".*\.num_batches_tracked|.*\.(?:original_module|modules_to
 _ADAPTER = re.compile(rf"{re.escape(PREFIX)}(?P<module>.+)\.lora_(?:embedding_)?[AB](?:\.weight)?")
 _FLOATS = {"float16": "<f2", "BF16": "<u2", "float32": "<f4", "float64": "<f8"}
 """Types of numbers that are read, and how their bytes are."""
-
-_SHOWN = 4
 
 
 def as_lora(asked: Lora | str) -> Lora:
@@ -135,8 +133,8 @@ def _check_names(files: AdapterFiles, file: Checkpoint, path: Path) -> None:
         alone = tied.get(names[0].partition(".lora_")[0])
         hint = files.make_again(path.parent)
         if alone is not None and what == "lacks":
-            hint = f"Here one adapter serves {_quoted([alone.module, *alone.alike, *alone.tied])}, whose weight is one."
-        raise InputError(f"{path} {what} {_quoted(names)}: it is of other adapters than this model's. {hint}")
+            hint = f"Here one adapter serves {quoted([alone.module, *alone.alike, *alone.tied])}, whose weight is one."
+        raise InputError(f"{path} {what} {quoted(names)}: it is of other adapters than this model's. {hint}")
 
 
 def _check_config(files: AdapterFiles, config: PeftConfig) -> None:
@@ -163,7 +161,7 @@ def _check_targets(config: PeftConfig, modules: Sequence[str]) -> None:
     left = [module for module in modules if not config.targets(module)]
     if left:
         raise InputError(
-            f"{config.path} leaves out {_quoted(left)} ({config.what_it_targets()}), so that PEFT would not use the"
+            f"{config.path} leaves out {quoted(left)} ({config.what_it_targets()}), so that PEFT would not use the"
             " adapter: name them there as target_modules."
         )
 
@@ -201,8 +199,3 @@ def _read(file: Checkpoint, name: str, path: Path, shape: tuple[int, ...]) -> Ar
             " whose numbers are finite."
         )
     return array
-
-
-def _quoted(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from poet_onnx.choices import NO_OPTIMIZER
 from poet_onnx.cli.figures import bytes_text, duration_text, percent_text, scaled_text
+from poet_onnx.errors import quoted
 
 if TYPE_CHECKING:
     from poet_onnx.costing.device import DeviceProfile
@@ -138,12 +139,10 @@ def _certificate_lines(report: Report) -> Iterator[str]:
 def _estimate_lines(nodes: Sequence[str]) -> Iterator[str]:
     """Say that budgets rest on an estimate, and how to settle it."""
     if nodes:
-        shown = ", ".join(f"'{name}'" for name in nodes[:_SHOWN_NODES])
         count = f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
-        more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
         yield (
-            f"estimated: what the kernels of {count} allocate for themselves ({shown}{more}); measure them with "
-            "`poet-onnx profile` and give --costs, or compare the peak with `rewrite --check 1`"
+            f"estimated: what the kernels of {count} allocate for themselves ({quoted(nodes, _SHOWN_NODES)}); measure "
+            "them with `poet-onnx profile` and give --costs, or compare the peak with `rewrite --check 1`"
         )
 
 

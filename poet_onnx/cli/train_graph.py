@@ -8,7 +8,7 @@ from typing import Any
 
 from poet_onnx.cli import terminal
 from poet_onnx.cli.files import check_writable
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, listed
 from poet_onnx.gradients.train_graph import EVALUATION, TRAINING, VALUES, TrainGraph
 from poet_onnx.gradients.train_graph import train_graph as make_train_graph
 
@@ -61,14 +61,9 @@ def made_lines(made: TrainGraph) -> list[str]:
         for each in made.adapters.each:
             beside.setdefault((made.adapters.rank_of(each), made.adapters.scale_of(each)), []).append(each.name)
         for (rank, scale), names in beside.items():
-            lines.append(f"adapters of rank {rank}, scaled by {scale:g}, stand beside {_listed(names)}")
+            lines.append(f"adapters of rank {rank}, scaled by {scale:g}, stand beside {listed(names, _SHOWN)}")
     if made.frozen:
-        lines.append(f"not trained: {_listed(made.frozen)}")
+        lines.append(f"not trained: {listed(made.frozen, _SHOWN)}")
     if made.tied:
-        lines.append(f"transposed copies read their original: {_listed([f'{a} of {b}' for a, b in made.tied])}")
+        lines.append(f"transposed copies read their original: {listed([f'{a} of {b}' for a, b in made.tied], _SHOWN)}")
     return lines
-
-
-def _listed(names: tuple[str, ...] | list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -9,9 +9,8 @@ from poet_onnx.costing.device import DeviceProfile
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.versions import Versions
 from poet_onnx.costing.workspace import heap_bytes
-from poet_onnx.description.metadata import BUFFER_SUFFIX, OWN_PREFIX, SHARED_BYTES
+from poet_onnx.description.metadata import BUFFER_SUFFIX, OWN_PREFIX, POET_DOMAIN, SHARED_BYTES
 from poet_onnx.graph import Phase, Tensor, TrainingGraph
-from poet_onnx.graph.operators import POET_DOMAIN
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""

@@ -22,6 +22,12 @@ from poet_onnx.quantities import is_whole
 
 Array = npt.NDArray[np.generic]
 
+POET_DOMAIN, POET_VERSION = "poet", 1
+"""Domain of our own operators, and its version."""
+
+RECOMPUTED = "/recompute_"
+"""Between a node's name and the number of its copy, in the name of a copy that a plan recomputes."""
+
 TRAINING_KEY = "poet.training"
 """Key of the metadata that hold a description."""
 

@@ -12,12 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from poet_onnx.adapters.lora import ADAPTERS_KEY, CONVOLUTION, EMBEDDING, Adapter, Adapters, Lora, pattern_for
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, quoted
 from poet_onnx.gradients.adapter_targets import Reader, Weight, find_weights
 from poet_onnx.gradients.parameters import matches
 from poet_onnx.passes.node_builder import initializer
 
-_SHOWN = 4
 _GEOMETRY = ("strides", "pads", "auto_pad")
 
 
@@ -36,7 +35,7 @@ def add_adapters(model: ir.Model, lora: Lora, *, trained: Collection[str], freez
     weights = find_weights(model.graph)
     chosen = [weight for weight in _matching(weights, lora.patterns) if not _matches(weight, freeze)]
     if not chosen:
-        raise InputError(f"All weights that {_quoted(lora.patterns)} names are frozen: no adapter is left to train.")
+        raise InputError(f"All weights that {quoted(lora.patterns)} names are frozen: no adapter is left to train.")
     _check(chosen, lora, trained)
     _check_patterns([weight.module or weight.name for weight in chosen], lora)
     adapters = Adapters(lora, tuple(_Writer(model.graph, lora, weight).write() for weight in chosen))
@@ -52,17 +51,12 @@ def _matching(weights: Sequence[Weight], patterns: Sequence[str]) -> list[Weight
     """Return the weights that patterns name, each of which must name one."""
     for pattern in patterns:
         if not any(_matches(weight, [pattern]) for weight in weights):
-            known = _quoted([weight.names[-1] for weight in weights]) or "none"
+            known = quoted([weight.names[-1] for weight in weights]) or "none"
             raise InputError(
                 f"No weight of a MatMul, Gemm, Conv or Gather is named '{pattern}', which lora targets; the model has "
                 f"{known}."
             )
     return [weight for weight in weights if _matches(weight, patterns)]
-
-
-def _quoted(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more
 
 
 def _check(weights: Iterable[Weight], lora: Lora, trained: Collection[str]) -> None:
@@ -73,7 +67,7 @@ def _check(weights: Iterable[Weight], lora: Lora, trained: Collection[str]) -> N
         if problem:
             found.setdefault(problem, []).append(weight.names[-1])
     if found:
-        listed = "; ".join(f"{_quoted(names)} ({problem})" for problem, names in sorted(found.items()))
+        listed = "; ".join(f"{quoted(names)} ({problem})" for problem, names in sorted(found.items()))
         raise InputError(f"These weights cannot have adapters: {listed}. Name other targets, or freeze these.")
 
 
@@ -82,7 +76,7 @@ def _check_patterns(names: Sequence[str], lora: Lora) -> None:
     for key, patterns in (("rank_pattern", lora.rank_pattern), ("alpha_pattern", lora.alpha_pattern)):
         for pattern in patterns:
             if not any(pattern_for({pattern: 1}, name, 0) for name in names):
-                raise InputError(f"No module with an adapter matches '{pattern}' of {key}: there are {_quoted(names)}.")
+                raise InputError(f"No module with an adapter matches '{pattern}' of {key}: there are {quoted(names)}.")
 
 
 def _problem(weight: Weight, lora: Lora, trained: Collection[str]) -> str:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import onnx_ir as ir
 
 from poet_onnx.choices import ALL, AUTO, NONE
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, quoted
 from poet_onnx.graph.extract import plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
@@ -95,10 +95,9 @@ def _trains(node: ir.Node) -> bool:
 
 def _warn_of(frozen: list[ir.Node], warn: Callable[[str], None]) -> None:
     if frozen:
-        name = frozen[0].name or frozen[0].outputs[0].name
-        more = f" and {len(frozen) - 1} more" if len(frozen) > 1 else ""
+        names = (node.name or node.outputs[0].name for node in frozen)
         warn(
-            f"Batch normalization '{name}'{more} was exported for inference and keeps to its running statistics:"
+            f"Batch normalization {quoted(names, 1)} was exported for inference and keeps to its running statistics:"
             " let all train with --frozen-batch-norm none, or say that it is so with all."
         )
 

@@ -17,7 +17,7 @@ import re
 
 import onnx_ir as ir
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, quoted
 from poet_onnx.graph.extract.contents import infer_types
 
 _MADE_BY_BLOCK = re.compile(r"onnx::.+::[0-9]+")
@@ -99,6 +99,4 @@ def _dependants(value: ir.Value) -> set[ir.Node]:
 
 
 def _list(values: dict[ir.Value, None] | list[ir.Value]) -> str:
-    names = [f"'{value.name}'" for value in values]
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(names[:_SHOWN_NAMES]) + more
+    return quoted((value.name for value in values), _SHOWN_NAMES)

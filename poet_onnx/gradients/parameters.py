@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, listed, quoted
 from poet_onnx.gradients.evidence import CONSTANT, DOUBTFUL, PARAMETER, WEIGHTS, verdict
 from poet_onnx.gradients.module_names import is_call_of, module_of
 from poet_onnx.gradients.paths import REAL
@@ -158,7 +158,7 @@ def _shape(value: ir.Value) -> tuple[int, ...]:
 
 def _shown_readers(value: ir.Value) -> str:
     readers = sorted({f"{node.op_type} '{node.name}'" for node, _ in value.uses()})
-    return readers[0] + (f" and {len(readers) - 1} more" if len(readers) > 1 else "")
+    return listed(readers, 1)
 
 
 def refuse_doubts(doubts: Sequence[Doubt], trained: Sequence[str]) -> None:
@@ -173,7 +173,7 @@ def refuse_doubts(doubts: Sequence[Doubt], trained: Sequence[str]) -> None:
         for each in doubts[:_SHOWN]
     ]
     more = [f"  and {len(doubts) - _SHOWN} more"] if len(doubts) > _SHOWN else []
-    certain = ", ".join(trained[:_SHOWN]) + (f" and {len(trained) - _SHOWN} more" if len(trained) > _SHOWN else "")
+    certain = listed(trained, _SHOWN)
     raise InputError(
         "\n".join(
             [
@@ -250,7 +250,7 @@ def _warn_of_folded(trained: Sequence[str], warn: Callable[[str], None]) -> None
     folded = [name for name in trained if name.startswith(FOLDED)]
     if folded:
         warn(
-            f"'{folded[0]}'{f' and {len(folded) - 1} more' if len(folded) > 1 else ''} was computed by the exporter,"
+            f"{quoted(folded, 1)} was computed by the exporter,"
             " which folds batch normalizations into convolutions for inference: one weight is trained in place of the"
             " convolution's and the normalization's, and no statistics move. To train as torch does, export with"
             " training=TrainingMode.TRAINING, or by poet_onnx.torch.export."

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from poet_onnx.ops.schemas import DOMAIN, VERSION
+from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 
 PAUSE_ROWS = 192
 """Rows of the matrices whose product takes about as long as a node: the I/O thread has gone to sleep by then."""
@@ -73,7 +73,7 @@ class _Builder:
         shapes = [info(f"shape_{number}", TensorProto.INT64, [1]) for number in range(tensors)]
         last = info(self._last, TensorProto.FLOAT, [PAUSE_ROWS] * 2)
         graph = helper.make_graph(self._nodes, "transfers", inputs, [*shapes, last])
-        imports = [helper.make_opsetid("", 15), helper.make_opsetid(DOMAIN, VERSION)]
+        imports = [helper.make_opsetid("", 15), helper.make_opsetid(POET_DOMAIN, POET_VERSION)]
         model: ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=8)
         return model
 
@@ -116,5 +116,5 @@ class _Builder:
 
     def _page(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> None:
         self._nodes.append(
-            helper.make_node(op_type, list(inputs), list(outputs), domain=DOMAIN, name=outputs[0], **attributes)
+            helper.make_node(op_type, list(inputs), list(outputs), domain=POET_DOMAIN, name=outputs[0], **attributes)
         )

@@ -16,6 +16,7 @@ from onnx_ir.passes import InPlacePass, PassError, PassResult, Sequential
 
 from poet_onnx.costing.costs import CostTable
 from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.external_data import hold_external
@@ -27,7 +28,6 @@ from poet_onnx.options import read, taking
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.arena import InsertArena
 from poet_onnx.passes.batch_norm_modes import warn_user
-from poet_onnx.passes.layout import DOMAIN
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
 from poet_onnx.passes.normalize import own_errors
@@ -201,7 +201,7 @@ def _rewritten(
         made: what the model comes from, if it was made of a forward model.
     """
     # An import alone says nothing: ONNX Runtime writes one for every domain that is known to its process.
-    if VERSION_KEY in model.metadata_props or any(node.domain == DOMAIN for node in model.graph):
+    if VERSION_KEY in model.metadata_props or any(node.domain == POET_DOMAIN for node in model.graph):
         raise InputError("The model was rewritten by poet-onnx already: give the model that it was made from.")
     warnings: list[str] = []
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from poet_onnx.description.metadata import RECOMPUTED
 from poet_onnx.errors import InputError
 from poet_onnx.files.contained import BelowFolder, external_data_of, location_below
 from poet_onnx.files.element_types import BITS
@@ -45,9 +46,6 @@ from poet_onnx.files.protobuf import (
     texts,
     whole,
 )
-
-RECOMPUTED = "/recompute_"
-"""Before the number of a copy, as in poet_onnx/passes/layout.py, which needs onnx_ir."""
 
 _FLOAT_DATA, _DOUBLE_DATA = 4, 10  # of TensorProto: packed, as raw data are
 NODE_VALUES = _NODE_INPUT, _NODE_OUTPUT = 1, 2

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from poet_onnx.training.forward_graph import RECOMPUTED, ForwardGraph
-
-DOMAIN = "poet"
-"""Of a plan's operators, as in poet_onnx/passes/layout.py, which needs onnx_ir."""
+from poet_onnx.description.metadata import POET_DOMAIN, RECOMPUTED
+from poet_onnx.training.forward_graph import ForwardGraph
 
 
 class Changes(NamedTuple):
@@ -28,7 +26,7 @@ def remove_plan(forward: ForwardGraph) -> Changes:
     A plan's operators return what they read first. The names of a copy, and of what it makes, are those of the node
     with a number behind them.
     """
-    own = [node for node in forward.nodes if DOMAIN in node.domains]
+    own = [node for node in forward.nodes if POET_DOMAIN in node.domains]
     names = {node.outputs[0]: node.inputs[0] for node in own if node.inputs and node.outputs}
     gone = {node.begin for node in own}
     made = {name for node in forward.nodes for name in node.outputs} if own else set()

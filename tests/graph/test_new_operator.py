@@ -10,13 +10,14 @@ import pytest
 
 from poet_onnx.costing.costs import cost_table, estimated_workspace_nodes
 from poet_onnx.costing.device import load_device
+from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
-from poet_onnx.graph.operators import POET_DOMAIN, SPECS, Call, OpSpec, Schema
+from poet_onnx.graph.operators import SPECS, Call, OpSpec, Schema
 from poet_onnx.graph.operators.rules import per_input
 from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
-from poet_onnx.ops.schemas import VERSION, register_schemas
+from poet_onnx.ops.schemas import register_schemas
 
 
 def _rows_and_norms(context: ShapeContext) -> list[TensorType]:
@@ -66,7 +67,7 @@ def _declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(SPECS, (NORMALIZE_ROWS.domain, NORMALIZE_ROWS.name), NORMALIZE_ROWS)
     yield
     if onnx.defs.has(NORMALIZE_ROWS.name, POET_DOMAIN):
-        onnx.defs.deregister_schema(NORMALIZE_ROWS.name, VERSION, POET_DOMAIN)
+        onnx.defs.deregister_schema(NORMALIZE_ROWS.name, POET_VERSION, POET_DOMAIN)
 
 
 def test_an_operator_of_our_domain_without_a_declaration_is_refused() -> None:

@@ -30,11 +30,9 @@ from poet_onnx.files.protobuf import FileBytes
 from poet_onnx.files.saving import save_model
 from poet_onnx.gradients.inference import infer_only
 from poet_onnx.graph.extract import infer_types
-from poet_onnx.passes import layout
 from poet_onnx.training.forward import open_forward
-from poet_onnx.training.forward_graph import RECOMPUTED, ForwardGraph
+from poet_onnx.training.forward_graph import ForwardGraph
 from poet_onnx.training.inference_model import write_inference_model
-from poet_onnx.training.unplanned import DOMAIN
 
 MIB = 2**20
 WIDTH = 1900
@@ -243,7 +241,6 @@ PLANNED = """g (float[2, 3] x, float[3] s) => (float[2, 3] other, float[2, 3] y)
 
 
 def test_an_exported_model_has_nothing_of_a_plan(tmp_path: Path) -> None:
-    assert (DOMAIN, RECOMPUTED) == (layout.DOMAIN, layout.RECOMPUTED)
     graph = forward(tmp_path, PLANNED, {name: ARRAYS[name] for name in ("zeros", "w")})
     values = {"s": np.float32([1, 2, 3])}
     write_inference_model(tmp_path / "out.onnx", graph, values, outputs=["y", "other"], merged=None)

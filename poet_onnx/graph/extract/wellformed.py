@@ -10,9 +10,10 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import replace_tensors
-from poet_onnx.graph.operators import ONNX_DOMAINS, POET_DOMAIN
+from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes.declared import describe
 
 MOST_NODES = 1_000_000

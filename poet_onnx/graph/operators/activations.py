@@ -6,9 +6,10 @@ import math
 from functools import partial
 from typing import Any
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import bias, both, same
 from poet_onnx.graph.operators.rules import input_copy, like, nothing, per_output, transposing
-from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, POET_DOMAIN, Call, OpSpec, Schema, family
+from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, OpSpec, Schema, family
 
 _in_place = partial(family, inplace=((0, 0),), workspace=nothing)
 _gradient = partial(family, domain=MICROSOFT_DOMAIN, shape=like(0), check=same(0, 1), workspace=nothing)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_one_dtype, said
 from poet_onnx.graph.operators.rules import nothing, product, product_and_bias, times_tensors
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     BUFFER,
     MICROSOFT_DOMAIN,
-    POET_DOMAIN,
     Attribute,
     Call,
     OpSpec,

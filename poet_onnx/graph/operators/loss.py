@@ -6,13 +6,13 @@ from functools import partial
 
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said
 from poet_onnx.graph.operators.rules import like, nothing, per_input, per_output
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     BUFFER,
     MICROSOFT_DOMAIN,
-    POET_DOMAIN,
     Call,
     Check,
     OpSpec,

@@ -9,10 +9,11 @@ from typing import Any
 
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import both, expect, expect_count, said, same_shape
 from poet_onnx.graph.operators.rules import FLOAT, input_copy, like, nothing, per_input, per_output, shape_bytes
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
-from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, POET_DOMAIN, Call, Check, OpSpec, Schema, family
+from poet_onnx.graph.operators.spec import BUFFER, MICROSOFT_DOMAIN, Call, Check, OpSpec, Schema, family
 
 _FLOPS, _GRADIENT_FLOPS = per_input(6), per_input(10)
 _F32 = "tensor(float)"

@@ -6,9 +6,10 @@ from functools import partial
 
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.rules import INT64, like, nothing
 from poet_onnx.graph.operators.shape_context import ShapeContext, TensorType
-from poet_onnx.graph.operators.spec import POET_DOMAIN, Attribute, OpSpec, Schema
+from poet_onnx.graph.operators.spec import Attribute, OpSpec, Schema
 from poet_onnx.graph.operators.updates import flag
 
 _TOKEN = TensorType(INT64, (1,))

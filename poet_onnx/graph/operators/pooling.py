@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect
 from poet_onnx.graph.operators.rules import nothing, per_input, per_output
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     MICROSOFT_DOMAIN,
-    POET_DOMAIN,
     Attribute,
     Call,
     OpSpec,

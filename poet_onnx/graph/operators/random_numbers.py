@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count
 from poet_onnx.graph.operators.rules import BOOL, like, nothing, per_output, writing
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, POET_DOMAIN, Attribute, Call, Check, OpSpec, Schema, family
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Attribute, Call, Check, OpSpec, Schema, family
 
 
 def _drops(ratio: int, training: int | None = None) -> Check:

@@ -24,13 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators.shape_context import Array, Rule, ShapeContext
 from poet_onnx.graph.training_graph import Node, Tensor, TrainingGraph
 
 ONNX_DOMAINS = ("", "ai.onnx")
 MICROSOFT_DOMAIN = "com.microsoft"
-POET_DOMAIN = "poet"
 KNOWN_DOMAINS = (*ONNX_DOMAINS, MICROSOFT_DOMAIN, POET_DOMAIN)
 """Domains in which an operator's name says what it does; elsewhere it may do anything."""
 
