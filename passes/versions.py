@@ -11,8 +11,10 @@ Rules:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import TrainingGraph
@@ -51,14 +53,23 @@ class Lives:
     writes: list[dict[str, Version]] = field(default_factory=list)
 
     def newest_live(self, index: int, other_than: Iterable[Version] = ()) -> Version | None:
-        """Return the version produced last of those that are alive before and after the start of a step, or None."""
+        """Return the version produced last of those that are alive before and after the start of a step, or None.
+
+        All versions are known by then: it is asked often, and looks through them from the last one that was ready.
+        """
         excluded = set(map(id, other_than))
-        alive = [
-            version
-            for version in self.versions
-            if version.ready is not None and version.ready < index <= version.last_read and id(version) not in excluded
-        ]
-        return max(alive, key=lambda version: version.ready or 0, default=None)
+        versions, ready = self._by_ready
+        for place in range(bisect_left(ready, index) - 1, -1, -1):
+            if index <= versions[place].last_read and id(versions[place]) not in excluded:
+                return versions[place]
+        return None
+
+    @cached_property
+    def _by_ready(self) -> tuple[list[Version], list[int]]:
+        """Return the versions that are ready at some time, and when, the latest last; of one step the first last."""
+        found = [(version.ready, version) for version in reversed(self.versions) if version.ready is not None]
+        found.sort(key=lambda pair: pair[0])
+        return [version for _, version in found], [ready for ready, _ in found]
 
 
 def versions_of(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
