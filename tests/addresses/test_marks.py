@@ -54,8 +54,10 @@ def test_steps_are_told_where_requests_do_not_tell(case: str) -> None:
 @pytest.mark.parametrize(
     ("target", "threads", "names"),
     [
-        ("training", 1, ["transformer", "mobilenet"]),
-        pytest.param("stock", 2, ["transformer", "mobilenet"], marks=NEEDS_STOCK),
+        ("training", 1, ["mobilenet"]),
+        pytest.param("stock", 2, ["transformer"], marks=NEEDS_STOCK),
+        pytest.param("training", 1, ["transformer"], marks=pytest.mark.deep),
+        pytest.param("stock", 2, ["mobilenet"], marks=[pytest.mark.deep, NEEDS_STOCK]),
         pytest.param("training", 2, ["gpt", "vit", "densenet", "bert-2"], marks=pytest.mark.deep),
         pytest.param("stock", 1, ["gpt", "vit", "resnet18", "bert-2"], marks=[pytest.mark.deep, NEEDS_STOCK]),
     ],

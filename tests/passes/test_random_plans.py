@@ -22,7 +22,7 @@ MODELS = ["mlp-mse", "densenet", "unet", "mobilenet", "transformer", "resnet18",
 
 
 @pytest.mark.parametrize("seed", sampled(range(4), 0))
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sampled(MODELS, *(name for name in MODELS if name != "resnet18")))
 def test_a_random_plan_keeps_every_bit_and_its_predicted_peak(
     model_path: Callable[..., Path], tmp_path: Path, name: str, seed: int
 ) -> None:
