@@ -52,11 +52,15 @@ def check_figures(plan: Plan | PlanFile) -> None:
 
 def _out_of_range(plan: Plan | PlanFile) -> str | None:
     numbers: list[tuple[str, object, float]] = [
-        *((name, limit, 0) for name, limit in dataclasses.asdict(limits_of(plan)).items()),
-        ("deadline_seconds", plan.deadline_seconds, math.nextafter(0.0, 1.0)),
+        ("deadline_seconds", plan.limits.deadline_seconds, math.nextafter(0.0, 1.0)),
         ("part_bytes", plan.part_bytes, 1),
     ]
-    for part, value in (("prediction", plan.prediction), ("certificate", plan.certificate)):
+    parts: dict[str, Limits | Prediction | Certificate] = {
+        "limits": plan.limits,
+        "prediction": plan.prediction,
+        "certificate": plan.certificate,
+    }
+    for part, value in parts.items():
         for field in dataclasses.fields(value):
             lowest = -_MOST if field.name in _DIFFERENCES else 0
             numbers.append((f"{part}.{field.name}", getattr(value, field.name), lowest))
@@ -68,13 +72,8 @@ def _out_of_range(plan: Plan | PlanFile) -> str | None:
     return None
 
 
-def limits_of(plan: Plan | PlanFile) -> Limits:
-    """Return the limits that a plan says it keeps."""
-    return Limits(**{field.name: getattr(plan, field.name) for field in dataclasses.fields(Limits)})
-
-
 def _broken_limit(plan: Plan | PlanFile) -> str | None:
-    limits = limits_of(plan)
+    limits = plan.limits
     # With other costs than it was planned with a plan may be late; its report says so.
     if plan.certificate.status == "other_costs":
         limits = limits.without_deadline()

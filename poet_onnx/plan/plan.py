@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from poet_onnx.plan.limits import Limits
+
 STATUSES = ("optimal", "not_needed", "time_limit", "interrupted", "feasible", "other_costs")
 """What a certificate may say of its plan; see `Certificate`."""
 
@@ -170,26 +172,22 @@ class Plan:
     Attributes:
         fingerprint: of the TrainingGraph the plan was made for.
         device: name of the device profile.
-        budget_bytes: bound on the transient peak, or None if none was asked for.
-        deadline_seconds: bound on the predicted step time, or None.
+        limits: what was asked for, and the plan keeps.
         steps: in execution order.
         part_bytes: weight gradients larger than this are computed and accumulated in parts; None where all are whole.
         expansions: which expansions a graph for the stock runtime was lowered with, a letter for each choice; see
             `poet_onnx.passes.lowering`.
         optimizer: what updates the parameters within the step, in words; "none" if nothing does.
-        max_written_bytes: bound on what a step writes to storage, or None.
         prediction: the simulator's figures for these steps.
         certificate: what is proven.
     """
 
     fingerprint: str
     device: str
-    budget_bytes: int | None
-    deadline_seconds: float | None
+    limits: Limits
     steps: tuple[Step, ...]
     prediction: Prediction
     certificate: Certificate
     part_bytes: int | None = None
     expansions: str | None = None
     optimizer: str = "none"
-    max_written_bytes: int | None = None

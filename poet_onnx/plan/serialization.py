@@ -19,6 +19,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Action, Certificate, Plan, Prediction, Step
 from poet_onnx.plan.figures import check_figures
+from poet_onnx.plan.limits import Limits
 
 SCHEMA_VERSION = 1
 
@@ -43,15 +44,13 @@ class PlanFile(BaseModel):
     schema_version: int
     fingerprint: str
     device: str
-    budget_bytes: int | None
-    deadline_seconds: float | None
+    limits: Limits
     steps: str
     prediction: Prediction
     certificate: Certificate
     part_bytes: int | None = None
     expansions: str | None = None
     optimizer: str = "none"
-    max_written_bytes: int | None = None
 
 
 def to_json(plan: Plan, graph: TrainingGraph) -> str:

@@ -226,8 +226,11 @@ class Report(Figures):
         """
         plan, certificate = result.plan, result.plan.certificate
         budget_bytes, budget_kind = result.budget_bytes, result.budget_kind
-        if budget_bytes is None and plan.budget_bytes is not None:
-            budget_bytes, budget_kind = plan.budget_bytes, "activation"  # a plan that was made before brings its own
+        if budget_bytes is None and plan.limits.budget_bytes is not None:
+            budget_bytes, budget_kind = (
+                plan.limits.budget_bytes,
+                "activation",
+            )  # a plan that was made before brings its own
         beside = {}
         if output is not None and result.train_graph is not None:
             beside = dict(zip(("parameters", "eval_model"), map(str, files_beside(Path(output))), strict=True))
@@ -243,8 +246,8 @@ class Report(Figures):
             energy_origin="modelled" if measured is None or measured.active_watts is None else "measured",
             budget_bytes=budget_bytes,
             budget_kind=budget_kind,
-            deadline_seconds=plan.deadline_seconds,
-            max_written_bytes=plan.max_written_bytes,
+            deadline_seconds=plan.limits.deadline_seconds,
+            max_written_bytes=plan.limits.max_written_bytes,
             certificate_origin="stated" if result.is_given and certificate.covers.in_order else "proven",
             status=certificate.status,
             objective_joules=certificate.objective_joules,

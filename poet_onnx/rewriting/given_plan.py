@@ -8,7 +8,7 @@ from dataclasses import replace
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Prediction, gaps, serialization
-from poet_onnx.plan.figures import check_figures, limits_of, same
+from poet_onnx.plan.figures import check_figures, same
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.variants import VariantOptions
@@ -76,7 +76,7 @@ def replayed(problem: ScheduleProblem, limits: Limits, plan: Plan, *, aside_byte
     Raises:
         InputError: if the steps cannot run or keep no limits, or the plan's figures are not theirs.
     """
-    budgets = [budget for budget in (plan.budget_bytes, limits.budget_bytes) if budget is not None]
+    budgets = [budget for budget in (plan.limits.budget_bytes, limits.budget_bytes) if budget is not None]
     try:
         here = simulate(replace(problem, recompute=True, paging=True), plan.steps, limits.within(None))
     except CheckFailedError as error:
@@ -89,11 +89,9 @@ def replayed(problem: ScheduleProblem, limits: Limits, plan: Plan, *, aside_byte
         )
     for false in false_figures(plan, here):
         raise InputError(f"The plan is damaged: it says {false}; make it again with --plan-out.")
-    if here.seconds > limits_of(plan).latest_seconds and same(here.compute_seconds, plan.prediction.compute_seconds):
-        raise InputError(
-            f"The plan takes {here.seconds:.6g} s, but its deadline is {plan.deadline_seconds:.6g} s; plan again, or "
-            "give the device and the --costs that it was made with."
-        )
+    if here.seconds > plan.limits.latest_seconds and same(here.compute_seconds, plan.prediction.compute_seconds):
+        late = f"takes {here.seconds:.6g} s, but its deadline is {plan.limits.deadline_seconds:.6g} s"
+        raise InputError(f"The plan {late}; plan again, or give the device and the --costs that it was made with.")
     return replace(plan, prediction=here, certificate=_certificate(problem, plan, here))
 
 

@@ -273,9 +273,9 @@ def _thriftiest_answer(asked: Asked, failures: Sequence[Failure]) -> Answer:
 
 def _answer(asked: Asked, baseline: Baseline, plan: Plan, laid_out: LaidOutPlan) -> Answer:
     """Return a graph variant with its plan, whose options and whole budget are written into that."""
-    budget_bytes = None if plan.budget_bytes is None else plan.budget_bytes + baseline.aside_bytes
+    budget_bytes = None if plan.limits.budget_bytes is None else plan.limits.budget_bytes + baseline.aside_bytes
     part_bytes, expansions = baseline.variant.options
-    plan = replace(plan, part_bytes=part_bytes, expansions=expansions, budget_bytes=budget_bytes)
+    plan = replace(plan, part_bytes=part_bytes, expansions=expansions, limits=plan.limits.within(budget_bytes))
     return Answer(asked, baseline, plan, laid_out)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.plan import ALL_PLANS, Certificate, Plan, Step, gaps
@@ -166,7 +166,7 @@ class _Run:
         except (NoneExistsError, NothingFoundError):
             return None
         if not any(self.limits.broken_by(plan.prediction)):
-            return replace(plan, **asdict(self.limits))
+            return replace(plan, limits=self.limits)
         if plan.certificate.status == "interrupted":
             return self._interrupted()
         self.relaxed = plan
@@ -354,8 +354,8 @@ class _Run:
         return Plan(
             fingerprint=problem.graph.fingerprint,
             device=problem.costs.device,
+            limits=self.limits,
             steps=placed.steps,
             prediction=prediction,
             certificate=certificate,
-            **asdict(self.limits),
         )

@@ -84,7 +84,7 @@ def verify(
             "verify it without them."
         )
     subject = make_subject(as_model(original), rewritten, threads, page_dir, seed)
-    bound = subject.plan.budget_bytes if budget_bytes is None else budget_bytes
+    bound = subject.plan.limits.budget_bytes if budget_bytes is None else budget_bytes
     subject.problems += false_claims(subject.rewritten, subject.graph, subject.plan)
     metadata_true = not subject.problems
     carried_out = _check_plan(subject)

@@ -137,8 +137,7 @@ def _plan(prepared: Prepared, steps: tuple[Step, ...], prediction: Prediction) -
     return Plan(
         fingerprint=problem.graph.fingerprint,
         device=problem.costs.device,
-        budget_bytes=prepared.limits.budget_bytes,
-        deadline_seconds=prepared.limits.deadline_seconds,
+        limits=prepared.limits,
         steps=steps,
         prediction=prediction,
         certificate=certificate,

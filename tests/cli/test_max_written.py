@@ -21,7 +21,7 @@ def test_a_plan_keeps_the_limit_and_computes_the_same_bits(model: Path, tmp_path
     limit = written // 2
     limited = poet_onnx.rewrite(model, device="a72", activation_budget="80%", max_written=limit)
     assert limited.rewritten.page_out_bytes <= limit < written
-    assert limited.plan.max_written_bytes == limit
+    assert limited.plan.limits.max_written_bytes == limit
     report = Report.of_rewrite(limited, model=str(model), output=None)
     assert (report.max_written_bytes, report.page_out_bytes) == (limit, limited.rewritten.page_out_bytes)
     assert poet_onnx.verify(model, limited.model, feeds=1, page_dir=tmp_path).passed
@@ -36,7 +36,7 @@ def test_a_plan_keeps_the_limit_and_computes_the_same_bits(model: Path, tmp_path
     )
     assert again.rewritten.page_out_bytes <= limit
     assert again.rewritten.energy_joules <= limited.rewritten.energy_joules * (1 + 1e-9)
-    damaged = {**json.loads(to_json(paged.plan, paged.graph)), "max_written_bytes": limit}
+    damaged = {**json.loads(to_json(paged.plan, paged.graph)), "limits": {"max_written_bytes": limit}}
     with pytest.raises(poet_onnx.InputError, match=f"it writes {written:,} bytes to storage but may write {limit:,}"):
         from_json(json.dumps(damaged), paged.graph)
 

@@ -40,7 +40,7 @@ def test_every_method_runs_and_is_verified(model_path: Callable[..., Path], tmp_
     assert report.passed, report.problems
     assert report.bits_equal
     assert report.order_exact
-    assert report.measured_transient_peak_bytes <= result.plan.budget_bytes
+    assert report.measured_transient_peak_bytes <= result.plan.limits.budget_bytes
     assert abs(report.measured_transient_peak_bytes - report.predicted_transient_peak_bytes) <= 0.002 * (
         report.predicted_transient_peak_bytes
     )

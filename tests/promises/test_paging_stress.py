@@ -114,7 +114,7 @@ def test_the_peak_is_the_predicted_one_with_any_number_of_threads_and_any_storag
             peaks.append(counter.transient_peak_bytes)
             del binding
     assert peaks[0] == peaks[1]
-    assert max(peaks) <= (result.plan.budget_bytes or 0)
+    assert max(peaks) <= (result.plan.limits.budget_bytes or 0)
     assert max(peaks) == pytest.approx(result.plan.prediction.transient_peak_bytes, rel=0.002)
 
 

@@ -40,8 +40,8 @@ def test_every_promise_holds(
     assert report.passed, report.problems
     assert report.bits_equal
     assert report.order_exact
-    assert plan.budget_bytes == int(share * result.ordered.transient_peak_bytes)
-    assert report.measured_transient_peak_bytes <= plan.budget_bytes
+    assert plan.limits.budget_bytes == int(share * result.ordered.transient_peak_bytes)
+    assert report.measured_transient_peak_bytes <= plan.limits.budget_bytes
     predicted = report.predicted_transient_peak_bytes
     assert abs(report.measured_transient_peak_bytes - predicted) <= 0.002 * predicted
     assert report.optimized is not None
@@ -82,4 +82,4 @@ def test_branches_masks_and_batches(model_path: Callable[..., Path], name: str, 
     result = rewrite(path, device="tx2", activation_budget=budget)
     report = verify(path, result.model, feeds=2)
     assert report.passed, report.problems
-    assert report.measured_transient_peak_bytes <= (result.plan.budget_bytes or 0)
+    assert report.measured_transient_peak_bytes <= (result.plan.limits.budget_bytes or 0)

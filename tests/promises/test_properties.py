@@ -13,7 +13,6 @@ from poet_onnx import rewrite, verify
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.plan import Action
-from poet_onnx.plan.figures import limits_of
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.simulate import simulate
@@ -39,14 +38,14 @@ def test_rewritten_model_is_the_same_and_fits(seed: int) -> None:
     options = METHODS[seed % len(METHODS)]
     result = _tight(seed, 1 + seed % 14, **options)
     problem = ScheduleProblem(result.graph, result.costs, **options)
-    assert simulate(problem, result.plan.steps, limits_of(result.plan)) == result.plan.prediction
+    assert simulate(problem, result.plan.steps, result.plan.limits) == result.plan.prediction
     assert result.plan.certificate.objective_joules == result.plan.prediction.energy_joules
     report = verify(random_model(seed, 1 + seed % 14), result.model, feeds=2)
     assert report.passed, report.problems
     assert report.bits_equal
     assert report.order_exact
-    assert result.plan.budget_bytes is not None
-    assert report.measured_transient_peak_bytes <= result.plan.budget_bytes
+    assert result.plan.limits.budget_bytes is not None
+    assert report.measured_transient_peak_bytes <= result.plan.limits.budget_bytes
 
 
 @pytest.mark.usefixtures("exact")
@@ -55,7 +54,7 @@ def test_energy_equals_exhaustive_search_on_real_models(seed: int) -> None:
     result = _tight(seed, 1 + seed % 2)
     plan = result.plan
     order = [step.subject for step in plan.steps if step.action is Action.COMPUTE and not step.copy]
-    best = least_energy(ScheduleProblem(result.graph, result.costs), limits_of(plan), order)
+    best = least_energy(ScheduleProblem(result.graph, result.costs), plan.limits, order)
     assert best is not None
     # The search knows no buffer that an output takes over, so it may need a little more than the plan does.
     assert plan.certificate.bound_joules <= best * (1 + 1e-6)

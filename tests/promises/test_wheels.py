@@ -74,7 +74,7 @@ def train_within_the_budget(machine: str, parameters: Path, rewritten: Path, *op
     assert report["peaks_bytes"][1:]
     for peak_bytes in report["peaks_bytes"][1:]:  # the first step may include what a session allocates once
         predicted_bytes = plan["prediction"]["transient_peak_bytes"]
-        assert predicted_bytes * (1 - PEAK_TOLERANCE) <= peak_bytes <= plan["budget_bytes"]
+        assert predicted_bytes * (1 - PEAK_TOLERANCE) <= peak_bytes <= plan["limits"]["budget_bytes"]
     return report
 
 

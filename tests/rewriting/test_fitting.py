@@ -42,7 +42,7 @@ def test_a_plan_whose_page_file_has_no_room_gives_way_to_one_that_pages_nothing(
     tight = poet_onnx.rewrite(device=device(needed - 1), **options)
     assert page_file_bytes(tight.graph, tight.plan.steps) == 0
     assert tight.rewritten.recomputed_nodes > roomy.rewritten.recomputed_nodes
-    assert tight.rewritten.transient_peak_bytes <= (tight.plan.budget_bytes or 0)
+    assert tight.rewritten.transient_peak_bytes <= (tight.plan.limits.budget_bytes or 0)
     assert not tight.plan.certificate.covers.paging
     assert tight.plan.certificate.covers.in_order
 

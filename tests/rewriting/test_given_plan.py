@@ -71,8 +71,10 @@ def mutated(file: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         word = words.pop(one)
         words.insert(max(0, one + rng.choice((-3, -2, -1, 1, 2, 3))), word)
     elif kind == 6:
-        name = rng.choice(("budget_bytes", "deadline_seconds", "device", "part_bytes", "expansions", "schema_version"))
-        file[name] = rng.choice((None, 0, -1, 1, 1000, "x", "", 1e-9, 2**70, True, float("nan"), float("inf")))
+        limits, own = ("budget_bytes", "deadline_seconds"), ("device", "part_bytes", "expansions", "schema_version")
+        name = rng.choice((*limits, *own))
+        changed = file["limits"] if name in limits else file
+        changed[name] = rng.choice((None, 0, -1, 1, 1000, "x", "", 1e-9, 2**70, True, float("nan"), float("inf")))
     else:
         part = file[rng.choice(("prediction", "certificate"))]
         part[rng.choice(list(part))] = rng.choice((0, -1, 1, None, "x", 1e300, 2**63, float("nan")))
@@ -94,8 +96,8 @@ def test_no_changed_plan_breaks_a_promise(path: Path, made: RewriteResult, tmp_p
         except InputError:
             continue
         assert plan.prediction == simulate(problem, plan.steps)
-        assert plan.prediction.transient_peak_bytes <= (file["budget_bytes"] or math.inf)
-        assert plan.prediction.seconds <= (file["deadline_seconds"] or math.inf) * (1 + 1e-9)
+        assert plan.prediction.transient_peak_bytes <= (file["limits"]["budget_bytes"] or math.inf)
+        assert plan.prediction.seconds <= (file["limits"]["deadline_seconds"] or math.inf) * (1 + 1e-9)
         assert plan.certificate.objective_joules == pytest.approx(plan.prediction.energy_joules)
         if plan.steps != made.plan.steps:
             moved.append(file)
@@ -108,8 +110,8 @@ def test_no_changed_plan_breaks_a_promise(path: Path, made: RewriteResult, tmp_p
 
 def test_a_changed_file_is_one_sentence(cli: Cli, path: Path, made: RewriteResult, tmp_path: Path) -> None:
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"budget_bytes": 1}, "but the budget is 1 bytes"),
-        ({"deadline_seconds": 1e-9}, "deadline is 1e-09 s"),
+        ({"limits": {"budget_bytes": 1}}, "but the budget is 1 bytes"),
+        ({"limits": {"deadline_seconds": 1e-9}}, "deadline is 1e-09 s"),
         ({"expansions": "zzzz"}, "--target stock"),
         ({"part_bytes": 10**9}, "1,000,000,000 bytes in parts"),
         ({"steps": "0-" + "9" * 5000}, "the step '0-999"),

@@ -35,7 +35,7 @@ def test_what_would_do_is_not_worked_out_where_another_variant_has_a_plan(
     monkeypatch.setattr("poet_onnx.rewriting.smallest.smallest_budget", work_out)
     result = poet_onnx.rewrite(model_path("resnet18"), **PATIENT, activation_budget="40%", deadline="1.5x")
     assert result.plan.part_bytes is not None
-    assert result.rewritten.seconds <= (result.plan.deadline_seconds or 0.0) * (1 + 1e-9)
+    assert result.rewritten.seconds <= (result.plan.limits.deadline_seconds or 0.0) * (1 + 1e-9)
 
 
 def test_the_variant_that_needs_the_least_says_what_would_do(model_path: Callable[..., Path]) -> None:
@@ -102,8 +102,8 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
     assert "set aside" in message
     assert ("for the runtime" in message) == (option == "ram_budget")
     found = poet_onnx.rewrite(path, **options, **{option: works})
-    assert found.rewritten.seconds <= (found.plan.deadline_seconds or 0.0) * (1 + 1e-9)
-    assert (found.process.peak_bytes if option == "ram_budget" else found.plan.budget_bytes) == works
+    assert found.rewritten.seconds <= (found.plan.limits.deadline_seconds or 0.0) * (1 + 1e-9)
+    assert (found.process.peak_bytes if option == "ram_budget" else found.plan.limits.budget_bytes) == works
 
 
 def test_the_ordered_step_keeps_to_all_of_itself(model_path: Callable[..., Path]) -> None:
@@ -154,7 +154,7 @@ def test_an_interrupt_after_the_first_plan_keeps_it(
     monkeypatch.setattr(planning, "least_overhead_in_order", interrupt)
     result = poet_onnx.rewrite(path, **PATIENT, activation_budget=budget)
     assert result.plan.part_bytes is None
-    assert result.rewritten.transient_peak_bytes <= (result.plan.budget_bytes or 0)
+    assert result.rewritten.transient_peak_bytes <= (result.plan.limits.budget_bytes or 0)
 
 
 def test_other_variants_are_not_looked_at_where_they_save_nothing(

@@ -45,7 +45,7 @@ def names(values: Any) -> list[str]:
 
 def test_the_budget_holds_and_the_figures_belong_together(result: RewriteResult) -> None:
     share = int(0.75 * result.ordered.transient_peak_bytes)
-    assert result.budget_bytes == result.plan.budget_bytes == share
+    assert result.budget_bytes == result.plan.limits.budget_bytes == share
     assert result.budget_kind == "activation"
     assert result.rewritten == result.plan.prediction
     assert result.rewritten.transient_peak_bytes <= share < result.ordered.transient_peak_bytes
@@ -219,10 +219,10 @@ def test_a_budget_that_nothing_keeps_names_the_smallest_that_works(path: Path, b
 
 def test_on_the_stock_runtime_the_budget_has_room_for_what_it_adds_to_blocks(path: Path) -> None:
     planned = poet_onnx.rewrite(path, target="stock", **OPTIONS).plan
-    assert planned.budget_bytes is not None
+    assert planned.limits.budget_bytes is not None
     # On aarch64 each of the blocks that are alive at the peak is 30 bytes larger; workspace is one more.
     least = 30 * 16
-    assert planned.prediction.transient_peak_bytes + least <= planned.budget_bytes
+    assert planned.prediction.transient_peak_bytes + least <= planned.limits.budget_bytes
     with pytest.raises(InfeasibleError, match="set aside") as refused:
         poet_onnx.rewrite(path, target="stock", device="a72", activation_budget=1000, split=False)
     smallest = refused.value.smallest_budget_bytes
@@ -304,7 +304,7 @@ def test_gradients_are_split_only_where_whole_ones_cost_more_or_do_not_fit(model
         poet_onnx.rewrite(path, device="a72", activation_budget="40%", split=False)
     split = poet_onnx.rewrite(path, device="a72", activation_budget="40%")
     assert split.plan.part_bytes is not None
-    assert split.rewritten.transient_peak_bytes <= (split.plan.budget_bytes or 0)
+    assert split.rewritten.transient_peak_bytes <= (split.plan.limits.budget_bytes or 0)
     assert split.ordered == whole.ordered
     assert refused.value.smallest_budget_bytes is not None
     assert split.rewritten.transient_peak_bytes < refused.value.smallest_budget_bytes

@@ -146,6 +146,6 @@ def test_on_real_models_what_is_named_works_beside_a_busy_process(
                 if kind == "ram_budget":
                     assert result.process.peak_bytes <= budget
                 else:
-                    assert (result.plan.budget_bytes or 0) <= budget
+                    assert (result.plan.limits.budget_bytes or 0) <= budget
         finally:
             busy.kill()

@@ -34,7 +34,7 @@ def order_of(plan: Plan) -> list[str]:
 
 def is_covered(plan: Plan, certified: Plan, covers: PlanClass) -> bool:
     """Return whether a plan keeps the limits of a certified one and is of a class, the solver's restrictions aside."""
-    budget, deadline = certified.budget_bytes, certified.deadline_seconds
+    budget, deadline = certified.limits.budget_bytes, certified.limits.deadline_seconds
     return (
         plan.fingerprint == certified.fingerprint
         and (budget is None or plan.prediction.transient_peak_bytes <= budget)

@@ -17,7 +17,6 @@ from real_problems import real_problem
 from poet_onnx.costing.costs import TransferCost
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.plan import Action, Plan, Step
-from poet_onnx.plan.figures import limits_of
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling import memory_aware_order, ordered_steps, schedule, smallest_budget
@@ -93,7 +92,7 @@ def test_every_plan_keeps_its_promises(
 
 def _assert_sound(problem: ScheduleProblem, limits: Limits, plan: Plan) -> None:
     assert simulate(problem, plan.steps, limits) == plan.prediction
-    assert limits_of(plan) == limits
+    assert plan.limits == limits
     assert limits.budget_bytes is not None
     assert plan.prediction.transient_peak_bytes <= limits.budget_bytes
     certificate = plan.certificate

@@ -57,7 +57,7 @@ def _best(problem: ScheduleProblem, limits: Limits) -> Plan | None:
         plan = schedule(problem, limits, gap=0.0, order=memory_aware_order(problem))
     except InfeasibleError:
         return None
-    assert plan.max_written_bytes == limits.max_written_bytes
+    assert plan.limits.max_written_bytes == limits.max_written_bytes
     assert plan.prediction.page_out_bytes <= (limits.max_written_bytes or 0)
     assert simulate(problem, plan.steps, limits) == plan.prediction
     return plan

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.plan import ALL_PLANS, Action, Certificate, Plan, Step, gaps
+from poet_onnx.plan.limits import UNLIMITED
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.simulate import simulate
 
@@ -19,7 +20,7 @@ def plan_of(problem: ScheduleProblem, steps: list[Step]) -> Plan:
     bound = min(energy, problem.base_joules)
     gap, overhead_gap = gaps(energy, bound, problem.base_joules)
     certificate = Certificate("other_costs", energy, bound, gap, overhead_gap, ALL_PLANS, bound, "none", 0, 1, 0.0)
-    return Plan(graph.fingerprint, problem.costs.device, None, None, tuple(steps), prediction, certificate)
+    return Plan(graph.fingerprint, problem.costs.device, UNLIMITED, tuple(steps), prediction, certificate)
 
 
 def file_order_plan(problem: ScheduleProblem) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from poet_onnx.choices import POET
@@ -180,8 +180,8 @@ class Task:
         return Plan(
             fingerprint=self.problem.graph.fingerprint,
             device=self.problem.costs.device,
+            limits=self.limits,
             steps=steps,
             prediction=prediction,
             certificate=certificate,
-            **asdict(self.limits),
         )

@@ -54,7 +54,7 @@ def _row(method: str, path: Path, budget: str, out: Path) -> tuple[object, ...]:
         method,
         path.parent.name,
         budget,
-        result.plan.budget_bytes,
+        result.plan.limits.budget_bytes,
         report.predicted_transient_peak_bytes,
         report.measured_transient_peak_bytes,
         prediction.recomputed_nodes,

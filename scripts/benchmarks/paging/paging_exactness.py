@@ -169,7 +169,7 @@ def _measured(path: Path, result: RewriteResult, threads: int, paging: PagingOpt
         moved.reset()
         times = interleaved_medians([stepper], steps=steps) if steps else []
         waited, hidden = moved.statistics.waited_seconds, moved.statistics.hidden_share
-    predicted, budget = result.plan.prediction, result.plan.budget_bytes or 0
+    predicted, budget = result.plan.prediction, result.plan.limits.budget_bytes or 0
     exact = abs(peak - predicted.transient_peak_bytes) <= TOLERANCE * predicted.transient_peak_bytes
     row: dict[str, object] = {
         "exact": "yes" if exact and peak <= min(budget, predicted.transient_peak_bytes) else "NO",

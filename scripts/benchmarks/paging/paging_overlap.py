@@ -39,7 +39,6 @@ from paging_cases import (
 from poet_onnx.costing.costs import cost_table
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.plan import Action, Prediction, Step
-from poet_onnx.plan.figures import limits_of
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.profiler import measure
 from poet_onnx.profiler.timing import StepTime
@@ -187,7 +186,7 @@ def _run(
     with count_paging() as paging:
         original, rewritten = interleaved_medians(steppers, steps=settings.steps)
         moved = paging.statistics
-    predicted = simulate(problem, result.plan.steps, limits_of(result.plan))
+    predicted = simulate(problem, result.plan.steps, result.plan.limits)
     return Run(simulate(problem, plain), predicted, original, rewritten, moved)
 
 
@@ -228,7 +227,7 @@ def slowest_that_hides(result: RewriteResult, measured: MeasuredCosts, wanted: f
     def hides(bytes_per_second: float) -> bool:
         throttle = _throttle(bytes_per_second)
         costs = cost_table(result.graph, throttled_device(throttle), throttled_costs(measured, throttle))
-        problem, limits = ScheduleProblem(result.graph, costs), limits_of(result.plan)
+        problem, limits = ScheduleProblem(result.graph, costs), result.plan.limits
         steps = overlap(problem, limits, whole)
         found = replace(result, plan=replace(result.plan, steps=steps), costs=costs)
         return hidden(simulate(problem, steps, limits), transfer_seconds(found)) >= wanted
