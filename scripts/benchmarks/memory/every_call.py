@@ -72,7 +72,7 @@ def write(path: Path | None, rows: Sequence[Row]) -> None:
     if path is None:
         return
     with path.open("w", newline="", encoding="utf-8") as file:
-        file.write("# PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py -o CSV\n")
+        file.write("# PYTHONPATH=scripts python scripts/benchmarks/memory/every_call.py --stock-python PYTHON -o CSV\n")
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
