@@ -46,6 +46,11 @@ _PATTERNS = ("rank_pattern", "alpha_pattern")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
+def scale_of(rank: int, alpha: float, *, rslora: bool) -> float:
+    """Return what the product of an adapter's B and A is multiplied by."""
+    return alpha / (math.sqrt(rank) if rslora else rank)
+
+
 @dataclass(frozen=True)
 class Lora:
     """Which weights get adapters, and what these are like.
@@ -111,8 +116,7 @@ class Lora:
 
     def scale_of(self, module: str) -> float:
         """Return what the product of a module's B and A is multiplied by."""
-        rank = self.rank_of(module)
-        return self.alpha_of(module) / (math.sqrt(rank) if self.rslora else rank)
+        return scale_of(self.rank_of(module), self.alpha_of(module), rslora=self.rslora)
 
     @classmethod
     def parse(cls, text: str) -> Lora:

@@ -8,17 +8,17 @@ read, has no effect on an adapter that is loaded, or must be off: nothing is pas
 from __future__ import annotations
 
 import json
-import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from poet_onnx.adapters.lora import MOST_RANK, Lora, pattern_for, why_no_pattern
+from poet_onnx.adapters.lora import MOST_RANK, Lora, pattern_for, scale_of, why_no_pattern
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.regular import read_regular
 from poet_onnx.files.tensor_file import parse_json
+from poet_onnx.quantities import is_number, is_whole
 
 _WITHOUT_EFFECT = {
     *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode"),
@@ -103,8 +103,8 @@ class PeftConfig:
 
     def scale_of(self, module: str) -> float:
         """Return what the product of a module's A and B is multiplied by."""
-        rank, alpha = self.rank_of(module), pattern_for(self._alphas, module, self._alpha)
-        return float(alpha / (math.sqrt(rank) if self.rslora else rank))
+        alpha = float(pattern_for(self._alphas, module, self._alpha))
+        return scale_of(self.rank_of(module), alpha, rslora=self.rslora)
 
     def targets(self, module: str) -> bool:
         """Return whether a module has an adapter by the names that are given; where none are, it is taken to."""
@@ -238,16 +238,16 @@ def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_rank(value: object) -> bool:
-    return type(value) is int and 1 <= value < MOST_RANK
+def _is_rank(value: Any) -> bool:
+    return is_whole(value) and 1 <= value < MOST_RANK
 
 
-def _is_alpha(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _MOST_ALPHA
+def _is_alpha(value: Any) -> bool:
+    return is_number(value) and 0 < value < _MOST_ALPHA
 
 
-def _is_dropout(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+def _is_dropout(value: Any) -> bool:
+    return is_number(value) and 0 <= value < 1
 
 
 def _are_names(value: object) -> bool:

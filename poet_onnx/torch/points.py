@@ -42,6 +42,7 @@ class Point:
         self._before = single.buffers() | {name: each for name, each in values.items() if name in single.buffers()}
         self.single = single.step(values, batch)
         self.double = None if double is None else double.step(values, batch)
+        self._exact = self.single if self.double is None else self.double
 
     def of_loss(self, ours: float) -> Judgement:
         """Judge a loss."""
@@ -49,15 +50,13 @@ class Point:
 
     def of_gradient(self, name: str, ours: Array, resolution: float) -> Judgement:
         """Judge a gradient, which is told as finely as a resolution says; where torch has none, it must be zero."""
-        exact = self.single if self.double is None else self.double
         nothing = np.zeros_like(ours)
-        floor = _FLOOR * largest_of(exact.gradients) + resolution
+        floor = _FLOOR * largest_of(self._exact.gradients) + resolution
         return self._judged(ours, lambda step: step.gradients.get(name, nothing), floor)
 
     def of_buffer(self, name: str, ours: Array) -> Judgement:
         """Judge what a buffer is after the step."""
-        exact = self.single if self.double is None else self.double
-        floats = {key: each for key, each in exact.buffers.items() if each.dtype.kind == "f"}
+        floats = {key: each for key, each in self._exact.buffers.items() if each.dtype.kind == "f"}
         floor = _FLOOR * largest_of(floats)
         return self._judged(ours.astype(np.float64), lambda step: step.buffers[name].astype(np.float64), floor)
 
@@ -82,8 +81,7 @@ class Point:
         count, runs = self._reference.samples.get(layer, (0, 0))
         if kind != "running_var" or count < 2:
             return False
-        exact = self.single if self.double is None else self.double
-        theirs, before = exact.buffers[name], self._before[name].astype(np.float64)
+        theirs, before = self._exact.buffers[name], self._before[name].astype(np.float64)
         share = (count - 1) / count
         momentum = dict(self._reference.batch_norms())[layer].momentum
         if runs == 1 and momentum is not None:

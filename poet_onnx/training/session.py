@@ -208,8 +208,7 @@ class TrainingSession:
             evaluation = self._evaluate()
             evaluation.run(evaluation.feeds(inputs, labels))
             return evaluation.number(next(iter(evaluation.outputs)))
-        if self._failed:
-            raise InputError("An earlier call failed or was interrupted half-way: load a checkpoint first.")
+        self._refuse_half_changed("load a checkpoint first")
         feeds = self._step.feeds(inputs, labels)
         done = self._progress
         updating = done.batches + 1 == done.accumulation_steps
@@ -250,8 +249,7 @@ class TrainingSession:
         Raises:
             InputError: if it cannot be written, or a step failed, or the graph draws numbers that cannot be resumed.
         """
-        if self._failed:
-            raise InputError("An earlier call failed or was interrupted half-way: there is nothing whole to save.")
+        self._refuse_half_changed("there is nothing whole to save")
         others = self._description.unresumable
         if others:
             raise InputError(
@@ -353,14 +351,17 @@ class TrainingSession:
             CheckFailedError: if the file changed while it was loaded; then a checkpoint must be loaded before the next
                 step.
         """
-        if self._failed:
-            raise InputError("An earlier call failed or was interrupted half-way: load a checkpoint first.")
+        self._refuse_half_changed("load a checkpoint first")
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         arrays = self._memory.values()
         numbers = read_adapter(files, path, arrays, self._evaluation.constants)
         with self._all_or_failed(), loading(path):
             for name, array in numbers():
                 arrays[name][...] = array
+
+    def _refuse_half_changed(self, remedy: str) -> None:
+        if self._failed:
+            raise InputError(f"An earlier call failed or was interrupted half-way: {remedy}.")
 
     def _update(self) -> None:
         """Finish an update: the parameters that the step has not updated."""
