@@ -13,7 +13,7 @@ METHODS = (
 """Ways to plan: this product's, that without one of its means, and published ones."""
 
 ORDERS = BEST, MEMORY_AWARE, FILE = ("best", "memory-aware", "file")
-"""Of nodes, in a comparison: memory-aware or better, the memory-aware one for all methods, or that of the file."""
+"""Orders of nodes in a comparison: memory-aware or better, memory-aware for every method, or the file's."""
 
 TARGETS = ("training", "stock")
 """Runtimes: onnxruntime-training, and the plain onnxruntime."""
@@ -26,4 +26,4 @@ OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adamw-ort", NO_OPTIMIZER)
 """What updates the parameters within the step."""
 
 LEAST_STEPS = 2
-"""Of a training process that is looked at: the second one lies beside what the first has left behind."""
+"""Steps for which a training process is measured: only the second one shows what the first has left behind."""

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from poet_onnx.verification import ProcessRun, VerificationReport
 
 _SHOWN_NODES = 3
+_FORM = ", as the solver forms them"
+_WITHOUT = {
+    "may recompute and do not page": " and without paging",
+    "may page and do not recompute": " and without recompute",
+    "neither recompute nor page": " and without either",
+}
+"""What a class of plans leaves out, by the words of `PlanClass`."""
 
 
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
@@ -118,6 +125,17 @@ def report_lines(report: Report) -> list[str]:
     return lines
 
 
+def _none_of(covers: str) -> str:
+    """Return the subject of a bound in plain words; --json and docs/limits.md say in full which plans it covers.
+
+    Example: "no plan with this order of nodes and without paging".
+    """
+    plans, form, _ = covers.partition(_FORM)
+    _, in_order, means = plans.partition(" in this order that ")
+    order = "with this order of nodes" if in_order else "of these nodes"
+    return f"{'none of the plans considered' if form else 'no plan'} {order}{_WITHOUT.get(means, '')}"
+
+
 def _certificate_lines(report: Report) -> Iterator[str]:
     """Yield what was proven of a plan that needed a solver, and whether that was here."""
     is_proven = report.certificate_origin == "proven"
@@ -129,9 +147,10 @@ def _certificate_lines(report: Report) -> Iterator[str]:
         f"gap {percent_text(report.gap)} "
         f"({percent_text(report.overhead_gap)} of what is spent above computing once)"
     )
-    yield f"the bound covers: {report.covers.partition(' (')[0]}"  # --json says how the solver forms them
+    yield f"{_none_of(report.covers)} spends less than {scaled_text(report.bound_joules, 'J')}"
     if report.wide_bound_joules < report.bound_joules:
-        yield (f"of these, however they are formed, none spends less than {scaled_text(report.wide_bound_joules, 'J')}")
+        every = _none_of(report.covers.partition(_FORM)[0])
+        yield f"{every}, considered or not, spends less than {scaled_text(report.wide_bound_joules, 'J')}"
     solved = f"solved by {report.solver} in {report.solve_seconds:.1f} s, seed {report.seed}"
     yield solved if is_proven else f"{solved}, when it was made; no solver ran here"
 
@@ -239,7 +258,7 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
     yield from _estimate_lines(inspection.estimated_workspace_nodes)
     yield from frozen_lines(inspection.frozen_batch_norms)
     for what, floor in floors:
-        yield f"{what}: {floor.covers} need at least {floor.bound_bytes:,} B; others may need less"
+        yield f"{what}: {_none_of(floor.covers)} needs less than {floor.bound_bytes:,} B"
     yield (
         f"no plan with whole gradients needs less than {bytes_text(inspection.largest_node_bytes)}: "
         f"node '{inspection.largest_node}' does by itself"

@@ -44,10 +44,10 @@ UNBIASED_KEY = "poet.unbiased_variance"
 """Key of the metadata of a batch normalization whose running variance is torch's: over n - 1 of n elements."""
 
 OWN_PREFIX = "poet/"
-"""Of what training keeps besides parameters: of its inputs, and of tensors in a checkpoint."""
+"""Names of what training keeps besides parameters begin so: of inputs, and of tensors in a checkpoint."""
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
-"""Of the input that collects a parameter's gradient, behind the parameter's name."""
+"""Behind a parameter's name, this names the input that collects its gradient."""
 
 METADATA = "__metadata__"
 """What safetensors files call what they hold besides tensors."""

@@ -18,7 +18,7 @@ from poet_onnx.rewriting.rewrite import rewrite
 from poet_onnx.verification.process import train, training_job, write_random_parameters
 
 STEPS = 5
-"""Of the process: in the first ones memory is touched."""
+"""Steps that the process runs: in the first ones memory is touched."""
 
 
 def measure_process(

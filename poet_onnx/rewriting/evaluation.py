@@ -39,7 +39,7 @@ from poet_onnx.rewriting.variants import GraphVariant
 from poet_onnx.scheduling import SimulatedPlan, schedule
 
 _ANY_GAP, _MOST_SECONDS = 0.99, 10.0
-"""Of a plan that only has to fit."""
+"""Gap and time of a plan that only has to fit."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ ATTEMPTS = 4
 """Plans that are made, with paging and without, until the process keeps to its budget."""
 
 _LEAST_SHARE = 0.25
-"""Of the time that was given, for each plan after the first one."""
+"""Each plan after the first one gets at least this share of the time."""
 
 
 class ProcessBudgetError(LimitReachedError):

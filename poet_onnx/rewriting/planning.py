@@ -286,7 +286,10 @@ def could_save(best: Answer, end: float) -> bool:
 
 
 def _worth_joules(best: Answer | None) -> float:
-    """Return the energy below which a plan is worth looking for beside one: as close as that had to be proven."""
+    """Return the energy that another variant's plan must stay below to be an improvement.
+
+    Example: the best plan spends 100 J and the gap is 1 %. Another one must spend less than 99 J.
+    """
     if best is None:
         return math.inf
     gap = best.asked.request.options.gap

@@ -34,7 +34,7 @@ START_CHANGES = MOST_CHANGES // 8
 """Of restores, in the local search for a start: what SCIP's own neighbourhoods find from there is better mostly."""
 
 TURN_SHARE = 0.75
-"""Of the time, for the relaxation while there is no plan."""
+"""While there is no plan, the relaxation gets this share of the time."""
 
 PATIENCE = 6_000
 """Iterations of the simplex, 4 s or so, for the relaxation where its assignments so far make no plan in time."""

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from pyscipopt import Variable
 
 SMALLEST_SHARE = 0.001
-"""Of the budget: intervals of smaller values cost nothing here."""
+"""Intervals of values below this share of the budget cost nothing here."""
 
 RELAXATION_SECONDS = 10.0
 """A guard; the nodes are counted, and take two seconds where there are many. The bound holds wherever it ends."""
 
 MOST_NODES = 20
-"""Of the branch and bound; the bound holds wherever it stops."""
+"""The branch and bound stops after so many nodes; the bound holds wherever it stops."""
 
 SCALE = 1000.0
 """The largest price in the units that SCIP sees."""

@@ -17,13 +17,13 @@ from poet_onnx.simulate import simulate
 from poet_onnx.transfers import overlap, spread_out
 
 OVERHEAD_GAP = 0.1
-"""Besides the asked gap, the solver closes the gap over the overhead to this, as long as time lasts."""
+"""The solver goes on until the gap is this part of the overhead, too: the energy above computing each node once."""
 
 LEAST_SECONDS = 1.0
-"""For whatever must be tried, however little is left of the time limit."""
+"""Each part of the search gets this long, even where less is left of the time limit."""
 
 HOPELESS = 1.2
-"""A plan that misses the deadline by more than this factor, its transfers spread out, is not worth more effort.
+"""A plan is given up that takes more than this multiple of the deadline with its transfers spread out.
 
 A larger one places more plans thoroughly, a second each on large graphs. At 1.03 a plan of a random graph was lost that
 is in time once it is placed thoroughly: spread out it takes 1.08 times the deadline.

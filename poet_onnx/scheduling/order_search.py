@@ -40,10 +40,10 @@ STARTS = 2
 """Baseline orders from which the search sets out."""
 
 TIGHT_SHARE = 0.95
-"""Of the budget: where more is in RAM, a move may help."""
+"""A move may help where more than this share of the budget is in RAM."""
 
 SMALLEST_SHARE = 0.002
-"""Of the budget: intervals of smaller values are not shortened."""
+"""Intervals of values below this share of the budget are not shortened."""
 
 CLASS_ROUNDS = 3
 """How far around a node its like must look the same."""

@@ -29,7 +29,7 @@ NEAR = 0.1
 """Share of the asked gaps at which the relaxation alone settles a plan."""
 
 ORDER_SHARE = 1 / 3
-"""Of the time limit, for an order; a fraction of that is used but for large graphs."""
+"""The search for an order gets this share of the time limit; small graphs use a fraction of that."""
 
 ROUNDING = 1e-9
 """Energies that differ by no more than this part of them are the same."""

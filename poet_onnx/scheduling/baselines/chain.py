@@ -23,8 +23,10 @@ from poet_onnx.scheduling.baselines.tape import Tape
 from poet_onnx.scheduling.liveness import Instance
 
 LARGEST_SHARE = 0.5
-"""Of the forward nodes in one stage, above which every node is a stage; of the forward pass that a value spans, above
-which it is not counted."""
+"""A stage may hold this share of the forward nodes; where one would hold more, every node is a stage.
+
+A value that lives for a larger share of the forward pass is not counted.
+"""
 
 
 @dataclass(frozen=True)
