@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import onnx
@@ -75,6 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--before", required=True, metavar="PYTHON", help="interpreter of the older version")
     parser.add_argument("--after", required=True, metavar="PYTHON", help="interpreter of the newer one")
     parser.add_argument("--runs", type=int, default=5, help="of each command (default 5)")
+    parser.add_argument(
+        "--only", default="*", metavar="GLOB", help="of a model and a command, such as 'bert* inspect*'"
+    )
     parser.add_argument("--models", type=Path, default=ROOT / ".cache" / "forward", metavar="DIR")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="CSV")
     options = parser.parse_args(arguments)
@@ -85,6 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
         writer.writeheader()
         for name, command, budget in CASES:
+            if not fnmatchcase(f"{name} {shlex.join((command, *budget))}", options.only):
+                continue
             path = forward(options.models, name)
             sides: list[list[Run]] = [[], []]
             for _ in range(options.runs):
