@@ -21,6 +21,9 @@ TARGETS = ("training", "stock")
 AUTO, ALL, NONE = "auto", "all", "none"
 """Batch normalizations that are frozen: those of which the model tells, each, or no one."""
 
+STORES = NEVER, _, ALWAYS = ("never", AUTO, "always")
+"""Whether parameters live in a store on disk."""
+
 NO_OPTIMIZER = "none"
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adamw-ort", NO_OPTIMIZER)
 """What updates the parameters within the step."""

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <new>
@@ -95,6 +96,21 @@ bool mapping_fails() {
          is_the_one();
 }
 
+// The log: for each write its offset, its size and its bytes; for each sync two numbers of all ones.
+std::FILE* write_log = nullptr;
+
+void log_write(uint64_t offset, const void* data, uint64_t bytes) {
+  if (write_log == nullptr) return;
+  const uint64_t head[] = {offset, bytes};
+  std::fwrite(head, sizeof head, 1, write_log);
+  std::fwrite(data, 1, bytes, write_log);
+}
+
+void log_sync() {
+  const uint64_t head[] = {~uint64_t{0}, ~uint64_t{0}};
+  if (write_log != nullptr) std::fwrite(head, sizeof head, 1, write_log);
+}
+
 int errno_of(Kind kind) {
   switch (kind) {
     case Kind::kInterrupted:
@@ -120,3 +136,9 @@ POET_EXPORT void poet_arm_fault(int kind, uint64_t calls_before) {
 }
 
 POET_EXPORT uint64_t poet_disarm_fault() { return poet::faults::disarm(); }
+
+// Begins to log what the parameter stores write, to a new file; ends that where there is no path.
+POET_EXPORT void poet_log_writes(const char* path) {
+  if (poet::faults::write_log != nullptr) std::fclose(poet::faults::write_log);
+  poet::faults::write_log = path == nullptr ? nullptr : std::fopen(path, "wb");
+}

@@ -5,12 +5,12 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #if defined(POET_FAULT_INJECTION)
 
 #include <atomic>
 #include <cerrno>
-#include <cstdint>
 
 namespace poet::faults {
 
@@ -45,6 +45,10 @@ int errno_of(Kind kind);
 // Whether the region that is about to be mapped shall be refused.
 bool mapping_fails();
 
+// Keeps a write to the parameter store's file, or that everything written before is durable, where a test asks for it.
+void log_write(uint64_t offset, const void* data, uint64_t bytes);
+void log_sync();
+
 // A system call that returns a number of bytes, or -1 and errno.
 template <class Call>
 ssize_t transfer(size_t bytes, Call&& call) {
@@ -75,6 +79,8 @@ int status(Call&& call) {
 namespace poet::faults {
 
 inline bool mapping_fails() { return false; }
+inline void log_write(uint64_t, const void*, uint64_t) {}
+inline void log_sync() {}
 
 template <class Call>
 ssize_t transfer(size_t bytes, Call&& call) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/kernel.h"
+#include "kernels/rows.h"
 
 namespace poet {
 namespace {
@@ -74,22 +75,6 @@ class Accumulate final : public Kernel {
  private:
   uint64_t offset_;
 };
-
-// Row numbers of every gradient row, each checked and made non-negative.
-std::vector<int64_t> read_rows(const Tensor& indices, int64_t row_count) {
-  const int32_t dtype = indices.layout.dtype;
-  if (dtype != kInt32 && dtype != kInt64)
-    throw Error("the indices are of element type " + std::to_string(dtype) + ", but must be int32 or int64");
-  std::vector<int64_t> rows(indices.elements());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    int64_t row =
-        dtype == kInt64 ? static_cast<const int64_t*>(indices.data)[i] : static_cast<const int32_t*>(indices.data)[i];
-    if (row < -row_count || row >= row_count)
-      throw Error("index " + std::to_string(row) + " is outside of a buffer of " + std::to_string(row_count) + " rows");
-    rows[i] = row < 0 ? row + row_count : row;
-  }
-  return rows;
-}
 
 // A gradient of zero is not nothing, because -0 + 0 is +0.
 template <typename T>
@@ -156,6 +141,21 @@ class AccumulateRows final : public Kernel {
 };
 
 }  // namespace
+
+std::vector<int64_t> read_rows(const Tensor& indices, int64_t row_count) {
+  const int32_t dtype = indices.layout.dtype;
+  if (dtype != kInt32 && dtype != kInt64)
+    throw Error("the indices are of element type " + std::to_string(dtype) + ", but must be int32 or int64");
+  std::vector<int64_t> rows(indices.elements());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    int64_t row =
+        dtype == kInt64 ? static_cast<const int64_t*>(indices.data)[i] : static_cast<const int32_t*>(indices.data)[i];
+    if (row < -row_count || row >= row_count)
+      throw Error("index " + std::to_string(row) + " is outside of a buffer of " + std::to_string(row_count) + " rows");
+    rows[i] = row < 0 ? row + row_count : row;
+  }
+  return rows;
+}
 
 const OpDefinition kAccumulate{"Accumulate", 1, {kBool}, Sharing::kNone, create<Accumulate>, infer_flag};
 const OpDefinition kAccumulateRows{"AccumulateRows", 1, {kBool}, Sharing::kNone, create<AccumulateRows>, infer_flag};

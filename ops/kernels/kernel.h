@@ -144,6 +144,14 @@ extern const OpDefinition kDepthwiseWeightGradient;
 extern const OpDefinition kLayerNormalizeGradient;
 extern const OpDefinition kMaxPoolGradient;
 extern const OpDefinition kRectifierGradient;
+extern const OpDefinition kLoadStored;
+extern const OpDefinition kGatherStored;
+extern const OpDefinition kUpdateStoredSgd;
+extern const OpDefinition kUpdateStoredMomentum;
+extern const OpDefinition kUpdateStoredAdam;
+extern const OpDefinition kUpdateRowsStoredSgd;
+extern const OpDefinition kUpdateRowsStoredMomentum;
+extern const OpDefinition kUpdateRowsStoredAdam;
 
 // Shape inference: nothing is said beyond what the model says / the output is what input 0 is / is of these attributes'
 // type and shape / is one int64 / one bool.

@@ -113,6 +113,9 @@ PageFile::PageFile(std::string directory, bool allows_ram)
   }
 }
 
+PageFile::PageFile(std::string directory, int descriptor)
+    : directory_(std::move(directory)), fork_depth_(fork_depth()), fd_(descriptor) {}
+
 PageFile::~PageFile() { close(fd_); }
 
 bool PageFile::is_inherited() const { return fork_depth_ != fork_depth(); }
@@ -145,11 +148,14 @@ bool PageFile::give_back(uint64_t offset, uint64_t bytes) noexcept {
 
 int PageFile::set_direct(bool is_direct) {
   if (is_inherited()) return 0;
-  const int error = faults::status([&] {
-    const int flags = fcntl(fd_, F_GETFL);
-    if (flags < 0) return errno;
-    return fcntl(fd_, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0 ? 0 : errno;
-  });
+  int error = 0;
+  do {
+    error = faults::status([&] {
+      const int flags = fcntl(fd_, F_GETFL);
+      if (flags < 0) return errno;
+      return fcntl(fd_, F_SETFL, is_direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0 ? 0 : errno;
+    });
+  } while (error == EINTR);
   if (error == 0) is_direct_ = is_direct;
   return error;
 }

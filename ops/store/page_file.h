@@ -1,4 +1,4 @@
-// The file that pages live in: unnamed, private to the process, gone with it.
+// A file that pages live in: that of a session is unnamed, private to the process and gone with it.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,8 @@ class PageFile {
   // Opens a new unnamed file in `directory`, mode 0600. Throws Error where that fails, or where the file is in RAM and
   // that is not allowed.
   PageFile(std::string directory, bool allows_ram);
+  // Takes over a file that has a name in `directory`.
+  PageFile(std::string directory, int descriptor);
   PageFile(const PageFile&) = delete;
   PageFile& operator=(const PageFile&) = delete;
   ~PageFile();

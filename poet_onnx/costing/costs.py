@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poet_onnx.costing.device import DeviceProfile, StorageProfile
-from poet_onnx.costing.flops import count_work
-from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement
+from poet_onnx.costing.flops import count_work, storage_work
+from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement
 from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
+from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, TrainingGraph
 
 
@@ -104,9 +105,10 @@ def cost_table(
     idle_watts = device.compute.idle_watts
     energy_measured = measured is not None and measured.active_watts is not None
     storage = device.storage
+    found = measured.storage if measured is not None else None
+    nodes |= _with_storage(graph, nodes, found or storage, device)
     if storage is None:
         return CostTable(device.name, nodes, {}, {}, False, idle_watts, energy_measured)
-    found = measured.storage if measured is not None else None
     figures = found or storage
     pageable = [t for t in graph.tensors.values() if t.may_move]
     page_out = {
@@ -129,6 +131,33 @@ def cost_table(
         wake_seconds=found.wake_seconds if found is not None else 0.0,
         hand_over_seconds=found.hand_over_seconds if found is not None else 0.0,
     )
+
+
+def _with_storage(
+    graph: TrainingGraph,
+    nodes: Mapping[str, NodeCost],
+    figures: StorageProfile | StorageMeasurement | None,
+    device: DeviceProfile,
+) -> dict[str, NodeCost]:
+    """Return the costs of nodes that read or write a store on disk, which the computing thread waits for.
+
+    Raises:
+        InputError: there is such a node, and the device has no storage.
+    """
+    costs = {}
+    for node in graph.nodes:
+        work = storage_work(graph, node)
+        if work is None:
+            continue
+        if figures is None or device.storage is None:
+            raise InputError(f"Parameters in a store need storage, which device '{device.name}' does not have.")
+        seconds = work.transfers * figures.page_in_latency_seconds
+        seconds += work.read_bytes / figures.page_in_bytes_per_second
+        seconds += work.written_bytes / figures.page_out_bytes_per_second
+        cost = nodes[node.name]
+        joules = cost.joules + seconds * device.storage.watts
+        costs[node.name] = NodeCost(cost.seconds + seconds, joules, cost.workspace_bytes, cost.measured)
+    return costs
 
 
 def _transfer(

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.flops import storage_work
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.versions import Versions
 from poet_onnx.costing.workspace import heap_bytes
 from poet_onnx.description.metadata import BUFFER_SUFFIX, OWN_PREFIX, POET_DOMAIN, SHARED_BYTES
 from poet_onnx.graph import Phase, Tensor, TrainingGraph
+from poet_onnx.graph.operators.stored import PAGE_BYTES
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
@@ -29,6 +31,10 @@ _SECOND_SESSION_BYTES = 450_000
 """Besides nodes and values, of a session in a process that has one: .26 to .45 MB were measured (ResNet-18, U-Net, a
 GPT; stock onnxruntime 1.31), half of it code that evaluation runs and training does not."""
 
+
+_STORE_BYTES, _STORE_BYTES_PER_PAGE = 4 * PAGE_BYTES + (256 << 10), 64
+"""Of an open store: four pages of buffers (ops/parameters), names and the last commit; and for each page its place in
+the table, in memory and as it is written."""
 
 _MEANS = {
     "parameters": "trained and frozen",
@@ -240,11 +246,21 @@ def process_memory(
             *(ProcessLine(kind, sizes[kind], _MEANS[kind], kind in _LOADED) for kind in KINDS),
             ProcessLine("region", region_bytes, "activations, gradients and workspace, at the step's peak", True),
             *evaluating,
+            *_store_lines(graph),
             ProcessLine("paging", costs.paging_bytes if pages else 0, "pages on their way to storage and back", False),
             *_calls(graph, costs),
         ),
         costs.import_bytes,
     )
+
+
+def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
+    """Yield what a store on disk takes, if parameters live in one."""
+    written = [work.written_bytes for node in graph.nodes if (work := storage_work(graph, node)) is not None]
+    if any(written):
+        pages = sum(written) // PAGE_BYTES + len(written)
+        means = "pages on their way to the store and back, and the list of its pages"
+        yield ProcessLine("store", _STORE_BYTES + pages * _STORE_BYTES_PER_PAGE, means, True)
 
 
 def _calls(graph: TrainingGraph, costs: ProcessCosts) -> Iterator[ProcessLine]:

@@ -11,7 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +61,7 @@ RUNS = f"{OWN_PREFIX}runs"
 SHARED_BYTES = 64 << 10
 """Constants that are so large are there once, where training and evaluation both have them."""
 
-FORMAT = 3
+FORMAT = 4
 
 _MOST_BATCHES = 2**31
 _TYPES = ("float16", "float32", "float64", "int32", "int64", "bool")
@@ -70,6 +70,11 @@ _TYPES = ("float16", "float32", "float64", "int32", "int64", "bool")
 def slot_name(parameter: str, slot: str) -> str:
     """Return the name of what an optimizer keeps for a parameter."""
     return f"{OWN_PREFIX}{slot}/{parameter}"
+
+
+def handle_name(tensor: str) -> str:
+    """Return the name of the input that stands for a tensor in a store."""
+    return f"{OWN_PREFIX}store/{tensor}"
 
 
 def as_batches(value: object) -> int:
@@ -166,6 +171,7 @@ class Description:
         loss: output that is minimised.
         seeds: of nodes that draw random numbers from the number of runs, by the node's first output.
         unresumable: operators that draw numbers which do not follow from it, and so cannot be resumed.
+        stored: shapes of the parameters that live in a store, of which the graph has handles alone, by name.
     """
 
     updates: Updates
@@ -177,6 +183,7 @@ class Description:
     loss: str
     seeds: Mapping[str, int]
     unresumable: tuple[str, ...]
+    stored: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in (*self.parameters, *self.data, *self.state):
@@ -189,7 +196,7 @@ class Description:
             name: [each.dtype, list(each.shape), base64.b64encode(zlib.compress(each.data)).decode()]
             for name, each in self.state.items()
         }
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
         text = plain | {"format": FORMAT, "updates": asdict(self.updates), "state": state}
         return json.dumps(text, separators=(",", ":"))
 
@@ -211,7 +218,7 @@ class Description:
             InputError: if the text describes nothing, or comes from another version.
         """
         values = _read_format(text, TRAINING_KEY)
-        if set(values) != {"format", *(field.name for field in fields(cls))}:
+        if set(values) != {"format", *(each.name for each in fields(cls))}:
             raise _damaged("lacks parts, or has too many")
         return cls(
             updates=_updates(values["updates"]),
@@ -223,6 +230,7 @@ class Description:
             loss=_text(values["loss"]),
             seeds={name: _whole(seed) for name, seed in _mapping(values["seeds"]).items()},
             unresumable=_names(values["unresumable"]),
+            stored={name: _sizes(each) for name, each in _mapping(values["stored"]).items()},
         )
 
 
@@ -231,7 +239,7 @@ class EvaluationDescription:
     """What the names in an evaluation graph are for that was planned beside a training graph.
 
     Attributes:
-        held: inputs that are arrays of the training session: parameters and running statistics.
+        held: inputs that are arrays of the training session: parameters and running statistics, or their handles.
     """
 
     held: tuple[str, ...]
@@ -306,6 +314,12 @@ def _names(values: object) -> tuple[str, ...]:
     if not isinstance(values, list):
         raise _damaged("lacks names")
     return tuple(map(_text, values))
+
+
+def _sizes(values: object) -> tuple[int, ...]:
+    if not isinstance(values, list):
+        raise _damaged("lacks sizes")
+    return tuple(map(_whole, values))
 
 
 def _text(value: object) -> str:

@@ -27,7 +27,7 @@ from poet_onnx.description.metadata import METADATA
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.files.tensor_file import TYPES, TensorFile, flat, parse_json
-from poet_onnx.files.values import Kind
+from poet_onnx.files.values import Kind, Values, kind_of
 
 try:  # `hashlib` loads OpenSSL, 3.6 MiB, beside the implementation that it gives for this hash
     from _blake2 import blake2b
@@ -74,7 +74,7 @@ def write_checkpoint(
         raise InputError(f"{path} cannot hold a tensor of the name '{METADATA}', which the format needs: rename it.")
     hashes, kinds = dict[str, str](), dict[str, Kind]()
     for name in tensors:
-        hashes[name], kinds[name] = _hashed(tensors[name])
+        hashes[name], kinds[name] = _hash(_pieces(tensors, name)), kind_of(tensors, name)
     about = json.dumps({_PROGRESS: progress, _HASHES: hashes}, sort_keys=True, allow_nan=False, default=float)
     header: dict[str, object] = {METADATA: {METADATA_KEY: about, HASH_KEY: _hash([about.encode()])}}
     end = 0
@@ -88,7 +88,8 @@ def write_checkpoint(
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for name in tensors:
-            file.write(flat(np.ascontiguousarray(tensors[name])))
+            for piece in _pieces(tensors, name):
+                file.write(piece)
 
     try:
         write_file(Path(path), fill, replace=replace, written=written)
@@ -96,8 +97,10 @@ def write_checkpoint(
         raise cannot_write(path, error) from error
 
 
-def _hashed(array: Array) -> tuple[str, Kind]:
-    return _hash([flat(np.ascontiguousarray(array))]), Kind(array.dtype.name, array.shape)
+def _pieces(tensors: Mapping[str, Array], name: str) -> Iterator[memoryview]:
+    if isinstance(tensors, Values):
+        return tensors.pieces(name)
+    return iter([flat(np.ascontiguousarray(tensors[name]))])
 
 
 def _hash(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
@@ -200,6 +203,19 @@ class Checkpoint:
         """
         self._file.read_into(name, array)
         self._verify(name, [flat(array)])
+
+    def pieces(self, name: str) -> Iterator[memoryview]:
+        """Yield the bytes of a tensor in pieces, each of which is gone when the next one comes.
+
+        Raises:
+            InputError: if it is not there, cannot be read, or, after the last piece, is damaged.
+        """
+        digest = blake2b(digest_size=16)
+        for piece in self._file.chunks(name):
+            digest.update(piece)
+            yield piece
+        if self._about is not None and self._about[_HASHES].get(name) != digest.hexdigest():
+            raise self._damaged(f"tensor '{name}'")
 
     def read_bytes(self, name: str) -> bytearray:
         """Return the bytes of a tensor of any type, held against the hash of what was written.

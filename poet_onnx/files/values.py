@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.errors import InputError
+from poet_onnx.files.tensor_file import flat
 
 Array = npt.NDArray[np.generic]
 
@@ -28,15 +29,22 @@ class Kind(NamedTuple):
 class Values(Mapping[str, Array]):
     """Arrays by name, read when they are asked for, each time anew."""
 
-    def __init__(self, source: object, kinds: Mapping[str, Kind], read_into: Callable[[str, Array], None]) -> None:
+    def __init__(
+        self,
+        source: object,
+        kinds: Mapping[str, Kind],
+        read_into: Callable[[str, Array], None],
+        pieces: Callable[[str], Iterator[memoryview]] | None = None,
+    ) -> None:
         """Say what there is.
 
         Args:
             source: where the arrays are, for errors.
             kinds: of the arrays, by name.
             read_into: fills a contiguous array of the right kind.
+            pieces: yields an array's bytes without reading all of it at once; None where nothing can.
         """
-        self._source, self._kinds, self._read_into = source, kinds, read_into
+        self._source, self._kinds, self._read_into, self._pieces = source, kinds, read_into, pieces
 
     def kind(self, name: str) -> Kind:
         """Return what an array is, which is known without reading it."""
@@ -55,6 +63,16 @@ class Values(Mapping[str, Array]):
         assert self._kinds[name] == (array.dtype.name, array.shape)
         self._read_into(name, array)
 
+    def pieces(self, name: str) -> Iterator[memoryview]:
+        """Yield an array's bytes, of which as few are in memory at once as can be.
+
+        Raises:
+            InputError: if it cannot be read; what was yielded is then to be forgotten.
+        """
+        if self._pieces is None:
+            return iter([flat(self[name])])
+        return self._pieces(name)
+
     def __getitem__(self, name: str) -> Array:
         """Read an array.
 
@@ -70,6 +88,10 @@ class Values(Mapping[str, Array]):
             ) from error
         self._read_into(name, array)
         return array
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is an array of a name, without reading it."""
+        return name in self._kinds
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""

@@ -51,6 +51,7 @@ class PlanFile(BaseModel):
     part_bytes: int | None = None
     expansions: str | None = None
     optimizer: str = "none"
+    stored: bool = False
 
 
 def to_json(plan: Plan, graph: TrainingGraph) -> str:

@@ -6,7 +6,7 @@ again; none are paged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.marks import marks
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.description.metadata import EVALUATION_KEY, EvaluationDescription
+from poet_onnx.description.metadata import EVALUATION_KEY, EvaluationDescription, handle_name
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
@@ -29,6 +29,7 @@ from poet_onnx.passes.lowering import lower, normalize_for
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges
 from poet_onnx.passes.roles import find_roles
+from poet_onnx.passes.stored import load_parameters
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.passes.updates import free_state
 from poet_onnx.plan import Plan
@@ -64,7 +65,14 @@ class EvaluationStep:
 
     @classmethod
     def beside(
-        cls, made: TrainGraph | None, training: ir.Model, device: DeviceProfile, target: str, threads: int = 1
+        cls,
+        made: TrainGraph | None,
+        training: ir.Model,
+        device: DeviceProfile,
+        target: str,
+        *,
+        threads: int = 1,
+        stored: Sequence[str] = (),
     ) -> EvaluationStep | None:
         """Prepare an evaluation graph as its training graph is prepared, and order its nodes; None if there is none.
 
@@ -74,6 +82,7 @@ class EvaluationStep:
             device: that it is planned for.
             target: runtime that runs it.
             threads: inside an operator.
+            stored: names of the parameters that live in a store.
         """
         if made is None:
             return None
@@ -87,6 +96,8 @@ class EvaluationStep:
         del graph.outputs[1:]  # nobody reads them, and they would be outside of the region; OUTPUTS_KEY names them
         lower(model, target)
         free_state(graph, [name for name in graph.initializers if name in arrays])
+        load_parameters(graph, stored)
+        arrays |= set(map(handle_name, stored))
         held = tuple(value.name or "" for value in graph.inputs if value.name in arrays)
         RemoveUnread()(model)
         variant = GraphVariant(None, None, model, extract(model, trains=False))

@@ -44,7 +44,7 @@ def variant_options(given: Plan | str, device: str, target: str, optimizer: str)
             f"The plan was made for optimizer {said!r}, not for {optimizer!r}: give the --optimizer, "
             "--accumulation-steps and --clip-norm that it was made with, or plan again."
         )
-    return plan.part_bytes, plan.expansions
+    return plan.part_bytes, plan.expansions, plan.stored
 
 
 def read_plan(given: Plan | str, graph: TrainingGraph) -> Plan:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
-from poet_onnx.choices import METHODS, OPTIMIZERS, OURS, POET, TARGETS
+from poet_onnx.choices import AUTO, METHODS, OPTIMIZERS, OURS, POET, STORES, TARGETS
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.options import LOSSES, ForwardOptions
 from poet_onnx.options import option, says
@@ -123,6 +123,13 @@ class RewriteOptions(StepOptions):
         None,
         "Bound on the predicted time of a step: `250ms`, or `1.3x` of the time that computing alone takes.",
         metavar="TIME|Fx",
+        plans=True,
+    )
+    store: str = option(
+        AUTO,
+        "Whether parameters and what the optimizer keeps live in [a store on disk](store.md) and pass through RAM: "
+        "`auto` where nothing else fits.",
+        choices=STORES,
         plans=True,
     )
     max_written: SupportsIndex | str | None = option(

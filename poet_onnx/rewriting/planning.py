@@ -161,7 +161,12 @@ class Answer:
 
 
 def answer_of(
-    model: ir.Model, request: Request, updates: Updates | None = None, evaluation: EvaluationStep | None = None
+    model: ir.Model,
+    request: Request,
+    updates: Updates | None = None,
+    evaluation: EvaluationStep | None = None,
+    *,
+    stored: tuple[str, ...] = (),
 ) -> Answer:
     """Plan a normalized model's step as requested, or check the plan that came with the request.
 
@@ -170,6 +175,7 @@ def answer_of(
         request: what was asked for.
         updates: what the optimizer in the step does; None for none.
         evaluation: what the process runs besides, under the same budget.
+        stored: names of the parameters that live in a store.
 
     Raises:
         InputError: if the model cannot be planned, or the plan that was given is for another graph or device, cannot be
@@ -180,7 +186,7 @@ def answer_of(
     """
     if request.plan is not None:
         return _given_answer(model, request, request.plan, updates, evaluation)
-    return _best_answer(model, request, updates, evaluation)
+    return _best_answer(model, request, updates, evaluation, stored)
 
 
 def _given_answer(
@@ -192,9 +198,9 @@ def _given_answer(
 ) -> Answer:
     """Replay a plan that was made before on the graph variant that it is for."""
     options = variant_options(given, request.device.name, request.options.target, in_words(updates))
-    first = next(variants(model, request.device, request.options.target, updates=updates))
+    first = next(variants(model, request.device, request.options.target, updates=updates, stored=options[-1]))
     asked = Asked.of(request, first, evaluation)
-    variant = first if options == first.options else variant_of(model, request.options.target, *options, updates)
+    variant = first if options == first.options else variant_of(model, request.options.target, options, updates)
     plan = read_plan(given, variant.graph)
     baseline = asked.baseline(variant)
     problem, limits = asked.problem(baseline), asked.limits(asked.budget.step_bytes(variant.graph))
@@ -211,7 +217,11 @@ def _given_answer(
 
 
 def _best_answer(
-    model: ir.Model, request: Request, updates: Updates | None, evaluation: EvaluationStep | None
+    model: ir.Model,
+    request: Request,
+    updates: Updates | None,
+    evaluation: EvaluationStep | None,
+    stored: tuple[str, ...],
 ) -> Answer:
     """Plan the first variant in which something fits, and then those that may have a plan that spends less.
 
@@ -225,8 +235,15 @@ def _best_answer(
     plans = by_variant(request.known_plans, request.device.name, request.options.target, in_words(updates))
     try:
         for variant in variants(
-            model, request.device, request.options.target, split=request.options.split, updates=updates
+            model,
+            request.device,
+            request.options.target,
+            split=request.options.split,
+            updates=updates,
+            stored=bool(stored),
         ):
+            if variant.stored not in (None, stored):
+                continue  # the evaluation graph reads others from the store
             asked = asked or Asked.of(request, variant, evaluation)
             known = steps_of(plans.pop(variant.options, ()), variant.graph)
             if best is None or known or could_save(best, end):
@@ -274,8 +291,9 @@ def _thriftiest_answer(asked: Asked, failures: Sequence[Failure]) -> Answer:
 def _answer(asked: Asked, baseline: Baseline, plan: Plan, laid_out: LaidOutPlan) -> Answer:
     """Return a graph variant with its plan, whose options and whole budget are written into that."""
     budget_bytes = None if plan.limits.budget_bytes is None else plan.limits.budget_bytes + baseline.aside_bytes
-    part_bytes, expansions = baseline.variant.options
-    plan = replace(plan, part_bytes=part_bytes, expansions=expansions, limits=plan.limits.within(budget_bytes))
+    part_bytes, expansions, stored = baseline.variant.options
+    limits = plan.limits.within(budget_bytes)
+    plan = replace(plan, part_bytes=part_bytes, expansions=expansions, stored=stored, limits=limits)
     return Answer(asked, baseline, plan, laid_out)
 
 

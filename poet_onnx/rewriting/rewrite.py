@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,9 +36,10 @@ from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.options import RewriteOptions
-from poet_onnx.rewriting.planning import Answer, answer_of
+from poet_onnx.rewriting.planning import Answer
 from poet_onnx.rewriting.request import BudgetKind, Request
 from poet_onnx.rewriting.source import Given, normalized
+from poet_onnx.rewriting.storing import answer_where_it_fits
 
 if TYPE_CHECKING:
     pass
@@ -214,8 +216,10 @@ def _rewritten(
     WriteInputRanges()(source.model)
     updates = request.optimizer.for_model(source.model, warn)
     evaluated = None if updates is None else made
-    evaluation = EvaluationStep.beside(evaluated, source.model, request.device, options.target, options.threads)
-    answer = answer_of(source.model, request, updates, evaluation)
+    beside = partial(
+        EvaluationStep.beside, evaluated, source.model, request.device, options.target, threads=options.threads
+    )
+    answer = answer_where_it_fits(source.model, request, updates, beside)
     region_bytes, evaluation = answer.laid_out.region.region_bytes, answer.asked.evaluation
     if made is not None and evaluation is not None:
         region_bytes = max(region_bytes, evaluation.region.region_bytes)

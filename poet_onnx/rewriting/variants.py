@@ -9,21 +9,22 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.description.metadata import Updates
+from poet_onnx.description.metadata import Description, Updates
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.passes.lowering import choose_expansions, lower
 from poet_onnx.passes.normalize import Normalization
 from poet_onnx.passes.split import SplitWeightGradients
+from poet_onnx.passes.stored import StreamParameters
 from poet_onnx.passes.updates import WriteUpdates
 
 PART_BYTES = {"training": (4 << 20, 1 << 20, 128 << 10), "stock": (1 << 20, 128 << 10)}
 """Sizes of parts that large weight gradients are split into where whole ones do not fit, by target. For each part
 ConvGrad of the training runtime lays the whole image out again: there a few large parts are quicker."""
 
-VariantOptions: TypeAlias = tuple[int | None, str | None]
-"""The `part_bytes` and `expansions` that distinguish a variant from others of its model."""
+VariantOptions: TypeAlias = tuple[int | None, str | None, bool]
+"""The `part_bytes`, `expansions` and `stored` that distinguish a variant from others of its model."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,29 @@ class GraphVariant:
         expansions: as for `LowerTraining`; None for the training runtime.
         model: lowered, split, and with the optimizer's updates.
         graph: extracted from the model.
+        stored: names of the parameters that live in a store on disk; None where none may.
     """
 
     part_bytes: int | None
     expansions: str | None
     model: ir.Model
     graph: TrainingGraph
+    stored: tuple[str, ...] | None = None
 
     @property
     def options(self) -> VariantOptions:
         """Return what distinguishes it from the other variants of its model."""
-        return self.part_bytes, self.expansions
+        return self.part_bytes, self.expansions, self.stored is not None
 
 
 def variants(
-    model: ir.Model, device: DeviceProfile, target: str, *, split: bool = True, updates: Updates | None = None
+    model: ir.Model,
+    device: DeviceProfile,
+    target: str,
+    *,
+    split: bool = True,
+    updates: Updates | None = None,
+    stored: bool = False,
 ) -> Iterator[GraphVariant]:
     """Yield the variants of a model for a target, what costs the least time first.
 
@@ -63,6 +72,7 @@ def variants(
         target: runtime that will run the model, "training" or "stock".
         split: also yield variants with gradients in parts.
         updates: what the optimizer in the step does; None for none.
+        stored: parameters live in a store on disk.
 
     Raises:
         InputError: if the model cannot be trained by the optimizer.
@@ -70,26 +80,25 @@ def variants(
     whole = []
     for expansions, lowered in _lowered(model, device, target):
         whole.append((expansions, lowered))
-        yield _variant(None, expansions, lowered if updates is None else lowered.clone(), updates)
+        yield _variant(None, expansions, lowered if updates is None else lowered.clone(), updates, stored)
     seen = set[str]()
     for part_bytes in PART_BYTES[target] if split else ():
         for expansions, lowered in whole:
             parts = lowered.clone()
             if SplitWeightGradients(part_bytes)(parts).modified:
-                variant = _variant(part_bytes, expansions, parts, updates)
+                variant = _variant(part_bytes, expansions, parts, updates, stored)
                 if variant.graph.fingerprint not in seen:  # an embedding's gradient is the same for parts of any size
                     seen.add(variant.graph.fingerprint)
                     yield variant
 
 
-def variant_of(
-    model: ir.Model, target: str, part_bytes: int | None, expansions: str | None, updates: Updates | None = None
-) -> GraphVariant:
+def variant_of(model: ir.Model, target: str, options: VariantOptions, updates: Updates | None = None) -> GraphVariant:
     """Return the variant of a normalized model that a plan was made for; the model is not changed.
 
     Raises:
         InputError: if the model has no such variant.
     """
+    part_bytes, expansions, stored = options
     if part_bytes is not None and part_bytes < 1:
         raise InputError(
             f"The plan asks for weight gradients in parts of {part_bytes} bytes, below 1 byte; plan again."
@@ -101,14 +110,21 @@ def variant_of(
             f"The plan computes weight gradients of more than {part_bytes:,} bytes in parts, and this graph has none; "
             "plan again for this model."
         )
-    return _variant(part_bytes, expansions, model, updates)
+    return _variant(part_bytes, expansions, model, updates, stored)
 
 
-def _variant(part_bytes: int | None, expansions: str | None, model: ir.Model, updates: Updates | None) -> GraphVariant:
+def _variant(
+    part_bytes: int | None, expansions: str | None, model: ir.Model, updates: Updates | None, stored: bool
+) -> GraphVariant:
     """Return a variant of a model that has all but the optimizer, which is written into it."""
     if updates is not None:
         Normalization(WriteUpdates(updates))(model)
-    return GraphVariant(part_bytes, expansions, model, extract(model))
+    if not stored:
+        return GraphVariant(part_bytes, expansions, model, extract(model))
+    Normalization(StreamParameters())(model)
+    description = Description.of_metadata(model.metadata_props)
+    names = () if description is None else tuple(description.stored)
+    return GraphVariant(part_bytes, expansions, model, extract(model), names)
 
 
 def _lowered(model: ir.Model, device: DeviceProfile, target: str) -> Iterator[tuple[str | None, ir.Model]]:

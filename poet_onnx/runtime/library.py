@@ -12,6 +12,22 @@ from poet_onnx.runtime.installed import import_onnxruntime, installed_runtime
 _UPDATES = {"poet_update_sgd": 2, "poet_update_momentum": 3, "poet_update_adam": 4}
 """Functions that update a parameter, and how many arrays they take besides the gradient."""
 
+_BYTES, _NUMBER, _ROOM = ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p
+_STORES: dict[str, tuple[type, ...]] = {
+    "poet_store_make": (_BYTES, _ROOM, _ROOM, _NUMBER, _BYTES, _NUMBER, _NUMBER, ctypes.c_int, _BYTES),
+    "poet_store_open": (_BYTES, ctypes.c_int, _BYTES),
+    "poet_store_close": (_NUMBER, _BYTES),
+    "poet_store_description": (_NUMBER, _BYTES, _NUMBER, _BYTES),
+    "poet_store_text": (_NUMBER, _BYTES, _NUMBER, _BYTES),
+    "poet_store_handle": (_NUMBER, _NUMBER),
+    "poet_store_read": (_NUMBER, _NUMBER, _NUMBER, _ROOM, _NUMBER, _BYTES),
+    "poet_store_write": (_NUMBER, _NUMBER, _NUMBER, _ROOM, _NUMBER, _BYTES),
+    "poet_store_commit": (_NUMBER, _BYTES, _NUMBER, _BYTES),
+    "poet_store_verify": (_NUMBER, _BYTES),
+    "poet_store_statistics": (_NUMBER, _ROOM, _BYTES),
+}
+"""What the functions of parameter stores take (ops/parameters/exports.cpp)."""
+
 _COUNTERS = ("poet_current_bytes", "poet_peak_bytes", "poet_allocated_bytes")
 
 
@@ -28,6 +44,9 @@ def operator_library() -> ctypes.CDLL:
     for name, arrays in _UPDATES.items():
         getattr(library, name).argtypes = [ctypes.c_void_p, ctypes.c_uint64, *[ctypes.c_void_p] * arrays]
         getattr(library, name).restype = None
+    for name, taken in _STORES.items():
+        getattr(library, name).argtypes = list(taken)
+        getattr(library, name).restype = ctypes.c_int64
     library.poet_share_region.argtypes = [ctypes.c_uint64]
     library.poet_share_region.restype = None
     library.poet_sum_of_squares.argtypes = [ctypes.c_void_p, ctypes.c_uint64]

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.description.metadata import RATES, RUNS, Description, slot_name
+from poet_onnx.description.metadata import RATES, RUNS, Description, handle_name, slot_name
 from poet_onnx.description.optimizers import Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.files.values import copy_value
 from poet_onnx.training import kernels
 from poet_onnx.training.batch import Wanted
 from poet_onnx.training.runner import aligned
+from poet_onnx.training.stored import SessionStore
 
 Array = npt.NDArray[np.generic]
 
@@ -30,6 +31,8 @@ class Memory:
     ) -> None:
         """Allocate everything and copy the first values, one after the other.
 
+        Parameters that live in a store have handles alone, which `store` fills.
+
         Args:
             description: of the training graph.
             optimizer: what is kept for each parameter.
@@ -40,6 +43,8 @@ class Memory:
             InputError: if a value is missing or does not fit.
         """
         self._description, self._optimizer = description, optimizer
+        self.store: SessionStore | None = None
+        """What keeps parameters and moments that are not in RAM."""
         self.frozen = tuple(name for name in description.data if name in values)
         self.arrays: dict[str, Array] = {}
         taken = {put.name: put for put in inputs}
@@ -49,14 +54,17 @@ class Memory:
                     f"The gradient of '{name}' is accumulated, but there is no value in the parameters that were given "
                     "of that name."
                 )
-        for name in (*description.parameters, *self.frozen):
+        for name in description.stored:
+            self.arrays[handle_name(name)] = aligned((1,), np.int64)
+        resident = tuple(name for name in description.parameters if name not in description.stored)
+        for name in (*resident, *self.frozen):
             self.arrays[name] = aligned(_shape(taken, name), taken[name].dtype)
             copy_value(values, name, self.arrays[name])
         for name, state in description.state.items():
             own = state.array
             self.arrays[name] = aligned(own.shape, own.dtype)
             copy_value(values if name in values else {name: own}, name, self.arrays[name])
-        for name in description.parameters:
+        for name in resident:
             shape = self.arrays[name].shape
             for slot in optimizer.slots:
                 self.arrays[slot_name(name, slot)] = aligned(shape, np.float32)
@@ -83,12 +91,20 @@ class Memory:
             "statistics": tuple(described.state),
             "rates": (RATES, *([described.flag] if described.flag else []), *([RUNS] if described.seeds else [])),
         }
-        return {kind: sum(self.arrays[name].nbytes for name in names) for kind, names in kinds.items()}
+        kinds["parameters"] = (*kinds["parameters"], *map(handle_name, described.stored))
+        sizes = {name: array.nbytes for name, array in self.arrays.items()}
+        return {kind: sum(sizes.get(name, 0) for name in names) for kind, names in kinds.items()}
 
-    def values(self) -> dict[str, Array]:
+    def values(self) -> Mapping[str, Array]:
         """Return parameters, those not trained, and running statistics."""
         described = self._description
-        return {name: self.arrays[name] for name in (*described.parameters, *self.frozen, *described.state)}
+        return self._named((*described.parameters, *self.frozen, *described.state))
+
+    def _named(self, names: Iterable[str]) -> Mapping[str, Array]:
+        """Return arrays by name; copies, read when they are asked for, where some of them live in a store."""
+        if self.store is not None:
+            return self.store.values(names)
+        return {name: self.arrays[name] for name in names}
 
     def moved(self) -> list[str]:
         """Return the names of running statistics that are not those of the model any more."""
@@ -99,15 +115,14 @@ class Memory:
         """Return the gradients that are kept, by parameter."""
         return {name: self.arrays[buffer] for name, buffer in self._description.buffers.items()}
 
-    def moments(self) -> dict[str, Array]:
+    def moments(self) -> Mapping[str, Array]:
         """Return what the optimizer keeps."""
-        slots = [slot for name in self._description.parameters for slot in self._slots(name)]
-        return {name: self.arrays[name] for name in slots}
+        return self._named([slot for name in self._description.parameters for slot in self._slots(name)])
 
-    def lasting(self, *, gradients: bool) -> dict[str, Array]:
+    def lasting(self, *, gradients: bool) -> Mapping[str, Array]:
         """Return all that a checkpoint needs, with or without gradients that are half collected."""
         buffers = self._description.buffers.values() if gradients else ()
-        return self.values() | self.moments() | {name: self.arrays[name] for name in buffers}
+        return self._named([*self.values(), *self.moments(), *buffers])
 
     def sum_of_squares(self) -> float:
         """Return the sum of the squares of all gradients that are kept."""

@@ -46,7 +46,7 @@ def _of_tensors(path: Path) -> Values:
     """Return the parameters in a safetensors file."""
     file = open_checkpoint(path)
     kinds = {name: kind for name, kind in file.kinds().items() if not name.startswith(OWN_PREFIX)}
-    return Values(path, kinds, file.read_into)
+    return Values(path, kinds, file.read_into, file.pieces)
 
 
 def _of_model(path: Path) -> Values:

@@ -27,6 +27,8 @@ from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress
 from poet_onnx.training.runner import BatchBuffers, Runner
 from poet_onnx.training.shared_constants import SharedConstants
+from poet_onnx.training.store_file import StoreStatistics
+from poet_onnx.training.stored import SessionStore, as_commits
 
 if TYPE_CHECKING:
     from poet_onnx.training.prepare import AnyModel
@@ -62,6 +64,8 @@ class TrainingSession:
         threads: int = 1,
         page_dir: str | os.PathLike[str] | None = None,
         frozen_batch_norm: str = AUTO,
+        store: str | os.PathLike[str] | None = None,
+        commit_every: int = 1,
     ) -> None:
         """Load everything.
 
@@ -82,6 +86,9 @@ class TrainingSession:
             threads: inside an operator; results of several threads are not reproducible for every operator.
             page_dir: existing directory for the page file.
             frozen_batch_norm: as for `rewrite`, whose results know by themselves what is frozen.
+            store: directory of a model whose parameters live there. One without a store gets it, of `parameters`;
+                otherwise training goes on at the store's last commit, whatever `parameters` are.
+            commit_every: updates from one commit of the store to the next; `commit` makes one at any time.
 
         Raises:
             InputError: if something cannot be used.
@@ -110,15 +117,32 @@ class TrainingSession:
             self._options["constants"] = SharedConstants(model.model, self._evaluation.path)
         self._step = Runner(model.model, role="training model", ranges=model.ranges, **self._options)
         self._memory = Memory(described, self._optimizer, values, self._step.inputs())
+        self._commit_every = as_commits(commit_every)
+        self._begin_store(store, values)
         del values
         self._step.bind(self._memory.arrays)
         self._step.number(described.loss)
         if self._evaluation.is_planned or (self._evaluation.is_given and not self._model.is_file):
             self._evaluate()  # without imports, or with those that are there: say at once what is wrong with the graph
 
+    def _begin_store(self, directory: str | os.PathLike[str] | None, values: Mapping[str, Array]) -> None:
+        """Open the store of a model that has one."""
+        described, memory = self._description, self._memory
+        if directory is None and described.stored:
+            raise InputError("The model keeps its parameters in a store: give TrainingSession its directory, store=.")
+        if directory is None:
+            return
+        if not described.stored:
+            raise InputError("The model keeps its parameters in RAM: rewrite the original with --store always.")
+        memory.store = SessionStore(directory, described, self._optimizer, memory.arrays, memory.frozen)
+        self._progress = memory.store.begin(self._progress, values)
+
     @property
     def parameters(self) -> Mapping[str, Array]:
-        """Parameters and running statistics by name: the arrays that are trained, not copies."""
+        """Parameters and running statistics by name: the arrays that are trained, not copies.
+
+        Of a model that keeps its parameters in a store they are copies, each read when it is asked for.
+        """
         return self._memory.values()
 
     @property
@@ -236,7 +260,27 @@ class TrainingSession:
                 updates=done.updates + updating,
                 batches=0 if updating else done.batches + 1,
             )
+            if self._memory.store is not None and self._progress.updates % self._commit_every == 0:
+                self._memory.store.commit(self._progress)
         return self._step.number(self._description.loss)
+
+    @exclusive
+    def commit(self) -> None:
+        """Make all that was trained last in the store: the next session with it goes on from here.
+
+        Raises:
+            InputError: if there is no store, or it cannot be written, or a step failed.
+        """
+        if self._memory.store is None:
+            raise InputError("The session has no store: give TrainingSession the directory of one, store=.")
+        self._refuse_half_changed("open the store in a new session")
+        with self._all_or_failed():
+            self._memory.store.commit(self._progress)
+
+    @property
+    def store_statistics(self) -> StoreStatistics | None:
+        """What was read from the store and written to it so far; None without a store."""
+        return None if self._memory.store is None else self._memory.store.statistics()
 
     @exclusive
     @other_code()
@@ -274,6 +318,14 @@ class TrainingSession:
         file = open_checkpoint(path)
         progress = Progress.from_values(file.progress(), path)
         self._progress.check_fits(progress, path)
+        store = self._memory.store
+        if store is not None:
+            store.check(file, path)
+            with self._all_or_failed(), loading(path):
+                store.load(file)
+                self._progress = progress
+                store.commit(progress)
+            return
         wanted = self._memory.lasting(gradients=progress.batches > 0)
         for name, array in wanted.items():
             file.check(name, array)
@@ -298,7 +350,8 @@ class TrainingSession:
 
         Args:
             path: of the file.
-            model: the forward model that was trained; default the evaluation graph without its loss.
+            model: the forward model that was trained; default the evaluation graph without its loss. It must be given
+                where parameters live in a store, all of which are in memory meanwhile.
             outputs: names of what is to be computed, in their order; default the model's own outputs.
             merge: let adapters become a part of the weights; otherwise they stay as nodes.
 
@@ -309,6 +362,10 @@ class TrainingSession:
         from poet_onnx.training.forward import open_forward
         from poet_onnx.training.inference_model import check_outputs, write_inference_model
 
+        if model is None and self._description.stored:
+            raise InputError(
+                "The evaluation graph reads its parameters from the store: give the forward model, model=."
+            )
         source = self._evaluation.source if model is None else model
         if source is None:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
@@ -352,6 +409,8 @@ class TrainingSession:
                 step.
         """
         self._refuse_half_changed("load a checkpoint first")
+        if self._memory.store is not None:
+            raise InputError("Adapters cannot be loaded into a store: give them as the first parameters of a new one.")
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         arrays = self._memory.values()
         numbers = read_adapter(files, path, arrays, self._evaluation.constants)

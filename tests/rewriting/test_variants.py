@@ -78,7 +78,7 @@ def test_a_variant_is_found_again(model_path: Callable[..., Path], target: str, 
     model = normalized(model_path("resnet18"), target)
     before = [node.name for node in model.graph]
     for variant in variants(model, A72, target, updates=updates):
-        again = variant_of(model, target, *variant.options, updates)
+        again = variant_of(model, target, variant.options, updates)
         assert (again.options, again.graph) == (variant.options, variant.graph)
     assert [node.name for node in model.graph] == before
 
@@ -92,4 +92,4 @@ def test_small_gradients_have_no_parts(model_path: Callable[..., Path]) -> None:
 def test_parts_of_no_bytes_are_refused(model_path: Callable[..., Path], part_bytes: int) -> None:
     model = normalized(model_path("mlp-l1"), "training")
     with pytest.raises(InputError, match=rf"parts of {part_bytes} bytes.*plan again"):
-        variant_of(model, "training", part_bytes, None)
+        variant_of(model, "training", (part_bytes, None, False))

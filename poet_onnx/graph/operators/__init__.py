@@ -12,6 +12,7 @@ from poet_onnx.graph.operators.spec import (
     Call,
     OpSpec,
     Schema,
+    StorageWork,
     Work,
 )
 
@@ -26,6 +27,7 @@ __all__ = [
     "Call",
     "OpSpec",
     "Schema",
+    "StorageWork",
     "Work",
     "spec_of",
 ]

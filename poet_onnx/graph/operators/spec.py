@@ -56,6 +56,20 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageWork:
+    """What a node moves from and to a store on disk.
+
+    Attributes:
+        read_bytes, written_bytes: that it moves.
+        transfers: runs of neighbouring bytes, each of which begins with the storage's latency.
+    """
+
+    read_bytes: int
+    written_bytes: int
+    transfers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A node with its tensors, as rules of work and workspace see it.
 
@@ -137,6 +151,7 @@ def as_large_as_tensors(call: Call) -> int:
 
 Check: TypeAlias = Callable[[ShapeContext], None]
 WorkRule: TypeAlias = Callable[[Call], Work]
+StorageRule: TypeAlias = Callable[[Call], StorageWork]
 WorkspaceRule: TypeAlias = Callable[[Call], int]
 Evaluator: TypeAlias = Callable[[ShapeContext, list[Array]], Sequence[Any]]
 
@@ -188,6 +203,7 @@ class OpSpec:
         value: values of its outputs, from inputs that are all small constants: exact ones only.
         value_of_shapes: values of its outputs that depend on the inputs' shapes alone, None for the others.
         work: floating-point operations and bytes moved.
+        storage: bytes moved from and to a store; None where the operator knows none.
         workspace: bytes that the kernel allocates beside its outputs and frees before it returns; None if unknown.
         estimate: stands in for `workspace` where that is unknown: no less than what was seen.
         allocation_order: outputs and buffers of its own (`BUFFER`) in the order in which the kernel asks for them,
@@ -216,6 +232,7 @@ class OpSpec:
     value: Evaluator | None = None
     value_of_shapes: Callable[[ShapeContext], Sequence[Array | None]] | None = None
     work: WorkRule = one_flop_an_element
+    storage: StorageRule | None = None
     workspace: WorkspaceRule | None = None
     estimate: WorkspaceRule = as_large_as_tensors
     allocation_order: tuple[int, ...] = ()

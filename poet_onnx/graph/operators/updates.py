@@ -20,7 +20,7 @@ from poet_onnx.graph.operators.spec import (
 )
 
 FLAG = (("updated", "tensor(bool)"),)
-_OFFSET = (Attribute("offset", "INT", "First element of the buffer that changes."),)
+OFFSET = (Attribute("offset", "INT", "First element of the buffer that changes."),)
 
 _runtime = partial(OpSpec, domain=MICROSOFT_DOMAIN, update=True)
 _ours = partial(OpSpec, domain=POET_DOMAIN, update=True, always_writes=True, workspace=nothing)
@@ -58,7 +58,7 @@ def _part_into_buffer(changed: int) -> WorkRule:
     return rule
 
 
-def _step(flops: int, written: int) -> WorkRule:
+def optimizer_work(flops: int, written: int) -> WorkRule:
     """Return a rule of an optimizer: operations for each element of the gradient, and tensors that it reads and writes.
 
     Of each of them as much moves as there is of gradient.
@@ -110,7 +110,7 @@ SPECS = [
         schema=Schema(
             "Accumulate(buffer, part, overwrite, after...) -> updated: adds a part of a gradient to its buffer.",
             FLAG,
-            _OFFSET,
+            OFFSET,
         ),
     ),
     _ours(
@@ -130,33 +130,33 @@ SPECS = [
         "UpdateSgd",
         writes=(2,),
         shape=flag,
-        work=_step(5, 1),
+        work=optimizer_work(5, 1),
         schema=Schema(
-            "UpdateSgd(gradient, rates, parameter, after...) -> updated: a step of SGD, in place.", FLAG, _OFFSET
+            "UpdateSgd(gradient, rates, parameter, after...) -> updated: a step of SGD, in place.", FLAG, OFFSET
         ),
     ),
     _ours(
         "UpdateMomentum",
         writes=(2, 3),
         shape=flag,
-        work=_step(8, 2),
+        work=optimizer_work(8, 2),
         schema=Schema(
             "UpdateMomentum(gradient, rates, parameter, momentum, after...) -> updated: a step of SGD with momentum, "
             "in place.",
             FLAG,
-            _OFFSET,
+            OFFSET,
         ),
     ),
     _ours(
         "UpdateAdam",
         writes=(2, 3, 4),
         shape=flag,
-        work=_step(18, 3),
+        work=optimizer_work(18, 3),
         schema=Schema(
             "UpdateAdam(gradient, rates, parameter, first_moment, second_moment, after...) -> updated: a step of Adam, "
             "in place.",
             FLAG,
-            _OFFSET,
+            OFFSET,
         ),
     ),
 ]

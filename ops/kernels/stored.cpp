@@ -1,0 +1,222 @@
+// Parameters that live in a store on disk. A handle, one int64, says which tensor of which store is meant; what the
+// optimizer keeps for a parameter are the tensors behind it. Handles change hands only: the parameter itself is in
+// memory between a load and its last reader.
+//
+//   LoadStored(handle, after...) -> parameter
+//   GatherStored(handle, indices, after...) -> rows
+//       the rows of a table that indices name
+//   UpdateStoredSgd, UpdateStoredMomentum, UpdateStoredAdam(gradient, rates, handle, after...) -> updated
+//       update as UpdateSgd and its like do (optimizer.cpp), to the same bits, in the store
+//   UpdateRowsStoredSgd, ...(gradient, rates, handle, indices, after...) -> updated
+//       the same where the gradient has rows of a table, and is zero elsewhere: rows are summed as AccumulateRows does
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "kernels/optimizer.h"
+#include "kernels/rows.h"
+#include "parameters/parameter_store.h"
+
+namespace poet {
+namespace {
+
+// The tensor that input `index` names.
+struct Stored {
+  uint64_t tensor = 0;  // is made before the store, which sets it
+  std::shared_ptr<ParameterStore> store;
+
+  Stored(const Context& context, size_t index) : store(ParameterStore::of(context.input_token(index), &tensor)) {}
+  uint64_t bytes() const { return store->file().tensors().at(tensor).bytes; }
+};
+
+class LoadStored final : public Kernel {
+ public:
+  explicit LoadStored(const NodeInfo& node)
+      : layout_(make_layout(node.require_int("dtype"), node.require_shape("shape"))) {}
+
+  void compute(Context& context) override {
+    const Stored stored(context, 0);
+    if (stored.bytes() != layout_.bytes)
+      throw Error("the stored tensor has " + std::to_string(stored.bytes()) + " bytes, but the node makes " +
+                  std::to_string(layout_.bytes));
+    stored.store->read(stored.tensor, 0, context.output(0, layout_.shape), layout_.bytes);
+  }
+
+ private:
+  const TensorLayout layout_;
+};
+
+// Positions of rows in the order of the rows.
+std::vector<size_t> sorted(const std::vector<int64_t>& rows) {
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rows[a] < rows[b]; });
+  return order;
+}
+
+class GatherStored final : public Kernel {
+ public:
+  explicit GatherStored(const NodeInfo& node)
+      : table_(make_layout(node.require_int("dtype"), node.require_shape("table"))) {
+    if (table_.shape.rank() == 0) throw Error("the table is a scalar and has no rows");
+  }
+
+  void compute(Context& context) override {
+    const Stored stored(context, 0);
+    const Tensor indices = context.input(1);
+    if (stored.bytes() != table_.bytes)
+      throw Error("the stored tensor has " + std::to_string(stored.bytes()) + " bytes, but the table " +
+                  std::to_string(table_.bytes));
+    const int64_t row_count = table_.shape.data()[0];
+    const uint64_t row_bytes = row_count == 0 ? 0 : table_.bytes / static_cast<uint64_t>(row_count);
+    const std::vector<int64_t> rows = read_rows(indices, row_count);
+    auto* out = static_cast<unsigned char*>(context.output(0, gathered(indices.layout.shape)));
+    const std::vector<size_t> order = sorted(rows);
+    for (size_t i = 0; i < order.size(); ++i) {
+      unsigned char* const to = out + order[i] * row_bytes;
+      if (i != 0 && rows[order[i]] == rows[order[i - 1]])
+        std::memcpy(to, out + order[i - 1] * row_bytes, row_bytes);
+      else
+        stored.store->read(stored.tensor, static_cast<uint64_t>(rows[order[i]]) * row_bytes, to, row_bytes);
+    }
+  }
+
+ private:
+  // The indices' shape, and behind it a row's.
+  Shape gathered(const Shape& indices) const {
+    Shape shape(indices.rank() + table_.shape.rank() - 1);
+    std::copy_n(indices.data(), indices.rank(), shape.data());
+    std::copy(table_.shape.data() + 1, table_.shape.data() + table_.shape.rank(), shape.data() + indices.rank());
+    return shape;
+  }
+
+  const TensorLayout table_;
+};
+
+// One optimizer: how many rates it has, and its arithmetic on one parameter and what is kept for it.
+template <uint64_t kRateCount, uint64_t kTensorCount, auto kLoop>
+struct Optimizer {
+  static constexpr uint64_t kRates = kRateCount, kTensors = kTensorCount;
+
+  static void run(float* const* tensors, const float* gradient, uint64_t count, const float* rates) {
+    if constexpr (kTensors == 1)
+      kLoop(tensors[0], gradient, count, rates);
+    else if constexpr (kTensors == 2)
+      kLoop(tensors[0], tensors[1], gradient, count, rates);
+    else
+      kLoop(tensors[0], tensors[1], tensors[2], gradient, count, rates);
+  }
+};
+
+using Sgd = Optimizer<3, 1, update_sgd>;
+using Momentum = Optimizer<5, 2, update_momentum>;
+using Adam = Optimizer<10, 3, update_adam>;
+
+Tensor require_gradient(const Context& context) {
+  const Tensor gradient = context.input(0);
+  if (gradient.layout.dtype != kFloat)
+    throw Error("the gradient is of element type " + std::to_string(gradient.layout.dtype) + ", but must be float");
+  return gradient;
+}
+
+template <class Kind>
+class UpdateStored final : public Kernel {
+ public:
+  explicit UpdateStored(const NodeInfo& node) : offset_(node.require_nonnegative("offset")) {}
+
+  void compute(Context& context) override {
+    const Tensor gradient = require_gradient(context);
+    const float* rates = read_floats(context, 1, Kind::kRates);
+    const Stored stored(context, 2);
+    const auto* from = static_cast<const float*>(gradient.data);
+    stored.store->update(stored.tensor, Kind::kTensors, offset_, gradient.elements(),
+                         [&](const ParameterStore::Part& part) {
+                           Kind::run(part.tensors, from + (part.first - offset_), part.count, rates);
+                         });
+    context.output_true();
+  }
+
+ private:
+  const uint64_t offset_;
+};
+
+// The gradient of a table, of which rows are given.
+class RowGradient {
+ public:
+  RowGradient(const Tensor& gradient, const Tensor& indices, uint64_t elements, int64_t row_count)
+      : data_(static_cast<const float*>(gradient.data)),
+        width_(row_count == 0 ? 0 : elements / static_cast<uint64_t>(row_count)),
+        rows_(read_rows(indices, row_count)),
+        order_(sorted(rows_)) {
+    if (gradient.elements() != rows_.size() * width_)
+      throw Error("the gradient has " + std::to_string(gradient.elements()) + " elements, but " +
+                  std::to_string(rows_.size()) + " indices of rows of " + std::to_string(width_) + " name " +
+                  std::to_string(rows_.size() * width_));
+  }
+
+  // Writes the elements from `first` on.
+  void fill(float* to, uint64_t first, uint64_t count) const {
+    std::fill_n(to, count, 0.0F);
+    if (width_ == 0 || count == 0) return;
+    const auto row = static_cast<int64_t>(first / width_), last = static_cast<int64_t>((first + count - 1) / width_);
+    auto next = std::lower_bound(order_.begin(), order_.end(), row, [&](size_t i, int64_t r) { return rows_[i] < r; });
+    for (; next != order_.end() && rows_[*next] <= last; ++next) {
+      const uint64_t begin = static_cast<uint64_t>(rows_[*next]) * width_;  // of the row, in the table
+      const uint64_t from = std::max(begin, first), end = std::min(begin + width_, first + count);
+      const float* const given = data_ + *next * width_ + (from - begin);
+      float* const sum = to + (from - first);
+      for (uint64_t i = 0; i < end - from; ++i) sum[i] += given[i];
+    }
+  }
+
+ private:
+  const float* data_;
+  const uint64_t width_;
+  const std::vector<int64_t> rows_;
+  const std::vector<size_t> order_;
+};
+
+template <class Kind>
+class UpdateRowsStored final : public Kernel {
+ public:
+  explicit UpdateRowsStored(const NodeInfo& node) : row_count_(node.require_int("rows")) {
+    if (row_count_ < 0) throw Error("a table of " + std::to_string(row_count_) + " rows cannot be");
+  }
+
+  void compute(Context& context) override {
+    const Tensor gradient = require_gradient(context);
+    const float* rates = read_floats(context, 1, Kind::kRates);
+    const Stored stored(context, 2);
+    const uint64_t elements = stored.bytes() / sizeof(float);
+    const RowGradient rows(gradient, context.input(3), elements, row_count_);
+    stored.store->update(stored.tensor, Kind::kTensors, 0, elements, [&](const ParameterStore::Part& part) {
+      rows.fill(part.spare, part.first, part.count);
+      Kind::run(part.tensors, part.spare, part.count, rates);
+    });
+    context.output_true();
+  }
+
+ private:
+  const int64_t row_count_;
+};
+
+template <class K>
+constexpr OpDefinition update_op(const char* name) {
+  return {name, 1, {kBool}, Sharing::kNone, create<K>, infer_flag};
+}
+
+}  // namespace
+
+const OpDefinition kLoadStored{"LoadStored",         1, {kUndefined}, Sharing::kNone, create<LoadStored>,
+                               infer_from_attributes};
+const OpDefinition kGatherStored{"GatherStored", 1, {kUndefined}, Sharing::kNone, create<GatherStored>, infer_nothing};
+const OpDefinition kUpdateStoredSgd = update_op<UpdateStored<Sgd>>("UpdateStoredSgd");
+const OpDefinition kUpdateStoredMomentum = update_op<UpdateStored<Momentum>>("UpdateStoredMomentum");
+const OpDefinition kUpdateStoredAdam = update_op<UpdateStored<Adam>>("UpdateStoredAdam");
+const OpDefinition kUpdateRowsStoredSgd = update_op<UpdateRowsStored<Sgd>>("UpdateRowsStoredSgd");
+const OpDefinition kUpdateRowsStoredMomentum = update_op<UpdateRowsStored<Momentum>>("UpdateRowsStoredMomentum");
+const OpDefinition kUpdateRowsStoredAdam = update_op<UpdateRowsStored<Adam>>("UpdateRowsStoredAdam");
+
+}  // namespace poet

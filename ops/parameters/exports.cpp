@@ -1,0 +1,108 @@
+// Functions for the Python face (poet_onnx/training/store_file.py, through ctypes). None of them throws: each writes
+// what is wrong to `error`, and returns -1.
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "parameters/parameter_store.h"
+
+#define POET_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr size_t kErrorBytes = 1024;
+
+template <class Body>
+int64_t answered(char* error, Body&& body) {
+  try {
+    return static_cast<int64_t>(body());
+  } catch (const std::exception& failed) {
+    std::snprintf(error, kErrorBytes, "%s", failed.what());
+    return -1;
+  }
+}
+
+// Copies at most `capacity` bytes of a text, and returns how many it has.
+uint64_t copied(const std::string& text, char* out, uint64_t capacity) {
+  std::copy_n(text.data(), std::min<uint64_t>(capacity, text.size()), out);
+  return text.size();
+}
+
+}  // namespace
+
+// Makes a store of `count` tensors and returns its number; they are zeros. `changes`: one byte for each.
+POET_EXPORT int64_t poet_store_make(const char* directory, const uint64_t* bytes, const uint8_t* changes,
+                                    uint64_t count, const char* description, uint64_t description_bytes,
+                                    uint64_t text_room, int access, char* error) {
+  return answered(error, [&] {
+    std::vector<poet::StoredTensor> tensors(count);
+    for (uint64_t i = 0; i < count; ++i) tensors[i] = {bytes[i], changes[i] != 0};
+    return poet::ParameterStore::make(directory, std::move(tensors), {description, description_bytes}, text_room,
+                                      static_cast<poet::ParameterAccess>(access));
+  });
+}
+
+// Opens a store at its last commit and returns its number.
+POET_EXPORT int64_t poet_store_open(const char* directory, int access, char* error) {
+  return answered(error,
+                  [&] { return poet::ParameterStore::open(directory, static_cast<poet::ParameterAccess>(access)); });
+}
+
+POET_EXPORT int64_t poet_store_close(uint64_t number, char* error) {
+  return answered(error, [&] {
+    poet::ParameterStore::close(number);
+    return 0;
+  });
+}
+
+// What was said when the store was made.
+POET_EXPORT int64_t poet_store_description(uint64_t number, char* out, uint64_t capacity, char* error) {
+  return answered(error,
+                  [&] { return copied(poet::ParameterStore::find(number)->file().description(), out, capacity); });
+}
+
+// What was said at the last commit.
+POET_EXPORT int64_t poet_store_text(uint64_t number, char* out, uint64_t capacity, char* error) {
+  return answered(error, [&] { return copied(poet::ParameterStore::find(number)->file().text(), out, capacity); });
+}
+
+POET_EXPORT int64_t poet_store_handle(uint64_t number, uint64_t tensor) {
+  return poet::ParameterStore::handle(number, tensor);
+}
+
+POET_EXPORT int64_t poet_store_read(uint64_t number, uint64_t tensor, uint64_t offset, void* to, uint64_t bytes,
+                                    char* error) {
+  return answered(error, [&] {
+    poet::ParameterStore::find(number)->read(tensor, offset, to, bytes);
+    return 0;
+  });
+}
+
+POET_EXPORT int64_t poet_store_write(uint64_t number, uint64_t tensor, uint64_t offset, const void* from,
+                                     uint64_t bytes, char* error) {
+  return answered(error, [&] {
+    poet::ParameterStore::find(number)->write(tensor, offset, from, bytes);
+    return 0;
+  });
+}
+
+POET_EXPORT int64_t poet_store_commit(uint64_t number, const char* text, uint64_t bytes, char* error) {
+  return answered(error, [&] {
+    poet::ParameterStore::find(number)->commit({text, bytes});
+    return 0;
+  });
+}
+
+POET_EXPORT int64_t poet_store_verify(uint64_t number, char* error) {
+  return answered(error, [&] {
+    poet::ParameterStore::find(number)->verify();
+    return 0;
+  });
+}
+
+POET_EXPORT int64_t poet_store_statistics(uint64_t number, poet::ParameterStatistics* out, char* error) {
+  return answered(error, [&] {
+    *out = poet::ParameterStore::find(number)->statistics();
+    return 0;
+  });
+}

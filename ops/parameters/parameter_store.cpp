@@ -1,0 +1,207 @@
+#include "parameters/parameter_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+
+#include "faults/faults.h"
+#include "process/error.h"
+
+namespace poet {
+namespace {
+
+constexpr const char* kName = "parameters.poet";
+constexpr const char* kNewName = "parameters.poet.new";
+constexpr const char* kLockName = "lock";
+constexpr uint64_t kBlocks = 4;  // three tensors of an update, and one for parts of pages
+constexpr uint64_t kNoTensor = ~uint64_t{0};
+
+std::mutex registry_mutex;
+
+std::map<uint64_t, std::shared_ptr<ParameterStore>>& registry() {
+  static auto* const stores = new std::map<uint64_t, std::shared_ptr<ParameterStore>>;
+  return *stores;
+}
+
+void sync_directory(const std::string& directory) {
+  const int error = faults::status([&] {
+    const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) return errno;
+    const int failed = fsync(descriptor) == 0 ? 0 : errno;
+    ::close(descriptor);
+    return failed;
+  });
+  if (error != 0) throw Error("the store's directory " + directory + " cannot be made durable: " + error_text(error));
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(const std::string& directory)
+    : directory_(directory), blocks_(kBlocks * kParameterPageBytes) {
+  constexpr mode_t kOwnerOnly = 0600;
+  const std::string path = directory + "/" + kLockName;
+  lock_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly);
+  if (lock_ < 0) throw Error("the store in " + directory + " cannot be locked: " + error_text(errno));
+  if (flock(lock_, LOCK_EX | LOCK_NB) == 0) return;
+  const int error = errno;
+  ::close(lock_);
+  throw Error(error == EWOULDBLOCK ? "the store in " + directory + " is in use by another process or session"
+                                   : "the store in " + directory + " cannot be locked: " + error_text(error));
+}
+
+ParameterStore::~ParameterStore() {
+  file_.reset();
+  if (is_new_) unlink((directory_ + "/" + kNewName).c_str());
+  ::close(lock_);
+}
+
+uint64_t ParameterStore::add(std::unique_ptr<ParameterStore> store) {
+  static uint64_t last = 0;
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  registry()[++last] = std::move(store);
+  return last;
+}
+
+uint64_t ParameterStore::make(const std::string& directory, std::vector<StoredTensor> tensors, std::string description,
+                              uint64_t text_room, ParameterAccess access) {
+  std::unique_ptr<ParameterStore> store(new ParameterStore(directory));
+  struct stat status{};
+  if (lstat((directory + "/" + kName).c_str(), &status) == 0) throw Error("there is a store in " + directory);
+  unlink((directory + "/" + kNewName).c_str());
+  store->is_new_ = true;
+  store->file_ =
+      ParameterFile::make(directory, kNewName, std::move(tensors), std::move(description), text_room, access);
+  return add(std::move(store));
+}
+
+uint64_t ParameterStore::open(const std::string& directory, ParameterAccess access) {
+  std::unique_ptr<ParameterStore> store(new ParameterStore(directory));
+  store->file_ = ParameterFile::open(directory, kName, access);
+  return add(std::move(store));
+}
+
+void ParameterStore::close(uint64_t number) {
+  std::shared_ptr<ParameterStore> closed;  // outlives the lock
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const auto found = registry().find(number);
+  if (found == registry().end()) return;
+  closed = std::move(found->second);
+  registry().erase(found);
+}
+
+std::shared_ptr<ParameterStore> ParameterStore::find(uint64_t number) {
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const auto found = registry().find(number);
+  if (found == registry().end()) throw Error("no parameter store is open under the number " + std::to_string(number));
+  return found->second;
+}
+
+std::shared_ptr<ParameterStore> ParameterStore::of(Handle handle, uint64_t* tensor) {
+  const auto value = static_cast<uint64_t>(handle);
+  std::shared_ptr<ParameterStore> store = find(value >> 32);
+  *tensor = value & 0xffffffff;
+  return store;
+}
+
+void ParameterStore::require_range(uint64_t tensor, uint64_t offset, uint64_t bytes) const {
+  const auto& tensors = file_->tensors();
+  if (tensor >= tensors.size() || offset > tensors[tensor].bytes || bytes > tensors[tensor].bytes - offset)
+    throw Error(std::to_string(bytes) + " bytes at offset " + std::to_string(offset) + " are not within tensor " +
+                std::to_string(tensor) + " of the store in " + directory_);
+}
+
+void ParameterStore::read(uint64_t tensor, uint64_t offset, void* to, uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  require_range(tensor, offset, bytes);
+  auto* target = static_cast<unsigned char*>(to);
+  while (bytes != 0) {
+    const uint64_t page = offset / kParameterPageBytes, begin = offset % kParameterPageBytes;
+    const uint64_t some = std::min(bytes, kParameterPageBytes - begin);
+    if (begin == 0 && some == file_->page_bytes(tensor, page)) {
+      file_->read_page_to(tensor, page, target, block(0));
+    } else {
+      if (held_tensor_ != tensor || held_page_ != page) {
+        held_tensor_ = kNoTensor;
+        file_->read_page(tensor, page, block(kBlocks - 1));
+        held_tensor_ = tensor;
+        held_page_ = page;
+      }
+      std::memcpy(target, block(kBlocks - 1) + begin, some);
+    }
+    target += some;
+    offset += some;
+    bytes -= some;
+  }
+}
+
+void ParameterStore::write(uint64_t tensor, uint64_t offset, const void* from, uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  require_range(tensor, offset, bytes);
+  held_tensor_ = kNoTensor;
+  const auto* source = static_cast<const unsigned char*>(from);
+  while (bytes != 0) {
+    const uint64_t page = offset / kParameterPageBytes, begin = offset % kParameterPageBytes;
+    const uint64_t some = std::min(bytes, kParameterPageBytes - begin);
+    if (some != file_->page_bytes(tensor, page)) file_->read_page(tensor, page, block(0));
+    std::memcpy(block(0) + begin, source, some);
+    file_->write_page(tensor, page, block(0));
+    source += some;
+    offset += some;
+    bytes -= some;
+  }
+}
+
+void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count,
+                            const std::function<void(const Part&)>& change) {
+  constexpr uint64_t kPageElements = kParameterPageBytes / sizeof(float);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (uint64_t i = 0; i < tensors; ++i) {
+    require_range(tensor + i, first * sizeof(float), count * sizeof(float));
+    if (file_->tensors()[tensor + i].bytes != file_->tensors()[tensor].bytes)
+      throw Error("tensor " + std::to_string(tensor) + " of the store in " + directory_ + " has other moments");
+  }
+  held_tensor_ = kNoTensor;
+  for (const uint64_t end = first + count; first < end;) {
+    const uint64_t page = first / kPageElements, begin = first % kPageElements;
+    const uint64_t some = std::min(end - first, kPageElements - begin);
+    Part part{{}, reinterpret_cast<float*>(block(kBlocks - 1)), first, some};
+    for (uint64_t i = 0; i < tensors; ++i) {
+      file_->read_page(tensor + i, page, block(i));
+      part.tensors[i] = reinterpret_cast<float*>(block(i)) + begin;
+    }
+    change(part);
+    for (uint64_t i = 0; i < tensors; ++i) file_->write_page(tensor + i, page, block(i));
+    first += some;
+  }
+}
+
+void ParameterStore::commit(const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  file_->commit(text);
+  if (!is_new_) return;
+  const int error = faults::status([&] {
+    return rename((directory_ + "/" + kNewName).c_str(), (directory_ + "/" + kName).c_str()) == 0 ? 0 : errno;
+  });
+  if (error != 0) throw Error("the store in " + directory_ + " cannot be finished: " + error_text(error));
+  is_new_ = false;
+  sync_directory(directory_);
+}
+
+void ParameterStore::verify() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  file_->verify();
+}
+
+ParameterStatistics ParameterStore::statistics() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return {file_->read_bytes(), file_->written_bytes(), file_->commits(),
+          file_->file_bytes(), blocks_.bytes(),        file_->is_direct() ? uint64_t{1} : uint64_t{0}};
+}
+
+}  // namespace poet

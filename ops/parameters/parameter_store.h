@@ -1,0 +1,77 @@
+// A model's parameters and what its optimizer keeps, in a directory of the user's. A store is used by one process at a
+// time, and by one thread of it at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "parameters/parameter_file.h"
+
+namespace poet {
+
+struct ParameterStatistics {  // poet_onnx/training/store_file.py has the same
+  uint64_t read_bytes, written_bytes, commits, file_bytes, buffer_bytes, is_direct;
+};
+
+class ParameterStore {
+ public:
+  // A tensor of a store, as the graph's nodes get it from outside: it says which store, too.
+  using Handle = int64_t;
+
+  // Makes a store that others see with its first commit; what an earlier one left unfinished goes. Throws Error, also
+  // where there is a store already.
+  static uint64_t make(const std::string& directory, std::vector<StoredTensor> tensors, std::string description,
+                       uint64_t text_room, ParameterAccess access);
+  static uint64_t open(const std::string& directory, ParameterAccess access);
+  static void close(uint64_t number);
+  // The store that has a number, or that a handle is of. They throw Error.
+  static std::shared_ptr<ParameterStore> find(uint64_t number);
+  static std::shared_ptr<ParameterStore> of(Handle handle, uint64_t* tensor);
+  static Handle handle(uint64_t number, uint64_t tensor) { return static_cast<Handle>(number << 32 | tensor); }
+
+  ~ParameterStore();
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
+  const ParameterFile& file() const { return *file_; }
+  // Bytes of a tensor from `offset` on. They throw Error, also where the tensor has fewer.
+  void read(uint64_t tensor, uint64_t offset, void* to, uint64_t bytes);
+  void write(uint64_t tensor, uint64_t offset, const void* from, uint64_t bytes);
+
+  // Streams `count` elements of neighbouring tensors of floats, from element `first` on, through memory of its own:
+  // `change` gets one pointer for each of them, the first element and how many there are, and what it writes is kept.
+  // `spare`: room for a page besides. Throws Error.
+  struct Part {
+    float* tensors[3];
+    float* spare;
+    uint64_t first;
+    uint64_t count;
+  };
+  void update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count,
+              const std::function<void(const Part&)>& change);
+
+  void commit(const std::string& text);
+  void verify();
+  ParameterStatistics statistics() const;
+
+ private:
+  explicit ParameterStore(const std::string& directory);
+  static uint64_t add(std::unique_ptr<ParameterStore> store);
+  void require_range(uint64_t tensor, uint64_t offset, uint64_t bytes) const;
+  unsigned char* block(uint64_t index) { return blocks_.data() + index * kParameterPageBytes; }
+
+  const std::string directory_;
+  int lock_ = -1;
+  std::unique_ptr<ParameterFile> file_;
+  bool is_new_ = false;  // nobody sees it yet
+  const Staging blocks_;
+  // The page that lies in the last block; a number that no page has where that is none.
+  uint64_t held_tensor_ = ~uint64_t{0}, held_page_ = 0;
+  mutable std::mutex mutex_;
+};
+
+}  // namespace poet

@@ -1,0 +1,193 @@
+"""Parameters in a store on disk, in place of arrays that live through the step (ops/parameters).
+
+Rules:
+    S1. A parameter that is trained within the step, and is not small, becomes a handle: an input of one int64. Its
+        readers read what a LoadStored loads, which may run again until the parameter is updated.
+    S2. Its update becomes one in the store, of the same arithmetic in the same order: bits are the same. Parameter and
+        moments are no inputs any more.
+    S3. Rows that a Gather along axis 0 takes of it are read by themselves, by a GatherStored.
+    S4. A gradient that comes as rows, which otherwise waits for the end of the step in a buffer as large as the table,
+        updates the table within the step, where all readers stand before it.
+
+What stays in RAM is written to the store with each commit; so the store holds all that a checkpoint does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from poet_onnx.description.metadata import (
+    POET_DOMAIN,
+    POET_VERSION,
+    RATES,
+    TRAINING_KEY,
+    Description,
+    handle_name,
+    slot_name,
+)
+from poet_onnx.graph.operators import ONNX_DOMAINS
+
+LEAST_BYTES = 64 << 10
+"""Of a tensor that is worth a node which loads it: that takes some 8 KB of a session."""
+
+_PARAMETER = 2
+"""Input of an update."""
+
+
+class StreamParameters(InPlacePass):
+    """Let parameters live in a store where that can be; the metadata name them.
+
+    Requires a graph with static shapes in whose step there is an optimizer.
+    """
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Write the nodes, inputs and metadata."""
+        description = Description.of_metadata(model.metadata_props)
+        assert description is not None
+        graph, updates = model.graph, description.updates
+        inputs = {value.name or "": value for value in graph.inputs}
+        slots = updates.settings.slots
+        stored: dict[str, tuple[int, ...]] = {}
+        for name in description.parameters if updates.within_step else ():
+            buffer = inputs.get(description.buffers.get(name, ""))
+            tensor = _Tensor(graph, inputs[name])
+            if tensor.may_be_stored and tensor.update(updates.settings.operator, len(slots), buffer):
+                tensor.load()
+                _drop(graph, [inputs[name], *(inputs[slot_name(name, slot)] for slot in slots)])
+                if buffer is not None:
+                    _drop(graph, [buffer])
+                stored[name] = _sizes(inputs[name])
+        flag = description.flag
+        if flag and not inputs[flag].uses():
+            _drop(graph, [inputs[flag]])
+            flag = ""
+        described = replace(
+            description,
+            buffers={name: buffer for name, buffer in description.buffers.items() if name not in stored},
+            flag=flag,
+            stored=stored,
+        )
+        model.metadata_props[TRAINING_KEY] = described.to_json()
+        return PassResult(model, modified=bool(stored))
+
+
+def load_parameters(graph: ir.Graph, names: Iterable[str]) -> None:
+    """Let parameters come from a store in a graph that does not train them."""
+    inputs = {value.name or "": value for value in graph.inputs}
+    for name in names:
+        if name in inputs:
+            if inputs[name].uses():
+                _Tensor(graph, inputs[name]).load()
+            _drop(graph, [inputs[name]])
+
+
+class _Tensor:
+    """A tensor of a graph that is to live in a store."""
+
+    def __init__(self, graph: ir.Graph, value: ir.Value) -> None:
+        self.value = value
+        self._graph = graph
+        self._handle = ir.Value(
+            name=handle_name(value.name or ""), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1])
+        )
+
+    @property
+    def may_be_stored(self) -> bool:
+        """Return whether nodes of the graph, and nobody else, read it, and it is large."""
+        value = self.value
+        if value.dtype != ir.DataType.FLOAT or value.shape is None or not value.uses() or value.is_graph_output():
+            return False
+        is_large = math.prod(_sizes(value)) * ir.DataType.FLOAT.itemsize >= LEAST_BYTES
+        return is_large and all(node.graph is self._graph for node, _ in value.uses())
+
+    def update(self, operator: str, slots: int, buffer: ir.Value | None) -> bool:
+        """Let its updates happen in the store; nothing changes where they cannot.
+
+        Args:
+            operator: of domain `poet`, which updates it.
+            slots: what the operator keeps for it, a tensor each.
+            buffer: where its gradient is collected; None if it is used within the step.
+        """
+        stored = operator.replace("Update", "UpdateStored")
+        if buffer is not None:
+            return self._update_rows(stored.replace("Stored", "RowsStored"), buffer)
+        updates = [node for node, index in self.value.uses() if node.op_type == operator and index == _PARAMETER]
+        for node in updates:
+            gradient, rates, _, *others = node.inputs
+            offset = ir.AttrInt64("offset", node.attributes.get_int("offset", 0))
+            self._replace(node, stored, [gradient, rates, self._handle, *others[slots:]], [offset])
+        return bool(updates)
+
+    def _update_rows(self, operator: str, buffer: ir.Value) -> bool:
+        nodes = [node for node, _ in buffer.uses()]
+        rates = next((value for value in self._graph.inputs if value.name == RATES), None)
+        if len(nodes) != 1 or nodes[0].op_type != "AccumulateRows" or rates is None:
+            return False
+        position = {node: index for index, node in enumerate(self._graph)}
+        if any(position[node] > position[nodes[0]] for node, _ in self.value.uses()):
+            return False
+        _, indices, gradient, _, *after = nodes[0].inputs
+        rows = ir.AttrInt64("rows", _sizes(self.value)[0])
+        self._replace(nodes[0], operator, [gradient, rates, self._handle, indices, *after], [rows])
+        return True
+
+    def load(self) -> None:
+        """Let its readers read from the store."""
+        graph, value = self._graph, self.value
+        place = graph.inputs.index(value) if value in graph.inputs else len(graph.inputs)
+        graph.inputs.insert(place, self._handle)
+        graph.opset_imports[POET_DOMAIN] = POET_VERSION
+        dtype = ir.AttrInt64("dtype", int(value.dtype or ir.DataType.UNDEFINED))
+        sizes = _sizes(value)
+        position = {node: index for index, node in enumerate(graph)}
+        whole = []
+        for node, index in sorted(value.uses(), key=lambda use: position[use[0]]):
+            if _takes_rows(node, index):
+                table = ir.AttrInt64s("table", sizes)
+                self._replace(node, "GatherStored", [self._handle, node.inputs[1]], [dtype, table])
+            else:
+                whole.append((node, index))
+        if not whole:
+            return
+        loaded = ir.Value(name=f"{self._handle.name}/loaded", type=value.type, shape=value.shape)
+        load = ir.Node(
+            POET_DOMAIN,
+            "LoadStored",
+            [self._handle],
+            [dtype, ir.AttrInt64s("shape", sizes)],
+            outputs=[loaded],
+            name=f"LoadStored:{value.name}",
+        )
+        graph.insert_before(whole[0][0], load)
+        for node, index in whole:
+            node.replace_input_with(index, loaded)
+
+    def _replace(self, old: ir.Node, operator: str, inputs: list[ir.Value | None], attributes: list[ir.Attr]) -> None:
+        """Put a node that makes one value in the place of another one, with its name and its value's."""
+        made = old.outputs[0]
+        output = ir.Value(type=made.type, shape=made.shape)
+        new = ir.Node(POET_DOMAIN, operator, inputs, attributes, outputs=[output], name=old.name)
+        self._graph.insert_after(old, new)
+        made.replace_all_uses_with(output, replace_graph_outputs=True)
+        self._graph.remove(old, safe=True)
+        output.name = made.name
+
+
+def _sizes(value: ir.Value) -> tuple[int, ...]:
+    assert value.shape is not None
+    return tuple(value.shape.numpy())
+
+
+def _takes_rows(node: ir.Node, index: int) -> bool:
+    is_gather = node.op_type == "Gather" and node.domain in ONNX_DOMAINS
+    return is_gather and index == 0 and node.attributes.get_int("axis", 0) == 0
+
+
+def _drop(graph: ir.Graph, values: Iterable[ir.Value]) -> None:
+    for value in values:
+        graph.inputs.remove(value)

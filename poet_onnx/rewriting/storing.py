@@ -1,0 +1,92 @@
+"""Whether parameters stay in RAM or live in a store on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import onnx_ir as ir
+
+from poet_onnx.choices import ALWAYS, NEVER
+from poet_onnx.description.metadata import Updates
+from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError
+from poet_onnx.rewriting.evaluation import EvaluationStep
+from poet_onnx.rewriting.given_plan import variant_options
+from poet_onnx.rewriting.optimizer_choice import in_words
+from poet_onnx.rewriting.planning import Answer, Asked, answer_of
+from poet_onnx.rewriting.request import Request
+from poet_onnx.rewriting.variants import variants
+
+
+def answer_where_it_fits(
+    model: ir.Model,
+    request: Request,
+    updates: Updates | None,
+    evaluation: Callable[..., EvaluationStep | None],
+) -> Answer:
+    """Plan a step as `answer_of` does, with parameters in a store where that is asked for, or nothing else fits.
+
+    Args:
+        model: as for `answer_of`; so are the others.
+        request: likewise.
+        updates: likewise.
+        evaluation: returns what the process runs besides, where `stored` parameters live in a store.
+
+    Raises:
+        InputError: if a store is asked for that cannot be; and what `answer_of` raises.
+    """
+    names = partial(_stored_names, model, request, updates)
+
+    def stored(named: tuple[str, ...]) -> Answer:
+        return answer_of(model, request, updates, evaluation(stored=named), stored=named)
+
+    def resident() -> Answer:
+        return answer_of(model, request, updates, evaluation())
+
+    if request.plan is not None:
+        options = variant_options(request.plan, request.device.name, request.options.target, in_words(updates))
+        return stored(names()) if options[-1] else resident()
+    obstacle = _obstacle(request, updates)
+    if request.options.store == ALWAYS:
+        obstacle = obstacle or ("" if names() else "where all are small: use --store never")
+        if obstacle:
+            raise InputError(f"Parameters cannot live in a store {obstacle}.")
+        return stored(names())
+    if request.options.store == NEVER or obstacle or request.budget_kind != "ram":
+        return resident()
+    if not _leaves_room(model, request, updates) and (named := names()):
+        return stored(named)
+    try:
+        return resident()
+    except (InfeasibleError, LimitReachedError):
+        if not (named := names()):
+            raise
+    return stored(named)
+
+
+def _stored_names(model: ir.Model, request: Request, updates: Updates | None) -> tuple[str, ...]:
+    """Return the names of the parameters that can live in a store."""
+    first = next(variants(model, request.device, request.options.target, updates=updates, stored=True))
+    return first.stored or ()
+
+
+def _obstacle(request: Request, updates: Updates | None) -> str:
+    """Return why there can be no store, as the end of a sentence; nothing where there can."""
+    if updates is None or request.options.target != "stock":
+        return "of a step without an optimizer for the stock runtime: use --target stock, and an --optimizer"
+    if not updates.within_step:
+        return "whose gradients wait for the end of the step: leave --clip-norm and --accumulation-steps out"
+    if request.device.storage is None:
+        return f"on device '{request.device.name}', which has no storage: use --store never"
+    if request.measured is not None:
+        return "with measured costs, which know nothing of it: leave --costs out"
+    if request.limits.max_written_bytes is not None:
+        return "where what a step writes is bounded: leave --max-written and --lifetime out"
+    return ""
+
+
+def _leaves_room(model: ir.Model, request: Request, updates: Updates | None) -> bool:
+    """Return whether a budget leaves any room for a step besides parameters and what the optimizer keeps."""
+    first = next(variants(model, request.device, request.options.target, updates=updates))
+    step_bytes = Asked.of(request, first, None).budget.step_bytes(first.graph)
+    return step_bytes is None or step_bytes > 0

@@ -1,0 +1,214 @@
+"""What a training session keeps in a store on disk: all that a checkpoint has, and where it is committed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.description.metadata import Description, handle_name, slot_name
+from poet_onnx.description.optimizers import Optimizer
+from poet_onnx.errors import InputError
+from poet_onnx.files.checkpoint import Checkpoint
+from poet_onnx.files.tensor_file import flat
+from poet_onnx.files.values import Kind, Values, kind_of
+from poet_onnx.quantities import is_whole
+from poet_onnx.training.progress import Progress
+from poet_onnx.training.store_file import (
+    PAGE_BYTES,
+    Stored,
+    StoreFile,
+    StoreStatistics,
+    has_store,
+    make_store,
+    open_store,
+)
+
+Array = npt.NDArray[np.generic]
+
+
+def as_commits(value: object) -> int:
+    """Return a number of updates from one commit to the next.
+
+    Raises:
+        InputError: if it is none.
+    """
+    if not is_whole(value) or not 1 <= value < 2**31:  # type: ignore[operator]
+        raise InputError(f"A store cannot be committed every {value!r} updates: give a whole number of 1 or more.")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+class SessionStore:
+    """The store of a session: parameters and moments that only it has, and copies of what is in RAM besides.
+
+    A commit holds all that training needs to go on to the same bits.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        description: Description,
+        optimizer: Optimizer,
+        arrays: Mapping[str, Array],
+        frozen: tuple[str, ...],
+    ) -> None:
+        """Say what is to be kept; `begin` opens the store.
+
+        Args:
+            directory: of the store.
+            description: of the training graph.
+            optimizer: what is kept for each parameter.
+            arrays: what is in RAM, and the handles of what is not, by name.
+            frozen: names of parameters that are not trained.
+
+        Raises:
+            InputError: if the training cannot go on exactly from a commit.
+        """
+        if description.unresumable:
+            raise InputError(
+                f"Training with {', '.join(description.unresumable)} cannot go on exactly from a store, as ONNX "
+                "Runtime does not tell the state of their generators: draw these numbers outside and feed them."
+            )
+        self._directory, self._description, self._arrays = directory, description, arrays
+        self._tensors: dict[str, Stored] = {}
+        self._resident: dict[str, Array] = {}
+        for name in description.parameters:
+            shape = description.stored.get(name)
+            for each in (name, *(slot_name(name, slot) for slot in optimizer.slots)):
+                if shape is None:
+                    self._keep(each, trained=True)
+                else:  # moments stand behind their parameter, where nodes of the graph look for them
+                    self._tensors[each] = Stored(Kind("float32", shape), changes=True)
+        for name in frozen:
+            self._keep(name, trained=False)
+        for name in description.state:
+            self._keep(name, trained=True)
+        self._file: StoreFile | None = None
+
+    def _keep(self, name: str, *, trained: bool) -> None:
+        array = self._resident[name] = self._arrays[name]
+        self._tensors[name] = Stored(Kind(array.dtype.name, array.shape), trained)
+
+    @property
+    def file(self) -> StoreFile:
+        """The store, which is open."""
+        assert self._file is not None
+        return self._file
+
+    def begin(self, progress: Progress, values: Mapping[str, Array]) -> Progress:
+        """Go on at the last commit of the store, or make one of first values; return how far it is.
+
+        Args:
+            progress: of a new training, with the session's settings.
+            values: first ones, by name.
+
+        Raises:
+            InputError: if the store is of another model, is in use or damaged, or there is no room for one.
+        """
+        if has_store(self._directory):
+            file = self._file = open_store(self._directory)
+            if file.tensors != self._tensors:
+                names = [name for name in {**file.tensors, **self._tensors} if self._differs(name)]
+                raise InputError(
+                    f"The store in {self._directory} is of another model: it differs in "
+                    f"{', '.join(map(repr, names[:3])) or 'the order of its tensors'}. Give another directory."
+                )
+            found = Progress.from_values(file.committed(), self._directory)
+            progress.check_fits(found, self._directory)
+            for name, array in self._resident.items():
+                file.read_into(name, array)
+            progress = found
+        else:
+            file = self._file = make_store(self._directory, self._tensors, {}, progress.to_values())
+            for name in self._description.stored:
+                self._fill(name, values)
+            self.commit(progress, first=True)
+        for name in self._description.stored:
+            self._arrays[handle_name(name)][...] = file.handle(name)
+        return progress
+
+    def _differs(self, name: str) -> bool:
+        return self.file.tensors.get(name) != self._tensors.get(name)
+
+    def _fill(self, name: str, values: Mapping[str, Array]) -> None:
+        """Write a parameter's first values, piece by piece where they come so."""
+        kind = kind_of(values, name)
+        if kind != self._tensors[name].kind:
+            raise InputError(
+                f"The value of '{name}' is {kind.dtype} {list(kind.shape)}, but the model takes float32 "
+                f"{list(self._tensors[name].kind.shape)}: give the parameters of this model."
+            )
+        pieces = values.pieces(name) if isinstance(values, Values) else iter([flat(np.ascontiguousarray(values[name]))])
+        self.fill(name, pieces)
+
+    def fill(self, name: str, pieces: Iterator[memoryview]) -> None:
+        """Write a tensor of the store from pieces of any size.
+
+        Raises:
+            InputError: if it cannot be written, or a piece cannot be read.
+        """
+        start, held = 0, bytearray()
+        for piece in pieces:
+            held += piece
+            whole = len(held) // PAGE_BYTES * PAGE_BYTES
+            if whole:
+                self.file.write_piece(name, start, held[:whole])
+                start += whole
+                del held[:whole]
+        if held:
+            self.file.write_piece(name, start, held)
+
+    def commit(self, progress: Progress, *, first: bool = False) -> None:
+        """Make all that was trained last, or nothing of it since the last commit.
+
+        Raises:
+            InputError: if it fails.
+        """
+        for name, array in self._resident.items():
+            if first or self._tensors[name].changes:
+                self.file.write(name, array)
+        self.file.commit(progress.to_values())
+
+    def check(self, file: Checkpoint, source: object) -> None:
+        """Check that a checkpoint has all that the store has.
+
+        Raises:
+            InputError: if it has not.
+        """
+        kinds = file.kinds()
+        for name, stored in self._tensors.items():
+            if kinds.get(name) != stored.kind:
+                raise InputError(
+                    f"{source} has no '{name}' of shape {list(stored.kind.shape)}: it is of another model."
+                )
+
+    def load(self, file: Checkpoint) -> None:
+        """Take the numbers of a checkpoint that was checked; the next commit makes them last.
+
+        Raises:
+            InputError: if they cannot be read; a part of them may be loaded then.
+        """
+        for name, array in self._resident.items():
+            file.read_into(name, array)
+        for name in self._tensors.keys() - self._resident.keys():
+            self.fill(name, file.pieces(name))
+
+    def values(self, names: Iterable[str]) -> Values:
+        """Return tensors by name: copies, which are read when they are asked for."""
+        kinds = {name: self._tensors[name].kind for name in names}
+        return Values(self._directory, kinds, self._read_into, self._pieces)
+
+    def _read_into(self, name: str, array: Array) -> None:
+        if name in self._resident:
+            np.copyto(array, self._resident[name])
+        else:
+            self.file.read_into(name, array)
+
+    def _pieces(self, name: str) -> Iterator[memoryview]:
+        return iter([flat(self._resident[name])]) if name in self._resident else self.file.pieces(name)
+
+    def statistics(self) -> StoreStatistics:
+        """Return what was read and written since the store was opened."""
+        return self.file.statistics()

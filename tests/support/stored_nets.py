@@ -1,0 +1,84 @@
+"""Nets whose parameters are worth a store, with a table, convolutions, statistics and dropout; and a run of training.
+
+As a program it trains a rewritten net on its store and leaves a checkpoint: it may be killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poet_onnx import TrainingSession
+
+
+def write_net(kind: str, path: Path) -> Path:
+    """Export a net without a loss, and return its path."""
+    import onnx
+    import torch
+    from export_models import export_forward, quiet
+    from torch import nn
+
+    torch.manual_seed(0)
+    text = nn.Sequential(
+        nn.Embedding(700, 64),
+        nn.Linear(64, 400),
+        nn.GELU(),
+        nn.Dropout(0.2),
+        nn.Linear(400, 64),
+        nn.LayerNorm(64),
+        nn.Flatten(),
+        nn.Linear(12 * 64, 30),
+    )
+    image = nn.Sequential(
+        nn.Conv2d(3, 40, 3, padding=1),
+        nn.BatchNorm2d(40),
+        nn.ReLU(),
+        nn.Conv2d(40, 80, 3, stride=2, padding=1),
+        nn.BatchNorm2d(80),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Flatten(),
+        nn.Linear(80 * 16, 30),
+    )
+    with quiet():
+        if kind == "text":
+            model = export_forward(text, {"ids": torch.zeros(2, 12, dtype=torch.long)})
+        else:
+            model = export_forward(image, {"x": torch.zeros(2, 3, 8, 8)})
+    onnx.save(model, path)
+    return path
+
+
+def feeds(session: TrainingSession, step: int) -> dict[str, Any]:
+    """Return the batch of a step."""
+    random = np.random.default_rng(step)
+    found: dict[str, Any] = {}
+    for put in session.data_inputs:
+        most = 30 if len(put.shape) == 1 else 700
+        whole = random.integers(0, most, put.shape).astype(put.dtype)
+        found[put.name] = whole if put.dtype.kind == "i" else random.standard_normal(put.shape).astype(put.dtype)
+    return found
+
+
+def session_of(net: Path, **options: Any) -> TrainingSession:
+    """Return a session of what `rewrite` wrote to a file, and beside it."""
+    return TrainingSession(
+        net, net.with_suffix(".safetensors"), eval_model=net.with_name(f"{net.stem}.eval.onnx"), **options
+    )
+
+
+def train(session: TrainingSession, steps: int) -> list[float]:
+    """Train until so many updates are made, and return the losses."""
+    return [session.step(feeds(session, step)) for step in range(session.updates, steps)]
+
+
+if __name__ == "__main__":
+    trained = session_of(Path(sys.argv[1]), store=sys.argv[2], commit_every=int(sys.argv[4]))
+    for step in range(trained.updates, int(sys.argv[3])):
+        trained.step(feeds(trained, step))
+        sys.stdout.write(f"{step}\n")
+        sys.stdout.flush()
+    trained.save_checkpoint(Path(sys.argv[2], "end.safetensors"))

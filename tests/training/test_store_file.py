@@ -1,0 +1,158 @@
+"""The file of a parameter store: commits, locks, damage and room. What fails or is lost: store_faults.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from folders import SUPPORT
+from ops_builds import faulty_library
+from stored_tensors import check_is_at, made, tensors, train
+
+from poet_onnx.errors import InputError
+from poet_onnx.files.values import Kind
+from poet_onnx.training.store_file import ACCESS, PAGE_BYTES, Stored, has_store, make_store, open_store
+
+FAULTS = SUPPORT / "store_faults.py"
+
+
+@pytest.mark.parametrize("access", ACCESS)
+def test_a_store_opens_at_its_last_commit(tmp_path: Path, access: str) -> None:
+    made(tmp_path, access).close()
+    for step in range(1, 5):
+        store = open_store(tmp_path, access=access)
+        check_is_at(store, step - 1)
+        train(store, step + 100)  # not committed
+        train(store, step)
+        store.commit({"step": step})
+        train(store, step + 200)
+        store.close()
+    store = open_store(tmp_path, access=access)
+    check_is_at(store, 4)
+    assert store.about == {"model": "net"}
+    assert b"".join(map(bytes, store.pieces("weight"))) == tensors(4)["weight"].tobytes()
+    store.verify()
+    store.close()
+
+
+def test_a_store_is_zeros_before_it_is_written(tmp_path: Path) -> None:
+    store = make_store(tmp_path, {"m": Stored(Kind("float32", (40_000,)), True)}, {}, {})
+    store.write_piece("m", PAGE_BYTES, np.float32(3).tobytes())
+    store.commit({})
+    expected = np.zeros(40_000, np.float32)
+    expected[PAGE_BYTES // 4] = 3
+    assert np.array_equal(store.values()["m"], expected)
+    store.close()
+
+
+def test_nobody_sees_a_store_before_its_first_commit(tmp_path: Path) -> None:
+    store = make_store(tmp_path, {"m": Stored(Kind("float32", (4,)), True)}, {}, {})
+    assert not has_store(tmp_path)
+    store.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["lock"]
+    with pytest.raises(InputError, match="cannot be opened: No such file"):
+        open_store(tmp_path)
+    made(tmp_path).close()
+    assert has_store(tmp_path)
+    with pytest.raises(InputError, match="There is a store in"):
+        made(tmp_path)
+
+
+def test_one_process_at_a_time_has_a_store(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    with pytest.raises(InputError, match="in use by another process or session"):
+        open_store(tmp_path)
+    code = f"from poet_onnx.training.store_file import open_store; open_store({str(tmp_path)!r})"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "in use by another process or session" in other.stderr
+    store.close()
+    subprocess.run([sys.executable, "-c", code], check=True)  # its end lets go of the store
+    open_store(tmp_path).close()
+
+
+def test_a_child_of_a_fork_cannot_use_its_parents_store(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    child = os.fork()
+    if child == 0:
+        try:
+            train(store, 5)
+        except InputError as error:
+            os._exit("not to its children" in str(error))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    check_is_at(store, 0)
+    store.close()
+
+
+def test_what_is_not_trained_is_not_written_again(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    with pytest.raises(InputError, match=r"Tensor 'frozen' of the store in .* is not trained"):
+        store.write("frozen", tensors(0)["frozen"])
+    store.close()
+
+
+def test_a_text_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    with pytest.raises(InputError, match=r"has a text of .* there is room for"):
+        store.commit({"step": "x" * 10_000})
+    check_is_at(store, 0)
+    store.close()
+
+
+def test_a_disk_without_room_is_refused_at_once(tmp_path: Path) -> None:
+    large = {"m": Stored(Kind("float32", (1 << 44,)), True)}
+    with pytest.raises(InputError, match=r"bytes are free there|File too large"):
+        make_store(tmp_path, large, {}, {})
+    assert [file.name for file in tmp_path.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("change_bytes", [-1, -4096, -300_000, 1])
+def test_a_file_of_another_size_is_refused(tmp_path: Path, change_bytes: int) -> None:
+    made(tmp_path).close()
+    file = tmp_path / "parameters.poet"
+    os.truncate(file, file.stat().st_size + change_bytes)
+    with pytest.raises(InputError, match="damaged"):
+        open_store(tmp_path)
+
+
+def test_every_flipped_byte_is_found_before_it_is_used(tmp_path: Path) -> None:
+    """Bytes of all parts of the file: a store then opens at a whole commit, or says what is damaged."""
+    store = made(tmp_path)
+    train(store, 1)
+    store.commit({"step": 1})
+    store.close()
+    whole = (tmp_path / "parameters.poet").read_bytes()
+    used = [at for at in range(len(whole)) if whole[at]]
+    heads = [at for at in used if at < 8192]
+    chosen = {*np.random.default_rng(1).choice(heads, 150, replace=False), *used[:: len(used) // 60]}
+    found = 0
+    for at in chosen:
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x10
+        (tmp_path / "parameters.poet").write_bytes(damaged)
+        try:
+            store = open_store(tmp_path)
+        except InputError as error:
+            assert "damaged" in str(error)
+            found += 1
+            continue
+        step = store.committed()["step"]
+        for name, array in tensors(step).items():
+            try:
+                assert store.values()[name].tobytes() == array.tobytes(), (at, name)
+            except InputError as error:
+                assert "what was read is not what was written" in str(error)
+                found += 1
+        store.close()
+    assert found > 50
+
+
+def test_whatever_fails_or_is_lost_a_store_opens_at_a_commit() -> None:
+    environment = {**os.environ, "POET_FAULTY_OPS": str(faulty_library())}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FAULTS)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

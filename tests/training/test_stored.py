@@ -1,0 +1,177 @@
+"""Training from a store on disk: the same bits as from RAM, for any budget, and after a kill at any moment."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from folders import SUPPORT
+from safetensors.numpy import load_file
+from stock_environment import NEEDS_STOCK, STOCK_PYTHON
+from stored_nets import feeds, session_of, train, write_net
+
+import poet_onnx
+from poet_onnx import SGD, AdamW, TrainingSession
+from poet_onnx.errors import InfeasibleError, InputError
+from poet_onnx.training.store_file import has_store
+
+STEPS = 20
+KILLS = 3
+
+
+@pytest.fixture(scope="module")
+def nets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return files of nets without a loss."""
+    folder = tmp_path_factory.mktemp("nets")
+    return {kind: write_net(kind, folder / f"{kind}.onnx") for kind in ("text", "image")}
+
+
+def rewritten(net: Path, path: Path, **options: object) -> Path:
+    """Rewrite a net for the stock runtime, and return the file."""
+    settings = {"device": "a72", "target": "stock", "loss": "cross-entropy", "gap": 0.5} | options
+    poet_onnx.rewrite(net, **settings).save(path)  # type: ignore[arg-type]
+    return path
+
+
+def state(session: TrainingSession, path: Path) -> dict[str, bytes]:
+    """Return the bytes of all that a session has trained."""
+    session.save_checkpoint(path)
+    return {name: array.tobytes() for name, array in load_file(path).items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "budget"),
+    [
+        ("text", "adamw", "100%"),
+        ("text", "momentum", "90%"),
+        ("text", "sgd", "80%"),
+        ("image", "adamw", "70%"),
+        ("image", "adam", "100%"),
+    ],
+)
+def test_a_store_gives_the_bits_of_ram(
+    nets: dict[str, Path], tmp_path: Path, kind: str, optimizer: str, budget: str
+) -> None:
+    resident = session_of(rewritten(nets[kind], tmp_path / "ram.onnx", optimizer=optimizer))
+    path = rewritten(nets[kind], tmp_path / "disk.onnx", optimizer=optimizer, store="always", activation_budget=budget)
+    stored = session_of(path, store=tmp_path / "store")
+    assert train(stored, STEPS) == train(resident, STEPS)
+    expected, found = (state(each, tmp_path / "state.safetensors") for each in (resident, stored))
+    assert found == expected
+    resident.eval(), stored.eval()
+    assert stored.step(feeds(stored, 0)) == resident.step(feeds(resident, 0))
+    operators = {node.op_type for node in onnx.load(path).graph.node}
+    assert "LoadStored" in operators
+    assert ("GatherStored" in operators) == (kind == "text")
+    assert sum(stored.resident_bytes.values()) < 0.2 * sum(resident.resident_bytes.values())
+
+
+def test_training_goes_on_at_the_last_commit(nets: dict[str, Path], tmp_path: Path) -> None:
+    path = rewritten(nets["image"], tmp_path / "net.onnx", store="always")
+    whole = session_of(path, store=tmp_path / "whole")
+    train(whole, 9)
+    parted = session_of(path, store=tmp_path / "parted", commit_every=3)
+    train(parted, 5)
+    with pytest.raises(InputError, match="in use by another process or session"):
+        session_of(path, store=tmp_path / "parted")
+    del parted
+    again = session_of(path, store=tmp_path / "parted", commit_every=3)
+    assert again.updates == 3
+    train(again, 4)
+    again.commit()
+    del again
+    again = session_of(path, store=tmp_path / "parted")
+    assert again.updates == 4
+    train(again, 9)
+    assert state(again, tmp_path / "a.safetensors") == state(whole, tmp_path / "b.safetensors")
+
+
+@NEEDS_STOCK
+def test_a_killed_training_ends_as_one_that_was_not(nets: dict[str, Path], tmp_path: Path) -> None:
+    path = rewritten(nets["image"], tmp_path / "net.onnx", store="always")
+    command = [STOCK_PYTHON, str(SUPPORT / "stored_nets.py"), str(path), str(tmp_path / "killed"), str(STEPS), "2"]
+    uninterrupted = [str(tmp_path / "whole") if part == str(tmp_path / "killed") else part for part in command]
+    subprocess.run(uninterrupted, check=True, stdout=subprocess.PIPE)
+    random = np.random.default_rng(3)
+    for _ in range(KILLS):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None
+            running.stdout.readline()
+            try:
+                running.wait(float(random.uniform(0, 0.03)))
+            except subprocess.TimeoutExpired:
+                running.kill()
+    subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    killed, whole = ((tmp_path / name / "end.safetensors").read_bytes() for name in ("killed", "whole"))
+    assert killed == whole
+
+
+def test_checkpoints_and_models_leave_a_store_as_they_leave_ram(nets: dict[str, Path], tmp_path: Path) -> None:
+    resident = session_of(rewritten(nets["text"], tmp_path / "ram.onnx"))
+    stored = session_of(rewritten(nets["text"], tmp_path / "disk.onnx", store="always"), store=tmp_path / "store")
+    train(resident, 5)
+    expected = state(resident, tmp_path / "ram.safetensors")
+    stored.load_checkpoint(tmp_path / "ram.safetensors")
+    assert stored.updates == 5
+    assert state(stored, tmp_path / "disk.safetensors") == expected
+    for session, name in ((resident, "ram"), (stored, "disk")):
+        train(session, 8)
+        session.export_inference_model(tmp_path / f"{name}.inference.onnx", model=nets["text"])
+    with pytest.raises(InputError, match="give the forward model"):
+        stored.export_inference_model(tmp_path / "none.onnx")
+    exported = [(tmp_path / f"{name}.inference.onnx").read_bytes() for name in ("ram", "disk")]
+    assert exported[0] == exported[1]
+
+
+def test_auto_stores_what_does_not_fit_and_nothing_else(nets: dict[str, Path]) -> None:
+    options = {"device": "tx2", "target": "stock", "loss": "cross-entropy", "gap": 0.5}
+    resident = poet_onnx.rewrite(nets["text"], store="never", **options)  # type: ignore[arg-type]
+    stored = poet_onnx.rewrite(nets["text"], store="always", **options)  # type: ignore[arg-type]
+    assert stored.process.peak_bytes < resident.process.peak_bytes
+    assert not poet_onnx.rewrite(nets["text"], ram_budget=resident.process.peak_bytes, **options).plan.stored  # type: ignore[arg-type]
+    small = poet_onnx.rewrite(nets["text"], ram_budget=stored.process.peak_bytes, **options)  # type: ignore[arg-type]
+    assert small.plan.stored
+    assert small.process.peak_bytes <= stored.process.peak_bytes
+    with pytest.raises(InfeasibleError):
+        poet_onnx.rewrite(nets["text"], ram_budget=stored.process.peak_bytes, store="never", **options)  # type: ignore[arg-type]
+    again = poet_onnx.rewrite(nets["text"], plan=small.plan, **options)  # type: ignore[arg-type]
+    assert again.plan.steps == small.plan.steps
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"clip_norm": True}, "leave --clip-norm"),
+        ({"accumulation_steps": 2}, "leave --clip-norm and --accumulation-steps out"),
+        ({"optimizer": "none"}, "use --target stock, and an --optimizer"),
+        ({"max_written": "1MiB"}, "leave --max-written"),
+    ],
+)
+def test_what_a_store_cannot_do_is_refused(nets: dict[str, Path], options: dict[str, object], words: str) -> None:
+    settings = {"device": "a72", "target": "stock", "loss": "cross-entropy", "store": "always"} | options
+    with pytest.raises(InputError, match=words):
+        poet_onnx.rewrite(nets["image"], **settings)  # type: ignore[arg-type]
+
+
+def test_a_session_says_what_its_store_lacks(nets: dict[str, Path], tmp_path: Path) -> None:
+    disk = rewritten(nets["image"], tmp_path / "disk.onnx", store="always")
+    ram = rewritten(nets["image"], tmp_path / "ram.onnx")
+    text = rewritten(nets["text"], tmp_path / "text.onnx", store="always")
+    with pytest.raises(InputError, match="give TrainingSession its directory"):
+        session_of(disk)
+    with pytest.raises(InputError, match="rewrite the original with --store always"):
+        session_of(ram, store=tmp_path / "store")
+    assert not has_store(tmp_path / "store")
+    del_me = session_of(disk, store=tmp_path / "store")
+    del del_me
+    with pytest.raises(InputError, match="is of another model: it differs in"):
+        session_of(text, store=tmp_path / "store")
+    with pytest.raises(InputError, match="was made with AdamW"):
+        session_of(disk, store=tmp_path / "store", optimizer=AdamW(0.5))
+    with pytest.raises(InputError, match="committed every 0 updates"):
+        session_of(disk, store=tmp_path / "store", commit_every=0)
+    with pytest.raises(InputError, match="rewritten for the optimizer"):
+        session_of(disk, store=tmp_path / "store", optimizer=SGD(0.1))
