@@ -98,7 +98,8 @@ def report_lines(report: Report) -> list[str]:
         lines.append(f"budget: {bytes_text(report.budget_bytes)} ({what}); used: {bytes_text(used)}")
     lines += frozen_lines(report.frozen_batch_norms)
     if report.optimizer != NO_OPTIMIZER:
-        lines.append(f"optimizer: {report.optimizer}, in the step; what it keeps is resident")
+        place = "resident" if report.store is None else "in the store, as the parameters are"
+        lines.append(f"optimizer: {report.optimizer}, in the step; what it keeps is {place}")
     if report.deadline_seconds is not None:
         late = report.seconds > report.deadline_seconds * (1 + 1e-9)
         lines.append(
@@ -111,6 +112,11 @@ def report_lines(report: Report) -> list[str]:
     lines += _estimate_lines(report.estimated_workspace_nodes)
     if report.part_bytes is not None:
         lines.append(f"weight gradients of more than {bytes_text(report.part_bytes)} are computed in parts")
+    if report.store is not None:
+        read, written = bytes_text(report.store.read_bytes), bytes_text(report.store.written_bytes)
+        steps = report.store.life_steps
+        lasts = "" if steps is None else f"; what the storage endures lasts {steps:,} steps"
+        lines.append(f"store: a step reads {read} and writes {written}{lasts}")
     if report.wear is not None:
         lines.append(_wear_text(report.wear))
     if report.status == "not_needed":

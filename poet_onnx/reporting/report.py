@@ -10,6 +10,7 @@ import pydantic
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import StorageProfile, describe_first_error
+from poet_onnx.costing.flops import storage_work
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.errors import InputError
@@ -17,7 +18,7 @@ from poet_onnx.files.regular import read_regular
 from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.paging import page_file_bytes
-from poet_onnx.plan import Plan, Prediction
+from poet_onnx.plan import Action, Plan, Prediction
 from poet_onnx.record import Record
 from poet_onnx.rewriting.rewrite import RewriteResult
 
@@ -132,6 +133,36 @@ class Wear(Record):
         )
 
 
+class StoreTraffic(Record):
+    """What a step moves between RAM and the store that parameters live in.
+
+    Attributes:
+        read_bytes, written_bytes: in a step.
+        life_steps: steps until as much is written as the storage endures, if it is new and nothing else writes to it;
+            None where the device profile does not know.
+    """
+
+    read_bytes: int = pydantic.Field(ge=0)
+    written_bytes: int = pydantic.Field(ge=0)
+    life_steps: int | None = pydantic.Field(default=None, ge=0)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, graph: TrainingGraph, storage: StorageProfile | None) -> StoreTraffic | None:
+        """Make the figures of a plan; None where parameters are resident."""
+        if not plan.stored:
+            return None
+        nodes = {node.name: node for node in graph.nodes}
+        runs = [nodes[step.subject] for step in plan.steps if step.action is Action.COMPUTE]
+        works = [work for node in runs if (work := storage_work(graph, node)) is not None]
+        written_bytes = sum(work.written_bytes for work in works)
+        endurance = None if storage is None else storage.endurance_bytes
+        return cls(
+            read_bytes=sum(work.read_bytes for work in works),
+            written_bytes=written_bytes,
+            life_steps=None if endurance is None or not written_bytes else endurance // written_bytes,
+        )
+
+
 class Report(Figures):
     """What a rewrite did. The figures at the top level are the rewritten graph's.
 
@@ -162,6 +193,7 @@ class Report(Figures):
         frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
         warnings: what could not be decided, a sentence each.
         wear: what paging does to the storage; None where nothing is paged.
+        store: what a step moves to and from the store that parameters live in; None where they are resident.
         process: the parts of `process_peak_bytes`.
         load_peak_bytes: about what the process takes until all is loaded.
         original: the graph as given.
@@ -201,6 +233,7 @@ class Report(Figures):
     frozen_batch_norms: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     wear: Wear | None = None
+    store: StoreTraffic | None = None
     process: tuple[ProcessPart, ...]
     load_peak_bytes: int = pydantic.Field(ge=0)
     original: Figures
@@ -267,6 +300,7 @@ class Report(Figures):
             frozen_batch_norms=result.frozen_batch_norms,
             warnings=result.warnings,
             wear=Wear.of_plan(plan, result.graph, result.costs.storage),
+            store=StoreTraffic.of_plan(plan, result.graph, result.costs.storage),
             process=process_parts(result.process),
             load_peak_bytes=result.process.load_peak_bytes,
             original=Figures.of(result.original, result.original_nodes, result.original_process),

@@ -16,6 +16,7 @@ from stored_nets import feeds, session_of, train, write_net
 import poet_onnx
 from poet_onnx import SGD, AdamW, TrainingSession
 from poet_onnx.errors import InfeasibleError, InputError
+from poet_onnx.reporting.report import Report
 from poet_onnx.training.store_file import has_store
 
 STEPS = 20
@@ -134,6 +135,10 @@ def test_auto_stores_what_does_not_fit_and_nothing_else(nets: dict[str, Path]) -
     assert not poet_onnx.rewrite(nets["text"], ram_budget=resident.process.peak_bytes, **options).plan.stored  # type: ignore[arg-type]
     small = poet_onnx.rewrite(nets["text"], ram_budget=stored.process.peak_bytes, **options)  # type: ignore[arg-type]
     assert small.plan.stored
+    moved = Report.of_rewrite(small, model="text.onnx", output=None).store
+    assert moved is not None
+    assert moved.written_bytes == 3 * 4 * (700 * 64 + 2 * 400 * 64 + 768 * 30)
+    assert moved.read_bytes > moved.written_bytes
     assert small.process.peak_bytes <= stored.process.peak_bytes
     with pytest.raises(InfeasibleError):
         poet_onnx.rewrite(nets["text"], ram_budget=stored.process.peak_bytes, store="never", **options)  # type: ignore[arg-type]
