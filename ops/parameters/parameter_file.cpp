@@ -258,11 +258,14 @@ void ParameterFile::read_page_to(uint64_t tensor, uint64_t page, unsigned char* 
   if (side != to) std::memcpy(to, side, bytes);
 }
 
+void ParameterFile::require_trained(uint64_t tensor) const {
+  if (!tensors_[tensor].changes && commits_ != 0)
+    throw Error("tensor " + std::to_string(tensor) + " of the store in " + file_.directory() + " is not trained");
+}
+
 void ParameterFile::write_page(uint64_t tensor, uint64_t page, unsigned char* block) {
   require_usable();
   const uint64_t index = first_page_[tensor] + page, bytes = page_bytes(tensor, page);
-  if (!tensors_[tensor].changes && commits_ != 0)
-    throw Error("tensor " + std::to_string(tensor) + " of the store in " + file_.directory() + " is not trained");
   const Copy to = committed_[index] == Copy::kFirst ? Copy::kSecond : Copy::kFirst;
   std::memset(block + bytes, 0, whole_blocks(bytes) - bytes);
   write(block, whole_blocks(bytes), place(tensor, page, to));
@@ -338,7 +341,7 @@ void ParameterFile::require_usable() const {
   if (fork_depth_ != fork_depth())
     throw Error("the store in " + file_.directory() + " belongs to the process that opened it, not to its children");
   if (has_failed_)
-    throw Error("a write to the store in " + file_.directory() + " failed earlier: open it again, at its last commit");
+    throw Error("a change of the store in " + file_.directory() + " failed earlier: open it again, at its last commit");
 }
 
 }  // namespace poet

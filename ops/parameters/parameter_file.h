@@ -66,13 +66,31 @@ class ParameterFile {
   void read_page(uint64_t tensor, uint64_t page, unsigned char* block) { read_page_to(tensor, page, block, block); }
   // The same into any memory of just its bytes; `block` is used where they must pass through it.
   void read_page_to(uint64_t tensor, uint64_t page, unsigned char* to, unsigned char* block);
-  // Writes a page from such a block; what lies behind its bytes there is overwritten. Throws Error.
+  // Throws Error where the tensor has one copy, and that is committed.
+  void require_trained(uint64_t tensor) const;
+  // Writes a page of a tensor that may change, from such a block; what lies behind its bytes there is overwritten.
+  // Throws Error.
   void write_page(uint64_t tensor, uint64_t page, unsigned char* block);
   // Makes what was written the state that the file opens at. Throws Error: then the file opens at this state or the
   // last one, and takes no more writes.
   void commit(const std::string& text);
   // Reads all pages. Throws Error where one is not what was written.
   void verify();
+
+  // A change of several pages. Where it ends before it is done, the file opens at its last commit, and takes no more
+  // writes: no commit may have a part of it.
+  class Change {
+   public:
+    explicit Change(ParameterFile& file) : file_(file) { file_.require_usable(); }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+    ~Change() { file_.has_failed_ |= !is_done_; }
+    void finish() { is_done_ = true; }
+
+   private:
+    ParameterFile& file_;
+    bool is_done_ = false;
+  };
 
   uint64_t read_bytes() const { return read_bytes_; }
   uint64_t written_bytes() const { return written_bytes_; }

@@ -12,6 +12,7 @@
 
 #include "faults/faults.h"
 #include "process/error.h"
+#include "process/fork.h"
 
 namespace poet {
 namespace {
@@ -29,6 +30,11 @@ std::map<uint64_t, std::shared_ptr<ParameterStore>>& registry() {
   return *stores;
 }
 
+bool has_store(const std::string& directory) {
+  struct stat status{};
+  return lstat((directory + "/" + kName).c_str(), &status) == 0;
+}
+
 void sync_directory(const std::string& directory) {
   const int error = faults::status([&] {
     const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -43,7 +49,7 @@ void sync_directory(const std::string& directory) {
 }  // namespace
 
 ParameterStore::ParameterStore(const std::string& directory)
-    : directory_(directory), blocks_(kBlocks * kParameterPageBytes) {
+    : directory_(directory), fork_depth_(fork_depth()), blocks_(kBlocks * kParameterPageBytes) {
   constexpr mode_t kOwnerOnly = 0600;
   const std::string path = directory + "/" + kLockName;
   lock_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly);
@@ -57,7 +63,7 @@ ParameterStore::ParameterStore(const std::string& directory)
 
 ParameterStore::~ParameterStore() {
   file_.reset();
-  if (is_new_) unlink((directory_ + "/" + kNewName).c_str());
+  if (is_new_ && fork_depth_ == fork_depth()) unlink((directory_ + "/" + kNewName).c_str());
   ::close(lock_);
 }
 
@@ -71,8 +77,7 @@ uint64_t ParameterStore::add(std::unique_ptr<ParameterStore> store) {
 uint64_t ParameterStore::make(const std::string& directory, std::vector<StoredTensor> tensors, std::string description,
                               uint64_t text_room, ParameterAccess access) {
   std::unique_ptr<ParameterStore> store(new ParameterStore(directory));
-  struct stat status{};
-  if (lstat((directory + "/" + kName).c_str(), &status) == 0) throw Error("there is a store in " + directory);
+  if (has_store(directory)) throw Error("there is a store in " + directory);
   unlink((directory + "/" + kNewName).c_str());
   store->is_new_ = true;
   store->file_ =
@@ -81,6 +86,7 @@ uint64_t ParameterStore::make(const std::string& directory, std::vector<StoredTe
 }
 
 uint64_t ParameterStore::open(const std::string& directory, ParameterAccess access) {
+  if (!has_store(directory)) throw Error("there is no store in " + directory);
   std::unique_ptr<ParameterStore> store(new ParameterStore(directory));
   store->file_ = ParameterFile::open(directory, kName, access);
   return add(std::move(store));
@@ -143,8 +149,10 @@ void ParameterStore::read(uint64_t tensor, uint64_t offset, void* to, uint64_t b
 void ParameterStore::write(uint64_t tensor, uint64_t offset, const void* from, uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   require_range(tensor, offset, bytes);
+  file_->require_trained(tensor);
   held_tensor_ = kNoTensor;
   const auto* source = static_cast<const unsigned char*>(from);
+  ParameterFile::Change whole(*file_);
   while (bytes != 0) {
     const uint64_t page = offset / kParameterPageBytes, begin = offset % kParameterPageBytes;
     const uint64_t some = std::min(bytes, kParameterPageBytes - begin);
@@ -155,6 +163,7 @@ void ParameterStore::write(uint64_t tensor, uint64_t offset, const void* from, u
     offset += some;
     bytes -= some;
   }
+  whole.finish();
 }
 
 void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count,
@@ -163,10 +172,12 @@ void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, u
   const std::lock_guard<std::mutex> lock(mutex_);
   for (uint64_t i = 0; i < tensors; ++i) {
     require_range(tensor + i, first * sizeof(float), count * sizeof(float));
+    file_->require_trained(tensor + i);
     if (file_->tensors()[tensor + i].bytes != file_->tensors()[tensor].bytes)
       throw Error("tensor " + std::to_string(tensor) + " of the store in " + directory_ + " has other moments");
   }
   held_tensor_ = kNoTensor;
+  ParameterFile::Change whole(*file_);
   for (const uint64_t end = first + count; first < end;) {
     const uint64_t page = first / kPageElements, begin = first % kPageElements;
     const uint64_t some = std::min(end - first, kPageElements - begin);
@@ -179,6 +190,7 @@ void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, u
     for (uint64_t i = 0; i < tensors; ++i) file_->write_page(tensor + i, page, block(i));
     first += some;
   }
+  whole.finish();
 }
 
 void ParameterStore::commit(const std::string& text) {

@@ -44,7 +44,7 @@ class ParameterStore {
 
   // Streams `count` elements of neighbouring tensors of floats, from element `first` on, through memory of its own:
   // `change` gets one pointer for each of them, the first element and how many there are, and what it writes is kept.
-  // `spare`: room for a page besides. Throws Error.
+  // `spare`: room for a page besides. Throws Error: then some of it may be changed, and nothing can be committed.
   struct Part {
     float* tensors[3];
     float* spare;
@@ -65,6 +65,7 @@ class ParameterStore {
   unsigned char* block(uint64_t index) { return blocks_.data() + index * kParameterPageBytes; }
 
   const std::string directory_;
+  const uint64_t fork_depth_;
   int lock_ = -1;
   std::unique_ptr<ParameterFile> file_;
   bool is_new_ = false;  // nobody sees it yet

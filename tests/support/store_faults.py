@@ -24,7 +24,8 @@ from poet_onnx.training.store_file import ACCESS, StoreFile, has_store, open_sto
 poet_onnx.ops.__path__.insert(0, os.environ["POET_FAULTY_OPS"])  # before anything loads the library
 
 STEPS = 4
-SUBSETS = 400
+SUBSETS = int(os.environ.get("POET_SUBSETS", "400"))
+"""Of what was not durable yet, each after some write."""
 BLOCK_BYTES = 4096
 """That a disk writes whole, or not at all."""
 INTERRUPTED, SHORT, IO_ERROR, DISK_FULL, NEVER = 1, 2, 3, 4, 1 << 60
