@@ -104,8 +104,9 @@ def test_the_module_stays_and_trains_as_in_torch_and_gets_what_was_trained(
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_running_variances_for_the_stock_runtime_are_torchs(exporter: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
     net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 5), nn.BatchNorm1d(5))
-    x, target = torch.randn(2, 3), torch.zeros(2, 5)
+    x, target = torch.randn(4, 3), torch.zeros(4, 5)
     made = export(net, x, tmp_path, exporter, loss="mse", target="stock", optimizer="sgd")
     session = poet_onnx.TrainingSession(made.model, made.parameters, optimizer=poet_onnx.SGD(0.0))
     for _ in range(3):
