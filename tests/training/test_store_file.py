@@ -89,6 +89,25 @@ def test_a_child_of_a_fork_cannot_use_its_parents_store(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_end_of_a_child_leaves_the_store_that_its_parent_makes(tmp_path: Path) -> None:
+    """The child's end closes what it inherited."""
+    code = f"""
+import os, sys
+from poet_onnx.files.values import Kind
+from poet_onnx.training.store_file import Stored, make_store
+store = make_store({str(tmp_path)!r}, {{"m": Stored(Kind("float32", (4,)), True)}}, {{}}, {{}})
+child = os.fork()
+if child == 0:
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+store.commit({{"step": 1}})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    store = open_store(tmp_path)
+    assert store.committed() == {"step": 1}
+    store.close()
+
+
 def test_what_is_not_trained_is_not_written_again(tmp_path: Path) -> None:
     store = made(tmp_path)
     with pytest.raises(InputError, match=r"Tensor 'frozen' of the store in .* is not trained"):
