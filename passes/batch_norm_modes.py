@@ -27,6 +27,7 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.choices import ALL, AUTO, NONE
 from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.graph.extract import load_model
+from poet_onnx.graph.extract.artifacts import GRADIENT_SUFFIX
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.frozen_batch_norm import FreezeBatchNorm, batch_norms, frozen_outputs
 from poet_onnx.passes.normalize import InlineFunctions
@@ -149,7 +150,7 @@ def _by_generated_names(node: ir.Node) -> bool | None:
     added = [name.startswith(prefix) for name, prefix in zip(names[1:], _ADDED, strict=False)]
     if added[:2] == [True, True]:
         return True
-    gradient = f"{names[0]}_grad"  # as the gradient of what is called so is named
+    gradient = f"{names[0]}{GRADIENT_SUFFIX}"  # as the gradient of what is called so is named
     readers = (reader for value in node.outputs[1:] for reader, _ in value.uses())
     kept = added[2:] == [True, True] or any(_reads(reader, gradient) for reader in readers)
     return False if kept and all(names[1:3]) else None

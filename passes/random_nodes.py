@@ -16,7 +16,9 @@ import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION, RUNS
 from poet_onnx.errors import InputError
+from poet_onnx.graph import Role
 from poet_onnx.graph.extract import constant_array, plain_attributes
+from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
 from poet_onnx.graph.shapes.declared import describe
 
@@ -40,6 +42,7 @@ def count_runs(graph: ir.Graph) -> None:
     if not nodes:
         return
     runs = ir.Value(name=RUNS, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]))
+    say_role(runs, Role.RUNS)
     graph.inputs.append(runs)
     graph.opset_imports[POET_DOMAIN] = POET_VERSION
     for node in nodes:

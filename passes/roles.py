@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import BUFFER_SUFFIX
 from poet_onnx.errors import InputError
+from poet_onnx.graph import Role
+from poet_onnx.graph.extract.artifacts import BUFFER_SUFFIX, flag_of, is_accumulator
 from poet_onnx.graph.extract.build import plain_attributes
+from poet_onnx.graph.extract.roles import InputRole, input_roles
 from poet_onnx.graph.operators import spec_of
 from poet_onnx.passes.frozen_batch_norm import frozen_statistics
+
+_GIVEN = (Role.BATCH, Role.LABEL, Role.FROZEN)
+"""What a session is given from outside, for each step or once."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +40,6 @@ class Roles:
     loss: str
 
 
-def is_accumulator(node: ir.Node) -> bool:
-    """Return whether a node adds a gradient, or a part of one, to its buffer; running statistics are no gradients."""
-    if spec_of(node.domain, node.op_type).reset_input is None or not node.inputs:
-        return False
-    buffer = node.inputs[0]
-    return buffer is not None and buffer.is_graph_input()
-
-
-def flag_of(node: ir.Node) -> ir.Value | None:
-    """Return the input of an accumulator that says whether to start anew."""
-    place = spec_of(node.domain, node.op_type).reset_input
-    return node.inputs[place] if place is not None and place < len(node.inputs) else None
-
-
 def find_roles(model: ir.Model) -> Roles:
     """Return what the names in a training graph are for.
 
@@ -58,11 +49,10 @@ def find_roles(model: ir.Model) -> Roles:
     Raises:
         InputError: if it is no training graph, or has no parameter that a gradient is of.
     """
-    graph = model.graph
-    inputs = [value.name or "" for value in graph.inputs]
+    graph, roles = model.graph, input_roles(model.graph)
     accumulators = [node for node in graph if is_accumulator(node)]
     _check_accumulators(accumulators)
-    buffers = {_parameter_of(node): node.inputs[0].name or "" for node in accumulators if node.inputs[0] is not None}
+    buffers = {_parameter_of(node, roles): node.inputs[0].name or "" for node in accumulators if node.inputs[0]}
     flags = {value.name or "" for node in accumulators if (value := flag_of(node)) is not None}
     if not buffers:
         raise InputError(
@@ -72,23 +62,35 @@ def find_roles(model: ir.Model) -> Roles:
     if len(flags) > 1:
         raise InputError(f"The model has {len(flags)} flags that reset gradients, {sorted(flags)}, but must have one.")
     for parameter in buffers:
-        if parameter not in inputs:
+        if parameter not in roles:
             raise InputError(
                 f"The gradient of '{parameter}' is accumulated, but there is no input of the model of that name."
             )
+    _check_said(roles, buffers, flags)
     made = {value.name or "" for node in accumulators for value in node.outputs}
     losses = [value.name or "" for value in graph.outputs if value.name not in made]
     if not losses:
         raise InputError("The model has no output besides its accumulated gradients: it needs the loss.")
-    taken = {*buffers, *buffers.values(), *flags}
     return Roles(
-        data=tuple(name for name in inputs if name not in taken),
-        parameters=tuple(name for name in inputs if name in buffers),
-        buffers={name: buffers[name] for name in inputs if name in buffers},
+        data=tuple(name for name, each in roles.items() if each.role in _GIVEN),
+        parameters=tuple(name for name in roles if name in buffers),
+        buffers={name: buffers[name] for name in roles if name in buffers},
         flag=next(iter(flags), ""),
         state=tuple(dict.fromkeys((*_written_initializers(graph), *frozen_statistics(model)))),
         loss=losses[0],
     )
+
+
+def _check_said(roles: Mapping[str, InputRole], buffers: Mapping[str, str], flags: Iterable[str]) -> None:
+    """Check that inputs are what they say: a file may be damaged, and gradients would be wrong."""
+    known = dict.fromkeys(buffers, Role.PARAMETER) | dict.fromkeys(buffers.values(), Role.GRADIENT_BUFFER)
+    known |= dict.fromkeys(flags, Role.FLAG)
+    for name, (role, _) in roles.items():
+        if role not in ((known[name],) if name in known else _GIVEN):
+            raise InputError(
+                f"The model's input '{name}' says that it is a {role.value}, but the graph does not use it as one: "
+                "make the training graph again."
+            )
 
 
 def _check_accumulators(nodes: Sequence[ir.Node]) -> None:
@@ -106,15 +108,15 @@ def _check_accumulators(nodes: Sequence[ir.Node]) -> None:
             raise InputError(f"No output of the model says that the accumulator '{node.name}' ran: export it again.")
 
 
-def _parameter_of(node: ir.Node) -> str:
+def _parameter_of(node: ir.Node, roles: Mapping[str, InputRole]) -> str:
     buffer = node.inputs[0]
     name = "" if buffer is None else buffer.name or ""
-    if not name.endswith(BUFFER_SUFFIX):
+    if not roles[name].parameter:
         raise InputError(
-            f"The accumulator '{node.name}' adds to '{name}', but the input must be named after its parameter, "
-            f"'<parameter>{BUFFER_SUFFIX}'."
+            f"The accumulator '{node.name}' adds to '{name}', which says no parameter: the input must be named after "
+            f"its parameter, '<parameter>{BUFFER_SUFFIX}'."
         )
-    return name.removesuffix(BUFFER_SUFFIX)
+    return roles[name].parameter
 
 
 def _written_initializers(graph: ir.Graph) -> Iterator[str]:

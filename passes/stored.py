@@ -30,6 +30,8 @@ from poet_onnx.description.metadata import (
     handle_name,
     slot_name,
 )
+from poet_onnx.graph import Role
+from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
 LEAST_BYTES = 64 << 10
@@ -95,6 +97,7 @@ class _Tensor:
         self._handle = ir.Value(
             name=handle_name(value.name or ""), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1])
         )
+        say_role(self._handle, Role.HANDLE)
 
     @property
     def may_be_stored(self) -> bool:

@@ -36,10 +36,13 @@ from poet_onnx.description.metadata import (
     slot_name,
 )
 from poet_onnx.errors import InputError
+from poet_onnx.graph import Role
 from poet_onnx.graph.extract import constant_array, plain_attributes, reads_shape_alone
+from poet_onnx.graph.extract.artifacts import is_accumulator
+from poet_onnx.graph.extract.roles import say_role, say_roles
 from poet_onnx.graph.operators import spec_of
 from poet_onnx.passes.random_nodes import count_runs, seeds, unresumable
-from poet_onnx.passes.roles import Roles, find_roles, is_accumulator
+from poet_onnx.passes.roles import Roles, find_roles
 
 
 class WriteUpdates(InPlacePass):
@@ -72,6 +75,7 @@ class WriteUpdates(InPlacePass):
             InputError: if the graph cannot be trained.
         """
         graph, roles = model.graph, find_roles(model)
+        say_roles(graph)
         inputs = {value.name or "": value for value in graph.inputs}
         check_trainable(inputs[name] for name in roles.parameters)
         chosen = self._chosen(graph, roles, inputs) if self._updates.within_step else {}
@@ -127,6 +131,7 @@ class WriteUpdates(InPlacePass):
         position = {node: index for index, node in enumerate(graph)}
         size = optimizer.rates(1, 0.0, 1.0).size
         rates = ir.Value(name=RATES, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([size]))
+        say_role(rates, Role.RATES)
         if chosen or not self._planned:
             graph.inputs.append(rates)
             graph.opset_imports[POET_DOMAIN] = POET_VERSION
@@ -136,6 +141,8 @@ class WriteUpdates(InPlacePass):
             weight = inputs[parameter]
             names = [slot_name(parameter, slot) for slot in optimizer.slots]
             slots = [ir.Value(name=name, type=weight.type, shape=weight.shape) for name in names]
+            for moment in slots:
+                say_role(moment, Role.MOMENT, parameter)
             graph.inputs.extend(slots)
             nodes, place = chosen.get(parameter, ((), None))
             for node in nodes:
@@ -172,6 +179,7 @@ def free_state(graph: ir.Graph, names: Iterable[str]) -> dict[str, State]:
         assert tensor is not None
         value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
         value.const_value = None
+        say_role(value, Role.STATISTIC)
         if not value.is_graph_input():
             graph.inputs.append(value)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from poet_onnx.costing.device import DeviceProfile
@@ -10,8 +10,8 @@ from poet_onnx.costing.flops import storage_work
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.versions import Versions
 from poet_onnx.costing.workspace import heap_bytes
-from poet_onnx.description.metadata import BUFFER_SUFFIX, OWN_PREFIX, POET_DOMAIN, SHARED_BYTES
-from poet_onnx.graph import Phase, Tensor, TrainingGraph
+from poet_onnx.description.metadata import SHARED_BYTES
+from poet_onnx.graph import Phase, Role, Tensor, TrainingGraph
 from poet_onnx.graph.operators.stored import PAGE_BYTES
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
@@ -176,34 +176,25 @@ class EvaluationMemory:
     heap_bytes: int
 
 
-KINDS = ("parameters", "moments", "gradient buffers", "constants", "batch")
-"""What lives through the whole step, by what it is for; constants are running statistics too."""
+LINES: Mapping[Role, str] = {
+    Role.PARAMETER: "parameters",
+    Role.FROZEN: "parameters",
+    Role.HANDLE: "parameters",
+    Role.MOMENT: "moments",
+    Role.RATES: "moments",
+    Role.RUNS: "moments",
+    Role.GRADIENT_BUFFER: "gradient buffers",
+    Role.STATISTIC: "constants",
+    Role.FLAG: "constants",
+    Role.CONSTANT: "constants",
+    Role.BATCH: "batch",
+    Role.LABEL: "batch",
+}
+"""The line in which what lives through the whole step is counted, by its role."""
 
 _LOADED = ("parameters", "constants")
-"""Of these, what loading touches: moments and gradient buffers are zeros that nobody touches before the first step."""
-
-
-def resident_kinds(graph: TrainingGraph) -> dict[str, str]:
-    """Return the kind of every input and initializer of a training graph, by its name.
-
-    A batch is what stands before the first parameter that is trained, as in the files of
-    `onnxruntime.training.artifacts`; parameters that are not trained stand among the others.
-    """
-    buffers = graph.gradient_buffers & set(graph.inputs)
-    parameters = {name.removesuffix(BUFFER_SUFFIX) for name in buffers}
-    state = set[str]()
-    for node in graph.nodes:
-        if node.domain == POET_DOMAIN and node.phase is Phase.UPDATE and not node.accumulates:
-            parameters.update(node.updates[:1])
-        else:
-            state.update(node.updates)
-    places = [place for place, name in enumerate(graph.inputs) if name in parameters]
-    first = min(places, default=len(graph.inputs))
-    kinds = dict.fromkeys((name for name, tensor in graph.tensors.items() if tensor.resident), "constants")
-    kinds |= dict.fromkeys(graph.inputs[:first], "batch") | dict.fromkeys(graph.inputs[first:], "parameters")
-    state.update(name for name in graph.inputs[first:] if graph.tensors[name].dtype == "BOOL")  # start anew or not
-    kinds |= dict.fromkeys(state, "constants") | dict.fromkeys(buffers, "gradient buffers")
-    return kinds | {name: "moments" for name in graph.inputs if name.startswith(OWN_PREFIX)}
+"""Of these lines, what loading touches: moments and gradient buffers are zeros that nobody touches before the first
+step."""
 
 
 def process_memory(
@@ -229,9 +220,9 @@ def process_memory(
         pages: whether the step pages.
         evaluation: what evaluating takes; None where there is no evaluation graph.
     """
-    sizes = dict.fromkeys(KINDS, 0)
-    for name, kind in resident_kinds(graph).items():
-        size_bytes = graph.tensors[name].size_bytes
+    sizes = dict.fromkeys(LINES.values(), 0)
+    for tensor in filter(lambda tensor: tensor.resident, graph.tensors.values()):
+        size_bytes, kind = tensor.size_bytes, LINES[tensor.role]
         own_bytes = size_bytes + (_PAGE_BYTES if size_bytes >= _MAPPED_BYTES and costs.runtime_bytes else 0)
         sizes[kind] += own_bytes * (_BATCHES if kind == "batch" and costs.runtime_bytes else 1)
     session_bytes = costs.session_bytes + nodes * costs.session_bytes_per_node + values * costs.session_bytes_per_value
@@ -243,7 +234,7 @@ def process_memory(
         (
             ProcessLine("runtime", costs.runtime_bytes, "Python, numpy and onnxruntime, imported", True),
             ProcessLine("session", session_bytes, f"{nodes:,} nodes", True),
-            *(ProcessLine(kind, sizes[kind], _MEANS[kind], kind in _LOADED) for kind in KINDS),
+            *(ProcessLine(kind, sizes[kind], _MEANS[kind], kind in _LOADED) for kind in sizes),
             ProcessLine("region", region_bytes, "activations, gradients and workspace, at the step's peak", True),
             *evaluating,
             *_store_lines(graph),

@@ -46,9 +46,6 @@ UNBIASED_KEY = "poet.unbiased_variance"
 OWN_PREFIX = "poet/"
 """Names of what training keeps besides parameters begin so: of inputs, and of tensors in a checkpoint."""
 
-BUFFER_SUFFIX = "_grad.accumulation.buffer"
-"""Behind a parameter's name, this names the input that collects its gradient."""
-
 METADATA = "__metadata__"
 """What safetensors files call what they hold besides tensors."""
 

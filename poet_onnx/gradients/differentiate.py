@@ -15,6 +15,9 @@ from poet_onnx.gradients.forward import prepare_forward
 from poet_onnx.gradients.order import Numbers
 from poet_onnx.gradients.paths import REAL, Paths, find_paths, sources
 from poet_onnx.gradients.registry import gradient
+from poet_onnx.graph import Role
+from poet_onnx.graph.extract.artifacts import BUFFER_SUFFIX, GRADIENT_SUFFIX, RESET
+from poet_onnx.graph.extract.roles import is_said, say_role
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.graph.shapes.declared import fitting
@@ -26,8 +29,6 @@ __all__ = ["differentiate", "rules"]
 
 ADDED_LAST = frozenset(("LayerNormalization", "Relu"))
 """Operators whose partial gradients ONNX Runtime adds after all others (`INVERTIBLE_OPS` in its gradient_config.h)."""
-
-RESET = "lazy_reset_grad"
 
 
 def differentiate(model: ir.Model, loss: str, parameters: Sequence[str]) -> ir.Model:
@@ -158,9 +159,14 @@ class _Sweep:
     def run(self, loss: ir.Value) -> None:
         """Write all gradients, and the accumulators of the parameters' right behind them."""
         kind = self.inferred.types[loss.name or ""]
-        self.gradients[loss] = initializer(self.graph, f"{loss.name}_grad", np.ones(kind.shape, kind.dtype.numpy()))
-        buffers = [self._input(f"{value.name}_grad.accumulation.buffer", value) for value in self.trained]
+        ones = np.ones(kind.shape, kind.dtype.numpy())
+        self.gradients[loss] = initializer(self.graph, f"{loss.name}{GRADIENT_SUFFIX}", ones)
+        for value in self.graph.inputs:
+            if not is_said(value, Role.LABEL):
+                say_role(value, Role.BATCH)
+        buffers = [self._buffer(value) for value in self.trained]
         reset = ir.Value(name=RESET, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
+        say_role(reset, Role.FLAG)
         self.graph.inputs.extend([*buffers, reset])
         accumulated: dict[ir.Value, ir.Value] = {}
         first = self._first_readers()
@@ -212,7 +218,7 @@ class _Sweep:
 
     def _total(self, value: ir.Value) -> ir.Value:
         """Return the gradient of a tensor of which all terms are written."""
-        name = f"{value.name}_grad"
+        name = f"{value.name}{GRADIENT_SUFFIX}"
         parts = sorted(self.partials.pop(value), key=lambda part: part.place)
         if len(parts) == 1:
             return self._name(parts[0].value, name)
@@ -233,7 +239,7 @@ class _Sweep:
 
     def _named(self, total: ir.Value, parameter: ir.Value) -> ir.Value:
         """Return a parameter's gradient under the name that belongs to it."""
-        name = f"{parameter.name}_grad"
+        name = f"{parameter.name}{GRADIENT_SUFFIX}"
         if total.name == name:
             return total
         copy = ir.Node("", "Identity", [total], num_outputs=1, name=f"{name}/Identity")
@@ -255,6 +261,11 @@ class _Sweep:
         self.graph.append(node)
         return done
 
-    def _input(self, name: str, like: ir.Value) -> ir.Value:
-        kind = self.inferred.types[like.name or ""]
-        return ir.Value(name=name, type=ir.TensorType(kind.dtype), shape=ir.Shape(kind.shape))
+    def _buffer(self, parameter: ir.Value) -> ir.Value:
+        """Return the input that collects a parameter's gradient, and let both say what they are."""
+        name = parameter.name or ""
+        kind = self.inferred.types[name]
+        buffer = ir.Value(name=f"{name}{BUFFER_SUFFIX}", type=ir.TensorType(kind.dtype), shape=ir.Shape(kind.shape))
+        say_role(parameter, Role.PARAMETER)
+        say_role(buffer, Role.GRADIENT_BUFFER, name)
+        return buffer

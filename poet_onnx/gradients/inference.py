@@ -14,10 +14,10 @@ from poet_onnx.files.external_data import FileTensor, embed, replace_tensors
 from poet_onnx.gradients.differentiate import take_parameters
 from poet_onnx.gradients.outputs import model_outputs
 from poet_onnx.gradients.parameters import show_weights
+from poet_onnx.graph.extract.artifacts import is_accumulator
 from poet_onnx.graph.extract.contents import infer_types
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.passes.node_builder import let_stand_for
-from poet_onnx.passes.roles import is_accumulator
 
 
 def forward_model(

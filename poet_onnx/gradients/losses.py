@@ -13,6 +13,8 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.class_weights import ClassWeights, read_weights
 from poet_onnx.gradients.paths import REAL
+from poet_onnx.graph import Role
+from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.passes.node_builder import initializer
 from poet_onnx.quantities import is_number, is_whole
 
@@ -193,6 +195,7 @@ class _LossBuilder:
         """Add an input for what an output is held against."""
         name = f"{of.name}_{name}" if self._named else name
         value = ir.Value(name=self.free(name), type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        say_role(value, Role.LABEL)
         self.graph.inputs.append(value)
         return value
 

@@ -31,8 +31,11 @@ from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
 from poet_onnx.gradients.paths import find_paths
 from poet_onnx.gradients.sequences import split_plainly
+from poet_onnx.graph import Role
 from poet_onnx.graph.extract import TO_FLOAT, check_derivative, check_number_types, is_step
+from poet_onnx.graph.extract.artifacts import is_accumulator
 from poet_onnx.graph.extract.contents import constant_array
+from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.loading import as_model
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
@@ -41,7 +44,6 @@ from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.lowering.builder import list_nodes
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
-from poet_onnx.passes.roles import is_accumulator
 
 Array = npt.NDArray[np.generic]
 
@@ -277,7 +279,8 @@ def _evaluation(forward: ir.Model, loss: str, parameters: Sequence[str]) -> ir.M
     graph = model.graph
     first = [value for node in graph for value in node.outputs if value.name == loss]
     graph.outputs[:] = [*first, *(value for value in graph.outputs if value not in first)]
-    take_parameters(graph, parameters)
+    for value in take_parameters(graph, parameters):
+        say_role(value, Role.PARAMETER)
     infer_only(model)
     outputs = [value.name for value in graph.outputs[1:]]
     if outputs:  # else which of the values before the loss are outputs is for the caller to know

@@ -7,6 +7,7 @@ from poet_onnx.graph.training_graph import (
     Node,
     Phase,
     Residency,
+    Role,
     Tensor,
     TrainingGraph,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "Node",
     "Phase",
     "Residency",
+    "Role",
     "Tensor",
     "TrainingGraph",
 ]

@@ -34,6 +34,39 @@ class Residency(str, enum.Enum):
     OUTPUT = "output"
 
 
+class Role(str, enum.Enum):
+    """What a tensor is for in a training step.
+
+    PARAMETER: an input that is trained.
+    FROZEN: an input that is a parameter and is not trained.
+    MOMENT: what an optimizer keeps for a parameter, such as the mean of its gradients.
+    GRADIENT_BUFFER: an input that collects the gradient of a parameter.
+    STATISTIC: what the graph updates besides, such as a running mean.
+    BATCH: an input that each batch fills.
+    LABEL: an input of a batch that the loss holds an output against.
+    FLAG: an input that says whether gradients start anew.
+    RATES: an input with the numbers of an update, such as the learning rate.
+    RUNS: an input that counts how often the graph has run.
+    HANDLE: an input that tells which parameter in a store on disk is meant.
+    CONSTANT: an initializer that nobody updates.
+    INTERMEDIATE: what a node makes.
+    """
+
+    PARAMETER = "parameter"
+    FROZEN = "frozen parameter"
+    MOMENT = "moment"
+    GRADIENT_BUFFER = "gradient buffer"
+    STATISTIC = "statistic"
+    BATCH = "batch"
+    LABEL = "label"
+    FLAG = "flag"
+    RATES = "rates"
+    RUNS = "runs"
+    HANDLE = "handle"
+    CONSTANT = "constant"
+    INTERMEDIATE = "intermediate"
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor of the graph.
@@ -46,6 +79,7 @@ class Tensor:
         buffer_owner: name of the tensor whose buffer holds it: its own name, unless it is a view or written in place.
             Then it has no bytes of its own, and is where that tensor is.
         residency: where it is before and after the step.
+        role: what it is for: inputs say it where they are made, and a node makes what is intermediate.
     """
 
     name: str
@@ -54,6 +88,7 @@ class Tensor:
     size_bytes: int
     buffer_owner: str
     residency: Residency = Residency.TRANSIENT
+    role: Role = Role.INTERMEDIATE
 
     @property
     def resident(self) -> bool:
@@ -84,7 +119,6 @@ class Node:
         recomputable: running it again gives the same bits and changes no state.
         view: its outputs share its first input's buffer: no bytes, no work.
         updates: resident tensors that it writes in place.
-        accumulates: adds a gradient, or a part of one, to the buffer that it updates.
         inplace: (input index, output index) pairs of equal size of which the runtime lets the output take the buffer of
             an input that dies.
         after: names of nodes that must run before it although no tensor says so (a buffer's readers and writers).
@@ -100,7 +134,6 @@ class Node:
     recomputable: bool
     view: bool = False
     updates: tuple[str, ...] = ()
-    accumulates: bool = False
     inplace: tuple[tuple[int, int], ...] = ()
     after: tuple[str, ...] = ()
 
@@ -132,7 +165,7 @@ class TrainingGraph:
     @property
     def gradient_buffers(self) -> frozenset[str]:
         """Return the names of the buffers that gradients are accumulated in."""
-        return frozenset(name for node in self.nodes if node.accumulates for name in node.updates)
+        return frozenset(name for name, tensor in self.tensors.items() if tensor.role is Role.GRADIENT_BUFFER)
 
     @property
     def gradient_buffer_bytes(self) -> int:

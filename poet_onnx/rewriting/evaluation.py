@@ -23,6 +23,7 @@ from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
+from poet_onnx.graph.extract.roles import forget_roles
 from poet_onnx.passes.arena import InsertArena
 from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
 from poet_onnx.passes.lowering import lower, normalize_for
@@ -165,6 +166,7 @@ class EvaluationStep:
         )(model)
         model.metadata_props[VERSION_KEY] = version("poet-onnx")
         model.metadata_props[EVALUATION_KEY] = self.description.to_json()
+        forget_roles(model.graph)
         return model
 
 

@@ -17,7 +17,7 @@ from onnx_ir.passes import InPlacePass, PassError, PassResult, Sequential
 
 from poet_onnx.costing.costs import CostTable
 from poet_onnx.costing.process import ProcessMemory
-from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.description.metadata import POET_DOMAIN, TRAINING_KEY
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.files.atomic import Written
 from poet_onnx.files.external_data import hold_external
@@ -25,6 +25,7 @@ from poet_onnx.files.saving import save_model
 from poet_onnx.gradients.train_graph import TrainGraph, files_beside
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import check_wellformed
+from poet_onnx.graph.extract.roles import forget_roles
 from poet_onnx.options import read, taking
 from poet_onnx.passes.annotate import AnnotateCosts
 from poet_onnx.passes.arena import InsertArena
@@ -273,3 +274,6 @@ def _carry_out(answer: Answer, region_bytes: int) -> None:
             ram_budget_bytes=answer.asked.budget.bound_bytes if request.budget_kind == "ram" else None,
         ),
     )(baseline.variant.model)
+    if TRAINING_KEY in baseline.variant.model.metadata_props:
+        # The description tells a session all that it needs, and the runtime would hold what inputs say in memory.
+        forget_roles(baseline.variant.model.graph)

@@ -16,6 +16,7 @@ from poet_onnx.files.external_data import embed
 from poet_onnx.gradients.inference import infer_only
 from poet_onnx.graph.extract import infer_types
 from poet_onnx.graph.extract.ranges import find_ranges
+from poet_onnx.graph.extract.roles import forget_roles
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
@@ -54,6 +55,7 @@ def prepare(training_model: AnyModel, wishes: Wishes, forward: Callable[[], ir.M
     ranges = known_ranges(model)
     kept = find_roles(model).parameters if wishes.keep_gradients else ()
     Normalization(PinSeeds(), WriteUpdates(wishes.updates, planned=True, kept=kept), RemoveUnread())(model)
+    forget_roles(model.graph)
     return Prepared(Description.from_json(model.metadata_props[TRAINING_KEY]), _payload(model), ranges, adapters)
 
 

@@ -20,11 +20,12 @@ import onnx_ir as ir
 
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph.extract import extract
+from poet_onnx.graph.extract.artifacts import GRADIENT_SUFFIX, is_accumulator
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.lowering import LowerTraining, normalize_for
 from poet_onnx.passes.metadata import PLAN_KEY
 from poet_onnx.passes.normalize import Normalization
-from poet_onnx.passes.roles import find_roles, is_accumulator
+from poet_onnx.passes.roles import find_roles
 from poet_onnx.quantities import check_whole
 from poet_onnx.runtime import installed_runtime
 from poet_onnx.runtime.feeds import random_feeds
@@ -233,7 +234,7 @@ class _Trial:
 
     def _tensor_of(self, gradient: str) -> str | None:
         """Return the forward tensor whose gradient a name says it is."""
-        tensor = gradient.removesuffix("_grad")
+        tensor = gradient.removesuffix(GRADIENT_SUFFIX)
         known = self.double.values.get(tensor) if tensor != gradient else None
         return tensor if known is not None and known.dtype == np.float64 else None
 

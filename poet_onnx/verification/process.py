@@ -21,10 +21,9 @@ import onnx_ir as ir
 from safetensors.numpy import save_file
 
 from poet_onnx.choices import LEAST_STEPS
-from poet_onnx.costing.process import resident_kinds
 from poet_onnx.errors import InputError
 from poet_onnx.files.saving import save_model
-from poet_onnx.graph import TrainingGraph
+from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.lowering import normalize_for
@@ -108,8 +107,7 @@ def _graph_of(original: str | os.PathLike[str] | ir.Model, settings: Settings) -
 
 def write_random_parameters(graph: TrainingGraph, path: Path) -> None:
     """Write random values of a training graph's parameters as safetensors."""
-    kinds = resident_kinds(graph)
-    names = tuple(name for name in graph.inputs if kinds[name] == "parameters")
+    names = tuple(name for name in graph.inputs if graph.tensors[name].role in (Role.PARAMETER, Role.FROZEN))
     arrays: dict[str, npt.NDArray[np.generic]] = random_feeds(replace(graph, inputs=names), 0)
     save_file(arrays, path)
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import RUNS, TRAINING_KEY, Description
+from poet_onnx.description.metadata import TRAINING_KEY, Description
 from poet_onnx.errors import InputError
-from poet_onnx.graph import Phase, TrainingGraph
+from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.extract import check_training, extract
 from poet_onnx.passes.batch_norm_modes import settle_alike
 from poet_onnx.passes.lowering import prepare
@@ -144,12 +144,10 @@ def _statistics(subject: Subject) -> dict[str, Array]:
 def feeds_of(subject: Subject, step: int) -> dict[str, Array]:
     """Return random inputs of a step; accumulators add to what is there in even steps and start anew in odd ones."""
     feeds = random_feeds(subject.graph, subject.seed + step) | _statistics(subject)
-    for node in subject.graph.nodes:
-        if node.phase is not Phase.UPDATE:
-            continue
-        for name in node.inputs:
-            if name in feeds and feeds[name].dtype == np.bool_:
-                feeds[name] = np.full_like(feeds[name], step % 2 == 1)
-    if RUNS in feeds:
-        feeds[RUNS][...] = step
+    for name, array in feeds.items():
+        role = subject.graph.tensors[name].role
+        if role is Role.FLAG:
+            array[...] = step % 2 == 1
+        elif role is Role.RUNS:
+            array[...] = step
     return feeds

@@ -19,7 +19,7 @@ from training_batches import session_of
 from poet_onnx import rewrite
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.measured import MeasuredCosts, ProcessMeasurement
-from poet_onnx.costing.process import KINDS, ProcessCosts, process_memory, resident_kinds
+from poet_onnx.costing.process import LINES, ProcessCosts, process_memory
 from poet_onnx.errors import InfeasibleError, InputError, PoetWarning
 from poet_onnx.passes.metadata import read_settings
 from poet_onnx.reporting.inspection import inspect
@@ -31,10 +31,11 @@ DEVICES = ROOT / "poet_onnx/costing/devices"
 
 def sums(path: Path, **options: str) -> dict[str, int]:
     graph = rewrite(path, device="host", **options).graph
-    kinds = dict.fromkeys(KINDS, 0)
-    for name, kind in resident_kinds(graph).items():
-        kinds[kind] += graph.tensors[name].size_bytes
-    return kinds
+    lines = dict.fromkeys(LINES.values(), 0)
+    for tensor in graph.tensors.values():
+        if tensor.resident:
+            lines[LINES[tensor.role]] += tensor.size_bytes
+    return lines
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "momentum", "sgd"])

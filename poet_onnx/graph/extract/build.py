@@ -15,12 +15,14 @@ from poet_onnx.graph import (
     Node,
     Phase,
     Residency,
+    Role,
     Tensor,
     TrainingGraph,
 )
 from poet_onnx.graph.extract.load import check_structure
 from poet_onnx.graph.extract.makers import MAKE_TRAINING, check_training, is_step
 from poet_onnx.graph.extract.reads import reads_shape_alone
+from poet_onnx.graph.extract.roles import input_roles
 from poet_onnx.graph.operators import OpSpec, spec_of
 from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.graph.shapes.declared import MOST_BYTES
@@ -73,6 +75,7 @@ class _Extraction:
         self.outputs = tuple(value.name or "" for value in graph.outputs)
         used = (name for name, value in graph.initializers.items() if value.uses() or value.is_graph_output())
         self.resident = dict.fromkeys((*self.inputs, *used))  # ONNX Runtime drops initializers that nothing uses
+        self.roles = input_roles(graph)
         self.owners = {name: name for name in self.resident}
         self.drafts = [self._draft(node) for node in graph]
         self.fingerprint = _Fingerprint(inferred)
@@ -87,7 +90,7 @@ class _Extraction:
         nodes = tuple(
             self._node(draft, phases[draft.name], changed, after[index]) for index, draft in enumerate(self.drafts)
         )
-        tensors = self._tensors()
+        tensors = self._tensors(changed)
         total = sum(tensor.size_bytes for tensor in tensors.values())
         if total > MOST_BYTES:
             raise InputError(
@@ -226,7 +229,6 @@ class _Extraction:
             recomputable=self._recomputable(draft, phase, changed),
             view=_is_view(draft),
             updates=tuple(dict.fromkeys(owner for owner in draft.written if owner in self.resident)),
-            accumulates=draft.spec.reset_input is not None,
             inplace=self._inplace(draft),
             after=after,
         )
@@ -263,7 +265,7 @@ class _Extraction:
                 pairs.append((source, target))
         return tuple(pairs)
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def _tensors(self, changed: set[str]) -> dict[str, Tensor]:
         return {
             name: Tensor(
                 name=name,
@@ -272,6 +274,7 @@ class _Extraction:
                 size_bytes=self.types[name].size_bytes,
                 buffer_owner=owner,
                 residency=self._residency(name),
+                role=self._role(name, changed),
             )
             for name, owner in self.owners.items()
         }
@@ -280,6 +283,14 @@ class _Extraction:
         if name in self.resident:
             return Residency.RESIDENT
         return Residency.OUTPUT if name in self.outputs else Residency.TRANSIENT
+
+    def _role(self, name: str, changed: set[str]) -> Role:
+        """Return what a tensor is for; an initializer that the graph updates is a statistic."""
+        if name in self.roles:
+            return self.roles[name].role
+        if name in self.resident:
+            return Role.STATISTIC if name in changed else Role.CONSTANT
+        return Role.INTERMEDIATE
 
 
 def plain_attributes(node: ir.Node) -> dict[str, AttributeValue]:

@@ -25,7 +25,8 @@ from onnx import TensorProto, helper
 import poet_onnx
 from poet_onnx.description.metadata import RATES, TRAINING_KEY, Description, Updates, slot_name
 from poet_onnx.description.optimizers import AdamW
-from poet_onnx.passes.roles import Roles, find_roles, is_accumulator
+from poet_onnx.graph.extract.artifacts import is_accumulator
+from poet_onnx.passes.roles import Roles, find_roles
 from poet_onnx.passes.updates import WriteUpdates, free_state
 from poet_onnx.runtime import installed_runtime, session_options
 from poet_onnx.runtime.feeds import random_feeds
