@@ -21,6 +21,7 @@ import onnx_ir as ir
 from safetensors.numpy import save_file
 
 from poet_onnx.choices import LEAST_STEPS
+from poet_onnx.description.metadata import Description
 from poet_onnx.errors import InputError
 from poet_onnx.files.saving import save_model
 from poet_onnx.graph import Role, TrainingGraph
@@ -128,7 +129,7 @@ def training_job(
         model: the training graph, as it is in a file.
         settings: with which it was rewritten.
         path: the file.
-        parameters: a file of their values.
+        parameters: a file of their values, beside which goes the store of a model that has one.
         steps: to train.
         threads: inside an operator; default those that the model was planned for.
         page_dir: existing directory for the page file.
@@ -136,12 +137,15 @@ def training_job(
     ranges = {}
     for name, allowed in known_ranges(model).items():
         ranges[name] = (max(each.lowest for each in allowed), min(each.highest for each in allowed))
+    described = Description.of_metadata(model.metadata_props)
+    has_store = described is not None and bool(described.stored)
     return {
         "model": os.fspath(path),
         "parameters": os.fspath(parameters),
         "steps": steps,
         "threads": threads or settings.threads,
         "page_dir": None if page_dir is None else os.fspath(page_dir),
+        "store": os.fspath(parameters.with_name("store")) if has_store else None,
         "dims": dict(settings.dims),
         "ranges": ranges,
     }

@@ -83,6 +83,11 @@ def make_subject(
     settle_alike(original, rewritten)
     settings = read_settings(rewritten)
     described = Description.of_metadata(rewritten.metadata_props)
+    if described is not None and described.stored:
+        raise InputError(
+            "The second model keeps its parameters in a store, with which bits are not compared: verify what --store"
+            " never makes of the original; verify --process measures this one."
+        )
     normalized = original.clone()
     file = serialization.parse(text)
     prepare(target=settings.target, dims=settings.dims or None, expansions=file.expansions)(normalized)
