@@ -216,7 +216,8 @@ class RewriteOptions(StepOptions):
             ("plan", "known_plans"),
         ):
             if getattr(self, first) not in (None, ()) and getattr(self, second) not in (None, ()):
-                raise InputError(f"Give one of {first} and {second}, not both.")
+                flags = " and ".join(f"--{name.replace('_', '-')}" for name in (first, second))
+                raise InputError(f"Give one of {flags}, in Python {first}= and {second}=, not both.")
         if self.known_plans and self.method not in OURS:
             raise InputError(
                 f"Method {self.method!r} knows no plans but its own: leave known_plans out, or use {POET!r}."

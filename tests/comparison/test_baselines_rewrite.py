@@ -73,5 +73,5 @@ def test_a_refusal_names_the_method_and_its_smallest_plan(model: Path, cli: Cli)
 
 def test_known_plans_are_for_our_own_methods(model: Path) -> None:
     known = rewrite(model, device="tx2", activation_budget="95%").plan
-    with pytest.raises(InputError, match="leave known plans out"):
+    with pytest.raises(InputError, match="leave known_plans out"):
         rewrite(model, device="tx2", activation_budget="95%", method="dtr", known_plans=[known])

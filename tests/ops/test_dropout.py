@@ -15,6 +15,7 @@ from ops_models import make_model, poet_node
 from training_batches import digest, session_of, train
 
 import poet_onnx
+from poet_onnx.description.metadata import FORMAT
 from poet_onnx.errors import InputError
 from poet_onnx.runtime import session_options
 
@@ -116,7 +117,7 @@ def test_old_files_are_refused(model_path: Callable[..., Path], tmp_path: Path) 
     poet_onnx.rewrite(path, device="a72", method="dtr", activation_budget="90%", optimizer="sgd").save(model)
     old = onnx.load(model)
     (entry,) = (entry for entry in old.metadata_props if entry.key == "poet.training")
-    entry.value = entry.value.replace('"format":3', '"format":2')
+    entry.value = entry.value.replace(f'"format":{FORMAT}', '"format":2')
     onnx.save(old, model)
     with pytest.raises(InputError, match="is of another version: rewrite the original again"):
         poet_onnx.TrainingSession(model, path.with_name("checkpoint"))

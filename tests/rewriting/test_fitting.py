@@ -31,15 +31,21 @@ def options(model_path: Callable[..., Path]) -> dict[str, Any]:
     return {"model_or_path": model_path("vgg16"), "activation_budget": "90%"}
 
 
+def rewritten(options: dict[str, Any], **more: Any) -> Any:
+    """Rewrite the model of the options."""
+    named = {name: value for name, value in options.items() if name != "model_or_path"}
+    return poet_onnx.rewrite(options["model_or_path"], **named, **more)
+
+
 def test_a_plan_whose_page_file_has_no_room_gives_way_to_one_that_pages_nothing(options: dict[str, Any]) -> None:
     options["split"] = False
-    roomy = poet_onnx.rewrite(device=device(2**40), **options)
+    roomy = rewritten(options, device=device(2**40))
     needed = page_file_bytes(roomy.graph, roomy.plan.steps)
     assert needed % BLOCK_BYTES == 0
     assert needed > 0
-    exact = poet_onnx.rewrite(device=device(needed), **options)
+    exact = rewritten(options, device=device(needed))
     assert exact.plan.steps == roomy.plan.steps
-    tight = poet_onnx.rewrite(device=device(needed - 1), **options)
+    tight = rewritten(options, device=device(needed - 1))
     assert page_file_bytes(tight.graph, tight.plan.steps) == 0
     assert tight.rewritten.recomputed_nodes > roomy.rewritten.recomputed_nodes
     assert tight.rewritten.transient_peak_bytes <= (tight.plan.limits.budget_bytes or 0)
@@ -49,14 +55,14 @@ def test_a_plan_whose_page_file_has_no_room_gives_way_to_one_that_pages_nothing(
 
 def test_what_needs_more_room_is_refused_with_what_to_try(options: dict[str, Any]) -> None:
     options |= {"recompute": False, "split": False}
-    result = poet_onnx.rewrite(device=device(2**40), **options)
+    result = rewritten(options, device=device(2**40))
     needed = page_file_bytes(result.graph, result.plan.steps)
     message = rf"page file of {needed:,} bytes.*holds {BLOCK_BYTES:,} bytes.*give at least .* or storage with more room"
     with pytest.raises(PageFileError, match=message) as refused:
-        poet_onnx.rewrite(device=device(BLOCK_BYTES), **options)
+        rewritten(options, device=device(BLOCK_BYTES))
     assert PageFileError.exit_code == 3
     options["activation_budget"] = refused.value.smallest_budget_bytes
-    fits = poet_onnx.rewrite(device=device(BLOCK_BYTES), **options)
+    fits = rewritten(options, device=device(BLOCK_BYTES))
     assert page_file_bytes(fits.graph, fits.plan.steps) <= BLOCK_BYTES
 
 
@@ -69,7 +75,7 @@ def test_gradients_in_parts_are_tried_where_there_is_no_room_for_pages(model_pat
 
 
 def test_a_plan_made_for_more_room_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
-    result = poet_onnx.rewrite(device=device(2**40), **options)
+    result = rewritten(options, device=device(2**40))
     file = tmp_path / "plan.json"
     file.write_text(to_json(result.plan, result.graph))
     with pytest.raises(PageFileError, match="plan again for that storage"):

@@ -130,7 +130,10 @@ def test_the_plan_changes_no_bit_and_nothing_of_the_training(made: Callable[...,
     check_same_losses(*evaluated(*map(str, (files.training, files.values, files.evaluation, files.unplanned))))
 
 
-RUN = "import json, sys, test_planned_evaluation as here; print(json.dumps(here.evaluated(*sys.argv[1:])))"
+RUN = (
+    f"import json, sys; sys.path[:0] = [{str(SUPPORT)!r}, {str(Path(__file__).parent)!r}];"
+    " import test_planned_evaluation as here; print(json.dumps(here.evaluated(*sys.argv[1:])))"
+)
 
 
 @NEEDS_STOCK
