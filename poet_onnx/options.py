@@ -160,6 +160,11 @@ class Option:
     says: Says
 
     @property
+    def flag(self) -> str:
+        """Return its name on the command line."""
+        return self.says.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
     def is_needed(self) -> bool:
         """Return whether there is no default."""
         return self.default is MISSING

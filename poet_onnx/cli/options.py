@@ -58,7 +58,7 @@ def options_of_record(record: type, *names: str) -> Callable[[_Function], _Funct
 def _added(option: Option) -> Callable[[_Function], _Function]:
     """Return the decorator that adds an option of a record."""
     says, help_text = option.says, option.says.words
-    flag = says.flag or f"--{option.name.replace('_', '-')}"
+    flag = option.flag
     if option.kind is bool and option.default:
         return click.option(f"{flag}/--no-{flag[2:]}", option.name, default=True, show_default=True, help=help_text)
     if option.kind is bool:

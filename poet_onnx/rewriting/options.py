@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 from poet_onnx.choices import AUTO, METHODS, OPTIMIZERS, OURS, POET, STORES, TARGETS
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.options import LOSSES, ForwardOptions
-from poet_onnx.options import option, says
+from poet_onnx.options import option, options_of, says
 from poet_onnx.quantities import MOST_THREADS
 
 if TYPE_CHECKING:
@@ -210,13 +210,14 @@ class RewriteOptions(StepOptions):
             InputError: if one cannot be used, or two contradict each other.
         """
         super().__post_init__()
+        record: type = type(self)
         for first, second in (
             ("ram_budget", "activation_budget"),
             ("max_written", "lifetime"),
             ("plan", "known_plans"),
         ):
             if getattr(self, first) not in (None, ()) and getattr(self, second) not in (None, ()):
-                flags = " and ".join(f"--{name.replace('_', '-')}" for name in (first, second))
+                flags = " and ".join(each.flag for each in options_of(record) if each.name in (first, second))
                 raise InputError(f"Give one of {flags}, in Python {first}= and {second}=, not both.")
         if self.known_plans and self.method not in OURS:
             raise InputError(
