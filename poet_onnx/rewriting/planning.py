@@ -50,6 +50,10 @@ from poet_onnx.scheduling import (
 from poet_onnx.simulate import simulate
 
 
+class NoRoomError(InfeasibleError):
+    """A RAM budget leaves a step nothing besides what is in RAM all the time."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """What a request means for a model: budgets and deadlines are relative to its first graph variant.
@@ -73,8 +77,14 @@ class Asked:
     evaluation: EvaluationStep | None
 
     @classmethod
-    def of(cls, request: Request, first: GraphVariant, evaluation: EvaluationStep | None) -> Asked:
-        """Simulate the first variant in the file's order and in a better one, and plan the evaluation."""
+    def of(
+        cls, request: Request, first: GraphVariant, evaluation: EvaluationStep | None, *, gives_way: bool = False
+    ) -> Asked:
+        """Simulate the first variant in the file's order and in a better one, and plan the evaluation.
+
+        Raises:
+            NoRoomError: if that is asked for by `gives_way`.
+        """
         baseline = _baseline(first, request, None)
         original = simulate(baseline.problem, ordered_steps(file_order(baseline.graph)))
         ordered = baseline.ordered.prediction
@@ -90,10 +100,13 @@ class Asked:
         if evaluation is not None:
             process = evaluation.process_of(process, baseline.graph)
         budget = RequestedBudget.of(request, baseline, ordered, process)
+        step_bytes = budget.step_bytes(baseline.graph)
+        if gives_way and step_bytes is not None and step_bytes <= 0:
+            raise NoRoomError(f"The budget is {-step_bytes:,} bytes less than what is in RAM besides the step.")
         asked = cls(request, baseline, original, ordered, budget, deadline, evaluation)
         if evaluation is None:
             return asked
-        return asked.evaluating(evaluation.within(budget.step_bytes(baseline.graph), recompute=request.recompute))
+        return asked.evaluating(evaluation.within(step_bytes, recompute=request.recompute))
 
     def evaluating(self, evaluation: EvaluationStep) -> Asked:
         """Return it with an evaluation that has another plan."""
@@ -167,6 +180,7 @@ def answer_of(
     evaluation: EvaluationStep | None = None,
     *,
     stored: tuple[str, ...] = (),
+    gives_way: bool = False,
 ) -> Answer:
     """Plan a normalized model's step as requested, or check the plan that came with the request.
 
@@ -176,8 +190,10 @@ def answer_of(
         updates: what the optimizer in the step does; None for none.
         evaluation: what the process runs besides, under the same budget.
         stored: names of the parameters that live in a store.
+        gives_way: do not look for the smallest budget where this one leaves the step no room: there is another way.
 
     Raises:
+        NoRoomError: then.
         InputError: if the model cannot be planned, or the plan that was given is for another graph or device, cannot be
             carried out or is not what it says.
         InfeasibleError: if no plan keeps to the limits.
@@ -186,7 +202,7 @@ def answer_of(
     """
     if request.plan is not None:
         return _given_answer(model, request, request.plan, updates, evaluation)
-    return _best_answer(model, request, updates, evaluation, stored)
+    return _best_answer(model, request, updates, evaluation, stored, gives_way=gives_way)
 
 
 def _given_answer(
@@ -222,6 +238,8 @@ def _best_answer(
     updates: Updates | None,
     evaluation: EvaluationStep | None,
     stored: tuple[str, ...],
+    *,
+    gives_way: bool,
 ) -> Answer:
     """Plan the first variant in which something fits, and then those that may have a plan that spends less.
 
@@ -244,7 +262,7 @@ def _best_answer(
         ):
             if variant.stored not in (None, stored):
                 continue  # the evaluation graph reads others from the store
-            asked = asked or Asked.of(request, variant, evaluation)
+            asked = asked or Asked.of(request, variant, evaluation, gives_way=gives_way)
             known = steps_of(plans.pop(variant.options, ()), variant.graph)
             if best is None or known or could_save(best, end):
                 found = _variant_answer(asked, variant, known, best, end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -14,7 +13,7 @@ from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
 from poet_onnx.rewriting.optimizer_choice import in_words
-from poet_onnx.rewriting.planning import Answer, Asked, answer_of
+from poet_onnx.rewriting.planning import Answer, NoRoomError, answer_of
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.variants import variants
 
@@ -41,28 +40,28 @@ def answer_where_it_fits(
     def stored(named: tuple[str, ...]) -> Answer:
         return answer_of(model, request, updates, evaluation(stored=named), stored=named)
 
-    def resident() -> Answer:
-        return answer_of(model, request, updates, evaluation())
+    def resident(*, gives_way: bool = False) -> Answer:
+        return answer_of(model, request, updates, evaluation(), gives_way=gives_way)
 
     if request.plan is not None:
         options = variant_options(request.plan, request.device.name, request.options.target, in_words(updates))
         return stored(names()) if options[-1] else resident()
     obstacle = _obstacle(request, updates)
     if request.options.store == ALWAYS:
-        obstacle = obstacle or ("" if names() else "where all are small: use --store never")
-        if obstacle:
+        named = () if obstacle else names()
+        if not named:
+            obstacle = obstacle or "where all are small: use --store never"
             raise InputError(f"Parameters cannot live in a store {obstacle}.")
-        return stored(names())
+        return stored(named)
     if request.options.store == NEVER or obstacle or request.budget_kind != "ram":
         return resident()
-    if not _leaves_room(model, request, updates) and (named := names()):
-        return stored(named)
     try:
-        return resident()
-    except (InfeasibleError, LimitReachedError):
-        if not (named := names()):
+        return resident(gives_way=True)
+    except (InfeasibleError, LimitReachedError) as error:
+        named = names()
+        if not named and not isinstance(error, NoRoomError):
             raise
-    return stored(named)
+    return stored(named) if named else resident()
 
 
 def _stored_names(model: ir.Model, request: Request, updates: Updates | None) -> tuple[str, ...]:
@@ -84,12 +83,3 @@ def _obstacle(request: Request, updates: Updates | None) -> str:
     if request.limits.max_written_bytes is not None:
         return "where what a step writes is bounded: leave --max-written and --lifetime out"
     return ""
-
-
-def _leaves_room(model: ir.Model, request: Request, updates: Updates | None) -> bool:
-    """Return whether a budget leaves any room for a step besides parameters and what the optimizer keeps."""
-    first = next(variants(model, request.device, request.options.target, updates=updates))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whatever is planned says the same again
-        step_bytes = Asked.of(request, first, None).budget.step_bytes(first.graph)
-    return step_bytes is None or step_bytes > 0

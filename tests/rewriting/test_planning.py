@@ -173,8 +173,9 @@ def test_other_variants_are_not_looked_at_where_they_save_nothing(
     assert looked_at == [0]
 
 
+@pytest.mark.parametrize("budget", [{"activation_budget": "100%"}, {"ram_budget": "300MiB"}], ids=["step", "process"])
 def test_a_step_that_fits_in_order_is_simulated_once(
-    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    model_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, budget: dict[str, str]
 ) -> None:
     """It is replayed once more for the addresses of its blocks; and nobody makes a quick plan of it."""
     replays: Counter[tuple[str, tuple[Step, ...]]] = Counter()
@@ -189,7 +190,7 @@ def test_a_step_that_fits_in_order_is_simulated_once(
     monkeypatch.setattr("poet_onnx.simulate.trace_buffers", counted)
     monkeypatch.setattr("poet_onnx.scheduling.order_search.quick_plan", fail)
     monkeypatch.setattr("poet_onnx.scheduling.planner.quick_plan", fail)
-    result = poet_onnx.rewrite(model_path("mobilenet"), target="stock", device="a72", activation_budget="100%")
+    result = poet_onnx.rewrite(model_path("mobilenet"), target="stock", device="a72", **budget)  # type: ignore[arg-type]
     assert result.plan.certificate.status == "not_needed"
     assert replays[result.graph.fingerprint, result.plan.steps] <= 2
     assert max(replays.values()) <= 2
