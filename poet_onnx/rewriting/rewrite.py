@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -41,9 +41,6 @@ from poet_onnx.rewriting.planning import Answer
 from poet_onnx.rewriting.request import BudgetKind, Request
 from poet_onnx.rewriting.source import Given, normalized
 from poet_onnx.rewriting.storing import answer_where_it_fits
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
