@@ -4,7 +4,7 @@ From there come the typed call in Python (`taking`), the check of what is given,
 in Olive, and its row in the documents. A record is a frozen dataclass with keyword arguments alone:
 
     @dataclass(frozen=True, kw_only=True)
-    class GreetOptions(Record):
+    class GreetOptions(OptionRecord):
         name: str = field(metadata=says("Whom to greet."))
         times: int = option(1, "How often.", metavar="N", least=1)
 
@@ -123,7 +123,7 @@ def option(default: Any, markdown: str, **more: Any) -> Any:
     return field(default=default, metadata=says(markdown, **more))
 
 
-class Record:
+class OptionRecord:
     """A record of options. What is given is checked when it is made; numbers of numpy become Python's."""
 
     HOMES: ClassVar[Mapping[str, str]] = {}

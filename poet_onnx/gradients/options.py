@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from poet_onnx.choices import AUTO
-from poet_onnx.options import Record, option
+from poet_onnx.options import OptionRecord, option
 
 if TYPE_CHECKING:
     from poet_onnx.adapters.lora import Lora
@@ -22,7 +22,7 @@ LOSSES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForwardOptions(Record):
+class ForwardOptions(OptionRecord):
     """What is said of a forward model besides its loss."""
 
     HOMES: ClassVar[Mapping[str, str]] = {"Lora": "poet_onnx.adapters.lora"}

@@ -23,7 +23,7 @@ from poet_onnx.comparison.options import CompareOptions
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError, PoetError
 from poet_onnx.gradients.options import TrainGraphOptions
-from poet_onnx.options import Record, option, options_of, part, says, taking
+from poet_onnx.options import OptionRecord, option, options_of, part, says, taking
 from poet_onnx.profiler import measure
 from poet_onnx.reporting.inspection import inspect as inspect_model
 from poet_onnx.rewriting.options import InspectOptions, RewriteOptions, StepOptions
@@ -194,7 +194,7 @@ def test_a_part_of_a_record_is_a_record() -> None:
 
 def test_an_option_is_one_field() -> None:
     @dataclass(frozen=True, kw_only=True)
-    class Greeting(Record):
+    class Greeting(OptionRecord):
         name: str = field(metadata=says("Whom to greet; see [names](names.md) ([more](more.md))."))
         times: int = option(1, "How often.", metavar="N", least=1)
 
