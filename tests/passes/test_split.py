@@ -10,6 +10,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import helper
+from run_in_place import run_in_place
 from small_models import export_small
 
 from poet_onnx.costing.costs import cost_table
@@ -42,16 +43,8 @@ def _state(model: ir.Model, steps: tuple[bool, ...]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for number, reset in enumerate(steps):
         held["lazy_reset_grad"] = np.array([reset])
-        # An OrtValue only borrows its array's memory.
-        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in held.items()}
-        binding = session.io_binding()
-        for name, value in values.items():
-            binding.bind_ortvalue_input(name, value)
-        for output in session.get_outputs():
-            binding.bind_output(output.name)
-        session.run_with_iobinding(binding)
-        for output, value in zip(session.get_outputs(), binding.get_outputs(), strict=True):
-            found[f"{number}:{output.name}"] = value.numpy().tobytes() + str(value.shape()).encode()
+        for name, value in run_in_place(session, held).items():
+            found[f"{number}:{name}"] = value.numpy().tobytes() + str(value.shape()).encode()
         buffers = (name for name in held if name.endswith("accumulation.buffer"))
         found.update((f"{number}:{name}", held[name].tobytes()) for name in buffers)
     return found

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from run_in_place import run_in_place
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -32,18 +33,10 @@ def run_step(model: bytes | str, feeds: Mapping[str, npt.NDArray[Any]]) -> Array
     options = session_options()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    # An OrtValue only borrows its array's memory.
     held = {wanted.name: np.array(feeds[wanted.name]) for wanted in session.get_inputs()}
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in held.items()}
-    binding = session.io_binding()
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    for output in session.get_outputs():
-        binding.bind_output(output.name)
-    session.run_with_iobinding(binding)
-    results = zip(session.get_outputs(), binding.get_outputs(), strict=True)
-    return {output.name: np.array(value.numpy()) for output, value in results} | {
-        AFTER + name: np.array(value.numpy()) for name, value in values.items()
+    outputs = run_in_place(session, held)
+    return {name: np.array(value.numpy()) for name, value in outputs.items()} | {
+        AFTER + name: np.array(array) for name, array in held.items()
     }
 
 
