@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import onnxruntime
 import pytest
 import torch
 from adapter_models import IDS, VOCABULARY, Tied, exported
+from changing_file import ChangingFile
 from forward_models import parse, random
 from safetensors.numpy import load_file, save_file
 from stock_environment import stock_python
@@ -336,9 +337,7 @@ def test_the_stock_runtime_trains_and_writes_adapters_without_onnx(rewritten: Re
         np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-5)
 
 
-def test_an_adapter_that_changes_while_it_is_loaded_is_never_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_that_changes_while_it_is_loaded_is_never_taken(tmp_path: Path) -> None:
     """One bit changes just before each of the reads."""
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 15]> g (float[2, 3] x) => (float[2, 2] y)'
@@ -352,41 +351,25 @@ def test_an_adapter_that_changes_while_it_is_loaded_is_never_taken(
     x, y = np.ones((2, 3), np.float32), np.ones((2, 2), np.float32)
     session.step(x, y)
     session.export_adapter(tmp_path / "adapter")
-    file = tmp_path / "adapter" / "adapter_model.safetensors"
-    whole, read = file.read_bytes(), os.preadv
+    file = ChangingFile(tmp_path / "adapter" / "adapter_model.safetensors")
+    load = partial(session.load_adapter, tmp_path / "adapter")
     session.step(x, y)
     session.save_checkpoint(tmp_path / "saved.safetensors")
     before = {name: array.copy() for name, array in session.parameters.items()}
-    reads: list[int] = []
-    damaged = -1
-
-    def preadv(descriptor: int, rooms: list[memoryview], start: int) -> int:
-        if len(reads) == damaged:
-            place = start + len(rooms[0]) // 2
-            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        reads.append(start)
-        return read(descriptor, rooms, start)
-
-    def load() -> None:
-        reads.clear()
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "preadv", preadv)
-            session.load_adapter(tmp_path / "adapter")
-
-    load()
-    count, last = len(reads), 0
+    file.during(load)
+    count, last = file.reads, 0
     for damaged in range(count):
-        file.write_bytes(whole)
+        file.restore()
         session.load_checkpoint(tmp_path / "saved.safetensors")
         with pytest.raises((InputError, CheckFailedError)) as refused:
-            load()
+            file.during(load, damaged)
         if isinstance(refused.value, InputError):
             assert all(np.array_equal(array, before[name]) for name, array in session.parameters.items())
             session.step(x, y)
         else:
             last += 1
             assert "changed while it was loaded" in str(refused.value), damaged
-            file.write_bytes(whole)
+            file.restore()
             for call in (load, lambda: session.step(x, y)):
                 with pytest.raises(InputError, match="half-way: load a checkpoint first"):
                     call()

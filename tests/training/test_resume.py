@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from changing_file import ChangingFile
 from folders import SUPPORT
 from training_batches import batch, digest, session_of, train
 
@@ -149,49 +151,34 @@ def test_a_damaged_checkpoint_changes_nothing(model_path: Callable[..., Path], t
 
 
 def test_a_checkpoint_that_changes_while_it_is_loaded_is_never_taken(
-    model_path: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_path: Callable[..., Path], tmp_path: Path
 ) -> None:
     """One bit changes just before each of the reads: what is used must be what was hashed."""
     path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
     session = session_of(path)
     train(session, 1)
     session.save_checkpoint(saved)
-    whole, checked = saved.read_bytes(), digest(session)
+    file, checked = ChangingFile(saved), digest(session)
+    load = partial(session.load_checkpoint, saved)
     train(session, 1, first=1)
     before = digest(session)
-    reads: list[int] = []
-    read, damaged = os.preadv, -1
-
-    def preadv(descriptor: int, rooms: list[memoryview], start: int) -> int:
-        if len(reads) == damaged:
-            place = start + len(rooms[0]) // 2
-            saved.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        reads.append(start)
-        return read(descriptor, rooms, start)
-
-    def load() -> None:
-        reads.clear()
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "preadv", preadv)
-            session.load_checkpoint(saved)
-
-    load()
+    file.during(load)
     assert digest(session) == checked
-    count, tensors = len(reads), len(session.parameters) + len(session.moments)
+    count, tensors = file.reads, len(session.parameters) + len(session.moments)
     assert count >= 2 * tensors
     for damaged in range(count):
-        saved.write_bytes(whole)
+        file.restore()
         session.load_checkpoint(saved)
         train(session, 1, first=1)
         assert digest(session) == before
         if damaged < count - tensors:
             with pytest.raises(InputError, match=r"saved\.safetensors (is damaged|is no whole)"):
-                load()
+                file.during(load, damaged)
             assert digest(session) == before
             train(session, 1, first=2)
         else:
             with pytest.raises(CheckFailedError, match=r"changed while it was loaded.*\(.*tensor '.*' is not what was"):
-                load()
+                file.during(load, damaged)
             with pytest.raises(InputError, match="half-way: load a checkpoint first"):
                 train(session, 1, first=2)
 
