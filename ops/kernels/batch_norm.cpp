@@ -178,7 +178,8 @@ class BatchNormalize final : public Kernel {
     const uint64_t bytes = sizes.channels * sizeof(float);
     // A recomputed node has one scratch tensor for both statistics: nobody reads what it leaves there.
     for (const float* statistic : {running_mean, running_variance})
-      require_apart({{statistic, bytes}, {scale, bytes}, {bias, bytes}, {rates, kRates * sizeof(float)}, input.memory()}, 1);
+      require_apart(
+          {{statistic, bytes}, {scale, bytes}, {bias, bytes}, {rates, kRates * sizeof(float)}, input.memory()}, 1);
     const float epsilon = rates[0], momentum = rates[1], rest = 1.0F - momentum, correction = rates[2];
     auto* y = static_cast<float*>(context.output(0, input.layout.shape));
     auto* means = static_cast<float*>(context.output(1, per_channel(sizes)));
