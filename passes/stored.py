@@ -5,8 +5,10 @@ Rules:
         readers read what a LoadStored loads, which may run again until the parameter is updated.
     S2. Its update becomes one in the store, of the same arithmetic in the same order: bits are the same. Parameter and
         moments are no inputs any more.
-    S3. Rows that a Gather along axis 0 takes of it are read by themselves, by a GatherStored.
-    S4. A gradient that comes as rows, which otherwise waits for the end of the step in a buffer as large as the table,
+    S3. Where a reader is a Transpose, or a gradient comes out of one, nodes of the store transpose what they read: no
+        second copy of weight or gradient is ever in RAM. In the store a tensor lies as the user has it.
+    S4. Rows that a Gather along axis 0 takes of it are read by themselves, by a GatherStored.
+    S5. A gradient that comes as rows, which otherwise waits for the end of the step in a buffer as large as the table,
         updates the table within the step, where all readers stand before it.
 
 What stays in RAM is written to the store with each commit; so the store holds all that a checkpoint does.
@@ -36,6 +38,8 @@ from poet_onnx.graph.operators import ONNX_DOMAINS
 
 LEAST_BYTES = 64 << 10
 """Of a tensor that is worth a node which loads it: that takes some 8 KB of a session."""
+
+_TRANSPOSED = ir.AttrInt64("transposed", 1)
 
 _PARAMETER = 2
 """Input of an update."""
@@ -122,8 +126,14 @@ class _Tensor:
         updates = [node for node, index in self.value.uses() if node.op_type == operator and index == _PARAMETER]
         for node in updates:
             gradient, rates, _, *others = node.inputs
-            offset = ir.AttrInt64("offset", node.attributes.get_int("offset", 0))
-            self._replace(node, stored, [gradient, rates, self._handle, *others[slots:]], [offset])
+            attributes = [ir.AttrInt64("offset", node.attributes.get_int("offset", 0))]
+            transpose = _only_transpose(gradient)
+            if transpose is not None:
+                gradient = transpose.inputs[0]
+                attributes.append(_TRANSPOSED)
+            self._replace(node, stored, [gradient, rates, self._handle, *others[slots:]], attributes)
+            if transpose is not None:
+                self._graph.remove(transpose, safe=True)
         return bool(updates)
 
     def _update_rows(self, operator: str, buffer: ir.Value) -> bool:
@@ -148,27 +158,34 @@ class _Tensor:
         dtype = ir.AttrInt64("dtype", int(value.dtype or ir.DataType.UNDEFINED))
         sizes = _sizes(value)
         position = {node: index for index, node in enumerate(graph)}
-        whole = []
+        whole, transposes = [], []
         for node, index in sorted(value.uses(), key=lambda use: position[use[0]]):
             if _takes_rows(node, index):
                 table = ir.AttrInt64s("table", sizes)
                 self._replace(node, "GatherStored", [self._handle, node.inputs[1]], [dtype, table])
+            elif _is_transpose(node):
+                transposes.append(node)
             else:
                 whole.append((node, index))
-        if not whole:
-            return
-        loaded = ir.Value(name=f"{self._handle.name}/loaded", type=value.type, shape=value.shape)
-        load = ir.Node(
-            POET_DOMAIN,
-            "LoadStored",
-            [self._handle],
-            [dtype, ir.AttrInt64s("shape", sizes)],
-            outputs=[loaded],
-            name=f"LoadStored:{value.name}",
-        )
-        graph.insert_before(whole[0][0], load)
-        for node, index in whole:
-            node.replace_input_with(index, loaded)
+        if whole:
+            loaded = self._loaded("loaded", sizes, whole[0][0], [dtype])
+            for node, index in whole:
+                node.replace_input_with(index, loaded)
+        if transposes:
+            loaded = self._loaded("transposed", sizes[::-1], transposes[0], [dtype, _TRANSPOSED])
+            for node in transposes:
+                node.outputs[0].replace_all_uses_with(loaded, replace_graph_outputs=True)
+                graph.remove(node, safe=True)
+
+    def _loaded(self, how: str, sizes: tuple[int, ...], before: ir.Node, attributes: list[ir.Attr]) -> ir.Value:
+        """Return what a new node in front of another one loads."""
+        value = self.value
+        loaded = ir.Value(name=f"{self._handle.name}/{how}", type=value.type, shape=ir.Shape(sizes))
+        attributes = [*attributes, ir.AttrInt64s("shape", sizes)]
+        name = f"LoadStored:{value.name}/{how}"
+        load = ir.Node(POET_DOMAIN, "LoadStored", [self._handle], attributes, outputs=[loaded], name=name)
+        self._graph.insert_before(before, load)
+        return loaded
 
     def _replace(self, old: ir.Node, operator: str, inputs: list[ir.Value | None], attributes: list[ir.Attr]) -> None:
         """Put a node that makes one value in the place of another one, with its name and its value's."""
@@ -189,6 +206,22 @@ def _sizes(value: ir.Value) -> tuple[int, ...]:
 def _takes_rows(node: ir.Node, index: int) -> bool:
     is_gather = node.op_type == "Gather" and node.domain in ONNX_DOMAINS
     return is_gather and index == 0 and node.attributes.get_int("axis", 0) == 0
+
+
+def _is_transpose(node: ir.Node) -> bool:
+    """Return whether a node transposes a matrix."""
+    if node.op_type != "Transpose" or node.domain not in ONNX_DOMAINS or node.inputs[0] is None:
+        return False
+    shape = node.inputs[0].shape
+    return shape is not None and len(shape) == 2 and tuple(node.attributes.get_ints("perm", [1, 0])) == (1, 0)
+
+
+def _only_transpose(value: ir.Value | None) -> ir.Node | None:
+    """Return the node that makes a value, if it transposes a matrix and the value has one reader."""
+    node = None if value is None else value.producer()
+    if node is None or value is None or len(value.uses()) != 1 or value.is_graph_output() or not _is_transpose(node):
+        return None
+    return node
 
 
 def _drop(graph: ir.Graph, values: Iterable[ir.Value]) -> None:

@@ -3,10 +3,12 @@
 // memory between a load and its last reader.
 //
 //   LoadStored(handle, after...) -> parameter
+//       a matrix transposed, where the node says so: the store has it as the user does
 //   GatherStored(handle, indices, after...) -> rows
 //       the rows of a table that indices name
 //   UpdateStoredSgd, UpdateStoredMomentum, UpdateStoredAdam(gradient, rates, handle, after...) -> updated
-//       update as UpdateSgd and its like do (optimizer.cpp), to the same bits, in the store
+//       update as UpdateSgd and its like do (optimizer.cpp), to the same bits, in the store; of a matrix also where the
+//       gradient is transposed
 //   UpdateRowsStoredSgd, ...(gradient, rates, handle, indices, after...) -> updated
 //       the same where the gradient has rows of a table, and is zero elsewhere: rows are summed as AccumulateRows does
 #include <algorithm>
@@ -31,21 +33,59 @@ struct Stored {
   uint64_t bytes() const { return store->file().tensors().at(tensor).bytes; }
 };
 
+// Calls `move` with the places of elements `first` to `first + count` of a matrix, and with their places in the
+// transposed one, which has `rows` columns. Both sides are walked in tiles, which stay in the processor's cache.
+template <class Move>
+void each_transposed(uint64_t rows, uint64_t columns, uint64_t first, uint64_t count, Move move) {
+  constexpr uint64_t kTile = 16;  // floats of a cache line
+  if (count == 0) return;
+  const uint64_t end = first + count;
+  for (uint64_t tile = 0; tile < columns; tile += kTile)
+    for (uint64_t row = first / columns; row <= (end - 1) / columns; ++row) {
+      const uint64_t begin = row * columns, stop = std::min(begin + std::min(tile + kTile, columns), end);
+      for (uint64_t i = std::max(begin + tile, first); i < stop; ++i) move(i, (i - begin) * rows + row);
+    }
+}
+
+bool is_transposed(const NodeInfo& node) {
+  int64_t value = 0;
+  return node.optional_int("transposed", &value) && value != 0;
+}
+
 class LoadStored final : public Kernel {
  public:
   explicit LoadStored(const NodeInfo& node)
-      : layout_(make_layout(node.require_int("dtype"), node.require_shape("shape"))) {}
+      : layout_(make_layout(node.require_int("dtype"), node.require_shape("shape"))), transposed_(is_transposed(node)) {
+    if (transposed_ && (layout_.dtype != kFloat || layout_.shape.rank() != 2))
+      throw Error("only a matrix of floats can be loaded transposed");
+  }
 
   void compute(Context& context) override {
     const Stored stored(context, 0);
     if (stored.bytes() != layout_.bytes)
       throw Error("the stored tensor has " + std::to_string(stored.bytes()) + " bytes, but the node makes " +
                   std::to_string(layout_.bytes));
-    stored.store->read(stored.tensor, 0, context.output(0, layout_.shape), layout_.bytes);
+    void* const out = context.output(0, layout_.shape);
+    if (transposed_)
+      transpose(stored, static_cast<float*>(out));
+    else
+      stored.store->read(stored.tensor, 0, out, layout_.bytes);
   }
 
  private:
+  void transpose(const Stored& stored, float* out) const {
+    const auto rows = static_cast<uint64_t>(layout_.shape.data()[1]),
+               columns = static_cast<uint64_t>(layout_.shape.data()[0]);
+    stored.store->read_pages(stored.tensor, [&](const void* page, uint64_t offset, uint64_t bytes) {
+      const auto* from = static_cast<const float*>(page);
+      const uint64_t first = offset / sizeof(float);
+      each_transposed(rows, columns, first, bytes / sizeof(float),
+                      [&](uint64_t i, uint64_t to) { out[to] = from[i - first]; });
+    });
+  }
+
   const TensorLayout layout_;
+  const bool transposed_;
 };
 
 // Positions of rows in the order of the rows.
@@ -124,22 +164,34 @@ Tensor require_gradient(const Context& context) {
 template <class Kind>
 class UpdateStored final : public Kernel {
  public:
-  explicit UpdateStored(const NodeInfo& node) : offset_(node.require_nonnegative("offset")) {}
+  explicit UpdateStored(const NodeInfo& node)
+      : offset_(node.require_nonnegative("offset")), transposed_(is_transposed(node)) {}
 
   void compute(Context& context) override {
     const Tensor gradient = require_gradient(context);
     const float* rates = read_floats(context, 1, Kind::kRates);
     const Stored stored(context, 2);
     const auto* from = static_cast<const float*>(gradient.data);
+    if (transposed_ && gradient.layout.shape.rank() != 2) throw Error("only a matrix can be a transposed gradient");
     stored.store->update(stored.tensor, Kind::kTensors, offset_, gradient.elements(),
                          [&](const ParameterStore::Part& part) {
-                           Kind::run(part.tensors, from + (part.first - offset_), part.count, rates);
+                           const uint64_t first = part.first - offset_;
+                           if (transposed_) transpose(gradient, first, part.count, part.spare);
+                           Kind::run(part.tensors, transposed_ ? part.spare : from + first, part.count, rates);
                          });
     context.output_true();
   }
 
  private:
+  static void transpose(const Tensor& gradient, uint64_t first, uint64_t count, float* out) {
+    const auto* from = static_cast<const float*>(gradient.data);
+    const int64_t* const sizes = gradient.layout.shape.data();
+    each_transposed(static_cast<uint64_t>(sizes[1]), static_cast<uint64_t>(sizes[0]), first, count,
+                    [&](uint64_t i, uint64_t place) { out[i - first] = from[place]; });
+  }
+
   const uint64_t offset_;
+  const bool transposed_;
 };
 
 // The gradient of a table, of which rows are given.

@@ -146,6 +146,17 @@ void ParameterStore::read(uint64_t tensor, uint64_t offset, void* to, uint64_t b
   }
 }
 
+void ParameterStore::read_pages(uint64_t tensor, const std::function<void(const void*, uint64_t, uint64_t)>& take) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  require_range(tensor, 0, 0);
+  const uint64_t bytes = file_->tensors()[tensor].bytes;
+  for (uint64_t offset = 0; offset < bytes; offset += kParameterPageBytes) {
+    const uint64_t page = offset / kParameterPageBytes;
+    file_->read_page(tensor, page, block(0));
+    take(block(0), offset, file_->page_bytes(tensor, page));
+  }
+}
+
 void ParameterStore::write(uint64_t tensor, uint64_t offset, const void* from, uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   require_range(tensor, offset, bytes);

@@ -41,6 +41,9 @@ class ParameterStore {
   // Bytes of a tensor from `offset` on. They throw Error, also where the tensor has fewer.
   void read(uint64_t tensor, uint64_t offset, void* to, uint64_t bytes);
   void write(uint64_t tensor, uint64_t offset, const void* from, uint64_t bytes);
+  // Hands on the pages of a tensor, one after the other: memory, where in the tensor it is from, and bytes. Throws
+  // Error.
+  void read_pages(uint64_t tensor, const std::function<void(const void*, uint64_t, uint64_t)>& take);
 
   // Streams `count` elements of neighbouring tensors of floats, from element `first` on, through memory of its own:
   // `change` gets one pointer for each of them, the first element and how many there are, and what it writes is kept.

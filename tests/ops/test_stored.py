@@ -93,6 +93,26 @@ def test_updates_in_the_store_give_the_bits_of_those_in_arrays(tmp_path: Path, k
     store.close()
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (700, 129), (33, 2000), (2, PAGE + 3)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_matrix_is_transposed_on_its_way(tmp_path: Path, kind: str, shape: tuple[int, int]) -> None:
+    """The store has it as it is; what is loaded, and the gradient, whole or of some rows, is transposed."""
+    gradient, arrays = samples(kind, shape)
+    store = held(tmp_path, arrays)
+    rates = KINDS[kind].rates(3, 0.01, 0.5)
+    operator = KINDS[kind].operator
+    for bounds in ((0, shape[0]), (0, shape[0] // 2, shape[0])):
+        kernels.update(operator, gradient, rates, arrays["w"], list(arrays.values())[1:])
+        for first, last in itertools.pairwise(bounds):
+            turned = np.ascontiguousarray(gradient[first:last].T)
+            feeds = {"g": turned, "r": rates, "h": handle(store)}
+            run(operator.replace("Update", "UpdateStored"), feeds, offset=first * shape[1], transposed=1)
+        check_holds(store, arrays)
+        loaded = run("LoadStored", {"h": handle(store)}, FLOAT, dtype=FLOAT, shape=shape[::-1], transposed=1)
+        assert loaded.tobytes() == arrays["w"].T.tobytes()
+    store.close()
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_update_a_table_as_their_sum_does(tmp_path: Path, kind: str, dtype: type) -> None:
@@ -126,6 +146,7 @@ def test_rows_that_are_read_are_the_tables(table: tuple[StoreFile, Array], indic
     ("op_type", "arrays", "attributes", "message"),
     [
         ("LoadStored", (), {"dtype": FLOAT, "shape": (ROWS, WIDTH + 1)}, "but the node makes"),
+        ("LoadStored", (), {"dtype": FLOAT, "shape": (ROWS * WIDTH,), "transposed": 1}, "only a matrix of floats"),
         ("GatherStored", ("i",), {"dtype": FLOAT, "table": (ROWS + 1, WIDTH)}, "but the table"),
         ("GatherStored", ("i",), {"dtype": FLOAT, "table": (WIDTH, ROWS)}, "index 699 is outside of"),
         ("UpdateStoredSgd", ("g", "r"), {"offset": ROWS * WIDTH - 1}, r"are not within tensor 1 of the store in"),

@@ -68,6 +68,7 @@ def test_a_store_gives_the_bits_of_ram(
     operators = {node.op_type for node in onnx.load(path).graph.node}
     assert "LoadStored" in operators
     assert ("GatherStored" in operators) == (kind == "text")
+    assert kind == "image" or "Transpose" not in operators, "a second copy of a weight or its gradient"
     assert sum(stored.resident_bytes.values()) < 0.2 * sum(resident.resident_bytes.values())
 
 

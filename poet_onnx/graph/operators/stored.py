@@ -35,6 +35,7 @@ PAGE_BYTES = 128 << 10
 
 _ELEMENT_BYTES = 4
 _DTYPE = Attribute("dtype", "INT", "Element type, as onnx.TensorProto.DataType.")
+_TRANSPOSED = Attribute("transposed", "INT", "1 for a matrix whose transpose is in the store.", required=False)
 _SORTED_BYTES = 32
 """Of a row in the lists of rows: 20 in the lists, and what sorting takes."""
 
@@ -108,7 +109,7 @@ SPECS = [
         schema=Schema(
             "LoadStored(handle, after...) -> parameter: reads it from the store.",
             (("parameter", "T"),),
-            (_DTYPE, Attribute("shape", "INTS", "Shape of the parameter.")),
+            (_DTYPE, Attribute("shape", "INTS", "Shape of what is made."), _TRANSPOSED),
         ),
     ),
     _reads(
@@ -133,7 +134,7 @@ SPECS = [
             schema=Schema(
                 f"UpdateStored{name}(gradient, rates, handle, after...) -> updated: as Update{name}, in the store.",
                 FLAG,
-                OFFSET,
+                (*OFFSET, Attribute("transposed", "INT", "1 for a matrix's transposed gradient.", required=False)),
             ),
         )
         for name, flops, tensors in _KINDS
