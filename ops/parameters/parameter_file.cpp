@@ -21,6 +21,7 @@ constexpr char kMagic[8] = {'P', 'O', 'E', 'T', 'S', 'T', 'O', 'R'};
 constexpr uint64_t kVersion = 1;
 constexpr uint64_t kCommitMagic = 0x54494d4d4f435450;  // "PTCOMMIT"
 constexpr uint64_t kMostBytes = uint64_t{1} << 56;     // of a file: sums of sizes below do not overflow
+constexpr uint64_t kMostDescribedBytes = 1 << 28;      // of the description, of a commit's text: they are read whole
 constexpr uint64_t kEntryBytes = 16;                   // of a page in a commit's table: checksum, copy, zeros
 // Of the available memory, the file may fill this share of the page cache without pushing out much else.
 constexpr uint64_t kCacheShare = 8;
@@ -73,6 +74,8 @@ std::unique_ptr<ParameterFile> ParameterFile::make(const std::string& directory,
   file->tensors_ = std::move(tensors);
   file->description_ = std::move(description);
   file->text_room_ = text_room;
+  if (std::max<uint64_t>({file->tensors_.size(), file->description_.size(), text_room}) > kMostDescribedBytes)
+    throw Error("the description of the store in " + directory + " is too long");
   file->lay_out();
   file->require_room();
   const uint64_t listed = file->tensors_.size() * sizeof(uint64_t) * 2;
@@ -116,8 +119,12 @@ std::unique_ptr<ParameterFile> ParameterFile::open(const std::string& directory,
 void ParameterFile::lay_out() {
   slots_ = kBlockBytes + whole_blocks(tensors_.size() * 2 * sizeof(uint64_t) + description_.size());
   first_page_.assign(1, 0);
-  for (const StoredTensor& tensor : tensors_)
+  uint64_t all = 0;
+  for (const StoredTensor& tensor : tensors_) {
+    if (tensor.bytes > kMostBytes - all) throw Error("the tensors of the store are larger than any file");
+    all += tensor.bytes;
     first_page_.push_back(first_page_.back() + (tensor.bytes + kParameterPageBytes - 1) / kParameterPageBytes);
+  }
   slot_bytes_ = kBlockBytes + whole_blocks(text_room_ + first_page_.back() * kEntryBytes);
   end_ = slots_ + 2 * slot_bytes_;
   for (std::vector<uint64_t>* copy : {&first_, &second_}) {
@@ -125,7 +132,6 @@ void ParameterFile::lay_out() {
     for (const StoredTensor& tensor : tensors_) {
       copy->push_back(end_);
       if (copy == &first_ || tensor.changes) end_ += whole_blocks(tensor.bytes);
-      if (end_ > kMostBytes) throw Error("the tensors of the store are larger than any file");
     }
   }
 }
@@ -170,7 +176,8 @@ void ParameterFile::read_superblock() {
   if (head.file_bytes != size)
     throw Error(damaged + "its file has " + std::to_string(size) + " bytes of " + std::to_string(head.file_bytes));
   const uint64_t listed = head.tensors * sizeof(uint64_t) * 2, bytes = listed + head.description_bytes;
-  if (head.tensors > size || head.description_bytes > size || bytes > size - kBlockBytes || head.text_room > size)
+  if (std::max({head.tensors, head.description_bytes, head.text_room}) > kMostDescribedBytes ||
+      bytes > size - kBlockBytes)
     throw Error(damaged + "its first block");
   std::string text(bytes, '\0');
   read(text.data(), bytes, kBlockBytes);

@@ -1,4 +1,4 @@
-// Scenarios of integrity.cpp, trust.cpp, arena.cpp and packing.cpp, which driver.cpp runs.
+// Scenarios of integrity.cpp, trust.cpp, arena.cpp, packing.cpp and parameters.cpp, which driver.cpp runs.
 #pragma once
 
 namespace driver {
@@ -9,6 +9,10 @@ void checksums_are_those_of_the_specification();
 void every_call_may_fail();
 void harmless_faults_are_completed();
 void altered_pages_are_noticed();
+
+void calls_of_a_parameter_store_may_fail();
+void damaged_parameter_stores_are_refused();
+void parameter_stores_that_were_made_up_do_no_harm();
 
 void slots_keep_to_their_plan();
 void room_is_taken_for_tensors_alone();
