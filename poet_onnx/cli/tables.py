@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import rich.box
@@ -15,18 +16,19 @@ from poet_onnx.errors import quoted
 if TYPE_CHECKING:
     from poet_onnx.costing.device import DeviceProfile
     from poet_onnx.costing.measured import MeasuredCosts
+    from poet_onnx.plan import PlanClass
     from poet_onnx.reporting.inspection import Inspection
     from poet_onnx.reporting.report import Figures, ProcessPart, Report, Wear
     from poet_onnx.verification import ProcessRun, VerificationReport
 
 _SHOWN_NODES = 3
-_FORM = ", as the solver forms them"
 _WITHOUT = {
-    "may recompute and do not page": " and without paging",
-    "may page and do not recompute": " and without recompute",
-    "neither recompute nor page": " and without either",
+    (True, True): "",
+    (True, False): " and without paging",
+    (False, True): " and without recompute",
+    (False, False): " and without either",
 }
-"""What a class of plans leaves out, by the words of `PlanClass`."""
+"""What a class of plans leaves out, by whether its plans may recompute, and page."""
 
 
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
@@ -131,15 +133,14 @@ def report_lines(report: Report) -> list[str]:
     return lines
 
 
-def _none_of(covers: str) -> str:
+def _none_of(covers: PlanClass) -> str:
     """Return the subject of a bound in plain words; --json and docs/limits.md say in full which plans it covers.
 
     Example: "no plan with this order of nodes and without paging".
     """
-    plans, form, _ = covers.partition(_FORM)
-    _, in_order, means = plans.partition(" in this order that ")
-    order = "with this order of nodes" if in_order else "of these nodes"
-    return f"{'none of the plans considered' if form else 'no plan'} {order}{_WITHOUT.get(means, '')}"
+    none = "no plan" if covers.hops is None else "none of the plans considered"
+    order = "with this order of nodes" if covers.in_order else "of these nodes"
+    return f"{none} {order}{_WITHOUT[covers.recompute, covers.paging]}"
 
 
 def _certificate_lines(report: Report) -> Iterator[str]:
@@ -155,7 +156,7 @@ def _certificate_lines(report: Report) -> Iterator[str]:
     )
     yield f"{_none_of(report.covers)} spends less than {scaled_text(report.bound_joules, 'J')}"
     if report.wide_bound_joules < report.bound_joules:
-        every = _none_of(report.covers.partition(_FORM)[0])
+        every = _none_of(replace(report.covers, hops=None, stays=None))
         yield f"{every}, considered or not, spends less than {scaled_text(report.wide_bound_joules, 'J')}"
     solved = f"solved by {report.solver} in {report.solve_seconds:.1f} s, seed {report.seed}"
     yield solved if is_proven else f"{solved}, when it was made; no solver ran here"

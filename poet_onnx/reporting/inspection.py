@@ -11,6 +11,7 @@ from poet_onnx.costing.device import load_device
 from poet_onnx.costing.process import ProcessCosts, ProcessMemory
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.options import taking
+from poet_onnx.plan import PlanClass
 from poet_onnx.plan.limits import UNLIMITED
 from poet_onnx.record import Record
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
@@ -26,7 +27,7 @@ from poet_onnx.rewriting.variants import variants
 from poet_onnx.scheduling import SmallestBudget, file_order, ordered_steps
 from poet_onnx.simulate import Replay, replay
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LARGEST_TENSORS = 10
 
 
@@ -64,13 +65,13 @@ class Floor(Record):
         process_bytes: the smallest RAM budget for which a plan was found, mostly another one.
         bound_bytes: no plan of those that `covers` names keeps to less. Plans in other orders of the nodes may, and
             plans that both page and recompute.
-        covers: those plans, in words.
+        covers: those plans.
     """
 
     budget_bytes: int
     process_bytes: int
     bound_bytes: int
-    covers: str
+    covers: PlanClass
 
 
 class Inspection(Record):
@@ -160,7 +161,7 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
         original=_peak(
             first, original, orders[0], source.node_count, process.of_order(first.graph, original.prediction)
         ),
-        ordered=_peak(first, ordered, orders[1], source.node_count, in_order),
+        ordered=_peak(first, ordered, orders[1], len(first.graph.nodes), in_order),
         process=process_parts(in_order),
         smallest_budget_bytes=max(lowest.budget_bytes, evaluation_bytes),
         smallest_process_bytes=lowest.process_bytes,
@@ -196,7 +197,7 @@ class _Budgets:
             budget_bytes=step.budget_bytes,
             process_bytes=process.budget_bytes,
             bound_bytes=found.bound_bytes + candidate.baseline.aside_bytes,
-            covers=str(found.covers),
+            covers=found.covers,
         )
 
 

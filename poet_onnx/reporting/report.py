@@ -18,11 +18,11 @@ from poet_onnx.files.regular import read_regular
 from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.paging import page_file_bytes
-from poet_onnx.plan import Action, Plan, Prediction
+from poet_onnx.plan import Action, Plan, PlanClass, Prediction
 from poet_onnx.record import Record
 from poet_onnx.rewriting.rewrite import RewriteResult
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 
 Origin: TypeAlias = Literal["modelled", "measured"]
 
@@ -197,10 +197,10 @@ class Report(Figures):
         process: the parts of `process_peak_bytes`.
         load_peak_bytes: about what the process takes until all is loaded.
         original: the graph as given.
-        ordered: the graph after memory-aware ordering alone.
+        ordered: the normalized graph after memory-aware ordering alone.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     model: str
     output: str | None
     parameters: str | None = None
@@ -221,7 +221,7 @@ class Report(Figures):
     wide_bound_joules: float = pydantic.Field(ge=0)
     gap: float = pydantic.Field(ge=0)
     overhead_gap: float = pydantic.Field(ge=0)
-    covers: str
+    covers: PlanClass
     solver: str
     seed: int
     solve_seconds: float = pydantic.Field(ge=0)
@@ -288,7 +288,7 @@ class Report(Figures):
             wide_bound_joules=certificate.wide_bound_joules,
             gap=certificate.gap,
             overhead_gap=certificate.overhead_gap,
-            covers=str(certificate.covers),
+            covers=certificate.covers,
             solver=certificate.solver,
             seed=certificate.seed,
             solve_seconds=certificate.solve_seconds,
@@ -304,7 +304,7 @@ class Report(Figures):
             process=process_parts(result.process),
             load_peak_bytes=result.process.load_peak_bytes,
             original=Figures.of(result.original, result.original_nodes, result.original_process),
-            ordered=Figures.of(result.ordered, result.original_nodes, result.ordered_process),
+            ordered=Figures.of(result.ordered, result.ordered_nodes, result.ordered_process),
         )
 
 

@@ -56,7 +56,7 @@ class RewriteResult:
         ordered: the same after memory-aware ordering alone.
         rewritten: the same of the plan.
         region_bytes: of the memory that serves the plan's step, laid out; graph outputs are not in it.
-        original_nodes: nodes of the model as given.
+        original_nodes, ordered_nodes: nodes of the model as given, and of the normalized one that is ordered.
         original_process, ordered_process, process: what a training process takes that runs them.
         budget_bytes: the bound on what `budget_kind` names: "ram" bounds the process's peak, "activation" the transient
             peak.
@@ -80,6 +80,7 @@ class RewriteResult:
     ordered_process: ProcessMemory
     process: ProcessMemory
     original_nodes: int
+    ordered_nodes: int
     budget_bytes: int | None
     budget_kind: BudgetKind
     method: str
@@ -237,6 +238,7 @@ def _rewritten(
         ordered_process=answer.ordered_process,
         process=answer.laid_out.memory,
         original_nodes=source.node_count,
+        ordered_nodes=len(asked.first.graph.nodes),
         budget_bytes=asked.budget.bound_bytes,
         budget_kind=request.budget_kind,
         method=options.method,

@@ -96,15 +96,11 @@ def test_inspect_names_what_fills_the_memory_and_which_plans_its_bounds_cover(cl
     assert figures["smallest_budget_bytes"] <= figures["ordered"]["transient_peak_bytes"]
     assert figures["ordered"]["transient_peak_bytes"] <= figures["original"]["transient_peak_bytes"]
     shown = " ".join(result.out.split())
-    for name, what in (("with_paging", "page and do not recompute"), ("without_paging", "recompute and do not page")):
+    for name, means in (("with_paging", "recompute"), ("without_paging", "paging")):
         covers = figures[name]["covers"]
-        assert covers == "all plans of this graph variant" or f"in this order that may {what}" in covers
-        without = {
-            "page and do not recompute": " and without recompute",
-            "recompute and do not page": " and without paging",
-        }
-        kind = f"with this order of nodes{without[what]}" if "in this order" in covers else "of these nodes"
-        considered = "none of the plans considered" if "as the solver forms" in covers else "no plan"
+        assert not covers["in_order"] or not covers[means]
+        kind = f"with this order of nodes and without {means}" if covers["in_order"] else "of these nodes"
+        considered = "no plan" if covers["hops"] is None else "none of the plans considered"
         assert f"{considered} {kind} needs less than {figures[name]['bound_bytes']:,} B" in shown
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pydantic
 import pytest
 
@@ -15,8 +17,10 @@ from poet_onnx.cli.figures import duration_text
 from poet_onnx.cli.tables import report_lines
 from poet_onnx.costing.device import load_device
 from poet_onnx.costing.process import ProcessLine, ProcessMemory
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.errors import InputError
-from poet_onnx.plan import Prediction
+from poet_onnx.plan import ALL_PLANS, PlanClass, Prediction
+from poet_onnx.reporting.inspection import inspect
 from poet_onnx.reporting.report import Figures, Report, load_report, process_parts
 
 PREDICTION = Prediction(
@@ -54,7 +58,7 @@ def report(**changes: Any) -> Report:
         "wide_bound_joules": 0.49,
         "gap": 0.002,
         "overhead_gap": 0.1,
-        "covers": "plans in this order",
+        "covers": PlanClass(),
         "solver": "SCIP",
         "seed": 0,
         "solve_seconds": 1.5,
@@ -81,6 +85,17 @@ def test_figures_that_do_not_add_up_are_refused() -> None:
 def test_parts_that_are_not_the_process_are_refused() -> None:
     with pytest.raises(pydantic.ValidationError, match="process_peak_bytes"):
         report(process=process_parts(PROCESS)[1:])
+
+
+def test_nodes_are_those_of_the_graph_that_the_figures_are_of(model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-mse")
+    result = rewrite(path, device="tx2")
+    made = Report.of_rewrite(result, model="m", output=None)
+    planned = [node for node in result.model.graph if node.domain != POET_DOMAIN]
+    assert made.original.nodes == len(onnx.load(path).graph.node)
+    assert made.ordered.nodes == len(planned) < made.original.nodes
+    inspected = inspect(path, device="tx2")
+    assert (inspected.original.nodes, inspected.ordered.nodes) == (made.original.nodes, made.ordered.nodes)
 
 
 def test_json_has_the_promised_keys() -> None:
@@ -131,6 +146,27 @@ def test_what_is_not_a_report_is_refused_by_name(tmp_path: Path, text: str) -> N
         load_report(path)
 
 
+@pytest.mark.parametrize(
+    ("covers", "words"),
+    [
+        (ALL_PLANS, "no plan of these nodes"),
+        (PlanClass(), "no plan with this order of nodes"),
+        (PlanClass(paging=False), "no plan with this order of nodes and without paging"),
+        (
+            PlanClass(recompute=False, hops=2, stays=5),
+            "none of the plans considered with this order of nodes and without recompute",
+        ),
+        (PlanClass(recompute=False, paging=False), "no plan with this order of nodes and without either"),
+    ],
+)
+def test_json_says_which_plans_a_bound_covers_and_people_read_it_in_words(covers: PlanClass, words: str) -> None:
+    made = report(covers=covers)
+    assert json.loads(made.model_dump_json())["covers"] == asdict(covers)
+    assert f"{words} spends less than 499 mJ" in report_lines(made)
+    wide = words.replace("none of the plans considered", "no plan")
+    assert f"{wide}, considered or not, spends less than 490 mJ" in report_lines(made)
+
+
 def test_a_missing_report_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"absent\.json: No such file"):
         load_report(tmp_path / "absent.json")
@@ -138,7 +174,7 @@ def test_a_missing_report_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_another_schema_version_is_refused() -> None:
     with pytest.raises(pydantic.ValidationError, match="schema_version"):
-        report(schema_version=2)
+        report(schema_version=1)
 
 
 def test_wear_is_reported_where_something_is_paged(model_path: Callable[..., Path], tmp_path: Path) -> None:
