@@ -11,6 +11,8 @@ Rules:
     S5. A gradient that comes as rows, which otherwise waits for the end of the step in a buffer as large as the table,
         updates the table within the step, where all readers stand before it.
 
+    S6. A large constant becomes a handle, too. It is only read.
+
 What stays in RAM is written to the store with each commit; so the store holds all that a checkpoint does.
 """
 
@@ -35,9 +37,7 @@ from poet_onnx.description.metadata import (
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.operators import ONNX_DOMAINS
-
-LEAST_BYTES = 64 << 10
-"""Of a tensor that is worth a node which loads it: that takes some 8 KB of a session."""
+from poet_onnx.passes.stored_constants import LEAST_BYTES, StoredConstants
 
 _TRANSPOSED = ir.AttrInt64("transposed", 1)
 
@@ -50,6 +50,11 @@ class StreamParameters(InPlacePass):
 
     Requires a graph with static shapes in whose step there is an optimizer.
     """
+
+    def __init__(self, constants: StoredConstants | None = None) -> None:
+        """Set which constants may live in the store; default none."""
+        super().__init__()
+        self._constants = constants
 
     def call(self, model: ir.Model) -> PassResult:
         """Write the nodes, inputs and metadata."""
@@ -68,6 +73,8 @@ class StreamParameters(InPlacePass):
                 if buffer is not None:
                     _drop(graph, [buffer])
                 stored[name] = _sizes(inputs[name])
+        constants = {} if self._constants is None else self._constants.kinds
+        _load_constants(graph, self._constants)
         flag = description.flag
         if flag and not inputs[flag].uses():
             _drop(graph, [inputs[flag]])
@@ -77,31 +84,49 @@ class StreamParameters(InPlacePass):
             buffers={name: buffer for name, buffer in description.buffers.items() if name not in stored},
             flag=flag,
             stored=stored,
+            constants=constants,
         )
         model.metadata_props[TRAINING_KEY] = described.to_json()
-        return PassResult(model, modified=bool(stored))
+        return PassResult(model, modified=bool(stored or constants))
 
 
-def load_parameters(graph: ir.Graph, names: Iterable[str]) -> None:
-    """Let parameters come from a store in a graph that does not train them."""
+def load_tensors(graph: ir.Graph, names: Iterable[str], constants: StoredConstants | None) -> None:
+    """Let parameters, and constants, come from a store in a graph that does not train."""
     inputs = {value.name or "": value for value in graph.inputs}
     for name in names:
         if name in inputs:
             if inputs[name].uses():
                 _Tensor(graph, inputs[name]).load()
             _drop(graph, [inputs[name]])
+    _load_constants(graph, constants)
+
+
+def _load_constants(graph: ir.Graph, constants: StoredConstants | None) -> None:
+    for value in list(graph.initializers.values()) if constants is not None else ():
+        found = None if constants is None else constants.find(value)
+        if found is None:
+            continue
+        name, turned = found
+        tensor = _Tensor(graph, value, name, turned=turned)
+        if tensor.may_be_stored and not value.is_graph_input():
+            tensor.load()
+            del graph.initializers[value.name or ""]
 
 
 class _Tensor:
-    """A tensor of a graph that is to live in a store."""
+    """A tensor of a graph that is to live in a store.
 
-    def __init__(self, graph: ir.Graph, value: ir.Value) -> None:
+    Args:
+        graph: that has it.
+        value: as which it is there.
+        name: in the store; default the value's.
+        turned: it is the transpose of what is in the store.
+    """
+
+    def __init__(self, graph: ir.Graph, value: ir.Value, name: str = "", *, turned: bool = False) -> None:
         self.value = value
-        self._graph = graph
-        self._handle = ir.Value(
-            name=handle_name(value.name or ""), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1])
-        )
-        say_role(self._handle, Role.HANDLE)
+        self._graph, self._turned = graph, turned
+        self._handle = _handle(graph, name or value.name or "")
 
     @property
     def may_be_stored(self) -> bool:
@@ -152,15 +177,16 @@ class _Tensor:
     def load(self) -> None:
         """Let its readers read from the store."""
         graph, value = self._graph, self.value
-        place = graph.inputs.index(value) if value in graph.inputs else len(graph.inputs)
-        graph.inputs.insert(place, self._handle)
+        if not self._handle.is_graph_input():
+            place = graph.inputs.index(value) if value in graph.inputs else len(graph.inputs)
+            graph.inputs.insert(place, self._handle)
         graph.opset_imports[POET_DOMAIN] = POET_VERSION
         dtype = ir.AttrInt64("dtype", int(value.dtype or ir.DataType.UNDEFINED))
         sizes = _sizes(value)
         position = {node: index for index, node in enumerate(graph)}
         whole, transposes = [], []
         for node, index in sorted(value.uses(), key=lambda use: position[use[0]]):
-            if _takes_rows(node, index):
+            if _takes_rows(node, index) and not self._turned:
                 table = ir.AttrInt64s("table", sizes)
                 self._replace(node, "GatherStored", [self._handle, node.inputs[1]], [dtype, table])
             elif _is_transpose(node):
@@ -168,21 +194,23 @@ class _Tensor:
             else:
                 whole.append((node, index))
         if whole:
-            loaded = self._loaded("loaded", sizes, whole[0][0], [dtype])
+            loaded = self._loaded("loaded", sizes, whole[0][0], dtype, turned=self._turned)
             for node, index in whole:
                 node.replace_input_with(index, loaded)
         if transposes:
-            loaded = self._loaded("transposed", sizes[::-1], transposes[0], [dtype, _TRANSPOSED])
+            loaded = self._loaded("transposed", sizes[::-1], transposes[0], dtype, turned=not self._turned)
+            name = transposes[0].outputs[0].name
             for node in transposes:
                 node.outputs[0].replace_all_uses_with(loaded, replace_graph_outputs=True)
                 graph.remove(node, safe=True)
+            loaded.name = name
 
-    def _loaded(self, how: str, sizes: tuple[int, ...], before: ir.Node, attributes: list[ir.Attr]) -> ir.Value:
+    def _loaded(self, how: str, sizes: tuple[int, ...], before: ir.Node, dtype: ir.Attr, *, turned: bool) -> ir.Value:
         """Return what a new node in front of another one loads."""
-        value = self.value
-        loaded = ir.Value(name=f"{self._handle.name}/{how}", type=value.type, shape=ir.Shape(sizes))
-        attributes = [*attributes, ir.AttrInt64s("shape", sizes)]
-        name = f"LoadStored:{value.name}/{how}"
+        name = self.value.name or ""
+        loaded = ir.Value(name=f"{handle_name(name)}/{how}", type=self.value.type, shape=ir.Shape(sizes))
+        attributes = [dtype, ir.AttrInt64s("shape", sizes), *([_TRANSPOSED] if turned else [])]
+        name = f"LoadStored:{name}/{how}"
         load = ir.Node(POET_DOMAIN, "LoadStored", [self._handle], attributes, outputs=[loaded], name=name)
         self._graph.insert_before(before, load)
         return loaded
@@ -196,6 +224,17 @@ class _Tensor:
         made.replace_all_uses_with(output, replace_graph_outputs=True)
         self._graph.remove(old, safe=True)
         output.name = made.name
+
+
+def _handle(graph: ir.Graph, name: str) -> ir.Value:
+    """Return the handle of a tensor: the input of a graph, if it has it, else a new value."""
+    own = handle_name(name)
+    known = next((value for value in graph.inputs if value.name == own), None)
+    if known is not None:
+        return known
+    handle = ir.Value(name=own, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]))
+    say_role(handle, Role.HANDLE)
+    return handle
 
 
 def _sizes(value: ir.Value) -> tuple[int, ...]:

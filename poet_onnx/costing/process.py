@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +33,8 @@ _SECOND_SESSION_BYTES = 450_000
 """Besides nodes and values, of a session in a process that has one: .26 to .45 MB were measured (ResNet-18, U-Net, a
 GPT; stock onnxruntime 1.31), half of it code that evaluation runs and training does not."""
 
+_ELEMENT_BYTES, _MOST_TENSORS = 4, 3
+"""Of stored tensors: floats, of a parameter at most itself and two moments."""
 
 _STORE_BYTES, _STORE_BYTES_PER_PAGE = 4 * PAGE_BYTES + (256 << 10), 64
 """Of an open store: four pages of buffers (ops/parameters), names and the last commit; and for each page its place in
@@ -247,9 +251,18 @@ def process_memory(
 
 def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
     """Yield what a store on disk takes, if parameters live in one."""
-    written = [work.written_bytes for node in graph.nodes if (work := storage_work(graph, node)) is not None]
-    if any(written):
-        pages = sum(written) // PAGE_BYTES + len(written)
+    written, read = Counter[str](), dict[str, int]()
+    for node in graph.nodes:
+        work = storage_work(graph, node)
+        for name in node.inputs if work is not None else ():
+            if work is not None and name and graph.tensors[name].role is Role.HANDLE:
+                written[name] += work.written_bytes
+                table = node.attributes.get("table")
+                table_bytes = _ELEMENT_BYTES * math.prod(map(int, table)) if isinstance(table, tuple) else 0
+                read[name] = max(read.get(name, 0), table_bytes or work.read_bytes)
+    if read:
+        tensors = [written[name] or size_bytes for name, size_bytes in read.items()]  # what is written has moments, too
+        pages = sum(size_bytes // PAGE_BYTES + _MOST_TENSORS for size_bytes in tensors)
         means = "pages on their way to the store and back, and the list of its pages"
         yield ProcessLine("store", _STORE_BYTES + pages * _STORE_BYTES_PER_PAGE, means, True)
 

@@ -154,6 +154,21 @@ class State:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """A frozen tensor that lives in a store.
+
+    Attributes:
+        dtype: numpy's name of the element type.
+        shape: sizes.
+        sha256: of its bytes, in hexadecimal digits.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Description:
     """What the names in a training graph are for, each in the order of the file.
 
@@ -169,6 +184,7 @@ class Description:
         seeds: of nodes that draw random numbers from the number of runs, by the node's first output.
         unresumable: operators that draw numbers which do not follow from it, and so cannot be resumed.
         stored: shapes of the parameters that live in a store, of which the graph has handles alone, by name.
+        constants: what lives in the store besides and is never written, by name.
     """
 
     updates: Updates
@@ -181,6 +197,12 @@ class Description:
     seeds: Mapping[str, int]
     unresumable: tuple[str, ...]
     stored: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+
+    @property
+    def has_store(self) -> bool:
+        """Whether tensors live in a store."""
+        return bool(self.stored or self.constants)
 
     def __post_init__(self) -> None:
         for name in (*self.parameters, *self.data, *self.state):
@@ -194,7 +216,8 @@ class Description:
             for name, each in self.state.items()
         }
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        text = plain | {"format": FORMAT, "updates": asdict(self.updates), "state": state}
+        constants = {name: [each.dtype, list(each.shape), each.sha256] for name, each in self.constants.items()}
+        text = plain | {"format": FORMAT, "updates": asdict(self.updates), "state": state, "constants": constants}
         return json.dumps(text, separators=(",", ":"))
 
     @classmethod
@@ -228,6 +251,7 @@ class Description:
             seeds={name: _whole(seed) for name, seed in _mapping(values["seeds"]).items()},
             unresumable=_names(values["unresumable"]),
             stored={name: _sizes(each) for name, each in _mapping(values["stored"]).items()},
+            constants={name: _constant(name, each) for name, each in _mapping(values["constants"]).items()},
         )
 
 
@@ -295,6 +319,12 @@ def _state(name: str, values: object) -> State:
     if len(data) != size_bytes or min(shape, default=0) < 0:
         raise _damaged(f"has {len(data)} bytes of '{name}', whose shape {list(shape)} takes {size_bytes}")
     return State(values[0], shape, data)
+
+
+def _constant(name: str, values: object) -> Constant:
+    if not isinstance(values, list) or len(values) != 3 or values[0] not in _TYPES:
+        raise _damaged(f"does not say what '{name}' is")
+    return Constant(values[0], _sizes(values[1]), _text(values[2]))
 
 
 def _mapping(values: object) -> Mapping[str, object]:

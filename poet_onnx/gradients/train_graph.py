@@ -62,7 +62,8 @@ class TrainGraph:
         training: computes the loss and adds gradients to buffers; its inputs are the batch, the labels, the parameters,
             the buffers and `lazy_reset_grad`.
         evaluation: computes the loss, and after it what the model returned, without training anything.
-        values: what the trained parameters are now, by name.
+        values: what the trained parameters are now, by name; and the constants that a rewritten graph reads from a
+            store.
         loss: the loss's name in both graphs.
         frozen: names of real tensors of the model that are not trained.
         tied: transposed copies that read their original from now on, by name.

@@ -30,7 +30,8 @@ from poet_onnx.passes.lowering import lower, normalize_for
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges
 from poet_onnx.passes.roles import find_roles
-from poet_onnx.passes.stored import load_parameters
+from poet_onnx.passes.stored import load_tensors
+from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.passes.updates import free_state
 from poet_onnx.plan import Plan
@@ -74,6 +75,7 @@ class EvaluationStep:
         *,
         threads: int = 1,
         stored: Sequence[str] = (),
+        constants: StoredConstants | None = None,
     ) -> EvaluationStep | None:
         """Prepare an evaluation graph as its training graph is prepared, and order its nodes; None if there is none.
 
@@ -83,7 +85,8 @@ class EvaluationStep:
             device: that it is planned for.
             target: runtime that runs it.
             threads: inside an operator.
-            stored: names of the parameters that live in a store.
+            stored: names of what lives in a store.
+            constants: that live there; None without a store.
         """
         if made is None:
             return None
@@ -97,7 +100,7 @@ class EvaluationStep:
         del graph.outputs[1:]  # nobody reads them, and they would be outside of the region; OUTPUTS_KEY names them
         lower(model, target)
         free_state(graph, [name for name in graph.initializers if name in arrays])
-        load_parameters(graph, stored)
+        load_tensors(graph, stored, constants)
         arrays |= set(map(handle_name, stored))
         held = tuple(value.name or "" for value in graph.inputs if value.name in arrays)
         RemoveUnread()(model)

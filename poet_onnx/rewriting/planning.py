@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -15,6 +16,7 @@ from poet_onnx.costing.process import ProcessCosts, ProcessMemory
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.graph import TrainingGraph
+from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.plan import Plan, Prediction, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
@@ -173,13 +175,17 @@ class Answer:
         return asked.budget.process.of_order(asked.first.graph, asked.ordered)
 
 
+Beside: TypeAlias = Callable[[GraphVariant], EvaluationStep | None]
+"""Returns what the process runs besides the first variant of a model, under the same budget; None for nothing."""
+
+
 def answer_of(
     model: ir.Model,
     request: Request,
     updates: Updates | None = None,
-    evaluation: EvaluationStep | None = None,
+    evaluation: Beside = lambda _: None,
     *,
-    stored: tuple[str, ...] = (),
+    stored: StoredConstants | None = None,
     gives_way: bool = False,
 ) -> Answer:
     """Plan a normalized model's step as requested, or check the plan that came with the request.
@@ -188,8 +194,8 @@ def answer_of(
         model: normalized; it is not changed, but may be the model of the variant that is returned.
         request: what was asked for.
         updates: what the optimizer in the step does; None for none.
-        evaluation: what the process runs besides, under the same budget.
-        stored: names of the parameters that live in a store.
+        evaluation: of the first variant.
+        stored: constants that live in a store with the parameters; None without a store.
         gives_way: do not look for the smallest budget where this one leaves the step no room: there is another way.
 
     Raises:
@@ -201,7 +207,7 @@ def answer_of(
         CheckFailedError: if a plan does not hold in the simulator.
     """
     if request.plan is not None:
-        return _given_answer(model, request, request.plan, updates, evaluation)
+        return _given_answer(model, request, request.plan, updates, evaluation, stored=stored)
     return _best_answer(model, request, updates, evaluation, stored, gives_way=gives_way)
 
 
@@ -210,13 +216,15 @@ def _given_answer(
     request: Request,
     given: Plan | str,
     updates: Updates | None,
-    evaluation: EvaluationStep | None,
+    evaluation: Beside,
+    *,
+    stored: StoredConstants | None,
 ) -> Answer:
     """Replay a plan that was made before on the graph variant that it is for."""
     options = variant_options(given, request.device.name, request.options.target, in_words(updates))
-    first = next(variants(model, request.device, request.options.target, updates=updates, stored=options[-1]))
-    asked = Asked.of(request, first, evaluation)
-    variant = first if options == first.options else variant_of(model, request.options.target, options, updates)
+    first = next(variants(model, request.device, request.options.target, updates=updates, stored=stored))
+    asked = Asked.of(request, first, evaluation(first))
+    variant = first if options == first.options else variant_of(model, request.options.target, options, updates, stored)
     plan = read_plan(given, variant.graph)
     baseline = asked.baseline(variant)
     problem, limits = asked.problem(baseline), asked.limits(asked.budget.step_bytes(variant.graph))
@@ -236,8 +244,8 @@ def _best_answer(
     model: ir.Model,
     request: Request,
     updates: Updates | None,
-    evaluation: EvaluationStep | None,
-    stored: tuple[str, ...],
+    evaluation: Beside,
+    stored: StoredConstants | None,
     *,
     gives_way: bool,
 ) -> Answer:
@@ -248,6 +256,7 @@ def _best_answer(
     """
     end = time.monotonic() + request.options.time_limit_seconds
     asked: Asked | None = None
+    own: EvaluationStep | None = None
     best: Answer | None = None
     failures: list[Failure] = []
     plans = by_variant(request.known_plans, request.device.name, request.options.target, in_words(updates))
@@ -258,11 +267,13 @@ def _best_answer(
             request.options.target,
             split=request.options.split,
             updates=updates,
-            stored=bool(stored),
+            stored=stored,
         ):
-            if variant.stored not in (None, stored):
+            if asked is None:
+                own = evaluation(variant)
+                asked = Asked.of(request, variant, own, gives_way=gives_way)
+            elif variant.stored != asked.first.variant.stored:
                 continue  # the evaluation graph reads others from the store
-            asked = asked or Asked.of(request, variant, evaluation, gives_way=gives_way)
             known = steps_of(plans.pop(variant.options, ()), variant.graph)
             if best is None or known or could_save(best, end):
                 found = _variant_answer(asked, variant, known, best, end)
@@ -280,7 +291,7 @@ def _best_answer(
     if best is None:
         assert asked is not None
         # With its own order, what evaluating takes does not depend on the budget either.
-        asked = asked if evaluation is None else asked.evaluating(evaluation)
+        asked = asked if own is None else asked.evaluating(own)
         best = _thriftiest_answer(asked, failures)
     return replace(best, plan=replace(best.plan, optimizer=in_words(updates)))
 

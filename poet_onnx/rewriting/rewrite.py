@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
 from poet_onnx.passes.normalize import own_errors
+from poet_onnx.passes.roles import find_roles
+from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.rewriting.evaluation import EvaluationStep
@@ -218,11 +220,15 @@ def _rewritten(
     beside = partial(
         EvaluationStep.beside, evaluated, source.model, request.device, options.target, threads=options.threads
     )
-    answer = answer_where_it_fits(source.model, request, updates, beside)
+    constants = cache(partial(_constants, made, source.model))
+    answer = answer_where_it_fits(source.model, request, updates, beside, constants)
     region_bytes, evaluation = answer.laid_out.region.region_bytes, answer.asked.evaluation
     if made is not None and evaluation is not None:
         region_bytes = max(region_bytes, evaluation.region.region_bytes)
         made = replace(made, evaluation=evaluation.carried_out(region_bytes))
+        if answer.plan.stored:
+            frozen = constants()
+            made = replace(made, values={**made.values, **{name: frozen.array(name) for name in frozen.kinds}})
     _carry_out(answer, region_bytes)
     asked, baseline, process = answer.asked, answer.baseline, answer.asked.budget.process
     return RewriteResult(
@@ -247,6 +253,13 @@ def _rewritten(
         warnings=tuple(warnings),
         train_graph=made,
     )
+
+
+def _constants(made: TrainGraph | None, training: ir.Model) -> StoredConstants:
+    """Return the constants that may live in a store: those of a forward model, whose parameters are written, too."""
+    values = [] if made is None else made.evaluation.graph.initializers.values()
+    changed = () if made is None else find_roles(training).state
+    return StoredConstants(value for value in values if value.name not in changed)
 
 
 def _carry_out(answer: Answer, region_bytes: int) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import onnx_ir as ir
 
 from poet_onnx.choices import ALWAYS, NEVER
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError
+from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
 from poet_onnx.rewriting.optimizer_choice import in_words
 from poet_onnx.rewriting.planning import Answer, NoRoomError, answer_of
 from poet_onnx.rewriting.request import Request
-from poet_onnx.rewriting.variants import variants
+from poet_onnx.rewriting.variants import GraphVariant
+
+
+class _NothingToStoreError(InputError):
+    """No tensor of a model is worth a place in a store."""
 
 
 def answer_where_it_fits(
@@ -23,6 +27,7 @@ def answer_where_it_fits(
     request: Request,
     updates: Updates | None,
     evaluation: Callable[..., EvaluationStep | None],
+    constants: Callable[[], StoredConstants],
 ) -> Answer:
     """Plan a step as `answer_of` does, with parameters in a store where that is asked for, or nothing else fits.
 
@@ -30,44 +35,45 @@ def answer_where_it_fits(
         model: as for `answer_of`; so are the others.
         request: likewise.
         updates: likewise.
-        evaluation: returns what the process runs besides, where `stored` parameters live in a store.
+        evaluation: returns what the process runs besides, where what is `stored`, and `constants`, live in a store.
+        constants: returns those that may live there.
 
     Raises:
         InputError: if a store is asked for that cannot be; and what `answer_of` raises.
     """
-    names = partial(_stored_names, model, request, updates)
 
-    def stored(named: tuple[str, ...]) -> Answer:
-        return answer_of(model, request, updates, evaluation(stored=named), stored=named)
+    def stored() -> Answer:
+        pool = constants()
+
+        def beside(variant: GraphVariant) -> EvaluationStep | None:
+            if not variant.stored:
+                raise _NothingToStoreError("Parameters cannot live in a store where all are small: use --store never.")
+            return evaluation(stored=variant.stored, constants=pool)
+
+        return answer_of(model, request, updates, beside, stored=pool)
 
     def resident(*, gives_way: bool = False) -> Answer:
-        return answer_of(model, request, updates, evaluation(), gives_way=gives_way)
+        return answer_of(model, request, updates, lambda _: evaluation(), gives_way=gives_way)
 
     if request.plan is not None:
         options = variant_options(request.plan, request.device.name, request.options.target, in_words(updates))
-        return stored(names()) if options[-1] else resident()
+        return stored() if options[-1] else resident()
     obstacle = _obstacle(request, updates)
     if request.options.store == ALWAYS:
-        named = () if obstacle else names()
-        if not named:
-            obstacle = obstacle or "where all are small: use --store never"
+        if obstacle:
             raise InputError(f"Parameters cannot live in a store {obstacle}.")
-        return stored(named)
+        return stored()
     if request.options.store == NEVER or obstacle or request.budget_kind != "ram":
         return resident()
     try:
         return resident(gives_way=True)
     except (InfeasibleError, LimitReachedError) as error:
-        named = names()
-        if not named and not isinstance(error, NoRoomError):
-            raise
-    return stored(named) if named else resident()
-
-
-def _stored_names(model: ir.Model, request: Request, updates: Updates | None) -> tuple[str, ...]:
-    """Return the names of the parameters that can live in a store."""
-    first = next(variants(model, request.device, request.options.target, updates=updates, stored=True))
-    return first.stored or ()
+        try:
+            return stored()
+        except _NothingToStoreError:
+            if not isinstance(error, NoRoomError):
+                raise error from None
+    return resident()
 
 
 def _obstacle(request: Request, updates: Updates | None) -> str:

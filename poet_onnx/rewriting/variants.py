@@ -17,6 +17,7 @@ from poet_onnx.passes.lowering import choose_expansions, lower
 from poet_onnx.passes.normalize import Normalization
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.stored import StreamParameters
+from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.passes.updates import WriteUpdates
 
 PART_BYTES = {"training": (4 << 20, 1 << 20, 128 << 10), "stock": (1 << 20, 128 << 10)}
@@ -36,7 +37,7 @@ class GraphVariant:
         expansions: as for `LowerTraining`; None for the training runtime.
         model: lowered, split, and with the optimizer's updates.
         graph: extracted from the model.
-        stored: names of the parameters that live in a store on disk; None where none may.
+        stored: names of what lives in a store on disk; None where nothing may.
     """
 
     part_bytes: int | None
@@ -58,7 +59,7 @@ def variants(
     *,
     split: bool = True,
     updates: Updates | None = None,
-    stored: bool = False,
+    stored: StoredConstants | None = None,
 ) -> Iterator[GraphVariant]:
     """Yield the variants of a model for a target, what costs the least time first.
 
@@ -72,7 +73,7 @@ def variants(
         target: runtime that will run the model, "training" or "stock".
         split: also yield variants with gradients in parts.
         updates: what the optimizer in the step does; None for none.
-        stored: parameters live in a store on disk.
+        stored: parameters live in a store on disk, and these constants; None where all is in RAM.
 
     Raises:
         InputError: if the model cannot be trained by the optimizer.
@@ -92,13 +93,26 @@ def variants(
                     yield variant
 
 
-def variant_of(model: ir.Model, target: str, options: VariantOptions, updates: Updates | None = None) -> GraphVariant:
+def variant_of(
+    model: ir.Model,
+    target: str,
+    options: VariantOptions,
+    updates: Updates | None = None,
+    stored: StoredConstants | None = None,
+) -> GraphVariant:
     """Return the variant of a normalized model that a plan was made for; the model is not changed.
+
+    Args:
+        model: as for `variants`; so are the others.
+        target: likewise.
+        options: of the variant.
+        updates: likewise.
+        stored: likewise, of a variant that has a store.
 
     Raises:
         InputError: if the model has no such variant.
     """
-    part_bytes, expansions, stored = options
+    part_bytes, expansions, _ = options
     if part_bytes is not None and part_bytes < 1:
         raise InputError(
             f"The plan asks for weight gradients in parts of {part_bytes} bytes, below 1 byte; plan again."
@@ -114,16 +128,20 @@ def variant_of(model: ir.Model, target: str, options: VariantOptions, updates: U
 
 
 def _variant(
-    part_bytes: int | None, expansions: str | None, model: ir.Model, updates: Updates | None, stored: bool
+    part_bytes: int | None,
+    expansions: str | None,
+    model: ir.Model,
+    updates: Updates | None,
+    stored: StoredConstants | None,
 ) -> GraphVariant:
     """Return a variant of a model that has all but the optimizer, which is written into it."""
     if updates is not None:
         Normalization(WriteUpdates(updates))(model)
-    if not stored:
+    if stored is None:
         return GraphVariant(part_bytes, expansions, model, extract(model))
-    Normalization(StreamParameters())(model)
+    Normalization(StreamParameters(stored))(model)
     description = Description.of_metadata(model.metadata_props)
-    names = () if description is None else tuple(description.stored)
+    names = () if description is None else (*description.stored, *description.constants)
     return GraphVariant(part_bytes, expansions, model, extract(model), names)
 
 

@@ -54,7 +54,7 @@ class Memory:
                     f"The gradient of '{name}' is accumulated, but there is no value in the parameters that were given "
                     "of that name."
                 )
-        for name in description.stored:
+        for name in (*description.stored, *description.constants):
             self.arrays[handle_name(name)] = aligned((1,), np.int64)
         resident = tuple(name for name in description.parameters if name not in description.stored)
         for name in (*resident, *self.frozen):
@@ -91,7 +91,7 @@ class Memory:
             "statistics": tuple(described.state),
             "rates": (RATES, *([described.flag] if described.flag else []), *([RUNS] if described.seeds else [])),
         }
-        kinds["parameters"] = (*kinds["parameters"], *map(handle_name, described.stored))
+        kinds["parameters"] = (*kinds["parameters"], *map(handle_name, (*described.stored, *described.constants)))
         sizes = {name: array.nbytes for name, array in self.arrays.items()}
         return {kind: sum(sizes.get(name, 0) for name in names) for kind, names in kinds.items()}
 

@@ -128,11 +128,11 @@ class TrainingSession:
     def _begin_store(self, directory: str | os.PathLike[str] | None, values: Mapping[str, Array]) -> None:
         """Open the store of a model that has one."""
         described, memory = self._description, self._memory
-        if directory is None and described.stored:
+        if directory is None and described.has_store:
             raise InputError("The model keeps its parameters in a store: give TrainingSession its directory, store=.")
         if directory is None:
             return
-        if not described.stored:
+        if not described.has_store:
             raise InputError("The model keeps its parameters in RAM: rewrite the original with --store always.")
         memory.store = SessionStore(directory, described, self._optimizer, memory.arrays, memory.frozen)
         self._progress = memory.store.begin(self._progress, values)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +86,8 @@ class SessionStore:
             self._keep(name, trained=False)
         for name in description.state:
             self._keep(name, trained=True)
+        for name, constant in description.constants.items():
+            self._tensors[name] = Stored(Kind(constant.dtype, constant.shape), changes=False)
         self._file: StoreFile | None = None
 
     def _keep(self, name: str, *, trained: bool) -> None:
@@ -109,6 +112,10 @@ class SessionStore:
         """
         if has_store(self._directory):
             file = self._file = open_store(self._directory)
+            if file.tensors == self._tensors and file.about != self._about:
+                raise InputError(
+                    f"The store in {self._directory} has other frozen weights than the model. Give another directory."
+                )
             if file.tensors != self._tensors:
                 names = [name for name in {**file.tensors, **self._tensors} if self._differs(name)]
                 raise InputError(
@@ -121,19 +128,28 @@ class SessionStore:
                 file.read_into(name, array)
             progress = found
         else:
-            file = self._file = make_store(self._directory, self._tensors, {}, progress.to_values())
-            for name in self._description.stored:
+            file = self._file = make_store(self._directory, self._tensors, self._about, progress.to_values())
+            for name in (*self._description.stored, *self._description.constants):
                 self._fill(name, values)
             self.commit(progress, first=True)
-        for name in self._description.stored:
+        for name in (*self._description.stored, *self._description.constants):
             self._arrays[handle_name(name)][...] = file.handle(name)
         return progress
+
+    @property
+    def _about(self) -> dict[str, object]:
+        return {"constants": {name: each.sha256 for name, each in self._description.constants.items()}}
 
     def _differs(self, name: str) -> bool:
         return self.file.tensors.get(name) != self._tensors.get(name)
 
     def _fill(self, name: str, values: Mapping[str, Array]) -> None:
         """Write a parameter's first values, piece by piece where they come so."""
+        if name not in values:
+            raise InputError(
+                f"The model reads the frozen '{name}' from its store, but the parameters that were given have no value "
+                "of that name: make the store with the file of parameters that was written with the model."
+            )
         kind = kind_of(values, name)
         if kind != self._tensors[name].kind:
             raise InputError(
@@ -141,7 +157,17 @@ class SessionStore:
                 f"{list(self._tensors[name].kind.shape)}: give the parameters of this model."
             )
         pieces = values.pieces(name) if isinstance(values, Values) else iter([flat(np.ascontiguousarray(values[name]))])
-        self.fill(name, pieces)
+        constant = self._description.constants.get(name)
+        if constant is None:
+            self.fill(name, pieces)
+            return
+        found = hashlib.sha256()
+        self.fill(name, _hashed(pieces, found.update))
+        if found.hexdigest() != constant.sha256:
+            raise InputError(
+                f"The frozen '{name}' has other numbers than when the model was written: give the file of parameters "
+                "that was written with it."
+            )
 
     def fill(self, name: str, pieces: Iterator[memoryview]) -> None:
         """Write a tensor of the store from pieces of any size.
@@ -171,6 +197,11 @@ class SessionStore:
                 self.file.write(name, array)
         self.file.commit(progress.to_values())
 
+    @property
+    def _lasting(self) -> Mapping[str, Stored]:
+        """What a checkpoint has: all but constants."""
+        return {name: each for name, each in self._tensors.items() if name not in self._description.constants}
+
     def check(self, file: Checkpoint, source: object) -> None:
         """Check that a checkpoint has all that the store has.
 
@@ -178,7 +209,7 @@ class SessionStore:
             InputError: if it has not.
         """
         kinds = file.kinds()
-        for name, stored in self._tensors.items():
+        for name, stored in self._lasting.items():
             if kinds.get(name) != stored.kind:
                 raise InputError(
                     f"{source} has no '{name}' of shape {list(stored.kind.shape)}: it is of another model."
@@ -192,7 +223,7 @@ class SessionStore:
         """
         for name, array in self._resident.items():
             file.read_into(name, array)
-        for name in self._tensors.keys() - self._resident.keys():
+        for name in self._lasting.keys() - self._resident.keys():
             self.fill(name, file.pieces(name))
 
     def values(self, names: Iterable[str]) -> Values:
@@ -212,3 +243,9 @@ class SessionStore:
     def statistics(self) -> StoreStatistics:
         """Return what was read and written since the store was opened."""
         return self.file.statistics()
+
+
+def _hashed(pieces: Iterable[memoryview], take: Callable[[memoryview], None]) -> Iterator[memoryview]:
+    for piece in pieces:
+        take(piece)
+        yield piece

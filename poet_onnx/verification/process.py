@@ -24,6 +24,7 @@ from poet_onnx.choices import LEAST_STEPS
 from poet_onnx.description.metadata import Description
 from poet_onnx.errors import InputError
 from poet_onnx.files.saving import save_model
+from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.extract import extract
 from poet_onnx.graph.loading import as_model
@@ -92,9 +93,9 @@ def verify_process(
             save_model(model, path)
         else:
             path = Path(rewritten)
-        parameters = Path(folder, "parameters.safetensors")
-        write_random_parameters(_graph_of(original, settings), parameters)
+        parameters = _parameters(_graph_of(original, settings), model, path, Path(folder))
         job = training_job(model, settings, path, parameters, steps=steps, threads=threads, page_dir=page_dir)
+        job["store"] = os.fspath(Path(folder, "store")) if job["store"] is not None else None
         del model
         trial = train(job, budget)
     return _judged(trial, budget, settings.process, steps)
@@ -104,6 +105,32 @@ def _graph_of(original: str | os.PathLike[str] | ir.Model, settings: Settings) -
     model = as_model(original)
     normalize_for(settings.target, settings.dims or None)(model)
     return extract(model)
+
+
+def _parameters(graph: TrainingGraph, model: ir.Model, path: Path, folder: Path) -> Path:
+    """Return a file of values to train with.
+
+    Args:
+        graph: before the rewrite.
+        model: the rewritten one.
+        path: its file.
+        folder: where a file may be written.
+
+    Raises:
+        InputError: if the model reads frozen weights from a store, and they are not beside it.
+    """
+    described = Description.of_metadata(model.metadata_props)
+    if described is not None and described.constants:
+        beside, _ = files_beside(path)
+        if not beside.exists():
+            raise InputError(
+                f"The model reads frozen weights from a store, and their file {beside} is not there: put it beside the "
+                "model."
+            )
+        return beside
+    random = folder / "parameters.safetensors"
+    write_random_parameters(graph, random)
+    return random
 
 
 def write_random_parameters(graph: TrainingGraph, path: Path) -> None:
@@ -138,7 +165,7 @@ def training_job(
     for name, allowed in known_ranges(model).items():
         ranges[name] = (max(each.lowest for each in allowed), min(each.highest for each in allowed))
     described = Description.of_metadata(model.metadata_props)
-    has_store = described is not None and bool(described.stored)
+    has_store = described is not None and described.has_store
     return {
         "model": os.fspath(path),
         "parameters": os.fspath(parameters),

@@ -83,7 +83,7 @@ def make_subject(
     settle_alike(original, rewritten)
     settings = read_settings(rewritten)
     described = Description.of_metadata(rewritten.metadata_props)
-    if described is not None and described.stored:
+    if described is not None and described.has_store:
         raise InputError(
             "The second model keeps its parameters in a store, with which bits are not compared: verify what --store"
             " never makes of the original; verify --process measures this one."

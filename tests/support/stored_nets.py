@@ -44,7 +44,9 @@ def write_net(kind: str, path: Path) -> Path:
         nn.Linear(80 * 16, 30),
     )
     with quiet():
-        if kind == "text":
+        if kind == "decoder":
+            model = export_forward(_decoder(), {"ids": torch.zeros(1, 12, dtype=torch.long)})
+        elif kind == "text":
             model = export_forward(text, {"ids": torch.zeros(2, 12, dtype=torch.long)})
         else:
             model = export_forward(image, {"x": torch.zeros(2, 3, 8, 8)})
@@ -52,12 +54,51 @@ def write_net(kind: str, path: Path) -> Path:
     return path
 
 
+def _decoder() -> Any:
+    """Return a decoder of two layers whose head is its table of words."""
+    import torch
+    from torch import Tensor, nn
+
+    words, width, heads = 600, 160, 4
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+            self.up, self.down = nn.Linear(width, 3 * width), nn.Linear(3 * width, width)
+
+        def forward(self, x: Tensor) -> Tensor:
+            length, y = x.shape[1], self.before(x)
+            q, k, v = (
+                each(y).reshape(1, length, heads, width // heads).transpose(1, 2) for each in (self.q, self.k, self.v)
+            )
+            scores = q @ k.transpose(-1, -2) / 6 + torch.triu(torch.full((length, length), -1e9), 1)
+            x = x + self.out((torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(1, length, width))
+            return x + self.down(nn.functional.gelu(self.up(self.after(x))))
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(words, width)
+            self.layers = nn.ModuleList(Layer() for _ in range(2))
+            self.norm = nn.LayerNorm(width)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.words(ids)
+            for layer in self.layers:
+                x = layer(x)
+            return nn.functional.linear(self.norm(x), self.words.weight).reshape(-1, words)
+
+    return Decoder()
+
+
 def feeds(session: TrainingSession, step: int) -> dict[str, Any]:
     """Return the batch of a step."""
     random = np.random.default_rng(step)
     found: dict[str, Any] = {}
     for put in session.data_inputs:
-        most = 30 if len(put.shape) == 1 else 700
+        most = 30 if len(put.shape) == 1 else 600
         whole = random.integers(0, most, put.shape).astype(put.dtype)
         found[put.name] = whole if put.dtype.kind == "i" else random.standard_normal(put.shape).astype(put.dtype)
     return found

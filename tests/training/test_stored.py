@@ -28,7 +28,7 @@ KILLS = 3
 def nets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return files of nets without a loss."""
     folder = tmp_path_factory.mktemp("nets")
-    return {kind: write_net(kind, folder / f"{kind}.onnx") for kind in ("text", "image")}
+    return {kind: write_net(kind, folder / f"{kind}.onnx") for kind in ("text", "image", "decoder")}
 
 
 def rewritten(net: Path, path: Path, **options: object) -> Path:
@@ -70,6 +70,54 @@ def test_a_store_gives_the_bits_of_ram(
     assert ("GatherStored" in operators) == (kind == "text")
     assert kind == "image" or "Transpose" not in operators, "a second copy of a weight or its gradient"
     assert sum(stored.resident_bytes.values()) < 0.2 * sum(resident.resident_bytes.values())
+
+
+def test_frozen_weights_live_in_the_store_and_are_only_read(nets: dict[str, Path], tmp_path: Path) -> None:
+    options = {"lora": "targets=*.q.weight,rank=4"}
+    resident = session_of(rewritten(nets["decoder"], tmp_path / "ram.onnx", **options))
+    path = rewritten(nets["decoder"], tmp_path / "disk.onnx", store="always", activation_budget="90%", **options)
+    stored = session_of(path, store=tmp_path / "store")
+    assert train(stored, STEPS) == train(resident, STEPS)
+    found = state(stored, tmp_path / "state.safetensors")
+    assert found == state(resident, tmp_path / "state.safetensors")
+    assert not any(name.startswith(("words", "layers.0.up")) for name in found), "constants are not saved again"
+    resident.eval(), stored.eval()
+    assert stored.step(feeds(stored, 0)) == resident.step(feeds(resident, 0))
+    for name in ("disk.onnx", "disk.eval.onnx"):
+        graph = onnx.load(tmp_path / name).graph
+        assert sum(len(each.raw_data) for each in graph.initializer) < 64 << 10
+        assert {"LoadStored", "GatherStored"} <= {node.op_type for node in graph.node}
+    moved = stored.store_statistics
+    assert moved is not None
+    frozen_bytes = 4 * (600 * 160 + 2 * (4 * 160 * 160 + 2 * 3 * 160 * 160))
+    assert frozen_bytes < moved.file_bytes < 1.3 * frozen_bytes, "they are there once, and others twice"
+    assert moved.read_bytes > 20 * frozen_bytes
+    assert sum(stored.resident_bytes.values()) < 0.1 * sum(resident.resident_bytes.values())
+    del stored
+    again = session_of(path, store=tmp_path / "store")
+    assert again.updates == STEPS
+
+
+def test_other_frozen_weights_are_refused(nets: dict[str, Path], tmp_path: Path) -> None:
+    options = {"lora": "targets=*.q.weight,rank=4", "store": "always"}
+    path = rewritten(nets["decoder"], tmp_path / "net.onnx", **options)
+    values = load_file(path.with_suffix(".safetensors"))
+    values["layers.0.up.weight"][3, 4] += 1
+    with pytest.raises(InputError, match=r"The frozen 'layers.0.up.weight' has other numbers than"):
+        TrainingSession(path, values, store=tmp_path / "store")
+    del values["layers.0.up.weight"]
+    with pytest.raises(InputError, match=r"reads the frozen 'layers.0.up.weight' from its store, but"):
+        TrainingSession(path, values, store=tmp_path / "store")
+    assert not has_store(tmp_path / "store")
+    first = session_of(path, store=tmp_path / "store")
+    del first
+    model = onnx.load(nets["decoder"])
+    (weight,) = (each for each in model.graph.initializer if each.name == "layers.0.up.weight")
+    weight.raw_data = weight.raw_data[::-1]
+    onnx.save(model, tmp_path / "forward.onnx")
+    other = rewritten(tmp_path / "forward.onnx", tmp_path / "other.onnx", **options)
+    with pytest.raises(InputError, match="has other frozen weights than the model"):
+        session_of(other, store=tmp_path / "store")
 
 
 def test_training_goes_on_at_the_last_commit(nets: dict[str, Path], tmp_path: Path) -> None:
@@ -193,3 +241,14 @@ def test_a_model_with_a_store_is_measured_and_its_bits_are_not_said_to_be_compar
         poet_onnx.verify(given.training.clone(), path)
     report = verify_process(given.training.clone(), path, ram_budget_bytes=1 << 30)
     assert report.passed, report.problems
+
+
+def test_a_model_with_frozen_weights_in_a_store_is_measured(nets: dict[str, Path], tmp_path: Path) -> None:
+    options = {"lora": "targets=*.q.weight,rank=4", "device": "tx2", "store": "always"}
+    path = rewritten(nets["decoder"], tmp_path / "disk.onnx", **options)
+    given = poet_onnx.train_graph(nets["decoder"], loss="cross-entropy", lora=options["lora"])
+    report = verify_process(given.training.clone(), path, ram_budget_bytes=1 << 30)
+    assert report.passed, report.problems
+    path.with_suffix(".safetensors").unlink()
+    with pytest.raises(InputError, match="put it beside the model"):
+        verify_process(given.training.clone(), path, ram_budget_bytes=1 << 30)

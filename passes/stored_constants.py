@@ -1,0 +1,88 @@
+"""Large constants of a model's graphs, such as frozen weights, that live in a store: each once, for all graphs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from poet_onnx.description.metadata import METADATA, OWN_PREFIX, Constant
+from poet_onnx.graph.extract import constant_array
+
+Array = npt.NDArray[np.generic]
+
+LEAST_BYTES = 64 << 10
+"""Of a tensor that is worth a node which loads it: that takes some 8 KB of a session."""
+
+
+class _Key(NamedTuple):
+    """What tells a matrix of floats from others: its sizes, and a hash of its bytes."""
+
+    shape: tuple[int, ...]
+    sha256: str
+
+
+class StoredConstants:
+    """The large constants of a forward graph, which others find by what is in them.
+
+    A graph that was made of it may have a constant under another name, or transposed.
+    """
+
+    def __init__(self, constants: Iterable[ir.Value]) -> None:
+        """Take those that are worth it.
+
+        Args:
+            constants: initializers; they are not changed.
+
+        Raises:
+            InputError: if one cannot be read.
+        """
+        self._keys: dict[int, tuple[ir.TensorProtocol, _Key]] = {}  # holds the tensors: others get no such number
+        self._found: dict[_Key, tuple[str, bool]] = {}
+        self._tensors: dict[str, ir.TensorProtocol] = {}
+        self.kinds: dict[str, Constant] = {}
+        """What each one is, by name."""
+        for value in constants:
+            name, tensor = value.name or "", value.const_value
+            if tensor is None or not _is_large(tensor) or name == METADATA or name.startswith(OWN_PREFIX):
+                continue
+            key = self._key(name, tensor)
+            if key in self._found:
+                continue
+            self._tensors[name] = tensor
+            self.kinds[name] = Constant("float32", key.shape, key.sha256)
+            self._found[key] = name, False
+            if len(key.shape) == 2:
+                turned = _Key(key.shape[::-1], _hash(constant_array(name, tensor).T))
+                self._found.setdefault(turned, (name, True))
+
+    def find(self, value: ir.Value) -> tuple[str, bool] | None:
+        """Return the name of the constant that an initializer holds, and whether transposed; None for others."""
+        tensor = value.const_value
+        if tensor is None or not _is_large(tensor):
+            return None
+        return self._found.get(self._key(value.name or "", tensor))
+
+    def array(self, name: str) -> Array:
+        """Return the numbers of a constant."""
+        return constant_array(name, self._tensors[name])
+
+    def _key(self, name: str, tensor: ir.TensorProtocol) -> _Key:
+        if id(tensor) not in self._keys:
+            array = constant_array(name, tensor)
+            self._keys[id(tensor)] = tensor, _Key(array.shape, _hash(array))
+        return self._keys[id(tensor)][1]
+
+
+def _is_large(tensor: ir.TensorProtocol) -> bool:
+    size_bytes = math.prod(tensor.shape.numpy()) * ir.DataType.FLOAT.itemsize
+    return tensor.dtype == ir.DataType.FLOAT and size_bytes >= LEAST_BYTES
+
+
+def _hash(array: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
