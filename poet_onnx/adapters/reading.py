@@ -6,20 +6,17 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from glob import escape
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from poet_onnx.adapters.files import CONFIG, PREFIX, TENSORS, AdapterFiles
-from poet_onnx.adapters.lora import WEIGHT, Lora
+from poet_onnx.adapters.lora import WEIGHT, Array, Lora
+from poet_onnx.adapters.numbers import StoredNumbers, blocks_of, fingerprint
 from poet_onnx.adapters.peft_config import PeftConfig
 from poet_onnx.errors import InputError, PoetWarning, quoted
 from poet_onnx.files.checkpoint import Checkpoint, open_checkpoint
-
-Array = npt.NDArray[np.generic]
+from poet_onnx.files.values import kind_of, pieces_of
 
 _PEFT, _INSIDE = "peft=", ",inside="
 """How a text asks for adapters like those in a folder."""
@@ -29,8 +26,6 @@ _UNREAD = re.compile(r".*\.num_batches_tracked|.*\.(?:original_module|modules_to
 """Counters, which only a batch normalization without momentum reads, and what PEFT saves and computes nothing with."""
 
 _ADAPTER = re.compile(rf"{re.escape(PREFIX)}(?P<module>.+)\.lora_(?:embedding_)?[AB](?:\.weight)?")
-_FLOATS = {"float16": "<f2", "BF16": "<u2", "float32": "<f4", "float64": "<f8"}
-"""Types of numbers that are read, and how their bytes are."""
 
 
 def as_lora(asked: Lora | str) -> Lora:
@@ -64,8 +59,8 @@ def read_adapter(
     folder: str | os.PathLike[str],
     values: Mapping[str, Array],
     constants: Callable[[], Mapping[str, Array]],
-) -> Callable[[], Iterator[tuple[str, Array]]]:
-    """Check what a folder holds, and return what reads it again, one array at a time.
+) -> Callable[[Mapping[str, Array]], None]:
+    """Check what a folder holds, and return what reads it again, a part of an array at a time.
 
     Args:
         files: names of what is trained.
@@ -74,7 +69,7 @@ def read_adapter(
         constants: returns tensors of the model that are not trained.
 
     Returns:
-        What yields the numbers as they are in the graph, by the names there.
+        What writes the numbers into arrays by their names in the graph, and raises InputError if the file changed.
 
     Raises:
         InputError: if it cannot be read, or PEFT would compute something else with it than this model.
@@ -90,28 +85,33 @@ def read_adapter(
     for peft, tensor in files.tensors.items():
         tied.setdefault(tensor.name, []).append(peft)
 
-    def numbers() -> Iterator[tuple[str, Array]]:
-        for name, copies in tied.items():
-            array = _as_in_graph(files, file, copies[0], path, values[name])
-            for peft in copies[1:]:
-                if not np.array_equal(array, _as_in_graph(files, file, peft, path, values[name])):
-                    raise InputError(f"{path} has other numbers in '{peft}' than in what it is tied to in this model.")
-            yield name, array
-        for peft, name in moved.items():
-            yield name, _read(file, peft, path, values[name].shape)
+    def stored(peft: str) -> StoredNumbers:
+        tensor = files.tensors[peft]
+        return StoredNumbers(file, peft, path, values[tensor.name].shape, turned=tensor.turned)
 
-    for _ in numbers():
-        pass
+    first = {name: stored(copies[0]) for name, copies in tied.items()}
+    first |= {name: StoredNumbers(file, peft, path, values[name].shape) for peft, name in moved.items()}
+    more = [(peft, name) for name, copies in tied.items() for peft in copies[1:]]
+    marks = {name: numbers.fingerprint() for name, numbers in first.items()}
+    for peft, name in more:
+        if stored(peft).fingerprint() != marks[name]:
+            raise _not_tied(path, peft)
     for peft in others:
         if peft not in moved:
             _check_fixed(file, peft, path, files.graph_name(peft), fixed)
-    return numbers
+
+    def write(arrays: Mapping[str, Array]) -> None:
+        for name, numbers in first.items():
+            numbers.copy_to(arrays[name])
+        for peft, name in more:
+            if not stored(peft).equals(arrays[name]):
+                raise _not_tied(path, peft)
+
+    return write
 
 
-def _as_in_graph(files: AdapterFiles, file: Checkpoint, peft: str, path: Path, like: Array) -> Array:
-    turned = files.tensors[peft].turned
-    array = _read(file, peft, path, like.shape[::-1] if turned else like.shape)
-    return array.T if turned else array
+def _not_tied(path: Path, peft: str) -> InputError:
+    return InputError(f"{path} has other numbers in '{peft}' than in what it is tied to in this model.")
 
 
 def _open(folder: Path) -> Checkpoint:
@@ -173,29 +173,10 @@ def _check_fixed(file: Checkpoint, peft: str, path: Path, name: str, fixed: Mapp
             f"{path} holds '{peft}', but this model tells no '{name}' to compare it with: train it, too (--train), or"
             " give TrainingSession the eval_model of a network that was exported without constant folding."
         )
-    if not np.array_equal(_read(file, peft, path, fixed[name].shape), fixed[name]):
+    kind = kind_of(fixed, name)
+    mine = fingerprint(blocks_of(pieces_of(fixed, name), kind.dtype))
+    if StoredNumbers(file, peft, path, kind.shape).fingerprint() != mine:
         raise InputError(
             f"{path} has other numbers in '{peft}' than this model, where '{name}' is not trained: make the training"
             f" graph with --train '{name}', in Python train=."
         )
-
-
-def _read(file: Checkpoint, name: str, path: Path, shape: tuple[int, ...]) -> Array:
-    """Return a tensor in single precision, as PEFT takes adapters of any precision."""
-    kind = file.kinds()[name]
-    if kind.dtype not in _FLOATS or kind.shape != shape:
-        raise InputError(
-            f"Tensor '{name}' in {path} is {kind.dtype} {list(kind.shape)}, but must be real numbers {list(shape)}: it"
-            " was made of another model."
-        )
-    numbers = np.frombuffer(file.read_bytes(name), _FLOATS[kind.dtype]).reshape(shape)
-    with np.errstate(over="ignore"):  # what is too large is infinite, and named
-        wide = numbers.astype(np.uint32) << 16 if kind.dtype == "BF16" else numbers
-        array: Array = wide.view(np.float32) if kind.dtype == "BF16" else wide.astype(np.float32)
-    wrong = int(array.size - np.isfinite(array).sum())
-    if wrong:
-        raise InputError(
-            f"Tensor '{name}' in {path} holds {wrong} numbers of {array.size} that are NaN or infinite: give an adapter"
-            " whose numbers are finite."
-        )
-    return array

@@ -27,7 +27,7 @@ from poet_onnx.description.metadata import METADATA
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.files.tensor_file import TYPES, TensorFile, flat, parse_json
-from poet_onnx.files.values import Kind, Values, kind_of
+from poet_onnx.files.values import Kind, kind_of, pieces_of
 
 try:  # `hashlib` loads OpenSSL, 3.6 MiB, beside the implementation that it gives for this hash
     from _blake2 import blake2b
@@ -74,7 +74,7 @@ def write_checkpoint(
         raise InputError(f"{path} cannot hold a tensor of the name '{METADATA}', which the format needs: rename it.")
     hashes, kinds = dict[str, str](), dict[str, Kind]()
     for name in tensors:
-        hashes[name], kinds[name] = _hash(_pieces(tensors, name)), kind_of(tensors, name)
+        hashes[name], kinds[name] = _hash(pieces_of(tensors, name)), kind_of(tensors, name)
     about = json.dumps({_PROGRESS: progress, _HASHES: hashes}, sort_keys=True, allow_nan=False, default=float)
     header: dict[str, object] = {METADATA: {METADATA_KEY: about, HASH_KEY: _hash([about.encode()])}}
     end = 0
@@ -88,19 +88,13 @@ def write_checkpoint(
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for name in tensors:
-            for piece in _pieces(tensors, name):
+            for piece in pieces_of(tensors, name):
                 file.write(piece)
 
     try:
         write_file(Path(path), fill, replace=replace, written=written)
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def _pieces(tensors: Mapping[str, Array], name: str) -> Iterator[memoryview]:
-    if isinstance(tensors, Values):
-        return tensors.pieces(name)
-    return iter([flat(np.ascontiguousarray(tensors[name]))])
 
 
 def _hash(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
@@ -216,18 +210,6 @@ class Checkpoint:
             yield piece
         if self._about is not None and self._about[_HASHES].get(name) != digest.hexdigest():
             raise self._damaged(f"tensor '{name}'")
-
-    def read_bytes(self, name: str) -> bytearray:
-        """Return the bytes of a tensor of any type, held against the hash of what was written.
-
-        Raises:
-            InputError: if it is not there, cannot be read, or is damaged.
-        """
-        found = bytearray()
-        for piece in self._file.chunks(name):
-            found += piece
-        self._verify(name, [found])
-        return found
 
     def kinds(self) -> dict[str, Kind]:
         """Return what the tensors are, by name."""

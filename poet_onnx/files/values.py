@@ -107,6 +107,15 @@ def kind_of(values: Mapping[str, Array], name: str) -> Kind:
     return values.kind(name) if isinstance(values, Values) else Kind(values[name].dtype.name, values[name].shape)
 
 
+def pieces_of(values: Mapping[str, Array], name: str) -> Iterator[memoryview]:
+    """Return a value's bytes, in pieces where it is a file's; one that is not contiguous is copied.
+
+    Raises:
+        InputError: if it cannot be read; what was yielded is then to be forgotten.
+    """
+    return values.pieces(name) if isinstance(values, Values) else iter([flat(np.ascontiguousarray(values[name]))])
+
+
 def copy_value(values: Mapping[str, Array], name: str, array: Array) -> None:
     """Fill an array with a value, without a copy on the way where that can be.
 

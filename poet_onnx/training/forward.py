@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,14 +60,18 @@ def stored_constants(given: AnyModel | None) -> Values | None:
         if weight.kind in NAMES and (weight.elements is not None or weight.file is not None)
     }
 
+    def pieces(name: str) -> Iterator[memoryview]:
+        weight = forward.weights[name]
+        for place in range(0, weight.size_bytes, _CHUNK_BYTES):
+            yield memoryview(forward.read(weight, place, min(_CHUNK_BYTES, weight.size_bytes - place)) or b"")
+
     def read_into(name: str, array: Array) -> None:
         room, place = flat(array), 0
-        while place < len(room):
-            part = forward.read(forward.weights[name], place, min(_CHUNK_BYTES, len(room) - place)) or b""
-            room[place : place + len(part)] = part
-            place += len(part)
+        for piece in pieces(name):
+            room[place : place + len(piece)] = piece
+            place += len(piece)
 
-    return Values(given, kinds, read_into)
+    return Values(given, kinds, read_into, pieces)
 
 
 def _read(

@@ -413,10 +413,9 @@ class TrainingSession:
             raise InputError("Adapters cannot be loaded into a store: give them as the first parameters of a new one.")
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         arrays = self._memory.values()
-        numbers = read_adapter(files, path, arrays, self._evaluation.constants)
+        write = read_adapter(files, path, arrays, self._evaluation.constants)
         with self._all_or_failed(), loading(path):
-            for name, array in numbers():
-                arrays[name][...] = array
+            write(arrays)
 
     def _refuse_half_changed(self, remedy: str) -> None:
         if self._failed:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -258,6 +259,35 @@ def test_an_adapter_of_another_model_changes_nothing(rewritten: Rewritten, tmp_p
     with pytest.raises(InputError, match=change):
         session.load_adapter(tmp_path)
     assert all((before[name] == array).all() for name, array in session.parameters.items())
+
+
+def test_loading_an_adapter_takes_no_copy_of_a_tensor(tmp_path: Path) -> None:
+    """Neither of an adapter's, which lies the other way in the file, nor of a frozen weight that PEFT would read."""
+    wide = 1024
+    net = nn.Sequential(nn.Embedding(wide, wide), nn.Linear(wide, wide))
+    forward = exported(net, torch.zeros(1, 2, dtype=torch.int64), input_names=["ids"], do_constant_folding=False)
+    result = poet_onnx.rewrite(
+        forward, device="a72", target="stock", loss="mse", lora=Lora("0.weight", rank=wide), train="1.bias", gap=0.5
+    )
+    model, values, evaluation = result.save(tmp_path / "wide.onnx")
+    session = TrainingSession(model, values, eval_model=evaluation)
+    session.export_adapter(tmp_path / "adapter")
+    tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    tensors = {name: random(*array.shape) if "lora" in name else array for name, array in tensors.items()}
+    save_file(tensors, tmp_path / "adapter" / "adapter_model.safetensors")
+    tracemalloc.start()
+    try:
+        session.load_adapter(tmp_path / "adapter")
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < wide * wide * 4 / 2
+    prefix = "base_model.model."
+    assert (session.parameters["0.lora_embedding_A"] == tensors[f"{prefix}0.lora_embedding_A"].T).all()
+    tensors[f"{prefix}1.weight"][-1, -1] += 1
+    save_file(tensors, tmp_path / "adapter" / "adapter_model.safetensors")
+    with pytest.raises(InputError, match=r"other numbers in 'base_model.model.1.weight' than this model"):
+        session.load_adapter(tmp_path / "adapter")
 
 
 def test_a_folder_is_whole_or_stays_as_it_was(rewritten: Rewritten, tmp_path: Path) -> None:
