@@ -17,7 +17,7 @@ from poet_onnx.graph.extract import constant_array
 Array = npt.NDArray[np.generic]
 
 LEAST_BYTES = 64 << 10
-"""Of a tensor that is worth a node which loads it: that takes some 8 KB of a session."""
+"""A smaller tensor stays resident: a node that loads it takes some 8 KB of a session."""
 
 
 class _Key(NamedTuple):

@@ -35,7 +35,7 @@ _Sources = dict[str, tuple[Mapping[str, Array], str, bool]]
 """Where tensors of a file come from, by their names there: arrays, a name among them, and whether it is turned."""
 
 _COUNTER = "num_batches_tracked"
-"""Of a batch normalization of torch, which only those without momentum read."""
+"""A counter that each batch normalization of torch has, and that only those without momentum read."""
 
 
 class AdapterFiles:

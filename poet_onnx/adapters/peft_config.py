@@ -52,7 +52,7 @@ _MOST_ALPHA = 1e30
 """A scale must be a number of single precision."""
 
 _LETTERS = 60
-"""Of a value that an error shows."""
+"""An error shows at most this many letters of a value."""
 
 
 class PeftConfig:

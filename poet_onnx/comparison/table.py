@@ -39,7 +39,7 @@ COLUMNS = (
     "time_limit_seconds",
     "message",
 )
-"""Of compare.csv; empty where there is no figure."""
+"""Columns of compare.csv; a cell is empty where there is no figure."""
 
 _SAME = 1e-9
 _ENDINGS = {"infeasible": "none exists", "no_plan": "no plan", "failed": "failed", "interrupted": "interrupted"}

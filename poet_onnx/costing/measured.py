@@ -19,7 +19,7 @@ from poet_onnx.quantities import MOST_THREADS
 from poet_onnx.record import Record
 
 SCHEMA_VERSION: Literal[2] = 2
-"""Of the JSON form; another version is refused."""
+"""Version of the JSON form; another one is refused."""
 
 _SAME = 1e-6
 """Times that differ by no more than this part of them are the same: they were added up and written as text."""

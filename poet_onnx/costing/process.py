@@ -34,11 +34,11 @@ _SECOND_SESSION_BYTES = 450_000
 GPT; stock onnxruntime 1.31), half of it code that evaluation runs and training does not."""
 
 _ELEMENT_BYTES, _MOST_TENSORS = 4, 3
-"""Of stored tensors: floats, of a parameter at most itself and two moments."""
+"""A store keeps floats: for a parameter at most itself and two moments."""
 
 _STORE_BYTES, _STORE_BYTES_PER_PAGE = 4 * PAGE_BYTES + (256 << 10), 64
-"""Of an open store: four pages of buffers (ops/parameters), names and the last commit; and for each page its place in
-the table, in memory and as it is written."""
+"""An open store takes four pages of buffers (ops/parameters), its names and the last commit. For each page it takes a
+place in the table, in memory and as it is written."""
 
 _MEANS = {
     "parameters": "trained and frozen",
@@ -197,8 +197,8 @@ LINES: Mapping[Role, str] = {
 """The line in which what lives through the whole step is counted, by its role."""
 
 _LOADED = ("parameters", "constants")
-"""Of these lines, what loading touches: moments and gradient buffers are zeros that nobody touches before the first
-step."""
+"""Loading touches the memory of these lines. Moments and gradient buffers are zeros: nobody touches their memory before
+the first step."""
 
 
 def process_memory(

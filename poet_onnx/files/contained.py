@@ -40,7 +40,7 @@ class InFile(Protocol):
 
     @property
     def path(self) -> str | os.PathLike[str]:
-        """Of the file."""
+        """Path of the file."""
 
     @property
     def first(self) -> int:
@@ -74,7 +74,7 @@ class BelowFolder:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """Path of the file."""
         return self.folder / self.location
 
     @contextmanager

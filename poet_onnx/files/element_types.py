@@ -12,7 +12,7 @@ BITS = {
     **dict.fromkeys((25, 26), 2),
     15: 128,
 }
-"""Of an element; strings have none."""
+"""Bits of an element; strings have no fixed number."""
 
 NAMES = {
     1: "float32",

@@ -28,7 +28,7 @@ class HeldFile:
         self.path = path
         file = open_regular(path)
         self.descriptor = file.fileno()
-        """Of the open file."""
+        """Descriptor of the open file."""
         self.close = weakref.finalize(self, file.close)
         """Close it now."""
 

@@ -11,19 +11,19 @@ from typing import NamedTuple
 from poet_onnx.files.protobuf import Bytes, Field, fields, last_number, number_field, numbers, text, text_field
 
 GRAPH, OPSET, MODEL_METADATA, FUNCTION = 7, 8, 14, 25
-"""Of ModelProto."""
+"""Fields of ModelProto."""
 NODE, INITIALIZER, INPUT, OUTPUT, VALUE_INFO = 1, 5, 11, 12, 13
-"""Of GraphProto."""
+"""Fields of GraphProto."""
 DIMS, TYPE, NAME, RAW_DATA, EXTERNAL_DATA, LOCATION = 1, 2, 8, 9, 13, 14
-"""Of TensorProto."""
+"""Fields of TensorProto."""
 KEY, VALUE = 1, 2
-"""Of StringStringEntryProto."""
+"""Fields of StringStringEntryProto."""
 
 IN_A_FILE = 1
-"""Of TensorProto.DataLocation."""
+"""A value of TensorProto.DataLocation."""
 
 MOST_LEVELS = 200
-"""Of graphs within graphs."""
+"""Graphs may be nested this deep."""
 
 
 class TensorHead(NamedTuple):

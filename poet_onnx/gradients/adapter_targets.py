@@ -35,7 +35,7 @@ _NUMBERS = REAL | {
     *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4),
     *(ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2),
 }
-"""Of weights, quantized ones among them; tables of larger integers and of flags are none."""
+"""Weights have these element types, some of them quantized. Tables of larger integers and of flags are no weights."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Weight:
 
     @property
     def groups(self) -> int:
-        """Of a convolution."""
+        """Number of groups of a convolution; 1 for a product of matrices."""
         return self.readers[0].node.attributes.get_int("group", 1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"
-"""Of a node's metadata: the modules that it is in, from the outermost on, and its own name."""
+"""A node's metadata name here the modules that it is in, from the outermost on, and the node itself."""
 
 
 def module_of(node: ir.Node) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from poet_onnx.plan.serialization import PlanFile
 
 _MOST = 2**63 - 1
-"""Of whatever unit; NaN is no more at most that than infinity."""
+"""No figure is larger, whatever its unit. The comparison refuses infinity, and NaN as well."""
 
 _SAME = 1e-9
 """Figures that differ by no more than this part of them are the same: they were added up in another order."""

@@ -22,7 +22,7 @@ from poet_onnx.rewriting.variants import GraphVariant
 from poet_onnx.runtime.feeds import random_feeds
 
 _VARIANT_SHARE = 0.5
-"""Of the repetitions, for another variant: only some of its nodes are new."""
+"""Another variant runs this share of the repetitions: only some of its nodes are new."""
 
 
 @dataclass(frozen=True)

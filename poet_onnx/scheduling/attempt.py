@@ -28,19 +28,19 @@ from poet_onnx.scheduling.model import Formulation, Restores, formulate
 from poet_onnx.scheduling.steps import restores_of
 
 SEARCH_SHARE = 0.25
-"""Of the time that is left, a guard for a local search that others follow; it mostly ends by itself in less."""
+"""The local search for a start gets at most this share of the time that is left; mostly it ends earlier."""
 
 START_CHANGES = MOST_CHANGES // 8
-"""Of restores, in the local search for a start: what SCIP's own neighbourhoods find from there is better mostly."""
+"""The local search for a start changes at most this many restores: from there on SCIP mostly finds more."""
 
 TURN_SHARE = 0.75
 """While there is no plan, the relaxation gets this share of the time."""
 
 PATIENCE = 6_000
-"""Iterations of the simplex, 4 s or so, for the relaxation where its assignments so far make no plan in time."""
+"""The relaxation ends after so many iterations of the simplex, some 4 s, if none of its assignments is in time."""
 
 FIRST_PRICE = 1 / 16
-"""Of the price at which all that the rows could hold costs as much as all that the model could spend."""
+"""The first price is this share of all costs in the model, divided by all seconds in its rows."""
 
 PRICE_RISE = 4.0
 
@@ -50,7 +50,8 @@ BISECTIONS = 3
 """Prices between one that is too low and one that is not."""
 
 SHARE_PER_RISE, SHARE_BETWEEN = 1 / 40, 1 / 8
-"""Of all changes of restores, at each price; those of the bisection find the better plans."""
+"""A local search at a rising price, and at one of the bisection, makes this share of `MOST_CHANGES`: the latter find
+the better plans."""
 
 
 def attempt(

@@ -44,7 +44,7 @@ OTHER_ORDERS = 3
 """Orders that are looked at besides the memory-aware one."""
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85)
-"""Of the way from the smallest peak to that of the order: budgets for which there are plans besides."""
+"""Plans are made for budgets at these shares of the way from the smallest peak to the peak of the order."""
 
 Accepts = Callable[[tuple[Step, ...]], bool]
 """Whether steps can be carried out, limits aside."""

@@ -62,7 +62,7 @@ neighbourhoods 1.5 to 2.1 %.
 """
 
 MOST_BUDGET_ITERATIONS, MOST_BUDGET_NODES, BUDGET_GAP = 3_000, 50, 0.001
-"""Of the simplex, of the branch and bound, and of the budget: after them the search for the smallest one ends."""
+"""The search for the smallest budget ends after so many iterations of the simplex or nodes, or within this gap."""
 
 SEPARATOR_PRIORITY = 100_000
 """Before SCIP's own separators, whose cuts can build on these rows."""

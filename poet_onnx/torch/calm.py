@@ -17,7 +17,7 @@ import onnx_ir as ir
 from poet_onnx.graph.operators import ONNX_DOMAINS
 
 _PLACE = 0.37
-"""Of a fixed number: of the width above the lowest one, of the scale above the mean."""
+"""What stands for drawn numbers lies this share of the width above the lowest, or of the scale above the mean."""
 
 _UNIFORM, _NORMAL = ("RandomUniform", "RandomUniformLike"), ("RandomNormal", "RandomNormalLike")
 

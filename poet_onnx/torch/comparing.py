@@ -32,7 +32,7 @@ _ADAPTED = 0.25
 """How large a factor of an adapter is at another point that begins with zeros, beside what is usual of parameters."""
 
 _UPDATE, _LAST_BITS = 1e-4, 2.0**-22
-"""Of an update, and of a parameter, which is rounded."""
+"""A change may be off by these shares of the update, and of the parameter, which is rounded."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 _IGNORED_SHARE = 0.25
-"""Of drawn labels, where there is one that does not count."""
+"""This share of the drawn labels is ignored, where the loss has a label to ignore."""
 
 
 class Objective:

@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 _LAST_BITS, _NOISE_RUNS = 2.0**-22, 2
 _FLOOR = 1e-7
-"""Of the largest number: what is less, single precision cannot tell from zero."""
+"""Single precision cannot tell from zero what is less than this share of the largest number."""
 
 
 class Point:

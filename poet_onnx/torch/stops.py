@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DOMAIN, OPERATOR = "poet_onnx", "stop_gradient"
-"""Of the operator that stands in a trace for a tensor that is not to have a gradient."""
+"""The operator that stands in a trace where a tensor is to have no gradient."""
 
 
 def marked() -> AbstractContextManager[Any]:

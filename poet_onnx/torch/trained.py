@@ -25,7 +25,7 @@ DECOUPLED = (AdamW, AdamWOrt)
 """Optimizers whose weight decay is no part of the gradient."""
 
 _KEPT = 0.5
-"""Of a moment in each step: a power of two, so that the gradient is told from two moments without rounding."""
+"""A step keeps this share of a moment. It is a power of two: so two moments tell the gradient without rounding."""
 
 _SMALL, _LARGE = 1e-2, 1e4
 """Rates of Adam's rule, which bounds its steps, and of the others, whose steps then tell the gradient."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.generic]
 
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
-"""Of a session's configuration: where the external data of a model in memory are."""
+"""The entry of a session's configuration that names the folder of the external data of a model in memory."""
 
 _ALIGNMENT_BYTES = 64
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))

@@ -28,10 +28,10 @@ from poet_onnx.runtime.library import operator_library
 Array = npt.NDArray[np.generic]
 
 PAGE_BYTES = 128 << 10
-"""Of a store's page, each of which has a checksum; as in ops/parameters/parameter_file.h."""
+"""Size of a store's page. Each page has a checksum. ops/parameters/parameter_file.h has the same number."""
 
 STORE_BYTES = 4 * PAGE_BYTES
-"""Of memory through which an open store's pages pass."""
+"""The pages of an open store pass through this much memory."""
 
 ACCESS = ("auto", "cached", "direct")
 """How pages are read and written: through the page cache or past it."""

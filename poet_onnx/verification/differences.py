@@ -21,20 +21,20 @@ from poet_onnx.verification.double import DoubleForward
 Array = npt.NDArray[Any]
 
 _STEPS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
-"""Of a tensor's own length. Long ones round little, so that they decide where a loss hardly moves."""
+"""Lengths of a step, as shares of the tensor's own. Long steps round little: they decide where a loss hardly moves."""
 
 _LONGEST_AGAINST = 1e-5
 """Longer steps may only say that a gradient is right: many steps of a staircase nobody knows of look like a slope."""
 
 _RELATIVE_ERROR = 1e-4
-"""Of the gradient's length along what a direction moves, beyond what rounding makes."""
+"""A derivative may be off by this share of the gradient along the direction, and by what rounding makes."""
 
 _NOISE_MARGIN = 4.0
 _ROUNDING = 1e-14
-"""Of the loss in double precision, of its own size."""
+"""What rounding adds to a loss in double precision, as a share of the loss."""
 
 _NEGLIGIBLE = 2.0**-24
-"""Of the loss, over a tensor's own length: single precision does not show what is less."""
+"""Single precision does not show a derivative below this share of the loss over the tensor's own length."""
 
 _BLOCKS_PER_DIRECTION = 2
 _OPPOSITE = 1e-6

@@ -20,7 +20,7 @@ from poet_onnx.passes.own_statistics import STATISTICS_KEY
 
 X = (2, 3, 6, 6)
 ELEMENTS = 2 * 6 * 6
-"""Of a channel in a batch."""
+"""Elements of a channel in a batch."""
 
 
 def fresh_net() -> nn.Sequential:

@@ -1,4 +1,4 @@
-"""Of the versions of values that are alive, the newest is found without a look at all of them."""
+"""The newest live version of a value is found without a look at all live versions."""
 
 from __future__ import annotations
 

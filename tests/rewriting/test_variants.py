@@ -41,7 +41,7 @@ def test_variants_come_from_the_quickest_to_the_most_sparing(model_path: Callabl
 
 
 def test_parts_of_another_size_that_are_the_same_graph_are_one_variant(model_path: Callable[..., Path]) -> None:
-    """Of BERT's large gradients, those of an embedding are added row by row whatever the size of parts."""
+    """BERT's large gradients of embeddings are added row by row, whatever the size of parts is."""
     found = list(variants(normalized(model_path("bert-2"), "training"), A72, "training"))
     assert [variant.part_bytes for variant in found] == [None, 4 << 20, 128 << 10]
     assert len({variant.graph.fingerprint for variant in found}) == len(found)

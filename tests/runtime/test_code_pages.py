@@ -10,7 +10,7 @@ from stock_environment import EACH_PYTHON
 
 PIECE_BYTES = 64 << 10
 LEAST_RELEASED_BYTES = 5 << 20
-"""Of code that `import numpy` and Python itself have run; 12 MiB and more were measured."""
+"""At least so much code that `import numpy` and Python itself have run is released; 12 MiB and more were measured."""
 
 PRELUDE = """
 import ctypes, re, numpy

@@ -40,7 +40,7 @@ DEFECT = 0.02
 """Share of things that are not as they should be."""
 
 UPDATES = {"UpdateSgd": (1, 3), "UpdateMomentum": (2, 5), "UpdateAdam": (3, 10)}
-"""Of each update: the buffers that it changes, and the elements of its rates."""
+"""For each update: how many buffers it changes, and how many elements its rates have."""
 
 
 class Model:

@@ -18,7 +18,7 @@ from poet_onnx.runtime import session_options
 from poet_onnx.training.trial import status_bytes
 
 RUNS = 4
-"""Of which the one that takes the least counts: what else a process does adds to the others."""
+"""The run that takes the least counts: what else a process does adds to the others."""
 
 _M_MMAP_THRESHOLD = -3  # mallopt(3)
 

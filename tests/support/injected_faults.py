@@ -38,7 +38,7 @@ FAULTS = {  # ops/faults/faults.h, and words of the error that must come; None: 
     "EDQUOT": (5, f"errno {errno.EDQUOT}"),
     "end of file": (6, "unexpected end of file"),
     "unsupported": (8, f"errno {errno.EOPNOTSUPP}"),
-    # Of the library's own memory, or of a tensor's, which ONNX Runtime gets through the library.
+    # The library has no memory of its own left, or none for a tensor: ONNX Runtime gets that through the library.
     "out of memory": (7, "out of memory|bad_alloc"),
 }
 NO_MAPPING = 9  # ops/faults/faults.h

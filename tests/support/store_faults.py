@@ -25,9 +25,9 @@ poet_onnx.ops.__path__.insert(0, os.environ["POET_FAULTY_OPS"])  # before anythi
 
 STEPS = 4
 SUBSETS = int(os.environ.get("POET_SUBSETS", "400"))
-"""Of what was not durable yet, each after some write."""
+"""So many subsets of what was not durable yet are tried, each after some write."""
 BLOCK_BYTES = 4096
-"""That a disk writes whole, or not at all."""
+"""A disk writes a block of this size whole, or not at all."""
 INTERRUPTED, SHORT, IO_ERROR, DISK_FULL, NEVER = 1, 2, 3, 4, 1 << 60
 """ops/faults/faults.h"""
 

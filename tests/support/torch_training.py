@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RATE = 0.05
 MODEL, PARAMETERS, BATCH, FOUND = "net.onnx", "net.safetensors", "batch.npz", "found.npz"
 FLOOR = 0.01
-"""Of the norm of all gradients: what one of less is measured by, such as of a bias before a normalization."""
+"""A gradient with less than this share of the norm of all, such as a bias's, is measured by that share."""
 
 
 @dataclass(frozen=True)

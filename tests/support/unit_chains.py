@@ -7,7 +7,7 @@ from poet_onnx.graph import Node, Phase, Residency, Tensor, TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
 
 UNIT_BYTES = 1000
-"""Of every value."""
+"""Size of every value."""
 
 
 def unit_chain(layers: int, *, taped: bool = False, transfer_seconds: float = 1.0) -> ScheduleProblem:

@@ -96,7 +96,7 @@ def _conv_transpose_grad_flops(call: Call) -> int:
 
 def _conv_workspace(call: Call) -> int:
     # MlasConvPrepare: a pointwise product needs nothing; few output pixels: all columns; else one block per thread.
-    # Of several images or groups onnxruntime 1.31 gives each thread whole ones, onnxruntime-training 1.19.2 parts.
+    # A thread of onnxruntime 1.31 works at whole images or groups, one of onnxruntime-training 1.19.2 at parts.
     x, weight, y = call.input(0), call.input(1), call.output(0)
     groups = call.integer("group", 1)
     kernel, pixels = weight.shape[2:], math.prod(y.shape[2:])

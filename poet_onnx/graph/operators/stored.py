@@ -37,12 +37,12 @@ _ELEMENT_BYTES = 4
 _DTYPE = Attribute("dtype", "INT", "Element type, as onnx.TensorProto.DataType.")
 _TRANSPOSED = Attribute("transposed", "INT", "1 for a matrix whose transpose is in the store.", required=False)
 _SORTED_BYTES = 32
-"""Of a row in the lists of rows: 20 in the lists, and what sorting takes."""
+"""A row takes 20 bytes in the lists of rows, and sorting takes the rest."""
 
 _reads = partial(OpSpec, domain=POET_DOMAIN, work=movement, workspace=nothing)
 _updates = partial(OpSpec, domain=POET_DOMAIN, update=True, writes=(2,), always_writes=True, shape=flag)
 _KINDS = (("Sgd", 5, 1), ("Momentum", 8, 2), ("Adam", 18, 3))
-"""Of optimizers: name, operations for each element, and tensors that it changes."""
+"""For each optimizer: its name, the operations for an element, and the number of tensors that it changes."""
 
 
 def _handle_fits(place: int) -> Check:

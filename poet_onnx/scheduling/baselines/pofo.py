@@ -21,7 +21,7 @@ from poet_onnx.scheduling.baselines.tape import Tape
 MOST_STAGES = 20
 
 SLOTS = 32
-"""Of the budget, that bytes are rounded up to."""
+"""The budget is divided into this many slots; bytes are rounded up to whole ones."""
 
 
 def offer(task: Task) -> str:

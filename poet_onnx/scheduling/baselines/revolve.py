@@ -19,7 +19,7 @@ from poet_onnx.scheduling.baselines.outcome import Task
 from poet_onnx.scheduling.baselines.tape import Tape
 
 MOST_NUMBERS = 40
-"""Of snapshots that plans are made for."""
+"""Plans are made for at most this many numbers of snapshots."""
 
 
 def offer(task: Task) -> str:

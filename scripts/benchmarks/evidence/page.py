@@ -31,7 +31,7 @@ from rows import (
 from poet_onnx.choices import POET, POET_PAGING, POET_RECOMPUTE
 
 NEARLY = 0.8
-"""Of a claimed figure: from there on it is as good as reproduced."""
+"""A figure counts as nearly reproduced from this share of the claimed one on."""
 
 
 def summary(folder: Path) -> Iterator[str]:

@@ -35,7 +35,7 @@ MODELS = {"resnet18": 4, "mobilenet": 8, "unet": 2, PIXELS: 4, "gpt": 4, "transf
 """Batch sizes by name of scripts/models.py: among them a decoder (gpt) and one with dropout (transformer)."""
 
 SHARE = 0.7
-"""Of the ordered step's transient bytes that the budget leaves."""
+"""The budget leaves this share of the ordered step's transient bytes."""
 
 ATTEMPTS, LARGER = 4, 1.03
 """At a budget, and what it grows by where no plan is found."""

@@ -40,7 +40,7 @@ MODELS = {"resnet18": 1, "unet": 8, "bert-2": 1, "mobilenet": 8, "vgg16": 1, "re
 KINDS = ("growth", "process", "long", "beside")
 TARGETS = ("training", "stock")
 SHARES = (0.75, 0.5)
-"""Of the ordered step's transient bytes, for the two budgets."""
+"""The two budgets leave these shares of the ordered step's transient bytes."""
 
 ATTEMPTS, LARGER = 4, 1.03
 """At a budget, and what it grows by where no plan is found in time."""
@@ -48,7 +48,7 @@ ATTEMPTS, LARGER = 4, 1.03
 STEPS, LONG_STEPS, TIMED_STEPS = 5, 200, 15
 MIB = 1 << 20
 MOST_GROWTH, MOST_GROWTH_BYTES = 1.02, MIB
-"""Of the plan's peak, and on top; pages of code come besides."""
+"""The process may take this multiple of the plan's peak and these bytes on top; pages of code come besides."""
 
 MOST_SLOWDOWN = 1.02
 MOST_ERROR, MOST_ERROR_BYTES = 0.03, 2 * MIB

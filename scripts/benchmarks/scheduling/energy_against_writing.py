@@ -30,7 +30,7 @@ CASES = (
 )
 
 SHARES = (0.0, 0.25, 0.5, 0.75)
-"""Of what the plan writes that may write as much as it likes."""
+"""The limits, as shares of what a plan writes that has no such limit."""
 
 
 @dataclass(frozen=True)

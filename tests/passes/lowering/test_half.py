@@ -29,7 +29,7 @@ from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.verification import verify
 
 EPSILON = float(np.finfo(np.float16).eps)
-"""Of a number rounded to float16 at most half of this is lost."""
+"""Rounding a number to float16 loses at most half of this share of it."""
 
 
 def halved(case: Case) -> Case:

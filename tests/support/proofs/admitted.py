@@ -19,7 +19,7 @@ from poet_onnx.simulate import simulate
 from proofs.finding import FAILED, Finding
 
 STEPS = 60
-"""Of each walk."""
+"""Steps of each walk."""
 
 PLACES = (0.0, 0.1, 0.2, 0.4)
 """Budgets, from the smallest that works to the peak."""
