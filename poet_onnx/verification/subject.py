@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,6 @@ from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.plan import Plan, serialization
 from poet_onnx.rewriting.optimizer_choice import in_words
 from poet_onnx.runtime.feeds import random_feeds
-from poet_onnx.verification.report import Difference
 from poet_onnx.verification.sessions import Conditions
 
 Array = npt.NDArray[np.generic]
@@ -31,11 +30,13 @@ Array = npt.NDArray[np.generic]
 _SHOWN_LETTERS = 40
 
 
-@dataclass
+@dataclass(frozen=True)
 class Subject:
-    """What is verified: both models, the graph and the plan, and what the checks have found.
+    """What is verified: both models, the graph and the plan.
 
-    `expected` is what the original says of its training, with the same optimizer in its step.
+    Attributes:
+        expected: what the original says of its training, with the same optimizer in its step.
+        problems: what the rewritten file says otherwise of it.
     """
 
     original: ir.Model
@@ -47,12 +48,7 @@ class Subject:
     conditions: Conditions
     seed: int
     expected: Description | None
-    problems: list[str] = field(default_factory=list)
-    differences: list[Difference] = field(default_factory=list)
-    bytes_compared: int = 0
-    measured_bytes: int = 0
-    original_bytes: int = 0
-    buffers: int = 0
+    problems: tuple[str, ...]
 
 
 def make_subject(
@@ -118,7 +114,7 @@ def make_subject(
     )
 
 
-def _false_descriptions(said: Description | None, expected: Description | None, planned: str) -> list[str]:
+def _false_descriptions(said: Description | None, expected: Description | None, planned: str) -> tuple[str, ...]:
     """Return a sentence for whatever a file says of its training otherwise than the original, or than its plan."""
     found = [] if said == expected else [f"The file's {TRAINING_KEY} is of another model."]
     optimizer = in_words(None if said is None else said.updates)
@@ -126,7 +122,7 @@ def _false_descriptions(said: Description | None, expected: Description | None, 
         found.append(
             f"The file's plan is for the optimizer {planned[:_SHOWN_LETTERS]!r}, and the file has {optimizer!r}."
         )
-    return found
+    return tuple(found)
 
 
 def initial_state(subject: Subject) -> dict[str, Array]:

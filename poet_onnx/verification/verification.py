@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from poet_onnx.runtime import count_allocations, installed_runtime
 from poet_onnx.verification.claims import false_claims
 from poet_onnx.verification.compare import difference
 from poet_onnx.verification.optimized import fused_copies
-from poet_onnx.verification.report import OptimizedRun, VerificationReport
+from poet_onnx.verification.report import Difference, OptimizedRun, VerificationReport
 from poet_onnx.verification.sessions import Conditions, ProfiledSession, Session
 from poet_onnx.verification.subject import Subject, feeds_of, initial_state, make_subject
 
@@ -85,22 +86,25 @@ def verify(
         )
     subject = make_subject(as_model(original), rewritten, threads, page_dir, seed)
     bound = subject.plan.limits.budget_bytes if budget_bytes is None else budget_bytes
-    subject.problems += false_claims(subject.rewritten, subject.graph, subject.plan)
-    metadata_true = not subject.problems
-    carried_out = _check_plan(subject)
-    executed, order_exact, optimized_run = 0, False, None
+    false = [*subject.problems, *false_claims(subject.rewritten, subject.graph, subject.plan)]
+    undone = _undone(subject)
+    problems = [*false, *undone]
+    runs, executed, misplaced, optimized_run = _Runs(), 0, None, None
     try:
-        _check_bits(subject, feeds)
-        _check_peak(subject, bound)
-        executed, order_exact = _check_order(subject)
-        optimized_run = _check_optimized(subject) if optimized else None
+        runs = _run_both(subject, feeds)
+        problems += [*runs.problems, *_peak_problems(subject, runs.measured_bytes, bound)]
+        executed, misplaced = _check_order(subject)
+        problems += misplaced
+        if optimized:
+            optimized_run, lost = _check_optimized(subject)
+            problems += lost
     except CheckFailedError as error:
-        subject.problems.append(str(error))
+        problems.append(str(error))
     runtime = installed_runtime()
     plan = subject.plan
     return VerificationReport(
-        passed=not subject.problems,
-        problems=tuple(subject.problems),
+        passed=not problems,
+        problems=tuple(problems),
         runtime=f"{runtime.distribution} {runtime.version}",
         device=plan.device,
         fingerprint=plan.fingerprint,
@@ -109,36 +113,47 @@ def verify(
         seeds_pinned=subject.seeds_pinned,
         outputs_compared=len(subject.graph.outputs),
         buffers_compared=len(subject.state),
-        bytes_compared=subject.bytes_compared,
-        bits_equal=subject.bytes_compared > 0 and not subject.differences,
-        differences=tuple(subject.differences[:SHOWN_DIFFERENCES]),
+        bytes_compared=runs.bytes_compared,
+        bits_equal=runs.bytes_compared > 0 and not runs.differences,
+        differences=runs.differences[:SHOWN_DIFFERENCES],
         executed_nodes=executed,
-        order_exact=order_exact,
-        metadata_true=metadata_true,
-        plan_carried_out=carried_out,
+        order_exact=misplaced == [],
+        metadata_true=not false,
+        plan_carried_out=not undone,
         recomputed_nodes=plan.prediction.recomputed_nodes,
         predicted_transient_peak_bytes=plan.prediction.transient_peak_bytes,
-        measured_transient_peak_bytes=subject.measured_bytes,
-        original_transient_peak_bytes=subject.original_bytes,
+        measured_transient_peak_bytes=runs.measured_bytes,
+        original_transient_peak_bytes=runs.original_bytes,
         budget_bytes=bound,
         optimized=optimized_run,
     )
 
 
-def _check_plan(subject: Subject) -> bool:
-    """Check that the file's nodes are those that the plan in it asks for."""
+def _undone(subject: Subject) -> list[str]:
+    """Return what is wrong where the file's nodes are not those that the plan in it asks for."""
     try:
         region = read_region(subject.rewritten)
         told = {} if region is None else marks(region.steps)
         check_materialized(subject.rewritten, nodes_of_plan(subject.graph, subject.plan.steps, told))
     except CheckFailedError as error:
-        subject.problems.append(f"The file does not carry out the plan in it: {error}")
-        return False
-    return True
+        return [f"The file does not carry out the plan in it: {error}"]
+    return []
 
 
-def _check_bits(subject: Subject, feeds: int) -> None:
-    """Run both models for some steps, compare everything after each, and note the allocator's peaks."""
+@dataclass(frozen=True)
+class _Runs:
+    """What some steps of both models made: how their bits compare, and the allocator's peaks."""
+
+    problems: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    bytes_compared: int = 0
+    original_bytes: int = 0
+    measured_bytes: int = 0
+
+
+def _run_both(subject: Subject, feeds: int) -> _Runs:
+    """Run both models for some steps, and compare everything after each."""
+    found = _Runs()
     with contextlib.ExitStack() as stack:
         counter = stack.enter_context(count_allocations())
         original = stack.enter_context(_session(subject, subject.original, "original", subject.conditions))
@@ -153,12 +168,16 @@ def _check_bits(subject: Subject, feeds: int) -> None:
                 peaks.append(counter.transient_peak_bytes)
                 results.append(session.read(binding))
             if step:
-                subject.original_bytes = max(subject.original_bytes, peaks[0])
-                subject.measured_bytes = max(subject.measured_bytes, peaks[1])
+                original_bytes, measured_bytes = (
+                    max(found.original_bytes, peaks[0]),
+                    max(found.measured_bytes, peaks[1]),
+                )
+                found = replace(found, original_bytes=original_bytes, measured_bytes=measured_bytes)
             if step < feeds:
-                _compare(subject, step, *results)
-            if subject.differences:
+                found = _compared(found, step, *results)
+            if found.differences:
                 break
+    return found
 
 
 def _session(subject: Subject, model: ir.Model, role: str, conditions: Conditions) -> Session:
@@ -173,53 +192,53 @@ def _profiled_session(subject: Subject, conditions: Conditions) -> ProfiledSessi
     return session
 
 
-def _compare(subject: Subject, step: int, original: Mapping[str, Array], rewritten: Mapping[str, Array]) -> None:
-    for name, expected in original.items():
-        found = rewritten.get(name)
-        if found is None:
-            subject.problems.append(f"The rewritten model has no output '{name}'.")
-            continue
-        subject.bytes_compared += expected.nbytes
-        unequal = difference(name, step, expected, found)
-        if unequal is not None:
-            subject.differences.append(unequal)
-    if subject.differences:
-        first, others = subject.differences[0], len(subject.differences) - 1
-        also = f", and {others} more tensors differ" if others else ""
-        subject.problems.append(f"Bits differ: {first}{also}.")
+def _compared(runs: _Runs, step: int, original: Mapping[str, Array], rewritten: Mapping[str, Array]) -> _Runs:
+    """Return what was found with what the results of one more step say."""
+    problems = [f"The rewritten model has no output '{name}'." for name in original if name not in rewritten]
+    pairs = {name: (expected, rewritten[name]) for name, expected in original.items() if name in rewritten}
+    unequal = [found for name, pair in pairs.items() if (found := difference(name, step, *pair)) is not None]
+    if unequal:
+        also = f", and {len(unequal) - 1} more tensors differ" if len(unequal) > 1 else ""
+        problems.append(f"Bits differ: {unequal[0]}{also}.")
+    return replace(
+        runs,
+        problems=(*runs.problems, *problems),
+        differences=(*runs.differences, *unequal),
+        bytes_compared=runs.bytes_compared + sum(expected.nbytes for expected, _ in pairs.values()),
+    )
 
 
-def _check_peak(subject: Subject, budget_bytes: int | None) -> None:
-    measured, predicted = subject.measured_bytes, subject.plan.prediction.transient_peak_bytes
+def _peak_problems(subject: Subject, measured: int, budget_bytes: int | None) -> Iterator[str]:
+    """Yield what the measured peak says against the predicted one and the budget."""
+    predicted = subject.plan.prediction.transient_peak_bytes
     exact = all(has_workspace_rule(node) for node in subject.graph.nodes)  # otherwise the budget alone is a promise
     if exact and abs(measured - predicted) > max(PEAK_TOLERANCE * predicted, PEAK_TOLERANCE_BYTES):
-        subject.problems.append(
+        yield (
             f"The measured transient peak is {measured:,} bytes, {measured - predicted:+,} bytes "
             f"({(measured - predicted) / max(predicted, 1):+.2%}) from the predicted {predicted:,}."
         )
     if budget_bytes is not None and measured > budget_bytes:
-        subject.problems.append(
+        yield (
             f"The measured transient peak of {measured:,} bytes exceeds the budget of {budget_bytes:,} bytes "
             f"by {measured - budget_bytes:,}."
         )
 
 
-def _check_order(subject: Subject) -> tuple[int, bool]:
-    """Check that the runtime executes the file's nodes in the file's order; return how many ran."""
+def _check_order(subject: Subject) -> tuple[int, list[str]]:
+    """Return how many nodes ran, and what is wrong where they are not the file's in the file's order."""
     with _profiled_session(subject, subject.conditions) as session:
         session.run(session.prepare(feeds_of(subject, 0)))
         executed = session.executed_nodes()
     expected = [node.name for node in subject.rewritten.graph]
     for index, ((ran, _), stands) in enumerate(zip(executed, expected, strict=False)):
         if ran != stands:
-            subject.problems.append(f"Node {index} to run was '{ran}', but the file has '{stands}' there.")
-            return len(executed), False
+            return len(executed), [f"Node {index} to run was '{ran}', but the file has '{stands}' there."]
     if len(executed) != len(expected):
-        subject.problems.append(f"{len(executed)} nodes ran, but the file has {len(expected)}.")
-    return len(executed), len(executed) == len(expected)
+        return len(executed), [f"{len(executed)} nodes ran, but the file has {len(expected)}."]
+    return len(executed), []
 
 
-def _check_optimized(subject: Subject) -> OptimizedRun:
+def _check_optimized(subject: Subject) -> tuple[OptimizedRun, list[str]]:
     """Run both models under all optimizations: bits must be equal and recomputed nodes must run."""
     conditions = Conditions(subject.conditions.threads, subject.conditions.page_dir, optimized=True)
     with _session(subject, subject.original, "original", conditions) as session:
@@ -238,13 +257,15 @@ def _check_optimized(subject: Subject) -> OptimizedRun:
     missing = [name for name in names if name not in ran]
     fused = fused_copies(subject.rewritten, optimized, missing, subject.graph.tensors.keys())
     lost = tuple(name for name in missing if name not in fused)
+    problems = []
     if unequal:
-        subject.problems.append(f"Under all optimizations, '{unequal[0]}' and {len(unequal) - 1} more tensors differ.")
+        problems.append(f"Under all optimizations, '{unequal[0]}' and {len(unequal) - 1} more tensors differ.")
     if lost:
-        subject.problems.append(f"Under all optimizations, {len(lost)} recomputed nodes are lost, such as '{lost[0]}'.")
-    return OptimizedRun(
+        problems.append(f"Under all optimizations, {len(lost)} recomputed nodes are lost, such as '{lost[0]}'.")
+    run = OptimizedRun(
         bits_equal=not unequal,
         recomputed_nodes_alive=len(names) - len(lost),
         fused_nodes=tuple(sorted(fused)),
         lost_nodes=lost,
     )
+    return run, problems
