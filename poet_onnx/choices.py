@@ -19,7 +19,7 @@ TARGETS = ("training", "stock")
 """Runtimes: onnxruntime-training, and the plain onnxruntime."""
 
 AUTO, ALL, NONE = "auto", "all", "none"
-"""Batch normalizations that are frozen: those of which the model tells, each, or no one."""
+"""Which batch normalizations are frozen: those that the model says, all, or none."""
 
 STORES = NEVER, _, ALWAYS = ("never", AUTO, "always")
 """Whether parameters live in a store on disk."""

@@ -155,7 +155,7 @@ class AdapterFiles:
             )
 
     def _whole(self, values: Mapping[str, Array], others: Mapping[str, Array]) -> _Sources:
-        """Return all that modules have of which a parameter is trained besides, and all that PEFT takes for them.
+        """Return the tensors of the modules that are trained besides adapters, as PEFT saves them.
 
         Raises:
             InputError: if a weight of one is not known.

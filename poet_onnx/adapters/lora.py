@@ -39,7 +39,7 @@ MOST_RANK = 2**20
 """What is above any rank."""
 
 _MOST_REPEATS = 8
-"""In a pattern: with more of them a match may take ages."""
+"""A pattern may repeat at most this often: with more repeats a match may take ages."""
 
 _Number = TypeVar("_Number", int, float)
 _PATTERNS = ("rank_pattern", "alpha_pattern")
@@ -228,7 +228,7 @@ class Adapter:
 
     @property
     def name(self) -> str:
-        """By which it goes: that of the module, else that of the weight."""
+        """Name of the module, or else of the weight."""
         return self.module or self.weight
 
     @property

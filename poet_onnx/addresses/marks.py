@@ -15,7 +15,7 @@ from poet_onnx.addresses.region import OUTSIDE, StepAddresses
 
 
 def marks(steps: Sequence[StepAddresses]) -> dict[int, int]:
-    """Return the steps of which must be told that they begin, by the first step before which it can be told.
+    """Return the steps whose beginning must be marked, by the first step before which the mark can stand.
 
     The number of the steps stands for the end of them all.
     """

@@ -20,7 +20,7 @@ MOST_LOOKS = 1_000_000_000
 """Looks at slots and steps, to find a place for another slot: about a second."""
 
 MOST_LOOKS_PER_PAIR = 100_000
-"""For each two of few slots: 12 slots take .04 s, and 300 random sets of 12 got the smallest region there is."""
+"""Looks for each pair of few slots. 12 slots take .04 s, and 300 random sets of 12 got the smallest region there is."""
 
 CLOSE = 1000
 """The search ends when the region is larger than the liveness peak by no more than one part in so many."""

@@ -1,4 +1,4 @@
-"""What the command line prints to: a terminal, a file or a pipe, none of which a text from a file can command."""
+"""What the command line prints to: a terminal, a file or a pipe. Text from a file cannot command the terminal."""
 
 from __future__ import annotations
 

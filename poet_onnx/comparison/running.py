@@ -18,7 +18,7 @@ from poet_onnx.comparison.worker import run_apart, signal_running
 from poet_onnx.errors import InputError
 
 ENDING_SECONDS = 20.0
-"""For cells that run when an interrupt comes, to end with the best plans that they have."""
+"""After an interrupt, cells that run have these seconds to end with the best plans that they have."""
 
 
 @dataclass(frozen=True)

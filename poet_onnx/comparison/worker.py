@@ -20,7 +20,7 @@ from poet_onnx.comparison.cell import Job, Outcome
 from poet_onnx.comparison.methods import outcome_of
 
 GRACE_SECONDS = 60.0
-"""That a method may take beside twice its time limit, before its process is ended."""
+"""A method may take twice its time limit and these seconds; then its process is ended."""
 
 _LENGTH = struct.Struct("<Q")
 _MOST_LETTERS = 300

@@ -20,7 +20,7 @@ _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
 
 _BATCHES = 2
-"""That are there at once: `for images, labels in batches` makes the next one while its names hold the last."""
+"""Two batches are in memory: `for images, labels in batches` makes the next one while its names hold the last."""
 
 _SAVING_BYTES, _RESUMING_BYTES, _EXPORTING_BYTES = 50_000, 300_000, 300_000
 """What `save_checkpoint`, `load_checkpoint` and `export_inference_model` leave in the heap: .04, .1 to .28, and .13 MB,
@@ -30,8 +30,8 @@ _EXPORTING_BYTES_PER_NODE = 700
 """Names of a node of the forward pass and of what it makes: 640 were measured."""
 
 _SECOND_SESSION_BYTES = 450_000
-"""Besides nodes and values, of a session in a process that has one: .26 to .45 MB were measured (ResNet-18, U-Net, a
-GPT; stock onnxruntime 1.31), half of it code that evaluation runs and training does not."""
+"""A second session takes this besides its nodes and values: .26 to .45 MB were measured (ResNet-18, U-Net, a GPT; stock
+onnxruntime 1.31), half of it code that evaluation runs and training does not."""
 
 _ELEMENT_BYTES, _MOST_TENSORS = 4, 3
 """A store keeps floats: for a parameter at most itself and two moments."""

@@ -24,7 +24,7 @@ _PYTHONS = {
     "3.13": Saved(1_500_000, 2_400_000),
     "3.14": Saved(0, 0),
 }
-"""By version of Python: measured on x86_64 with onnxruntime 1.31, for 3.10 with 1.23, the last one that it has."""
+"""What versions of Python save, measured on x86_64 with onnxruntime 1.31; for 3.10 with 1.23, its last one."""
 
 _RUNTIMES_BYTES = {
     "1.23": 1_900_000,
@@ -32,11 +32,11 @@ _RUNTIMES_BYTES = {
     **dict.fromkeys(("1.25", "1.26", "1.27"), 500_000),
     **dict.fromkeys(("1.28", "1.29", "1.30", "1.31"), 0),
 }
-"""By version of onnxruntime, what it takes less than 1.31 does. Measured on x86_64 with Python 3.11 and seven models:
+"""Bytes that versions of onnxruntime take less than 1.31 does. Measured on x86_64 with Python 3.11 and seven models:
 1.23 takes 1.96 to 2.41 MB less, 1.24 .87 to 1.43, 1.25 to 1.27 .07 to 1.37, later ones at most .74."""
 
 _LAST_RUNTIME = {"3.10": "1.23"}
-"""By version of Python, the last onnxruntime that it has, where that is an old one."""
+"""Versions of Python whose last onnxruntime is an old one, with that."""
 
 
 @dataclass(frozen=True, slots=True)

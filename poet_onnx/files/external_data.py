@@ -160,7 +160,7 @@ def _offset(tensor: ir.ExternalTensor) -> int:
 
 
 def refuse_external(model: ir.Model, subject: str) -> None:
-    """Check that a model of which no folder is known has no external data.
+    """Check that a model has no external data where its folder is not known.
 
     Raises:
         InputError: if it has.

@@ -33,7 +33,7 @@ TYPES = {
 
 _LENGTH_BYTES = 8  # of the number before the header
 _MOST_HEADER_BYTES = 100_000_000
-"""As in MAX_HEADER_SIZE of safetensors/src/tensor.rs of github.com/huggingface/safetensors, v0.8."""
+"""The limit is MAX_HEADER_SIZE of safetensors/src/tensor.rs of github.com/huggingface/safetensors, v0.8."""
 
 
 class TensorInfo(NamedTuple):

@@ -64,7 +64,7 @@ class Values(Mapping[str, Array]):
         self._read_into(name, array)
 
     def pieces(self, name: str) -> Iterator[memoryview]:
-        """Yield an array's bytes, of which as few are in memory at once as can be.
+        """Yield an array's bytes; as few as possible are in memory at once.
 
         Raises:
             InputError: if it cannot be read; what was yielded is then to be forgotten.

@@ -48,7 +48,7 @@ def _matches(weight: Weight, patterns: Sequence[str]) -> bool:
 
 
 def _matching(weights: Sequence[Weight], patterns: Sequence[str]) -> list[Weight]:
-    """Return the weights that patterns name, each of which must name one."""
+    """Return the weights that patterns name; each pattern must name one."""
     for pattern in patterns:
         if not any(_matches(weight, [pattern]) for weight in weights):
             known = quoted([weight.names[-1] for weight in weights]) or "none"

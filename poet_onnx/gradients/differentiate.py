@@ -217,7 +217,7 @@ class _Sweep:
             self.partials.setdefault(value, []).append(_Partial(place, partial))
 
     def _total(self, value: ir.Value) -> ir.Value:
-        """Return the gradient of a tensor of which all terms are written."""
+        """Return the gradient of a tensor, whose terms are all written."""
         name = f"{value.name}{GRADIENT_SUFFIX}"
         parts = sorted(self.partials.pop(value), key=lambda part: part.place)
         if len(parts) == 1:

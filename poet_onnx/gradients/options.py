@@ -1,4 +1,4 @@
-"""What may be said of a forward model, of which a training graph is made."""
+"""Options of making a training graph of a forward model."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class Doubt:
-    """A tensor of which it cannot be told whether it is to be trained.
+    """A tensor that may or may not be one to train: the model does not tell.
 
     Attributes:
         name: of the tensor, or of a parameter that is gone.
@@ -266,7 +266,7 @@ def _warn_of_padding(rows: Mapping[str, int], warn: Callable[[str], None]) -> No
 
 
 def as_patterns(given: str | Sequence[str]) -> Sequence[str]:
-    """Return patterns of names, of which a single one may be given as it is."""
+    """Return patterns of names; a single pattern may be given as it is."""
     return [given] if isinstance(given, str) else given
 
 

@@ -9,7 +9,7 @@ from poet_onnx.passes.node_builder import initializer
 
 
 def split_plainly(model: ir.Model) -> None:
-    """Replace each SplitToSequence of which single parts are taken by a Split; changes the model.
+    """Replace each SplitToSequence whose single parts are taken by a Split; changes the model.
 
     Sequences that are used otherwise stay: they are refused later, by name.
 

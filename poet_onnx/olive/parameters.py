@@ -15,7 +15,7 @@ _JSON = {bool: bool, int: int, SupportsIndex: int, float: float, str: str}
 
 
 def parameters() -> Mapping[str, tuple[Any, Option]]:
-    """Return the options of which a JSON file can hold something, by name, each with what that is."""
+    """Return the options that a JSON file can hold, by name, with their types."""
     kinds = ((option, _in_json(option.kind)) for option in options_of(RewriteOptions))
     return {option.name: (kind, option) for option, kind in kinds if kind is not None}
 

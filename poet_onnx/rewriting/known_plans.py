@@ -60,7 +60,7 @@ def check_none_is_left(left: dict[VariantOptions, list[NamedPlan]]) -> None:
 
 @contextmanager
 def _naming(plan: str) -> Iterator[None]:
-    """Say of which plan an error is."""
+    """Name the plan in an error about it."""
     try:
         yield
     except InputError as error:

@@ -16,7 +16,7 @@ from poet_onnx.passes.updates import check_trainable
 from poet_onnx.rewriting.options import StepOptions
 
 _DEFAULTS = {"stock": "adamw", "training": NO_OPTIMIZER}
-"""For onnxruntime-training the graph stays what its own optimizer can be used with."""
+"""The optimizer by target. A graph for onnxruntime-training stays one that its own optimizer can be used with."""
 
 
 @dataclass(frozen=True)

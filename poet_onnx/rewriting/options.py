@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from poet_onnx.scheduling import Progress
 
 _MOST_SECONDS = 10**9
-"""For the solver; SCIP takes no more than 1e20."""
+"""The longest time limit of the solver; SCIP takes no more than 1e20."""
 
 THREADS = says(
     "Threads inside an operator; each may need workspace of its own.", metavar="N", least=1, below=MOST_THREADS + 1

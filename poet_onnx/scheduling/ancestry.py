@@ -31,7 +31,7 @@ MOST_ROWS = 60
 """Rows of one round, those first that are violated most."""
 
 LEAST_VIOLATION = 0.02
-"""By which a row must be violated to be worth its place."""
+"""A row is added only where it is violated by at least this much."""
 
 _Levels = npt.NDArray[np.float64]
 

@@ -171,7 +171,7 @@ class _Rows:
         return float(self.liveness.page_in[value]), self._rerun(value, int(self.sizes[interval]))
 
     def _rerun(self, value: int, size_bytes: int) -> float:
-        """Return the least joules of making a value again, of which nothing as large was kept to make it from."""
+        """Return the least joules of making a value again where nothing as large was kept to make it from."""
         maker = int(self.liveness.maker[value])
         price = float(self.liveness.rerun[maker])
         for read in self.liveness.reads[maker] if price < math.inf else ():

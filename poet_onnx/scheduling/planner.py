@@ -98,7 +98,7 @@ def schedule(
 
 
 def known_plan(problem: ScheduleProblem, limits: Limits, known: SimulatedPlan, *, gap: float, seed: int) -> Plan:
-    """Return the plan of steps that keep limits, of which no more is known than what computing once takes."""
+    """Return the plan of steps that keep limits; its bound is the energy of computing once."""
     run = _Run(problem, limits, Effort(gap, overhead_gap_of(gap), 0.0, seed), None, None)
     return run.plan(known, Bound.base(problem.base_joules))
 

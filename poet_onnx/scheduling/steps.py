@@ -56,7 +56,7 @@ class SimulatedPlan:
 
 
 _Restores = dict[int, list[tuple[str, bool]]]
-"""By position, what is brought back right before a node, in turn: names, and whether it is a node that runs again."""
+"""What comes back right before the node at a position, in turn: names, and whether it is a node that runs again."""
 
 
 def _steps(names: Sequence[str], before: _Restores, behind: Mapping[int, Sequence[str]]) -> Iterator[Step]:

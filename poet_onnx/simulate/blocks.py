@@ -94,7 +94,7 @@ class Living(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """That it takes."""
+        """Bytes that it takes."""
 
 
 def live_bytes(blocks: Iterable[Living], steps: int) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ class BufferLives:
     runs: dict[str, list[int]] = field(default_factory=dict)
     stored: dict[str, BufferLife] = field(default_factory=dict)
     outdated: dict[str, str] = field(default_factory=dict)
-    """By values whose copy in storage is of an older version: the node that has updated them since."""
+    """The node that has updated a value since its copy in storage was made; only values with such a copy are in it."""
     leaving: dict[str, tuple[BufferLife, BufferLife]] = field(default_factory=dict)
     arriving: dict[str, BufferLife] = field(default_factory=dict)
 

@@ -115,7 +115,7 @@ def _name(path: Iterable[Any], base: str) -> str:
 
 
 def _distinct(names: Sequence[str], taken: Collection[str]) -> list[str]:
-    """Return names of which none is taken, nor there twice."""
+    """Return the names, changed where one is taken or there twice."""
     found: list[str] = []
     for name in names:
         number, free = 1, name

@@ -43,7 +43,7 @@ class Evaluation:
             InputError: if it is a file that cannot be read: better now than after the training.
         """
         self.source = source
-        """As it was given."""
+        """The evaluation graph as it was given."""
         self._model: ir.Model | None = None
         self._runner: Runner | None = None
         self._metadata: Mapping[str, str] = {}
@@ -67,7 +67,7 @@ class Evaluation:
 
     @property
     def path(self) -> str:
-        """Where the file is that was planned."""
+        """Path of the file that was planned."""
         assert isinstance(self.source, (str, os.PathLike))
         return os.fspath(self.source)
 

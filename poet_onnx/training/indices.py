@@ -13,7 +13,7 @@ from poet_onnx.graph.input_ranges import Range
 Array = npt.NDArray[np.generic]
 
 _PIECE_ELEMENTS = 1 << 14
-"""That are checked at once: what a check takes for itself is in no plan."""
+"""So many elements are checked at once: what a check takes for itself is in no plan."""
 
 
 def check_indices(name: str, array: Array, allowed: Range) -> None:

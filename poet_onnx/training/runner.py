@@ -214,7 +214,7 @@ class Runner:
             self._warn_of_unplanned(self._arena)
 
     def _warn_of_unplanned(self, arena: int) -> None:
-        """Say once that memory came from malloc of which the plan knows nothing."""
+        """Say once that the session took memory from malloc that the plan does not know."""
         seen = arena_statistics(arena)
         if seen.unplanned:
             self._arena = None

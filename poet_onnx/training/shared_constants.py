@@ -52,7 +52,7 @@ class SharedConstants:
             InputError: if a file cannot be read, or is no model.
         """
         self.arrays: dict[str, Array] = {}
-        """By name."""
+        """The shared constants by name."""
         data, other = opened(first), opened(second)
         others = _large_constants(other)
         mine = _large_constants(data) if others else {}

@@ -107,7 +107,7 @@ class StoreFile:
         self.about: Mapping[str, Any] = about["about"]
         """What was said when it was made."""
         self.tensors: dict[str, Stored] = {}
-        """By name, in the order of the file."""
+        """Tensors by name, in the order of the file."""
         for name, dtype, shape, changes in about["tensors"]:
             self.tensors[name] = Stored(Kind(dtype, tuple(shape)), changes)
         self._places = {name: place for place, name in enumerate(self.tensors)}

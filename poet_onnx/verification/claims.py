@@ -20,7 +20,7 @@ from poet_onnx.rewriting.given_plan import false_figures
 from poet_onnx.simulate import simulate
 
 _ANY_DEVICE = "host"
-"""With storage: what steps move and keep does not depend on what they cost."""
+"""A device with storage. Any will do: what steps move and keep does not depend on what they cost."""
 
 _SHOWN_LETTERS = 64
 
@@ -51,7 +51,7 @@ def false_claims(rewritten: ir.Model, graph: TrainingGraph, plan: Plan) -> Itera
 
 
 def _part(text: str, same: int) -> str:
-    """Return what is shown of a text of which so many letters are another's."""
+    """Return the part of a text that an error shows: around its first letter that differs."""
     if len(text) <= _SHOWN_LETTERS:
         return repr(text)
     first = max(0, same - _SHOWN_LETTERS // 2)

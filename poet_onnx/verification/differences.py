@@ -164,7 +164,7 @@ def visible_errors(probes: Sequence[Probe], shape: tuple[int, ...]) -> Array:
 
 
 def visible_share(visible: Array, gradient: Array) -> float:
-    """Return the share of elements in each of which alone an error of the gradient's root mean square would show."""
+    """Return the share of elements in which an error as large as the gradient's root mean square would show."""
     size = float(np.linalg.norm(gradient)) / math.sqrt(gradient.size) if gradient.any() else math.inf
     return float(np.mean(np.isfinite(visible) & (visible <= size)))
 

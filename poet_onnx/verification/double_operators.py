@@ -213,4 +213,4 @@ OPERATORS: dict[tuple[str, str], Operator] = {
     (_CONTRIBUTED, "FusedMatMul"): _fused_mat_mul,
     (_CONTRIBUTED, "ConcatTraining"): _concat,
 }
-"""By domain and operator."""
+"""What evaluates a node, by domain and operator."""

@@ -144,4 +144,4 @@ PIECES: dict[tuple[str, str], Piece] = {
     ("", "Less"): _compared(np.less),
     ("", "LessOrEqual"): _compared(np.less_equal),
 }
-"""By domain and operator, those of real numbers."""
+"""Operators of real numbers, by domain and name."""

@@ -211,7 +211,7 @@ class _Extraction:
         return after
 
     def _read_numbers(self, draft: _Draft) -> set[str]:
-        """Return the owners of the buffers of which a node reads numbers."""
+        """Return the owners of the buffers whose numbers a node reads."""
         if _is_view(draft):
             return set()
         names = enumerate(draft.inputs)

@@ -31,7 +31,7 @@ from poet_onnx.graph.operators.spec import (
 from poet_onnx.graph.operators.updates import FLAG, OFFSET, flag, optimizer_work
 
 PAGE_BYTES = 128 << 10
-"""That a store reads at least, as each page has a checksum; ops/parameters/parameter_file.h."""
+"""A store reads at least one page, for each page has a checksum; ops/parameters/parameter_file.h has this number."""
 
 _ELEMENT_BYTES = 4
 _DTYPE = Attribute("dtype", "INT", "Element type, as onnx.TensorProto.DataType.")

@@ -20,7 +20,7 @@ MOST_BYTES = 2**47
 
 @contextmanager
 def fitting(node: ir.Node) -> Iterator[None]:
-    """Say of which node a rule could not make sense.
+    """Name the node that a rule could not make sense of.
 
     Raises:
         InputError: the rule failed over inputs or attributes that the node's operator cannot have.

@@ -68,7 +68,7 @@ METHODS: Mapping[str, Method] = {
     "capuchin": Method("Peng et al. 2020", "pages by free time, then pages or recomputes by delay", capuchin.offer),
     "poet-paper": Method("Patil et al. 2022", "the paper's own program; transfers take no time", poet_paper.offer),
 }
-"""By the name that a user types."""
+"""Methods by the names that users type."""
 
 
 def plan_with(

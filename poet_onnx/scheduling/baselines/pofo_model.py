@@ -80,7 +80,7 @@ class State(NamedTuple):
 Bytes: TypeAlias = tuple[float, float, float]
 Chosen: TypeAlias = tuple[float, tuple[Block, ...]]
 States: TypeAlias = dict[Bytes, Chosen]
-"""By bytes that stay, leave and were fetched, the least seconds and the blocks that take them."""
+"""The least seconds and the blocks that take them, by the bytes that stay, leave and were fetched."""
 
 
 def after(stages: tuple[Stage, ...], terms: Terms, state: State, block: Block) -> State | None:
