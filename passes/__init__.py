@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet_onnx.passes.expand import ChainSums, ExpandDivGrad, ExpandFunctions
+from poet_onnx.passes.expand import ChainOperands, ExpandDivGrad, ExpandFunctions
 from poet_onnx.passes.normalize import (
     FixDims,
     FoldConstants,
@@ -15,7 +15,7 @@ from poet_onnx.passes.normalize import (
 )
 
 __all__ = [
-    "ChainSums",
+    "ChainOperands",
     "ExpandDivGrad",
     "ExpandFunctions",
     "FixDims",

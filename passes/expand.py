@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult, PostconditionError
@@ -123,11 +124,13 @@ class _Expansion(Replacement):
         return self.reshape(summed, *shape)
 
 
-class ChainSums(InPlacePass):
-    """Replace a Sum of three operands or more by additions, one after the other as its kernel adds them: the same bits.
+class ChainOperands(InPlacePass):
+    """Replace a Sum, Mean, Max or Min of three operands or more by nodes of two, in its kernel's order: the same bits.
 
     A gradient of what many nodes read, such as a weight of an unrolled recurrence, is such a Sum. It keeps every part
-    of the gradient until the last is there; of a chain each part dies as soon as it is added.
+    of the gradient until the last is there; of a chain each part dies as soon as it is added. And the kernel of four
+    operands or more keeps its results in two buffers of its own in turns (UntypedBroadcastVariadic in
+    element_wise_ops.cc), for which a plan has no place.
     """
 
     def requires(self, model: ir.Model) -> None:
@@ -135,25 +138,36 @@ class ChainSums(InPlacePass):
         check_structure(model)
 
     def call(self, model: ir.Model) -> PassResult:
-        """Replace every such Sum where it stands."""
-        nodes = [node for node in model.graph if _is_long_sum(node)]
+        """Replace every such node where it stands."""
+        nodes = [node for node in model.graph if _has_many_operands(node)]
         if nodes:
             inferred = infer(model)
             # A Sum of halves is rounded once, the additions in its place would be rounded each.
-            nodes = [node for node in nodes if inferred.types[node.outputs[0].name or ""].dtype in (FLOAT, DOUBLE)]
+            nodes = [
+                node
+                for node in nodes
+                if inferred.types[node.outputs[0].name or ""].dtype in (FLOAT, DOUBLE) or _PAIRS[node.op_type] != "Add"
+            ]
             for node in nodes:
                 _chain(_Expansion(model.graph, node, inferred))
         return PassResult(model, modified=bool(nodes))
 
 
-def _is_long_sum(node: ir.Node) -> bool:
-    return node.domain in ONNX_DOMAINS and node.op_type == "Sum" and len(node.inputs) > 2
+_PAIRS = {"Sum": "Add", "Mean": "Add", "Max": "Max", "Min": "Min"}
+"""What combines two operands."""
+
+
+def _has_many_operands(node: ir.Node) -> bool:
+    return node.domain in ONNX_DOMAINS and node.op_type in _PAIRS and len(node.inputs) > 2
 
 
 def _chain(expansion: _Expansion) -> None:
     total, *operands = (operand for operand in expansion.node.inputs if operand is not None)
     for operand in operands:
-        total = expansion.op("Add", total, operand)
+        total = expansion.op(_PAIRS[expansion.node.op_type], total, operand)
+    if expansion.node.op_type == "Mean":  # the kernel multiplies by the rounded reciprocal
+        count = np.float32(1 + len(operands))
+        total = expansion.op("Mul", total, expansion.constant(np.array(np.float32(1) / count)))
     expansion.give(0, total)
     expansion.finish()
 

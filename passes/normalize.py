@@ -18,7 +18,7 @@ from poet_onnx.graph.extract import check_structure, plain_attributes
 from poet_onnx.graph.operators import ONNX_DOMAINS, spec_of
 from poet_onnx.graph.shapes import Array, TensorType, fixed_dims, infer
 from poet_onnx.passes.casts import MergeCasts
-from poet_onnx.passes.expand import ChainSums, ExpandDivGrad, ExpandFunctions
+from poet_onnx.passes.expand import ChainOperands, ExpandDivGrad, ExpandFunctions
 
 MOVES = frozenset(
     [
@@ -300,7 +300,7 @@ def normalize(*, dims: Mapping[str, int] | None = None) -> Normalization:
         ExpandFunctions(),
         FoldConstants(),
         ExpandDivGrad(),
-        ChainSums(),
+        ChainOperands(),
         FoldShapes(),
         MergeCasts(),
         NameNodes(),

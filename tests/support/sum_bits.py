@@ -1,4 +1,7 @@
-"""Compare the bits of ONNX Runtime's Sum with those of what ChainSums makes of it, on random tensors: a program."""
+"""Compare the bits of kernels of many operands with those of what ChainOperands makes of them, on random tensors.
+
+A program: python sum_bits.py CASES.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ import onnx_ir as ir
 import onnxruntime
 from onnx import helper
 
-from poet_onnx.passes import ChainSums
+from poet_onnx.passes import ChainOperands
 
+OPERATORS = ("Sum", "Mean", "Max", "Min")
 EXTREME = (0.0, -0.0, np.nan, np.inf, -np.inf)
 
 
@@ -53,18 +57,19 @@ def main(cases: int) -> None:
     """Write how many cases were compared, and those that differ."""
     generator, different = np.random.default_rng(0), []
     for case in range(cases):
-        kind, count = (np.float32, np.float64)[case % 2], int(generator.integers(3, 12))
+        op, count = OPERATORS[case // 2 % len(OPERATORS)], int(generator.integers(3, 12))
+        kind = np.float64 if case % 2 and op != "Mean" else np.float32  # the runtime has no Mean of doubles
         feeds = {f"x{index}": tensor(generator, shape, kind) for index, shape in enumerate(shapes(generator, count))}
         element = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         output = helper.make_tensor_value_info("y", element, None)
         inputs = [helper.make_tensor_value_info(name, element, array.shape) for name, array in feeds.items()]
-        graph = helper.make_graph([helper.make_node("Sum", list(feeds), ["y"])], "g", inputs, [output])
+        graph = helper.make_graph([helper.make_node(op, list(feeds), ["y"])], "g", inputs, [output])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
         chained = ir.from_proto(model)
-        ChainSums()(chained)
+        ChainOperands()(chained)
         first, second = run(model, feeds), run(ir.to_proto(chained), feeds)
-        if [node.op_type for node in chained.graph] != ["Add"] * (count - 1) or first.tobytes() != second.tobytes():
-            different.append([kind.__name__, [array.shape for array in feeds.values()]])
+        if any(len(node.inputs) > 2 for node in chained.graph) or first.tobytes() != second.tobytes():
+            different.append([op, kind.__name__, [array.shape for array in feeds.values()]])
     sys.stdout.write(json.dumps({"cases": cases, "different": different}) + "\n")
 
 
