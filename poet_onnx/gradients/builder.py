@@ -83,6 +83,10 @@ class GradientBuilder(NodeBuilder):
         """Return a constant of no dimensions, of the element type of a value of the forward graph."""
         return self.constant(np.array(number, self.type(like).dtype.numpy()))
 
+    def as_real(self, mask: ir.Value, like: ir.Value) -> ir.Value:
+        """Return ones and zeros for a mask, of the element type of a value of the forward graph."""
+        return self.op("Cast", mask, to=int(self.type(like).dtype))
+
     def own(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """Write a node of one output whose operator is ONNX Runtime's, and return that."""
         return self.op(op_type, *inputs, domain=MICROSOFT_DOMAIN, **attributes)

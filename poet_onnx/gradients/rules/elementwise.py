@@ -171,3 +171,27 @@ def dropout(builder: GradientBuilder) -> None:
     """Drop and scale what the forward node dropped and scaled, by the mask that it saved."""
     rest = [builder.node.inputs[index] for index in range(1, len(builder.node.inputs))]
     builder.send(0, builder.own("DropoutGrad", builder.gradient(), builder.output(1), *rest))
+
+
+@gradient_of("Max", "Min")
+def extreme(builder: GradientBuilder) -> None:
+    """Send the gradient to the operand that was chosen; operands that tie share it evenly, as in torch."""
+    y, gradient = builder.output(), builder.gradient()
+    if len(builder.node.inputs) == 1:
+        builder.send(0, gradient)
+        return
+    chosen = [builder.as_real(builder.op("Equal", builder.input(i), y), y) for i in range(len(builder.node.inputs))]
+    share = builder.op("Div", gradient, builder.op("Sum", *chosen))
+    for index, mask in enumerate(chosen):
+        if builder.wants(index):
+            builder.send(index, _reduced(builder, builder.op("Mul", share, mask), index))
+
+
+@gradient_of("Mean")
+def mean(builder: GradientBuilder) -> None:
+    """Divide the gradient among the operands."""
+    y = builder.output()
+    share = builder.op("Div", builder.gradient(), builder.number(len(builder.node.inputs), y))
+    for index in range(len(builder.node.inputs)):
+        if builder.wants(index):
+            builder.send(index, _reduced(builder, share, index))

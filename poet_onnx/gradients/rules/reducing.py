@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.rules.choosing import as_real
 from poet_onnx.gradients.rules.reduction import reduced_axes
 
 
@@ -47,7 +46,7 @@ def _with_slopes(*op_types: str) -> Callable[[Callable[[GradientBuilder, ir.Valu
 def extreme(builder: GradientBuilder) -> None:
     """Share the gradient among the elements that are the extreme."""
     x, axes = builder.input(0), _axes(builder)
-    chosen = as_real(builder, builder.op("Equal", x, _kept(builder, axes, builder.output())), x)
+    chosen = builder.as_real(builder.op("Equal", x, _kept(builder, axes, builder.output())), x)
     share = builder.op("Div", _kept(builder, axes, builder.gradient()), builder.reduce_sum(chosen, axes, keep=True))
     builder.send(0, builder.op("Mul", chosen, share))
 
@@ -58,14 +57,14 @@ def product(builder: GradientBuilder) -> None:
     x, axes = builder.input(0), _axes(builder)
     zero, one = builder.number(0, x), builder.number(1, x)
     is_zero = builder.op("Equal", x, zero)
-    zeros = builder.reduce_sum(as_real(builder, is_zero, x), axes, keep=True)
+    zeros = builder.reduce_sum(builder.as_real(is_zero, x), axes, keep=True)
     filled = builder.op("Where", is_zero, one, x)
     if builder.opset < 18:
         whole = builder.op("ReduceProd", filled, axes=list(axes), keepdims=1)
     else:
         whole = builder.op("ReduceProd", filled, builder.ints(*axes), keepdims=1)
-    single = as_real(builder, builder.op("Equal", zeros, one), x)
-    none = as_real(builder, builder.op("Equal", zeros, zero), x)
+    single = builder.as_real(builder.op("Equal", zeros, one), x)
+    none = builder.as_real(builder.op("Equal", zeros, zero), x)
     share = builder.op("Mul", _kept(builder, axes, builder.gradient()), whole)
     others = builder.op("Where", is_zero, single, builder.op("Div", none, filled))
     builder.send(0, builder.op("Mul", share, others))

@@ -1,4 +1,4 @@
-"""Gradients of reductions."""
+"""Gradients of means, sums and running sums."""
 
 from __future__ import annotations
 
@@ -40,3 +40,11 @@ def total(builder: GradientBuilder) -> None:
     if not builder.attributes.get("keepdims", 1) and len(axes) < len(shape):
         gradient = builder.unsqueeze(gradient, axes)
     builder.send(0, builder.expand(gradient, shape))
+
+
+@gradient_of("CumSum", stops=(1,))
+def running_sum(builder: GradientBuilder) -> None:
+    """Sum the gradient from the other end."""
+    exclusive, reverse = (builder.attributes.get(name, 0) for name in ("exclusive", "reverse"))
+    total = builder.op("CumSum", builder.gradient(), builder.input(1), exclusive=exclusive, reverse=1 - reverse)
+    builder.send(0, total)

@@ -1,8 +1,10 @@
-"""Gradients of operators that move numbers: views, transpositions, joins, cuts and look-ups."""
+"""Gradients of operators that move numbers: views, transpositions, joins, cuts, look-ups, padding and repetition."""
 
 from __future__ import annotations
 
-from poet_onnx.gradients.builder import GradientBuilder
+import numpy as np
+
+from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of, without_gradient
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
@@ -75,3 +77,55 @@ def split(builder: GradientBuilder) -> None:
         else:
             parts.append(builder.expand(builder.number(0, output), builder.shape(output)))
     builder.send(0, builder.op("Concat", *parts, axis=builder.attributes.get("axis", 0)))
+
+
+@gradient_of("Pad", stops=(1, 3))
+def pad(builder: GradientBuilder) -> None:
+    """Cut the padding off; what was copied into it is added to where it was copied from."""
+    if builder.wants(2):
+        raise NoGradientError("the number that it pads with is trained")
+    shape = builder.shape(builder.input(0))
+    begins, ends = _padding(builder, len(shape))
+    mode = builder.attributes.get("mode", "constant")
+    if mode == "constant":
+        builder.send(0, builder.op("Pad", builder.gradient(), builder.ints(*(-size for size in (*begins, *ends)))))
+        return
+    if min(*begins, *ends) < 0:
+        raise NoGradientError("it cuts off and copies")
+    value, current = builder.gradient(), list(builder.shape(builder.output()))
+    for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        if not begin and not end:
+            continue
+        sources = np.pad(np.arange(shape[axis]), (begin, end), mode=mode)
+        current[axis] = shape[axis]
+        value = builder.own("GatherGrad", builder.ints(*current), builder.constant(sources), value, axis=axis)
+    builder.send(0, value)
+
+
+def _padding(builder: GradientBuilder, rank: int) -> tuple[list[int], list[int]]:
+    """Return what is added before and behind each axis."""
+    given = builder.integers(1)
+    axes = builder.integers(3) if builder.has(3) else tuple(range(rank))
+    begins, ends = [0] * rank, [0] * rank
+    for place, axis in enumerate(axes):
+        begins[axis], ends[axis] = given[place], given[place + len(axes)]
+    return begins, ends
+
+
+@gradient_of("Tile", stops=(1,))
+def tile(builder: GradientBuilder) -> None:
+    """Sum over the repetitions."""
+    shape, repeats = builder.shape(builder.input(0)), builder.integers(1)
+    pairs = [size for pair in zip(repeats, shape, strict=True) for size in pair]
+    axes = [2 * axis for axis, count in enumerate(repeats) if count != 1]
+    value = builder.gradient()
+    if axes:
+        value = builder.reshape(builder.reduce_sum(builder.reshape(value, pairs), axes, keep=False), shape)
+    builder.send(0, value)
+
+
+@gradient_of("Trilu", stops=(1,))
+def triangle(builder: GradientBuilder) -> None:
+    """Take the same triangle of the gradient."""
+    rest = [builder.input(1)] if builder.has(1) else []
+    builder.send(0, builder.op("Trilu", builder.gradient(), *rest, upper=builder.attributes.get("upper", 1)))

@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from poet_onnx.gradients.builder import GradientBuilder, NoGradientError
 from poet_onnx.gradients.registry import gradient_of
-from poet_onnx.gradients.rules.choosing import as_real
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
 
 
@@ -67,7 +66,7 @@ def norm_pool(builder: GradientBuilder) -> None:
         vanishes = builder.op("Equal", y, builder.number(0, y))
         safe = builder.op("Where", vanishes, builder.number(1, y), y)
         share = builder.op("Div", share, _power(builder, safe, order - 1))
-        share = builder.op("Mul", share, as_real(builder, builder.op("Not", vanishes), y))
+        share = builder.op("Mul", share, builder.as_real(builder.op("Not", vanishes), y))
     pooled = builder.op("Mul", share, builder.number(math.prod(kernel), y))
     # The padding counts: each element then gets what its windows have, divided by their size.
     spread = builder.op("AveragePoolGrad", pooled, kernel_shape=kernel, count_include_pad=1, **window)
