@@ -57,8 +57,9 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint: after a failure or a crash there is the old file or the new one.
 
-    The arrays are written from where they are: the `safetensors` package would copy them all first. One that is not
-    contiguous is copied while it is written; of those that are read when they are asked for there is one at a time.
+    Each array is written from where it is, and one that is read when it is asked for is in memory only while it is
+    written. The `safetensors` package needs all of them at once, and before version 0.8 it copies them. An array that
+    is not contiguous is copied while it is written.
 
     Args:
         path: of the file.

@@ -12,16 +12,13 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from poet_onnx.choices import OURS
-from poet_onnx.costing.process import ProcessCosts, ProcessMemory
+from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError
-from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.stored_constants import StoredConstants
-from poet_onnx.plan import Plan, Prediction, Step
-from poet_onnx.plan.limits import Limits
-from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.plan import Plan, Step
+from poet_onnx.rewriting.asked import Asked
 from poet_onnx.rewriting.baseline import Baseline
-from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.fitting import (
     EvaluationBudgetError,
@@ -33,116 +30,20 @@ from poet_onnx.rewriting.fitting import (
 from poet_onnx.rewriting.given_plan import read_plan, replayed, variant_options
 from poet_onnx.rewriting.known_plans import by_variant, check_none_is_left, least_joules, steps_of
 from poet_onnx.rewriting.optimizer_choice import in_words
-from poet_onnx.rewriting.process import LaidOutPlan, TrainingProcess
+from poet_onnx.rewriting.process import LaidOutPlan
 from poet_onnx.rewriting.refusal import Failure, refusal
 from poet_onnx.rewriting.request import Request
-from poet_onnx.rewriting.smallest import Candidate, thriftiest
+from poet_onnx.rewriting.smallest import thriftiest
 from poet_onnx.rewriting.variants import GraphVariant, variant_of, variants
 from poet_onnx.scheduling import (
     NoneExistsError,
     NothingFoundError,
-    file_order,
     known_plan,
     least_overhead_in_order,
-    ordered_steps,
     overhead_gap_of,
     plan_by,
     schedule,
 )
-from poet_onnx.simulate import simulate
-
-
-class NoRoomError(InfeasibleError):
-    """A RAM budget leaves a step nothing besides what is in RAM all the time."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a request means for a model: budgets and deadlines are relative to its first graph variant.
-
-    Attributes:
-        request: as it came.
-        first: the first variant.
-        original: prediction for its nodes in the order of the file.
-        ordered: prediction for its baseline order.
-        budget: that was asked for.
-        deadline_seconds: bound on the predicted step time; None for none.
-        evaluation: what the process runs besides, planned for the budget if it fits; None for none.
-    """
-
-    request: Request
-    first: Baseline
-    original: Prediction
-    ordered: Prediction
-    budget: RequestedBudget
-    deadline_seconds: float | None
-    evaluation: EvaluationStep | None
-
-    @classmethod
-    def of(
-        cls, request: Request, first: GraphVariant, evaluation: EvaluationStep | None, *, gives_way: bool = False
-    ) -> Asked:
-        """Simulate the first variant in the file's order and in a better one, and plan the evaluation.
-
-        Raises:
-            NoRoomError: if that is asked for by `gives_way`.
-        """
-        baseline = _baseline(first, request, None)
-        original = simulate(baseline.problem, ordered_steps(file_order(baseline.graph)))
-        ordered = baseline.ordered.prediction
-        deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
-        costs = ProcessCosts.of(
-            request.device,
-            request.measured,
-            request.options.target,
-            threads=request.options.threads,
-            versions=request.versions,
-        )
-        process = TrainingProcess(costs, request.options.target)
-        if evaluation is not None:
-            process = evaluation.process_of(process, baseline.graph)
-        budget = RequestedBudget.of(request, baseline, ordered, process)
-        step_bytes = budget.step_bytes(baseline.graph)
-        if gives_way and step_bytes is not None and step_bytes <= 0:
-            raise NoRoomError(f"The budget is {-step_bytes:,} bytes less than what is in RAM besides the step.")
-        asked = cls(request, baseline, original, ordered, budget, deadline, evaluation)
-        if evaluation is None:
-            return asked
-        return asked.evaluating(evaluation.within(step_bytes, recompute=request.recompute))
-
-    def evaluating(self, evaluation: EvaluationStep) -> Asked:
-        """Return it with an evaluation that has another plan."""
-        return replace(self, budget=self.budget.evaluating(evaluation, self.first.graph), evaluation=evaluation)
-
-    def candidate(self, baseline: Baseline) -> Candidate:
-        """Return what is asked of the plan of a variant."""
-        return Candidate(baseline, self.problem(baseline), self.limits(self.budget.plan_bytes(baseline)))
-
-    def baseline(self, variant: GraphVariant) -> Baseline:
-        """Return the baseline of any of the model's variants."""
-        return self.first if variant is self.first.variant else _baseline(variant, self.request, self.first.graph)
-
-    def problem(self, baseline: Baseline) -> ScheduleProblem:
-        """Return what the scheduler is asked for a variant."""
-        return replace(
-            baseline.problem,
-            recompute=self.request.recompute,
-            paging=self.request.paging and baseline.problem.paging,
-        )
-
-    def limits(self, budget_bytes: int | None) -> Limits:
-        """Return what the plan of a variant must keep to, where so many transient bytes are left of the budget."""
-        return replace(self.request.limits, budget_bytes=budget_bytes, deadline_seconds=self.deadline_seconds)
-
-
-def _baseline(variant: GraphVariant, request: Request, first_graph: TrainingGraph | None) -> Baseline:
-    device, target, measured, threads = (
-        request.device,
-        request.options.target,
-        request.measured,
-        request.options.threads,
-    )
-    return Baseline.of(variant, device, target, measured=measured, first_graph=first_graph, threads=threads)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from poet_onnx.choices import ALWAYS, NEVER
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError
 from poet_onnx.passes.stored_constants import StoredConstants
+from poet_onnx.rewriting.asked import NoRoomError
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
 from poet_onnx.rewriting.optimizer_choice import in_words
-from poet_onnx.rewriting.planning import Answer, NoRoomError, answer_of
+from poet_onnx.rewriting.planning import Answer, answer_of
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.variants import GraphVariant
 
