@@ -22,12 +22,14 @@ class NodeCost:
         joules: energy of that time.
         workspace_bytes: bytes that the kernel allocates beside its outputs and frees before it returns.
         measured: True if a profile gave time and workspace, False if the analytic model did.
+        storage_seconds: of `seconds`, what it first waits for the storage, which does one transfer after the other.
     """
 
     seconds: float
     joules: float
     workspace_bytes: int
     measured: bool = False
+    storage_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def _with_storage(
         seconds += work.written_bytes / figures.page_out_bytes_per_second
         cost = nodes[node.name]
         joules = cost.joules + seconds * device.storage.watts
-        costs[node.name] = NodeCost(cost.seconds + seconds, joules, cost.workspace_bytes, cost.measured)
+        costs[node.name] = NodeCost(cost.seconds + seconds, joules, cost.workspace_bytes, cost.measured, seconds)
     return costs
 
 

@@ -62,7 +62,7 @@ class Asked:
         baseline = _baseline(first, request, None)
         original = simulate(baseline.problem, ordered_steps(file_order(baseline.graph)))
         ordered = baseline.ordered.prediction
-        deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.compute_seconds)
+        deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.seconds)
         costs = ProcessCosts.of(
             request.device,
             request.measured,

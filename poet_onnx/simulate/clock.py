@@ -1,4 +1,7 @@
-"""The clock of a replay: seconds and joules of the steps, with transfers beside them on one channel."""
+"""The clock of a replay: seconds and joules of the steps, with transfers beside them on one channel.
+
+A node that reads a store on disk, or writes it, waits for the channel as a transfer does that the step itself makes.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,10 @@ def time_and_energy(problem: ScheduleProblem, steps: Sequence[Step]) -> tuple[fl
     for index, step in enumerate(steps):
         if step.action is Action.COMPUTE:
             cost = costs.nodes[step.subject]
-            clock += cost.seconds
-            working += cost.seconds
+            if cost.storage_seconds:
+                clock = channel = max(clock, channel) + cost.storage_seconds
+            clock += cost.seconds - cost.storage_seconds
+            working += cost.seconds - cost.storage_seconds
             joules += cost.joules
         elif step.action in (Action.PAGE_OUT_START, Action.PAGE_IN_START):
             table = costs.page_out if step.action is Action.PAGE_OUT_START else costs.page_in

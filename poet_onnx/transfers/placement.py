@@ -146,11 +146,19 @@ class _Placement:
         self._outs = [transfer for transfer in found.transfers if transfer.leaves]
         self._ins = [transfer for transfer in found.transfers if not transfer.leaves]
         self._clock = [0.0]
-        for step in self._computations:
-            self._clock.append(self._clock[-1] + problem.costs.nodes[step.subject].seconds)
+        within = []
+        for boundary, step in enumerate(self._computations):
+            cost = problem.costs.nodes[step.subject]
+            self._clock.append(self._clock[-1] + cost.seconds - cost.storage_seconds)
+            if cost.storage_seconds:
+                places = (boundary,) * 4
+                within.append(Transfer(step.subject, False, cost.storage_seconds, 0, *places, is_within_node=True))
         hand_over_seconds, wake_seconds = problem.costs.hand_over_seconds, problem.costs.wake_seconds
         self._timeline = Timeline(
-            self._outs + self._ins, self._clock, hand_over_seconds=hand_over_seconds, wake_seconds=wake_seconds
+            [*self._outs, *self._ins, *within],
+            self._clock,
+            hand_over_seconds=hand_over_seconds,
+            wake_seconds=wake_seconds,
         )
         self._price_seconds = hand_over_seconds + wake_seconds
         self._tick = self._clock[-1] / _TICKS or 1.0
@@ -159,7 +167,7 @@ class _Placement:
 
     def steps(self) -> Iterator[Step]:
         """Yield the computations with the halves of the transfers between them."""
-        halves = self._timeline.halves()
+        halves = [half for half in self._timeline.halves() if not half[2].is_within_node]
         halves.reverse()
         for boundary, computation in enumerate((*self._computations, None)):
             while halves and halves[-1][0] == boundary:

@@ -31,6 +31,7 @@ class Transfer:
         free_from: of a page-out, the first computation during which nothing but the transfer needs the value's buffer.
         source: of a page-in, the page-out that must have ended.
         readers: of a page-out, the page-ins that must follow it.
+        is_within_node: the computation behind it makes it, and so it never moves.
     """
 
     value: str
@@ -44,6 +45,7 @@ class Transfer:
     free_from: int = 0
     source: Transfer | None = None
     readers: tuple[Transfer, ...] = ()
+    is_within_node: bool = False
 
     @property
     def is_handed_over(self) -> bool:
@@ -98,7 +100,7 @@ class Timeline:
         """Put the transfers where they say.
 
         Args:
-            transfers: page-outs and page-ins.
+            transfers: page-outs and page-ins, and those that nodes make.
             clock: seconds of the computations before each boundary.
             hand_over_seconds: of the computing thread, for a transfer that is made beside it.
             wake_seconds: until the channel begins with such a transfer, if it was idle.
@@ -123,7 +125,7 @@ class Timeline:
 
     def _keys_of(self, transfer: Transfer) -> tuple[_Key, _Key]:
         start, end, number = transfer.start, transfer.end, self._number[transfer]
-        rank = 1 if transfer.leaves else 3
+        rank = 4 if transfer.is_within_node else 1 if transfer.leaves else 3
         return (start, rank, start, end, number, False), (end, rank - (start < end), start, end, number, True)
 
     def put(self, transfer: Transfer, half: str, boundary: int) -> None:

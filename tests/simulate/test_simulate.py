@@ -64,6 +64,26 @@ def test_asynchronous_transfers_hide_behind_compute_and_hold_their_buffers() -> 
     assert result.step_bytes[2] == 550 + TOKEN_BYTES
 
 
+def test_a_node_that_reads_a_store_waits_for_transfers_and_they_for_it() -> None:
+    start_out, end_out = OUT
+    steps = [
+        *compute("A"),
+        *page("a", start_out),
+        *compute("B"),
+        *page("a", end_out),
+        *page("a", *IN),
+        *compute("C"),
+    ]
+    problem = paged_problem()
+    reading = {"B": NodeCost(1.0 + 3.0, 3.0, 50, storage_seconds=3.0)}
+    problem = replace(problem, costs=replace(problem.costs, nodes={**problem.costs.nodes, **reading}))
+    prediction = simulate(problem, steps)
+    assert prediction.seconds == 1.0 + 4.0 + 3.0 + 1.0 + 2.0 + 1.0, "a is written first, then B reads and computes"
+    assert prediction.compute_seconds == 3.0
+    first = [*compute("A", "B"), *page("a", *OUT), *page("a", *IN), *compute("C")]
+    assert simulate(problem, first).seconds == 1.0 + 3.0 + 1.0 + 4.0 + 2.0 + 1.0
+
+
 def test_handing_a_transfer_over_and_waking_the_channel_take_time() -> None:
     start_out, end_out = OUT
     start_in, end_in = IN

@@ -23,6 +23,9 @@ def made(rng: random.Random, transfers: int, boundaries: int) -> tuple[list[Tran
         start, end = sorted(rng.choices(range(boundaries + 1), k=2))
         leaves = number < transfers // 2
         found.append(Transfer(f"v{number}", leaves, rng.choice([0.1, 0.5, 2.0]), 1, start, end, 0, boundaries))
+    for boundary in rng.sample(range(boundaries), k=rng.randint(0, boundaries // 2)):
+        places = (boundary,) * 4
+        found.append(Transfer(f"n{boundary}", False, rng.choice([0.1, 2.0]), 0, *places, is_within_node=True))
     return found, clock
 
 
@@ -62,7 +65,7 @@ def test_halves_that_move_leave_the_time_that_all_together_take(
     assert moved.seconds(float("inf"), TICK_SECONDS) is not None
     moved.keep()
     for _ in range(40):
-        transfer = rng.choice(found)
+        transfer = rng.choice(found[:transfers])
         half = rng.choice(["start", "end"])
         here = getattr(transfer, half)
         low, high = (0, transfer.end) if half == "start" else (transfer.start, boundaries)

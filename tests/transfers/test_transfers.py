@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -41,7 +42,7 @@ def synchronous(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def case(
-    seed: int, layers: int, slack: float, transfers: int = 6, price: float = 0.0
+    seed: int, layers: int, slack: float, transfers: int = 6, price: float = 0.0, *, stored: bool = False
 ) -> tuple[ScheduleProblem, Limits, tuple[Step, ...]]:
     """Return a random problem with asynchronous storage, a budget, and a valid plan of synchronous transfers.
 
@@ -51,14 +52,23 @@ def case(
         slack: the budget is this part of the plan's peak above it.
         transfers: values that may be paged.
         price: of handing a transfer over and of waking the channel, in parts of what a computation takes on average.
+        stored: every third node reads what it needs from a store first.
     """
     graph, costs = random_graph(seed, layers)
     each = price * sum(cost.seconds for cost in costs.nodes.values()) / len(costs.nodes)
     costs = replace(costs, asynchronous=True, hand_over_seconds=each, wake_seconds=2 * each)
+    if stored:
+        costs = replace(costs, nodes=dict(zip(costs.nodes, map(reading, costs.nodes.values(), count()), strict=True)))
     problem = ScheduleProblem(graph, costs)
     steps = synchronous(random_plan(problem, seed, recomputes=2, transfers=transfers).steps)
     peak = simulate(problem, steps).transient_peak_bytes
     return problem, Limits(int(peak * (1 + slack))), steps
+
+
+def reading(cost: NodeCost, number: int) -> NodeCost:
+    """Return what a node costs, of which every third one waits for the storage besides."""
+    waits = cost.seconds * (number % 4 + 1) if number % 3 == 0 else 0.0
+    return replace(cost, seconds=cost.seconds + waits, storage_seconds=waits)
 
 
 def slower(problem: ScheduleProblem) -> ScheduleProblem:
@@ -69,7 +79,16 @@ def slower(problem: ScheduleProblem) -> ScheduleProblem:
         return {name: TransferCost(cost.seconds * SLOW_TRANSFERS, cost.joules) for name, cost in table.items()}
 
     costs = problem.costs
-    return replace(problem, costs=replace(costs, page_out=stretch(costs.page_out), page_in=stretch(costs.page_in)))
+    nodes = {
+        name: replace(
+            cost,
+            seconds=cost.seconds + cost.storage_seconds * (SLOW_TRANSFERS - 1),
+            storage_seconds=cost.storage_seconds * SLOW_TRANSFERS,
+        )
+        for name, cost in costs.nodes.items()
+    }
+    moves = {"page_out": stretch(costs.page_out), "page_in": stretch(costs.page_in)}
+    return replace(problem, costs=replace(costs, nodes=nodes, **moves))
 
 
 @given(
@@ -77,9 +96,12 @@ def slower(problem: ScheduleProblem) -> ScheduleProblem:
     layers=st.integers(2, 25),
     slack=st.sampled_from([0.0, 0.1, 0.5, 4.0]),
     price=st.sampled_from([0.0, 0.1, 1.0]),
+    stored=st.booleans(),
 )
-def test_budget_and_order_are_kept_and_no_time_is_lost(seed: int, layers: int, slack: float, price: float) -> None:
-    problem, limits, steps = case(seed, layers, slack, price=price)
+def test_budget_and_order_are_kept_and_no_time_is_lost(
+    seed: int, layers: int, slack: float, price: float, stored: bool
+) -> None:
+    problem, limits, steps = case(seed, layers, slack, price=price, stored=stored)
     spread = overlap(problem, limits, steps)
     before, after = simulate(problem, steps, limits), simulate(problem, spread, limits)
     assert after.transient_peak_bytes <= limits.transient_bytes
@@ -128,9 +150,16 @@ def held(problem: ScheduleProblem, steps: Sequence[Step]) -> int:
     return sum(level for level, step in zip(levels, steps, strict=True) if step.action is Action.COMPUTE)
 
 
-@given(seed=st.integers(0, 10**6), layers=st.integers(2, 15), slack=st.sampled_from([0.0, 0.3, 4.0]))
-def test_no_page_in_starts_earlier_and_no_page_out_ends_later_than_helps(seed: int, layers: int, slack: float) -> None:
-    problem, limits, steps = case(seed, layers, slack)
+@given(
+    seed=st.integers(0, 10**6),
+    layers=st.integers(2, 15),
+    slack=st.sampled_from([0.0, 0.3, 4.0]),
+    stored=st.booleans(),
+)
+def test_no_page_in_starts_earlier_and_no_page_out_ends_later_than_helps(
+    seed: int, layers: int, slack: float, stored: bool
+) -> None:
+    problem, limits, steps = case(seed, layers, slack, stored=stored)
     spread = overlap(problem, limits, steps)
     slow, tight = slower(problem), limits.within(limits.transient_bytes - TOKEN_BYTES)  # kept for tokens
     # Nearer to its reader or maker, a transfer would cost time, now or when transfers are slow.
