@@ -109,7 +109,8 @@ def report_lines(report: Report) -> list[str]:
             + (" with these costs, so it is missed" if late else "")
         )
     if report.max_written_bytes is not None:
-        allowed, written = bytes_text(report.max_written_bytes), bytes_text(report.page_out_bytes)
+        used = report.page_out_bytes + (0 if report.store is None else report.store.written_bytes)
+        allowed, written = bytes_text(report.max_written_bytes), bytes_text(used)
         lines.append(f"written a step: at most {allowed}; used: {written}")
     lines += _estimate_lines(report.estimated_workspace_nodes)
     if report.part_bytes is not None:
@@ -118,7 +119,8 @@ def report_lines(report: Report) -> list[str]:
         read, written = bytes_text(report.store.read_bytes), bytes_text(report.store.written_bytes)
         steps = report.store.life_steps
         lasts = "" if steps is None else f"; what the storage endures lasts {steps:,} steps"
-        lines.append(f"store: a step reads {read} and writes {written}{lasts}")
+        waits = scaled_text(report.store.seconds, "s")
+        lines.append(f"store: a step reads {read} and writes {written}, and waits {waits} for that{lasts}")
     if report.wear is not None:
         lines.append(_wear_text(report.wear))
     if report.status == "not_needed":

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.costing.flops import storage_work
 from poet_onnx.costing.measured import MeasuredCosts
+from poet_onnx.costing.store_traffic import stored_bytes
 from poet_onnx.costing.versions import Versions
 from poet_onnx.costing.workspace import heap_bytes
 from poet_onnx.description.metadata import SHARED_BYTES
@@ -251,17 +249,8 @@ def process_memory(
 
 def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
     """Yield what a store on disk takes, if parameters live in one."""
-    written, read = Counter[str](), dict[str, int]()
-    for node in graph.nodes:
-        work = storage_work(graph, node)
-        for name in node.inputs if work is not None else ():
-            if work is not None and name and graph.tensors[name].role is Role.HANDLE:
-                written[name] += work.written_bytes
-                table = node.attributes.get("table")
-                table_bytes = _ELEMENT_BYTES * math.prod(map(int, table)) if isinstance(table, tuple) else 0
-                read[name] = max(read.get(name, 0), table_bytes or work.read_bytes)
-    if read:
-        tensors = [written[name] or size_bytes for name, size_bytes in read.items()]  # what is written has moments, too
+    tensors = stored_bytes(graph).values()
+    if tensors:
         pages = sum(size_bytes // PAGE_BYTES + _MOST_TENSORS for size_bytes in tensors)
         means = "pages on their way to the store and back, and the list of its pages"
         yield ProcessLine("store", _STORE_BYTES + pages * _STORE_BYTES_PER_PAGE, means, True)

@@ -8,11 +8,12 @@ from typing import Literal, TypeAlias
 
 import pydantic
 
-from poet_onnx.costing.costs import estimated_workspace_nodes
+from poet_onnx.costing.costs import CostTable, estimated_workspace_nodes
 from poet_onnx.costing.device import StorageProfile, describe_first_error
 from poet_onnx.costing.flops import storage_work
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.process import ProcessMemory
+from poet_onnx.costing.store_traffic import store_written_bytes
 from poet_onnx.errors import InputError
 from poet_onnx.files.regular import read_regular
 from poet_onnx.gradients.train_graph import files_beside
@@ -96,7 +97,7 @@ class Wear(Record):
     """What paging writes to the storage while a model trains, and how long the storage stands that.
 
     Attributes:
-        written_bytes_per_step: as `page_out_bytes`.
+        written_bytes_per_step: `page_out_bytes`, and what goes to a store.
         written_bytes_per_hour: if one step follows the other.
         page_file_bytes: room that the page file needs.
         capacity_bytes: of the storage.
@@ -120,6 +121,7 @@ class Wear(Record):
         written, seconds = plan.prediction.page_out_bytes, plan.prediction.seconds
         if storage is None or not written or not seconds:
             return None
+        written += store_written_bytes(graph)
         endurance = storage.endurance_bytes
         return cls(
             written_bytes_per_step=written,
@@ -137,29 +139,33 @@ class StoreTraffic(Record):
     """What a step moves between RAM and the store that parameters live in.
 
     Attributes:
-        read_bytes, written_bytes: in a step.
-        life_steps: steps until as much is written as the storage endures, if it is new and nothing else writes to it;
-            None where the device profile does not know.
+        read_bytes, written_bytes: in a step; what is written includes a commit after each step.
+        seconds: in which a step waits for that.
+        life_steps: steps until as much is written as the storage endures, pages included, if it is new and nothing else
+            writes to it; None where the device profile does not know.
     """
 
     read_bytes: int = pydantic.Field(ge=0)
     written_bytes: int = pydantic.Field(ge=0)
+    seconds: float = pydantic.Field(ge=0)
     life_steps: int | None = pydantic.Field(default=None, ge=0)
 
     @classmethod
-    def of_plan(cls, plan: Plan, graph: TrainingGraph, storage: StorageProfile | None) -> StoreTraffic | None:
+    def of_plan(cls, plan: Plan, graph: TrainingGraph, costs: CostTable) -> StoreTraffic | None:
         """Make the figures of a plan; None where parameters are resident."""
         if not plan.stored:
             return None
         nodes = {node.name: node for node in graph.nodes}
         runs = [nodes[step.subject] for step in plan.steps if step.action is Action.COMPUTE]
         works = [work for node in runs if (work := storage_work(graph, node)) is not None]
-        written_bytes = sum(work.written_bytes for work in works)
-        endurance = None if storage is None else storage.endurance_bytes
+        written_bytes = store_written_bytes(graph)
+        worn_bytes = written_bytes + plan.prediction.page_out_bytes
+        endurance = None if costs.storage is None else costs.storage.endurance_bytes
         return cls(
             read_bytes=sum(work.read_bytes for work in works),
             written_bytes=written_bytes,
-            life_steps=None if endurance is None or not written_bytes else endurance // written_bytes,
+            seconds=sum(costs.nodes[node.name].storage_seconds for node in runs),
+            life_steps=None if endurance is None else endurance // worn_bytes,
         )
 
 
@@ -300,7 +306,7 @@ class Report(Figures):
             frozen_batch_norms=result.frozen_batch_norms,
             warnings=result.warnings,
             wear=Wear.of_plan(plan, result.graph, result.costs.storage),
-            store=StoreTraffic.of_plan(plan, result.graph, result.costs.storage),
+            store=StoreTraffic.of_plan(plan, result.graph, result.costs),
             process=process_parts(result.process),
             load_peak_bytes=result.process.load_peak_bytes,
             original=Figures.of(result.original, result.original_nodes, result.original_process),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from poet_onnx.costing.process import ProcessCosts
+from poet_onnx.costing.store_traffic import store_written_bytes
 from poet_onnx.errors import InfeasibleError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Prediction
@@ -88,7 +89,7 @@ class Asked:
 
     def candidate(self, baseline: Baseline) -> Candidate:
         """Return what is asked of the plan of a variant."""
-        return Candidate(baseline, self.problem(baseline), self.limits(self.budget.plan_bytes(baseline)))
+        return Candidate(baseline, self.problem(baseline), self.limits(baseline, self.budget.plan_bytes(baseline)))
 
     def baseline(self, variant: GraphVariant) -> Baseline:
         """Return the baseline of any of the model's variants."""
@@ -102,9 +103,17 @@ class Asked:
             paging=self.request.paging and baseline.problem.paging,
         )
 
-    def limits(self, budget_bytes: int | None) -> Limits:
+    def limits(self, baseline: Baseline, budget_bytes: int | None) -> Limits:
         """Return what the plan of a variant must keep to, where so many transient bytes are left of the budget."""
-        return replace(self.request.limits, budget_bytes=budget_bytes, deadline_seconds=self.deadline_seconds)
+        limits, stored = self.request.limits, store_written_bytes(baseline.graph)
+        if limits.max_written_bytes is not None and stored:
+            if limits.max_written_bytes < stored:
+                raise InfeasibleError(
+                    f"A step writes {stored:,} bytes to the store, but may write {limits.max_written_bytes:,}: allow "
+                    "more with --max-written, or fewer steps with --lifetime."
+                )
+            limits = replace(limits, max_written_bytes=limits.max_written_bytes - stored)
+        return replace(limits, budget_bytes=budget_bytes, deadline_seconds=self.deadline_seconds)
 
 
 def _baseline(variant: GraphVariant, request: Request, first_graph: TrainingGraph | None) -> Baseline:

@@ -128,7 +128,7 @@ def _given_answer(
     variant = first if options == first.options else variant_of(model, request.options.target, options, updates, stored)
     plan = read_plan(given, variant.graph)
     baseline = asked.baseline(variant)
-    problem, limits = asked.problem(baseline), asked.limits(asked.budget.step_bytes(variant.graph))
+    problem, limits = asked.problem(baseline), asked.limits(baseline, asked.budget.step_bytes(variant.graph))
     check_page_file(problem, plan, "; plan again for that storage.")
     plan = replayed(problem, limits, plan, aside_bytes=baseline.aside_bytes)
     laid_out = asked.budget.process.laid_out(problem, plan.steps)
@@ -222,7 +222,7 @@ def _answer(asked: Asked, baseline: Baseline, plan: Plan, laid_out: LaidOutPlan)
     """Return a graph variant with its plan, whose options and whole budget are written into that."""
     budget_bytes = None if plan.limits.budget_bytes is None else plan.limits.budget_bytes + baseline.aside_bytes
     part_bytes, expansions, stored = baseline.variant.options
-    limits = plan.limits.within(budget_bytes)
+    limits = replace(plan.limits.within(budget_bytes), max_written_bytes=asked.request.limits.max_written_bytes)
     plan = replace(plan, part_bytes=part_bytes, expansions=expansions, stored=stored, limits=limits)
     return Answer(asked, baseline, plan, laid_out)
 

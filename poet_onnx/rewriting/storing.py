@@ -87,6 +87,4 @@ def _obstacle(request: Request, updates: Updates | None) -> str:
         return f"on device '{request.device.name}', which has no storage: use --store never"
     if request.measured is not None:
         return "with measured costs, which know nothing of it: leave --costs out"
-    if request.limits.max_written_bytes is not None:
-        return "where what a step writes is bounded: leave --max-written and --lifetime out"
     return ""

@@ -110,6 +110,14 @@ class SessionStore:
         Raises:
             InputError: if the store is of another model, is in use or damaged, or there is no room for one.
         """
+        try:
+            return self._begun(progress, values)
+        except BaseException:
+            if self._file is not None:
+                self._file.close()  # now: a traceback that somebody keeps would keep the store in use
+            raise
+
+    def _begun(self, progress: Progress, values: Mapping[str, Array]) -> Progress:
         if has_store(self._directory):
             file = self._file = open_store(self._directory)
             if file.tensors == self._tensors and file.about != self._about:
