@@ -104,7 +104,11 @@ class Asked:
         )
 
     def limits(self, baseline: Baseline, budget_bytes: int | None) -> Limits:
-        """Return what the plan of a variant must keep to, where so many transient bytes are left of the budget."""
+        """Return what the plan of a variant must keep to, where so many transient bytes are left of the budget.
+
+        Raises:
+            InfeasibleError: if the store alone is written more than a step may write.
+        """
         limits, stored = self.request.limits, store_written_bytes(baseline.graph)
         if limits.max_written_bytes is not None and stored:
             if limits.max_written_bytes < stored:
