@@ -180,7 +180,7 @@ void Context::output_token(size_t index, int64_t token) {
   *static_cast<int64_t*>(output(index, one_element())) = token;
 }
 
-void Context::output_true() { *static_cast<bool*>(output(0, one_element())) = true; }
+void Context::output_true(size_t index) { *static_cast<bool*>(output(index, one_element())) = true; }
 
 void Context::forward(const Tensor& input) {
   void* data = output(0, input.layout.shape);

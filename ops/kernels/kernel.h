@@ -33,6 +33,7 @@ class NodeInfo {
       : api_(api), raw_(raw), store_options_(store_options) {}
 
   const Api& api() const { return api_; }
+  const OrtKernelInfo* raw() const { return raw_; }
   const StoreOptions& store_options() const { return store_options_; }
   // An address that is the same for all nodes of a session, and in no other living session; nullptr where unknown.
   const void* session() const;
@@ -76,11 +77,13 @@ class Context {
  public:
   Context(const Api& api, OrtKernelContext* raw) : api_(api), raw_(raw) {}
 
+  const Api& api() const { return api_; }
+  const OrtKernelContext* raw() const { return raw_; }
   Tensor input(size_t index) const;
   int64_t input_token(size_t index) const;  // the single int64 of a token or ticket
   void* output(size_t index, const Shape& shape);
   void output_token(size_t index, int64_t token);
-  void output_true();  // the only output: one bool
+  void output_true(size_t index = 0);  // one bool
   // Writes input `index` to output 0, which ONNX Runtime lets share its buffer: a copy only where it could not.
   void forward(const Tensor& input);
   // True where ONNX Runtime's plain CPU allocator owns the tensor's buffer, not an arena that hands out parts of a
@@ -152,6 +155,11 @@ extern const OpDefinition kUpdateStoredAdam;
 extern const OpDefinition kUpdateRowsStoredSgd;
 extern const OpDefinition kUpdateRowsStoredMomentum;
 extern const OpDefinition kUpdateRowsStoredAdam;
+extern const OpDefinition kLinearStored;
+extern const OpDefinition kLinearStoredBackwardSgd;
+extern const OpDefinition kLinearStoredBackwardMomentum;
+extern const OpDefinition kLinearStoredBackwardAdam;
+extern const OpDefinition kComparePanels;
 
 // Shape inference: nothing is said beyond what the model says / the output is what input 0 is / is of these attributes'
 // type and shape / is one int64 / one bool.

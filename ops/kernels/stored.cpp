@@ -11,27 +11,18 @@
 //       gradient is transposed
 //   UpdateRowsStoredSgd, ...(gradient, rates, handle, indices, after...) -> updated
 //       the same where the gradient has rows of a table, and is zero elsewhere: rows are summed as AccumulateRows does
+#include "kernels/stored.h"
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <vector>
 
 #include "kernels/kernel.h"
-#include "kernels/optimizer.h"
 #include "kernels/rows.h"
-#include "parameters/parameter_store.h"
 
 namespace poet {
 namespace {
-
-// The tensor that input `index` names.
-struct Stored {
-  uint64_t tensor = 0;  // is made before the store, which sets it
-  std::shared_ptr<ParameterStore> store;
-
-  Stored(const Context& context, size_t index) : store(ParameterStore::of(context.input_token(index), &tensor)) {}
-  uint64_t bytes() const { return store->file().tensors().at(tensor).bytes; }
-};
 
 // Calls `move` with the places of elements `first` to `first + count` of a matrix, and with their places in the
 // transposed one, which has `rows` columns. Both sides are walked in tiles, which stay in the processor's cache.
@@ -135,25 +126,6 @@ class GatherStored final : public Kernel {
   const TensorLayout table_;
 };
 
-// One optimizer: how many rates it has, and its arithmetic on one parameter and what is kept for it.
-template <uint64_t kRateCount, uint64_t kTensorCount, auto kLoop>
-struct Optimizer {
-  static constexpr uint64_t kRates = kRateCount, kTensors = kTensorCount;
-
-  static void run(float* const* tensors, const float* gradient, uint64_t count, const float* rates) {
-    if constexpr (kTensors == 1)
-      kLoop(tensors[0], gradient, count, rates);
-    else if constexpr (kTensors == 2)
-      kLoop(tensors[0], tensors[1], gradient, count, rates);
-    else
-      kLoop(tensors[0], tensors[1], tensors[2], gradient, count, rates);
-  }
-};
-
-using Sgd = Optimizer<3, 1, update_sgd>;
-using Momentum = Optimizer<5, 2, update_momentum>;
-using Adam = Optimizer<10, 3, update_adam>;
-
 Tensor require_gradient(const Context& context) {
   const Tensor gradient = context.input(0);
   if (gradient.layout.dtype != kFloat)
@@ -173,7 +145,7 @@ class UpdateStored final : public Kernel {
     const Stored stored(context, 2);
     const auto* from = static_cast<const float*>(gradient.data);
     if (transposed_ && gradient.layout.shape.rank() != 2) throw Error("only a matrix can be a transposed gradient");
-    stored.store->update(stored.tensor, Kind::kTensors, offset_, gradient.elements(),
+    stored.store->update(stored.tensor, Kind::kTensors, offset_, gradient.elements(), nullptr,
                          [&](const ParameterStore::Part& part) {
                            const uint64_t first = part.first - offset_;
                            if (transposed_) transpose(gradient, first, part.count, part.spare);
@@ -243,7 +215,7 @@ class UpdateRowsStored final : public Kernel {
     const Stored stored(context, 2);
     const uint64_t elements = stored.bytes() / sizeof(float);
     const RowGradient rows(gradient, context.input(3), elements, row_count_);
-    stored.store->update(stored.tensor, Kind::kTensors, 0, elements, [&](const ParameterStore::Part& part) {
+    stored.store->update(stored.tensor, Kind::kTensors, 0, elements, nullptr, [&](const ParameterStore::Part& part) {
       rows.fill(part.spare, part.first, part.count);
       Kind::run(part.tensors, part.spare, part.count, rates);
     });

@@ -177,7 +177,7 @@ void ParameterStore::write(uint64_t tensor, uint64_t offset, const void* from, u
   whole.finish();
 }
 
-void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count,
+void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count, const float* known,
                             const std::function<void(const Part&)>& change) {
   constexpr uint64_t kPageElements = kParameterPageBytes / sizeof(float);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -189,12 +189,16 @@ void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, u
   }
   held_tensor_ = kNoTensor;
   ParameterFile::Change whole(*file_);
+  const uint64_t begun = first;
   for (const uint64_t end = first + count; first < end;) {
     const uint64_t page = first / kPageElements, begin = first % kPageElements;
     const uint64_t some = std::min(end - first, kPageElements - begin);
     Part part{{}, reinterpret_cast<float*>(block(kBlocks - 1)), first, some};
     for (uint64_t i = 0; i < tensors; ++i) {
-      file_->read_page(tensor + i, page, block(i));
+      if (i == 0 && known != nullptr && some * sizeof(float) == file_->page_bytes(tensor, page))
+        std::memcpy(block(i), known + (first - begun), some * sizeof(float));
+      else
+        file_->read_page(tensor + i, page, block(i));
       part.tensors[i] = reinterpret_cast<float*>(block(i)) + begin;
     }
     change(part);

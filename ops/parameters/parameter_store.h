@@ -54,8 +54,11 @@ class ParameterStore {
     uint64_t first;
     uint64_t count;
   };
-  void update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count,
+  // `known`: these elements of the first tensor as they are, which saves reading its whole pages; or nullptr.
+  void update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count, const float* known,
               const std::function<void(const Part&)>& change);
+  // What is written until this is finished is one change: where it ends before, nothing can be committed.
+  ParameterFile::Change begin_change() { return ParameterFile::Change(*file_); }
 
   void commit(const std::string& text);
   void verify();

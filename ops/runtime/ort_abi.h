@@ -23,6 +23,7 @@ struct OrtTensorTypeAndShapeInfo;
 struct OrtShapeInferContext;
 struct OrtMemoryInfo;
 struct OrtAllocator;
+struct OrtOp;
 struct OrtOpAttr;
 struct OrtLogger;
 struct OrtApi;  // a table of function pointers: see ort_api.h for the slots in use
@@ -81,6 +82,7 @@ constexpr int kVariadic = 2;
 // OrtOpAttrType
 constexpr int kAttributeInt = 1;
 constexpr int kAttributeInts = 2;
+constexpr int kAttributeFloat = 3;
 
 // OrtAllocatorType
 constexpr int kDeviceAllocator = 0;

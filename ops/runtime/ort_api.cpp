@@ -19,6 +19,7 @@ Api::Api(const OrtApi* table) {
   take(create_custom_op_domain, table, 26);
   take(custom_op_domain_add, table, 27);
   take(add_custom_op_domain, table, 28);
+  take(create_tensor_with_data, table, 49);
   take(get_tensor_mutable_data, table, 51);
   take(cast_type_info_to_tensor_info, table, 55);
   take(create_tensor_type_and_shape_info, table, 57);
@@ -28,6 +29,7 @@ Api::Api(const OrtApi* table) {
   take(get_dimensions_count, table, 61);
   take(get_dimensions, table, 62);
   take(get_tensor_type_and_shape, table, 65);
+  take(create_cpu_memory_info, table, 69);
   take(memory_info_get_type, table, 74);
   take(allocator_alloc, table, 75);
   take(allocator_free, table, 76);
@@ -37,10 +39,17 @@ Api::Api(const OrtApi* table) {
   take(kernel_context_get_input, table, 90);
   take(kernel_context_get_output, table, 91);
   take(release_status, table, 93);
+  take(release_memory_info, table, 94);
+  take(release_value, table, 96);
   take(release_type_info, table, 98);
   take(release_tensor_type_and_shape_info, table, 99);
   take(kernel_info_get_ints, table, 163);
   take(get_tensor_memory_info, table, 194);
+  take(create_op_attr, table, 211);
+  take(release_op_attr, table, 212);
+  take(create_op, table, 213);
+  take(invoke_op, table, 214);
+  take(release_op, table, 215);
   take(kernel_info_get_input_type_info, table, 234);
   take(has_session_config_entry, table, 237);
   take(get_session_config_entry, table, 238);

@@ -55,6 +55,22 @@ struct Api {
   OrtStatus* (*infer_set_output)(const OrtShapeInferContext*, size_t index, const OrtTensorTypeAndShapeInfo*);
   OrtStatus* (*read_op_attribute)(const OrtOpAttr*, int type, void* data, size_t size_bytes, size_t* needed_bytes);
 
+  // Operators of the runtime's own, called from within a kernel.
+  OrtStatus* (*create_op_attr)(const char* name, const void* data, int count, int type, OrtOpAttr**);
+  void (*release_op_attr)(OrtOpAttr*);
+  OrtStatus* (*create_op)(const OrtKernelInfo*, const char* name, const char* domain, int version,
+                          const char** type_constraints, const int* types, int type_count,
+                          const OrtOpAttr* const* attributes, int attribute_count, int input_count, int output_count,
+                          OrtOp**);
+  OrtStatus* (*invoke_op)(const OrtKernelContext*, const OrtOp*, const OrtValue* const* inputs, int input_count,
+                          OrtValue* const* outputs, int output_count);
+  void (*release_op)(OrtOp*);
+  OrtStatus* (*create_cpu_memory_info)(int allocator_type, int memory_type, OrtMemoryInfo**);
+  void (*release_memory_info)(OrtMemoryInfo*);
+  OrtStatus* (*create_tensor_with_data)(const OrtMemoryInfo*, void* data, size_t bytes, const int64_t* dimensions,
+                                        size_t rank, int type, OrtValue**);
+  void (*release_value)(OrtValue*);
+
   explicit Api(const OrtApi* table);  // of version kOrtApiVersion or newer
   // The one function that is needed of an older table, to say that it is too old.
   static decltype(create_status) create_status_of(const OrtApi* table);

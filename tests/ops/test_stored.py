@@ -11,13 +11,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 from ops_models import FLOAT, INT64, make_model, poet_node
+from stored_arrays import check_holds, held, samples
 
 from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError
-from poet_onnx.files.values import Kind
 from poet_onnx.runtime import session_options
 from poet_onnx.training import kernels
-from poet_onnx.training.store_file import PAGE_BYTES, Stored, StoreFile, make_store, open_store
+from poet_onnx.training.store_file import PAGE_BYTES, StoreFile, open_store
 
 BOOL, INT32 = TensorProto.BOOL, TensorProto.INT32
 PAGE = PAGE_BYTES // 4
@@ -27,17 +27,6 @@ ROWS, WIDTH = 700, 129
 Array = np.ndarray
 TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64, np.dtype(np.int32): INT32}
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
-
-
-def held(directory: Path, arrays: Mapping[str, Array]) -> StoreFile:
-    """Return a store of these arrays, committed. Another tensor lies before them, so that no handle ends in 0."""
-    arrays = {"first": np.ones(5, np.float32), **arrays}
-    kinds = {name: Stored(Kind(array.dtype.name, array.shape), True) for name, array in arrays.items()}
-    store = make_store(directory, kinds, {}, {})
-    for name, array in arrays.items():
-        store.write(name, array)
-    store.commit({})
-    return store
 
 
 def run(op_type: str, arrays: Mapping[str, Array], output: int = BOOL, **attributes: int | tuple[int, ...]) -> Array:
@@ -51,19 +40,6 @@ def run(op_type: str, arrays: Mapping[str, Array], output: int = BOOL, **attribu
 
 def handle(store: StoreFile, name: str = "w") -> Array:
     return np.array([store.handle(name)], np.int64)
-
-
-def samples(kind: str, shape: tuple[int, ...]) -> tuple[Array, dict[str, Array]]:
-    """Return a gradient, and a parameter with what an optimizer keeps for it."""
-    random = np.random.default_rng(shape[0])
-    arrays = {name: np.abs(random.standard_normal(shape, np.float32)) for name in ("w", *KINDS[kind].slots)}
-    return random.standard_normal(shape, np.float32), arrays
-
-
-def check_holds(store: StoreFile, arrays: Mapping[str, Array]) -> None:
-    values = store.values()
-    for name, array in arrays.items():
-        assert values[name].tobytes() == array.tobytes(), name
 
 
 @pytest.fixture

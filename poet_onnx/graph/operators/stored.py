@@ -41,7 +41,7 @@ _SORTED_BYTES = 32
 
 _reads = partial(OpSpec, domain=POET_DOMAIN, work=movement, workspace=nothing)
 _updates = partial(OpSpec, domain=POET_DOMAIN, update=True, writes=(2,), always_writes=True, shape=flag)
-_KINDS = (("Sgd", 5, 1), ("Momentum", 8, 2), ("Adam", 18, 3))
+KINDS = (("Sgd", 5, 1), ("Momentum", 8, 2), ("Adam", 18, 3))
 """For each optimizer: its name, the operations for an element, and the number of tensors that it changes."""
 
 
@@ -137,7 +137,7 @@ SPECS = [
                 (*OFFSET, Attribute("transposed", "INT", "1 for a matrix's transposed gradient.", required=False)),
             ),
         )
-        for name, flops, tensors in _KINDS
+        for name, flops, tensors in KINDS
     ),
     *(
         _updates(
@@ -154,7 +154,7 @@ SPECS = [
                 (Attribute("rows", "INT", "Rows of the table."),),
             ),
         )
-        for name, flops, tensors in _KINDS
+        for name, flops, tensors in KINDS
     ),
 ]
 """Loads and updates of stored parameters."""

@@ -1,0 +1,180 @@
+// Linear layers on matrices that live in a store: neither the matrix nor its gradient is ever whole in memory.
+//
+//   LinearStored(x, handle, bias?, after...) -> y
+//       x times the matrix, or, where `transposed` is 1, the transposed matrix; the bias is there where `biased` is 1
+//   LinearStoredBackwardSgd, ...Momentum, ...Adam(dY, x, rates, handle, after...) -> dX, updated
+//       the gradients of such a product, with the one of x made and the one of the matrix used in an update in the
+//       store, to the bits of UpdateSgd and its like (optimizer.cpp)
+//
+// Tensors are float. `matrix` is the shape of the stored one and `panel_rows` how many rows of it are taken at a time
+// (panels.h). Each is read once: its update changes what was read.
+#include "kernels/panels.h"
+#include "kernels/stored.h"
+#include "kernels/workspace.h"
+
+namespace poet {
+namespace {
+
+bool require_flag(const NodeInfo& node, const char* attribute) { return node.require_nonnegative(attribute) != 0; }
+
+class Linear {
+ public:
+  explicit Linear(const NodeInfo& node) : panels(node), is_transposed(require_flag(node, "transposed")) {}
+
+  const Panels panels;
+  const bool is_transposed;
+
+  uint64_t width_in() const { return is_transposed ? panels.columns() : panels.rows(); }
+  uint64_t width_out() const { return is_transposed ? panels.rows() : panels.columns(); }
+
+  // How many samples a tensor of so many numbers a sample has. Throws Error where it is no such tensor.
+  static uint64_t samples(const Tensor& tensor, uint64_t width, const char* name) {
+    const Shape& shape = tensor.layout.shape;
+    if (tensor.layout.dtype != kFloat || shape.rank() == 0 ||
+        static_cast<uint64_t>(shape.data()[shape.rank() - 1]) != width)
+      throw Error(std::string(name) + " is of element type " + std::to_string(tensor.layout.dtype) + " and shape " +
+                  to_string(shape) + ", but must be float and end in " + std::to_string(width));
+    return tensor.elements() / width;
+  }
+
+  static float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
+
+  static float* output(Context& context, Shape shape, uint64_t width) {
+    shape.data()[shape.rank() - 1] = static_cast<int64_t>(width);
+    return static_cast<float*>(context.output(0, shape));
+  }
+
+  void require_matrix(const Stored& stored) const {
+    if (stored.bytes() != panels.bytes())
+      throw Error("the stored tensor has " + std::to_string(stored.bytes()) + " bytes, but the matrix " +
+                  std::to_string(panels.bytes()));
+  }
+
+  // A panel's rows of the matrix, its columns of another one and, where it is updated, a piece of its gradient.
+  struct Room {
+    Room(const Context& context, const Panels& panels, uint64_t samples, bool has_gradient)
+        : rows(panels.most_rows()),
+          memory(context.api(), (rows * (panels.columns() + samples) +
+                                 (has_gradient ? panels.most_piece_rows() * panels.columns() : 0)) *
+                                    sizeof(float)),
+          matrix(memory.floats()),
+          columns(matrix + rows * panels.columns()),
+          gradient(columns + rows * samples) {}
+    const uint64_t rows;
+    const Workspace memory;
+    float* const matrix;
+    float* const columns;
+    float* const gradient;
+  };
+
+  void read(const Stored& stored, Panel panel, float* to) const {
+    const uint64_t row_bytes = panels.columns() * sizeof(float);
+    stored.store->read(stored.tensor, panel.first * row_bytes, to, panel.rows * row_bytes);
+  }
+};
+
+class LinearStored final : public Kernel {
+ public:
+  explicit LinearStored(const NodeInfo& node)
+      : linear_(node),
+        is_biased_(require_flag(node, "biased")),
+        across_(node, linear_.panels, is_biased_),
+        along_(node, linear_.panels, is_biased_) {}
+
+  void compute(Context& context) override {
+    const Tensor x = context.input(0);
+    const uint64_t samples = Linear::samples(x, linear_.width_in(), "x");
+    const Stored stored(context, 1);
+    linear_.require_matrix(stored);
+    float* const bias = is_biased_ ? read_floats(context, 2, linear_.width_out()) : nullptr;
+    float* const y = Linear::output(context, x.layout.shape, linear_.width_out());
+    const Linear::Room room(context, linear_.panels, samples, false);
+    linear_.panels.each([&](Panel panel) {
+      linear_.read(stored, panel, room.matrix);
+      if (linear_.is_transposed) {
+        across_.run(context, panel, Linear::floats(x), samples, room.matrix, bias, y, room.columns);
+      } else {
+        float* const part = columns_of(linear_.panels, panel, Linear::floats(x), samples, room.columns);
+        along_.run(context, panel, part, samples, room.matrix, bias, y);
+      }
+    });
+  }
+
+ private:
+  const Linear linear_;
+  const bool is_biased_;
+  const AcrossPanels across_;
+  const AlongPanels along_;
+};
+
+template <class Kind>
+class LinearStoredBackward final : public Kernel {
+ public:
+  explicit LinearStoredBackward(const NodeInfo& node)
+      : linear_(node),
+        across_(node, linear_.panels, false),
+        along_(node, linear_.panels, false),
+        gradient_(node, linear_.panels) {}
+
+  void compute(Context& context) override {
+    const Tensor d_y = context.input(0), x = context.input(1);
+    const uint64_t samples = Linear::samples(d_y, linear_.width_out(), "dY");
+    if (Linear::samples(x, linear_.width_in(), "x") != samples)
+      throw Error("x has other samples than dY's " + std::to_string(samples));
+    const float* const rates = read_floats(context, 2, Kind::kRates);
+    const Stored stored(context, 3);
+    linear_.require_matrix(stored);
+    float* const d_x = Linear::output(context, d_y.layout.shape, linear_.width_in());
+    context.output_true(1);
+    const Linear::Room room(context, linear_.panels, samples, true);
+    float* const left = Linear::floats(linear_.is_transposed ? d_y : x);
+    float* const right = Linear::floats(linear_.is_transposed ? x : d_y);
+    ParameterFile::Change whole = stored.store->begin_change();
+    linear_.panels.each([&](Panel panel) {
+      linear_.read(stored, panel, room.matrix);
+      if (linear_.is_transposed) {
+        float* const part = columns_of(linear_.panels, panel, left, samples, room.columns);
+        along_.run(context, panel, part, samples, room.matrix, nullptr, d_x);
+      } else {
+        across_.run(context, panel, right, samples, room.matrix, nullptr, d_x, room.columns);
+      }
+      linear_.panels.each_piece(panel, [&](const Piece& piece) {
+        float* const part = columns_of(linear_.panels, piece.rows, left, samples, room.columns);
+        gradient_.run(context, piece.rows, part, right, samples, room.gradient);
+        update(stored, panel, piece, room, rates);
+      });
+    });
+    whole.finish();
+  }
+
+ private:
+  void update(const Stored& stored, Panel panel, const Piece& piece, const Linear::Room& room,
+              const float* rates) const {
+    const uint64_t columns = linear_.panels.columns(), first = piece.rows.first * columns;
+    const float* const known = room.matrix + (piece.first - panel.first * columns);
+    stored.store->update(stored.tensor, Kind::kTensors, piece.first, piece.count, known,
+                         [&](const ParameterStore::Part& part) {
+                           Kind::run(part.tensors, room.gradient + (part.first - first), part.count, rates);
+                         });
+  }
+
+  const Linear linear_;
+  const AcrossPanels across_;
+  const AlongPanels along_;
+  const GradientPanels gradient_;
+};
+
+template <class K>
+constexpr OpDefinition backward_op(const char* name) {
+  return {name, 2, {kFloat, kBool}, Sharing::kNone, create<K>, infer_nothing};
+}
+
+}  // namespace
+
+const OpDefinition kLinearStored{"LinearStored", 1, {kFloat}, Sharing::kNone, create<LinearStored>, infer_nothing};
+const OpDefinition kLinearStoredBackwardSgd = backward_op<LinearStoredBackward<Sgd>>("LinearStoredBackwardSgd");
+const OpDefinition kLinearStoredBackwardMomentum =
+    backward_op<LinearStoredBackward<Momentum>>("LinearStoredBackwardMomentum");
+const OpDefinition kLinearStoredBackwardAdam = backward_op<LinearStoredBackward<Adam>>("LinearStoredBackwardAdam");
+
+}  // namespace poet

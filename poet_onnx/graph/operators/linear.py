@@ -1,0 +1,219 @@
+"""Linear layers on matrices that live in a store, of which some rows at a time are in memory (ops/kernels/panels.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.graph.operators.fitting import expect, expect_count
+from poet_onnx.graph.operators.rules import FLOAT
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
+from poet_onnx.graph.operators.spec import (
+    Attribute,
+    Call,
+    OpSpec,
+    Schema,
+    StorageRule,
+    StorageWork,
+    Work,
+    WorkRule,
+    elements,
+)
+from poet_onnx.graph.operators.stored import KINDS, PAGE_BYTES
+from poet_onnx.graph.operators.updates import flag
+
+BACKWARD = "LinearStoredBackward"
+"""What the names of operators begin with that use gradients up; the optimizer follows."""
+
+NARROW_ROWS = 64
+"""That a last panel takes besides, rather than leave them to one of their own."""
+
+_PIECE_PAGES, _PIECE_ROWS = 2, 8
+"""Of the gradient at a time, at least; ops/kernels/panels.cpp has the same."""
+
+_BLOCK_ROWS, _LEAST_BYTES, _MOST_BYTES = 128, 256 << 10, 512 << 10
+_ELEMENT_BYTES = 4
+_PANELS = (
+    Attribute("matrix", "INTS", "Shape of the matrix."),
+    Attribute("panel_rows", "INT", "Rows of it that are taken at a time."),
+)
+_TRANSPOSED = Attribute("transposed", "INT", "Whether the product is one with the transposed matrix.")
+
+
+def panel_rows(columns: int) -> int:
+    """Return how many rows of a matrix are taken at a time: whole pages of the store, if few rows more make them."""
+    block_bytes = _BLOCK_ROWS * columns * _ELEMENT_BYTES
+    least = max(1, -(-_LEAST_BYTES // block_bytes))
+    aligned = (n for n in range(least, _MOST_BYTES // block_bytes + 1) if n * block_bytes % PAGE_BYTES == 0)
+    return _BLOCK_ROWS * next(aligned, least)
+
+
+def most_rows(rows: int, panel: int) -> int:
+    """Return how many rows the largest panel of a matrix has."""
+    if rows <= panel + NARROW_ROWS:
+        return rows
+    rest = rows % panel
+    return panel + (rest if rest <= NARROW_ROWS else 0)
+
+
+def panel_count(rows: int, panel: int) -> int:
+    """Return how many panels a matrix has."""
+    whole, rest = divmod(rows, panel)
+    return whole + (rest > NARROW_ROWS or not whole)
+
+
+def _matrix(attributes: Sequence[int]) -> tuple[int, int]:
+    if len(attributes) != 2 or min(attributes) < 1:
+        raise RuleError(f"a matrix of shape {list(attributes)} has no panels")
+    return attributes[0], attributes[1]
+
+
+def _widths(context: ShapeContext) -> tuple[int, int]:
+    """Return how many numbers of a sample the layer takes and makes."""
+    rows, columns = _matrix(context.attributes["matrix"])
+    return (columns, rows) if context.integer("transposed", 0) else (rows, columns)
+
+
+def _ending(context: ShapeContext, width: int) -> list[TensorType]:
+    return [TensorType(FLOAT, (*context.type(0).shape[:-1], width))]
+
+
+def _product(context: ShapeContext) -> list[TensorType]:
+    return _ending(context, _widths(context)[1])
+
+
+def _gradients(context: ShapeContext) -> list[TensorType]:
+    return [*_ending(context, _widths(context)[0]), *flag(context)]
+
+
+def _product_fits(context: ShapeContext) -> None:
+    taken, made = _widths(context)
+    expect(context, 0, (*context.type(0).shape[:-1], taken))
+    expect_count(context, 1, 1)
+    if context.integer("biased", 0):
+        expect(context, 2, (made,))
+
+
+def _gradients_fit(context: ShapeContext) -> None:
+    taken, made = _widths(context)
+    expect(context, 0, (*context.type(0).shape[:-1], made))
+    expect(context, 1, (*context.type(1).shape[:-1], taken))
+    expect_count(context, 3, 1)
+
+
+def _sizes(call: Call) -> tuple[int, int, int]:
+    """Return rows and columns of the matrix, and how many samples there are."""
+    rows, columns = call.integers("matrix")
+    first = call.input(0).shape
+    return rows, columns, elements(call.input(0)) // first[-1] if first[-1] else 0
+
+
+def piece_rows(rows: int, columns: int, panel: int) -> int:
+    """Return how many rows of the gradient there are at most at a time."""
+    page = PAGE_BYTES // _ELEMENT_BYTES
+    piece = max(_PIECE_PAGES, -(-_PIECE_ROWS * columns // page)) * page
+    return min(most_rows(rows, panel), max(2, (piece + columns - 2) // columns + 1))
+
+
+def _room(call: Call) -> int:
+    """Return the bytes of a panel of the matrix, and of its samples."""
+    rows, columns, samples = _sizes(call)
+    return _ELEMENT_BYTES * most_rows(rows, call.integer("panel_rows", 1)) * (columns + samples)
+
+
+def _room_for_gradient(call: Call) -> int:
+    rows, columns, _ = _sizes(call)
+    return _room(call) + _ELEMENT_BYTES * columns * piece_rows(rows, columns, call.integer("panel_rows", 1))
+
+
+def _read(call: Call) -> StorageWork:
+    rows, columns, _ = _sizes(call)
+    return StorageWork(_ELEMENT_BYTES * rows * columns, 0, panel_count(rows, call.integer("panel_rows", 1)))
+
+
+def _read_and_updated(tensors: int) -> StorageRule:
+    """Return a rule: the matrix is read once, what is kept for it, too, and all is written.
+
+    Pages that two panels share are moved for both of them.
+    """
+
+    def rule(call: Call) -> StorageWork:
+        read = _read(call)
+        panel_bytes = _ELEMENT_BYTES * call.integer("panel_rows", 1) * _sizes(call)[1]
+        shared_bytes = (read.transfers - 1) * PAGE_BYTES if panel_bytes % PAGE_BYTES else 0
+        moved = tensors * (read.read_bytes + shared_bytes)
+        return StorageWork(moved + 2 * shared_bytes, moved, read.transfers * 2 * tensors)
+
+    return rule
+
+
+def _multiplied(call: Call) -> Work:
+    rows, columns, samples = _sizes(call)
+    return Work(2 * rows * columns * samples, 0, call.read_bytes + call.written_bytes + _ELEMENT_BYTES * rows * columns)
+
+
+def _work_of_gradients(flops: int, tensors: int) -> WorkRule:
+    def rule(call: Call) -> Work:
+        product = _multiplied(call)
+        rows, columns, _ = _sizes(call)
+        moved = product.moved_bytes + _ELEMENT_BYTES * rows * columns * (1 + 2 * tensors)
+        return Work(2 * product.matmul_flops, flops * rows * columns, moved)
+
+    return rule
+
+
+SPECS = [
+    OpSpec(
+        "LinearStored",
+        POET_DOMAIN,
+        shape=_product,
+        check=_product_fits,
+        work=_multiplied,
+        storage=_read,
+        workspace=_room,
+        schema=Schema(
+            "LinearStored(x, handle, bias?, after...) -> y: a product with a matrix in the store, and the bias.",
+            (("y", "tensor(float)"),),
+            (*_PANELS, _TRANSPOSED, Attribute("biased", "INT", "Whether there is a bias.")),
+        ),
+    ),
+    *(
+        OpSpec(
+            f"{BACKWARD}{name}",
+            POET_DOMAIN,
+            writes=(3,),
+            always_writes=True,
+            shape=_gradients,
+            check=_gradients_fit,
+            work=_work_of_gradients(flops, tensors),
+            storage=_read_and_updated(tensors),
+            workspace=_room_for_gradient,
+            schema=Schema(
+                f"{BACKWARD}{name}(dY, x, rates, handle, after...) -> dX, updated: the gradients of "
+                f"LinearStored, of which that of the matrix is used up as by UpdateStored{name}.",
+                (("dX", "tensor(float)"), ("updated", "tensor(bool)")),
+                (*_PANELS, _TRANSPOSED),
+            ),
+        )
+        for name, flops, tensors in KINDS
+    ),
+    OpSpec(
+        "ComparePanels",
+        POET_DOMAIN,
+        planned=True,
+        schema=Schema(
+            "ComparePanels(any) -> same: whether a product by panels has the bits of the whole one.",
+            (("same", "tensor(bool)"),),
+            (
+                *_PANELS,
+                Attribute("product", "INT", "With the transposed matrix, with the matrix, or its gradient."),
+                Attribute("samples", "INTS", "Shape of the samples."),
+                Attribute("whole", "INT", "Operator of the whole product: Gemm, MatMul or FusedMatMul."),
+                Attribute("copied", "INT", "Whether the whole matrix lies transposed."),
+                Attribute("biased", "INT", "Whether a bias is added."),
+            ),
+        ),
+        shape=flag,
+    ),
+]
+"""Products with stored matrices, their gradients, and a comparison with whole products."""
