@@ -20,7 +20,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,10 +59,16 @@ class _Gradient:
 class SplitWeightGradients(InPlacePass):
     """Compute and accumulate weight gradients in parts."""
 
-    def __init__(self, part_bytes: int) -> None:
-        """Set the size above which gradients are split, in bytes; parts are no larger where rows permit it."""
+    def __init__(self, part_bytes: int, *, spared: Container[str] = ()) -> None:
+        """Set what is split.
+
+        Args:
+            part_bytes: size above which gradients are split; parts are no larger where rows permit it.
+            spared: names of buffers of gradients that stay whole.
+        """
         super().__init__()
         self._part_bytes = part_bytes
+        self._spared = spared
 
     def call(self, model: ir.Model) -> PassResult:
         """Split every gradient that the rules cover."""
@@ -94,7 +100,7 @@ class SplitWeightGradients(InPlacePass):
     ) -> _Gradient | None:
         buffer = accumulator.inputs[0]
         shape, size_bytes = _shape(buffer), _size_bytes(buffer)
-        if not shape or size_bytes <= self._part_bytes or buffer is None:
+        if not shape or size_bytes <= self._part_bytes or buffer is None or buffer.name in self._spared:
             return None
         rows = shape[0]
         gradient = _Gradient(maker, between, accumulator, rows, math.prod(shape[1:]))

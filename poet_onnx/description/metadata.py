@@ -40,6 +40,9 @@ Such a graph does what it does for inference, its trained parameters are inputs,
 EVALUATION_KEY = "poet.evaluation"
 """Key of the metadata that hold the description of an evaluation graph."""
 
+PANELS_KEY = "poet.panels"
+"""Key of the metadata that hold a model, in base64, which compares products by panels with whole ones."""
+
 UNBIASED_KEY = "poet.unbiased_variance"
 """Key of the metadata of a batch normalization whose running variance is torch's: over n - 1 of n elements."""
 

@@ -123,9 +123,12 @@ def _given_answer(
 ) -> Answer:
     """Replay a plan that was made before on the graph variant that it is for."""
     options = variant_options(given, request.device.name, request.options.target, in_words(updates))
-    first = next(variants(model, request.device, request.options.target, updates=updates, stored=stored))
+    target, threads = request.options.target, request.options.threads
+    first = next(variants(model, request.device, target, updates=updates, stored=stored, threads=threads))
     asked = Asked.of(request, first, evaluation(first))
-    variant = first if options == first.options else variant_of(model, request.options.target, options, updates, stored)
+    variant = first
+    if options != first.options:
+        variant = variant_of(model, target, options, updates, stored, threads=threads)
     plan = read_plan(given, variant.graph)
     baseline = asked.baseline(variant)
     problem, limits = asked.problem(baseline), asked.limits(baseline, asked.budget.step_bytes(variant.graph))
@@ -169,6 +172,7 @@ def _best_answer(
             split=request.options.split,
             updates=updates,
             stored=stored,
+            threads=request.options.threads,
         ):
             if asked is None:
                 own = evaluation(variant)

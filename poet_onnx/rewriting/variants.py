@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TypeAlias
 
 import onnx_ir as ir
 
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.description.metadata import Description, Updates
+from poet_onnx.description.metadata import Description, Updates, handle_name
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
+from poet_onnx.passes.linear_stored import UseStoredPanels, writes_panels
 from poet_onnx.passes.lowering import choose_expansions, lower
 from poet_onnx.passes.normalize import Normalization
+from poet_onnx.passes.panel_comparison import Comparison, comparing_model
+from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.stored import StreamParameters
 from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.passes.updates import WriteUpdates
+from poet_onnx.runtime.panels import differing_products
 
 PART_BYTES = {"training": (4 << 20, 1 << 20, 128 << 10), "stock": (1 << 20, 128 << 10)}
 """Sizes of parts that large weight gradients are split into where whole ones do not fit, by target. For each part
@@ -60,6 +65,7 @@ def variants(
     split: bool = True,
     updates: Updates | None = None,
     stored: StoredConstants | None = None,
+    threads: int = 1,
 ) -> Iterator[GraphVariant]:
     """Yield the variants of a model for a target, what costs the least time first.
 
@@ -74,20 +80,23 @@ def variants(
         split: also yield variants with gradients in parts.
         updates: what the optimizer in the step does; None for none.
         stored: parameters live in a store on disk, and these constants; None where all is in RAM.
+        threads: inside an operator, with which products by panels are compared with whole ones.
 
     Raises:
         InputError: if the model cannot be trained by the optimizer.
     """
     whole = []
     for expansions, lowered in _lowered(model, device, target):
-        whole.append((expansions, lowered))
-        yield _variant(None, expansions, lowered if updates is None else lowered.clone(), updates, stored)
+        own = lowered if updates is None else lowered.clone()
+        variant = _variant(None, expansions, own, updates, stored, threads=threads)
+        whole.append((expansions, lowered, _in_panels(variant, lowered)))
+        yield variant
     seen = set[str]()
     for part_bytes in PART_BYTES[target] if split else ():
-        for expansions, lowered in whole:
+        for expansions, lowered, in_panels in whole:
             parts = lowered.clone()
-            if SplitWeightGradients(part_bytes)(parts).modified:
-                variant = _variant(part_bytes, expansions, parts, updates, stored)
+            if SplitWeightGradients(part_bytes, spared=in_panels)(parts).modified:
+                variant = _variant(part_bytes, expansions, parts, updates, stored, threads=threads)
                 if variant.graph.fingerprint not in seen:  # an embedding's gradient is the same for parts of any size
                     seen.add(variant.graph.fingerprint)
                     yield variant
@@ -99,6 +108,8 @@ def variant_of(
     options: VariantOptions,
     updates: Updates | None = None,
     stored: StoredConstants | None = None,
+    *,
+    threads: int = 1,
 ) -> GraphVariant:
     """Return the variant of a normalized model that a plan was made for; the model is not changed.
 
@@ -108,6 +119,7 @@ def variant_of(
         options: of the variant.
         updates: likewise.
         stored: likewise, of a variant that has a store.
+        threads: likewise.
 
     Raises:
         InputError: if the model has no such variant.
@@ -119,12 +131,29 @@ def variant_of(
         )
     model = model.clone()
     lower(model, target, expansions)
-    if part_bytes is not None and not SplitWeightGradients(part_bytes)(model).modified:
+    in_panels = frozenset[str]()
+    if part_bytes is not None and stored is not None:
+        in_panels = _in_panels(_variant(None, expansions, model.clone(), updates, stored, threads=threads), model)
+    if part_bytes is not None and not SplitWeightGradients(part_bytes, spared=in_panels)(model).modified:
         raise InputError(
             f"The plan computes weight gradients of more than {part_bytes:,} bytes in parts, and this graph has none; "
             "plan again for this model."
         )
-    return _variant(part_bytes, expansions, model, updates, stored)
+    return _variant(part_bytes, expansions, model, updates, stored, threads=threads)
+
+
+def _in_panels(variant: GraphVariant, model: ir.Model) -> frozenset[str]:
+    """Return the buffers of a model's gradients that are never whole in a variant with whole ones."""
+    handles = {value.name for node in variant.model.graph if writes_panels(node) for value in node.inputs if value}
+    if not handles:
+        return frozenset()
+    return frozenset(buffer for name, buffer in find_roles(model).buffers.items() if handle_name(name) in handles)
+
+
+@cache
+def keeps_bits(comparison: Comparison, *, threads: int) -> bool:
+    """Return whether products by panels have the bits of whole ones on this machine."""
+    return not differing_products(comparing_model([comparison]), threads=threads)
 
 
 def _variant(
@@ -133,6 +162,8 @@ def _variant(
     model: ir.Model,
     updates: Updates | None,
     stored: StoredConstants | None,
+    *,
+    threads: int,
 ) -> GraphVariant:
     """Return a variant of a model that has all but the optimizer, which is written into it."""
     if updates is not None:
@@ -140,6 +171,7 @@ def _variant(
     if stored is None:
         return GraphVariant(part_bytes, expansions, model, extract(model))
     Normalization(StreamParameters(stored))(model)
+    Normalization(UseStoredPanels(partial(keeps_bits, threads=threads)))(model)
     description = Description.of_metadata(model.metadata_props)
     names = () if description is None else (*description.stored, *description.constants)
     return GraphVariant(part_bytes, expansions, model, extract(model), names)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from poet_onnx.description.metadata import EvaluationDescription
+from poet_onnx.description.metadata import PANELS_KEY, EvaluationDescription
 from poet_onnx.errors import InputError
 from poet_onnx.files.model_file import read_metadata
 from poet_onnx.files.regular import open_regular
@@ -64,6 +64,11 @@ class Evaluation:
     def is_planned(self) -> bool:
         """Whether it is a file that was planned, and needs no parser of ONNX."""
         return self._description is not None
+
+    @property
+    def panels(self) -> str:
+        """What compares products by panels with whole ones, as metadata; empty if there are none."""
+        return self._metadata.get(PANELS_KEY, "")
 
     @property
     def path(self) -> str:

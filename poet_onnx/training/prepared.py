@@ -11,7 +11,7 @@ import numpy as np
 
 from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
-from poet_onnx.description.metadata import Description, Updates, as_batches
+from poet_onnx.description.metadata import PANELS_KEY, Description, Updates, as_batches
 from poet_onnx.description.optimizers import AdamWOrt, Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.files import model_file
@@ -93,12 +93,14 @@ class Prepared:
         model: its file, or its bytes.
         ranges: what the numbers of its inputs may be.
         adapters: low-rank adapters that it has.
+        panels: what compares its products by panels with whole ones, as metadata; empty if there are none.
     """
 
     description: Description
     model: str | bytes
     ranges: Ranges
     adapters: Adapters | None
+    panels: str = ""
 
     @property
     def is_file(self) -> bool:
@@ -132,7 +134,8 @@ def open_model(
         if description is not None:
             wishes.check(description)
             ranges = ranges_from_json(metadata.get(RANGES_KEY, "{}"))
-            return Prepared(description, os.fspath(model), ranges, Adapters.of_metadata(metadata))
+            adapters, panels = Adapters.of_metadata(metadata), metadata.get(PANELS_KEY, "")
+            return Prepared(description, os.fspath(model), ranges, adapters, panels)
     from poet_onnx.training.prepare import prepare
 
     return prepare(model, wishes, forward)

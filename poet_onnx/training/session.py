@@ -18,6 +18,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.files.checkpoint import loading, open_checkpoint, write_checkpoint
 from poet_onnx.runtime.arena import SharedRegion
 from poet_onnx.runtime.code_pages import other_code
+from poet_onnx.runtime.panels import check_panels
 from poet_onnx.training.batch import Array, Arrays, Wanted
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
@@ -106,6 +107,8 @@ class TrainingSession:
         self._evaluation = Evaluation(eval_model)
         wishes = Wishes(optimizer, accumulation_steps, clip_norm is not None, keep_gradients, frozen_batch_norm)
         self._model = open_model(training_model, wishes, self._evaluation.model)
+        for panels in dict.fromkeys((self._model.panels, self._evaluation.panels)):
+            check_panels(panels, threads=threads)
         described = self._description = self._model.description
         self._optimizer: Optimizer = optimizer or described.updates.settings
         self._rate = self._optimizer.learning_rate

@@ -1,0 +1,289 @@
+"""Linear layers on panels of the matrices that a store has, in place of loads of whole ones.
+
+Rules:
+    L1. Loads go where all their readers are products with the matrix, or with it transposed: these become LinearStored
+        nodes.
+    L2. Where such a matrix has one product in the forward pass, one that is the gradient of its input, and one update
+        by the product that is its gradient, the latter three become a LinearStoredBackward: the matrix's gradient is
+        never whole.
+    L3. Panels keep the bits of whole products for shapes for which they do on the machine that rewrites; for others L2
+        is left out, then L1. Larger panels are tried before that. The model has what repeats the comparison on the
+        machine that trains.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes import InPlacePass, PassResult
+
+from poet_onnx.description.metadata import PANELS_KEY, POET_DOMAIN, POET_VERSION
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
+from poet_onnx.graph.operators.linear import BACKWARD, panel_rows
+from poet_onnx.passes.panel_comparison import ACROSS, ALONG, GRADIENT, OPERATORS, Comparison, comparing_model
+
+_TIMES = (1, 2, 4)
+"""As many rows as a panel usually has: several threads share a product, of which each then has enough."""
+
+_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
+_MATRIX = 1
+"""Input of a product."""
+
+
+def writes_panels(node: ir.Node) -> bool:
+    """Return whether a node uses a gradient up that is never whole."""
+    return node.domain == POET_DOMAIN and node.op_type.startswith(BACKWARD)
+
+
+class UseStoredPanels(InPlacePass):
+    """Let linear layers read their matrices panel by panel, and use up gradients so.
+
+    Requires a graph with static shapes whose parameters are loaded from a store.
+    """
+
+    def __init__(self, keeps_bits: Callable[[Comparison], bool]) -> None:
+        """Set what says whether panels have the bits of a whole product."""
+        super().__init__()
+        self._keeps_bits = keeps_bits
+
+    def call(self, model: ir.Model) -> PassResult:
+        """Write the nodes, and what repeats their comparison."""
+        graph = model.graph
+        done: dict[Comparison, None] = {}
+        for handle in list(graph.inputs):
+            layer = _Layer.of(graph, handle)
+            if layer is not None:
+                done |= dict.fromkeys(self._written(layer))
+        if done:
+            graph.opset_imports[POET_DOMAIN] = POET_VERSION
+            model.metadata_props[PANELS_KEY] = base64.b64encode(comparing_model(done)).decode()
+        return PassResult(model, modified=bool(done))
+
+    def _written(self, layer: _Layer) -> tuple[Comparison, ...]:
+        """Write a layer's nodes where they keep the bits, and return the comparisons that say so (L3)."""
+        for backward in (True, False):
+            for comparisons in layer.comparisons(backward=backward):
+                if all(map(self._keeps_bits, comparisons)):
+                    layer.write(comparisons[0].panel_rows, backward=backward)
+                    return comparisons
+        return ()
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product with a matrix, as it is or transposed.
+
+    Attributes:
+        node: that computes it.
+        operand: what is multiplied, a row for each sample.
+        way: ACROSS with the transposed matrix, ALONG with the matrix.
+        is_transposed: the node reads the matrix transposed already.
+        bias: that is added; None for none.
+    """
+
+    node: ir.Node
+    operand: ir.Value
+    way: int
+    is_transposed: bool
+    bias: ir.Value | None
+
+    def comparison(self, matrix: tuple[int, int], panel: int) -> Comparison:
+        """Return the comparison of panels with it."""
+        samples, is_biased = _sizes(self.operand)[:-1], self.bias is not None
+        return Comparison(self.way, samples, matrix, panel, self.node.op_type, self.is_transposed, is_biased)
+
+
+@dataclass(frozen=True)
+class _Backward:
+    """The two products of a layer's backward pass, and the update.
+
+    Attributes:
+        forward: the product of the forward pass.
+        product: the gradient of its operand.
+        gradient: the node that makes the matrix's gradient.
+        between: nodes from there to the update, first to last.
+        update: in the store.
+    """
+
+    forward: _Product
+    product: _Product
+    gradient: ir.Node
+    between: tuple[ir.Node, ...]
+    update: ir.Node
+
+    def comparison(self, matrix: tuple[int, int], panel: int) -> Comparison:
+        """Return the comparison of panels of the matrix's gradient with the whole one."""
+        samples = math.prod(_sizes(self.forward.operand)[:-1])
+        is_transposed = _is_transposed(self.update)
+        return Comparison(GRADIENT, (samples,), matrix, panel, "Gemm", is_transposed, is_biased=False)
+
+
+class _Layer:
+    """All products with a matrix, which nodes load."""
+
+    def __init__(self, graph: ir.Graph, handle: ir.Value, loads: list[ir.Node], products: tuple[_Product, ...]) -> None:
+        self._graph = graph
+        self._handle = handle
+        self._loads = loads
+        self._products = products
+        rows, columns = _sizes(loads[0].outputs[0])
+        self._matrix = (columns, rows) if _is_transposed(loads[0]) else (rows, columns)
+        self._backward = self._found_backward()
+
+    @classmethod
+    def of(cls, graph: ir.Graph, handle: ir.Value) -> _Layer | None:
+        """Return the products with the matrix of a handle; None where others read it, too (L1)."""
+        loads = [node for node, _ in handle.uses() if node.op_type == "LoadStored" and node.domain == POET_DOMAIN]
+        products = []
+        for load in loads:
+            value = load.outputs[0]
+            if len(load.inputs) > 1 or len(_sizes(value)) != 2 or value.is_graph_output():
+                return None
+            products += [_product(*use, is_transposed=_is_transposed(load)) for use in value.uses()]
+        known = tuple(each for each in products if each is not None)
+        return cls(graph, handle, loads, known) if known and len(known) == len(products) else None
+
+    def comparisons(self, *, backward: bool) -> Iterator[tuple[Comparison, ...]]:
+        """Yield, for some sizes of panels, all comparisons that must hold; nothing where there is no such form."""
+        if backward and self._backward is None:
+            return
+        usual = panel_rows(self._matrix[1])
+        for panel in (times * usual for times in _TIMES):
+            made = [product.comparison(self._matrix, panel) for product in self._products]
+            if backward and self._backward is not None:
+                made.append(self._backward.comparison(self._matrix, panel))
+            yield tuple(made)
+
+    def write(self, panel: int, *, backward: bool) -> None:
+        """Write the nodes (L1, L2)."""
+        attributes = [ir.AttrInt64s("matrix", self._matrix), ir.AttrInt64("panel_rows", panel)]
+        for product in self._products:
+            if backward and self._backward is not None and product is self._backward.product:
+                self._write_backward(self._backward, attributes)
+            else:
+                self._write_product(product, attributes)
+        self._graph.remove(self._loads, safe=True)
+
+    def _write_product(self, product: _Product, attributes: list[ir.Attr]) -> None:
+        biases = [] if product.bias is None else [product.bias]
+        own = [ir.AttrInt64("transposed", int(product.way == ACROSS)), ir.AttrInt64("biased", len(biases))]
+        inputs = [product.operand, self._handle, *biases]
+        self._replace(product.node, "LinearStored", inputs, [*attributes, *own], [product.node.outputs[0]])
+
+    def _write_backward(self, found: _Backward, attributes: list[ir.Attr]) -> None:
+        rates = found.update.inputs[1]
+        operator = found.update.op_type.replace("UpdateStored", BACKWARD)
+        transposed = ir.AttrInt64("transposed", int(found.forward.way == ACROSS))
+        d_y = found.product.node.inputs[0]  # which a node of the layer itself may have made anew
+        inputs = [d_y, found.forward.operand, rates, self._handle]
+        outputs = [found.product.node.outputs[0], found.update.outputs[0]]
+        self._replace(found.product.node, operator, inputs, [*attributes, transposed], outputs)
+        read = [value.producer() for value in found.gradient.inputs if value is not None]
+        self._graph.remove([found.update, *reversed(found.between), found.gradient], safe=True)
+        for view in {node for node in read if node is not None and node.op_type in _VIEWS}:
+            if not view.outputs[0].uses() and not view.outputs[0].is_graph_output():
+                self._graph.remove(view, safe=True)
+
+    def _replace(
+        self,
+        old: ir.Node,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Sequence[ir.Attr],
+        replaced: list[ir.Value],
+    ) -> None:
+        """Put a node in the place of another one, which makes what other nodes made."""
+        outputs = [ir.Value(type=value.type, shape=value.shape) for value in replaced]
+        new = ir.Node(POET_DOMAIN, operator, inputs, attributes, outputs=outputs, name=old.name)
+        self._graph.insert_after(old, new)
+        for value, output in zip(replaced, outputs, strict=True):
+            name, value.name = value.name, None
+            value.replace_all_uses_with(output, replace_graph_outputs=True)
+            output.name = name
+        self._graph.remove(old, safe=True)
+
+    def _found_backward(self) -> _Backward | None:
+        """Return what L2 asks for, if it is there."""
+        updates = [node for node, _ in self._handle.uses() if node not in self._loads]
+        if len(updates) != 1 or len(self._products) != 2:
+            return None
+        (update,) = updates
+        position = {node: index for index, node in enumerate(self._graph)}
+        forward, product = sorted(self._products, key=lambda each: position[each.node])
+        if not update.op_type.startswith("UpdateStored") or len(update.inputs) > 3 or product.bias is not None:
+            return None
+        between: list[ir.Node] = []
+        maker = _only_maker(update.inputs[0])
+        while maker is not None and maker.op_type == "Identity":
+            between.insert(0, maker)
+            maker = _only_maker(maker.inputs[0])
+        if maker is None or not _is_gradient(maker):
+            return None
+        found = _Backward(forward, product, maker, tuple(between), update)
+        ways = {each.way: each.operand for each in (forward, product)}
+        rows, columns = maker.inputs[1::-1] if _is_transposed(update) else maker.inputs[:2]
+        if len(ways) != 2 or not _is_view_of(rows, ways[ALONG]) or not _is_view_of(columns, ways[ACROSS]):
+            return None
+        return found
+
+
+def _product(node: ir.Node, index: int, *, is_transposed: bool) -> _Product | None:
+    """Return what a node that reads a matrix computes, if that is a product."""
+    home = (MICROSOFT_DOMAIN,) if node.op_type == "FusedMatMul" else ONNX_DOMAINS
+    if node.op_type not in OPERATORS or node.domain not in home or index != _MATRIX:
+        return None
+    attributes = node.attributes
+    others = (attributes.get_int(name, 0) for name in ("transA", "transBatchA", "transBatchB"))
+    added = node.inputs[2] if len(node.inputs) > 2 else None
+    operand, made = node.inputs[0], node.outputs[0]
+    if any(others) or attributes.get_float("alpha", 1.0) != 1.0 or operand is None or made.shape is None:
+        return None
+    sizes = _sizes(operand)
+    if len(sizes) < 2 or min(sizes) < 1 or operand.producer() is node:
+        return None
+    if added is not None and (attributes.get_float("beta", 1.0) != 1.0 or _sizes(added) != _sizes(made)[-1:]):
+        return None
+    transposes = bool(attributes.get_int("transB", 0))
+    return _Product(node, operand, ACROSS if transposes != is_transposed else ALONG, is_transposed, added)
+
+
+def _is_gradient(node: ir.Node) -> bool:
+    """Return whether a node multiplies a transposed matrix by another one, and adds nothing."""
+    is_plain = len(node.inputs) == 2 and node.attributes.get_float("alpha", 1.0) == 1.0
+    transposes = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
+    return node.op_type == "Gemm" and node.domain in ONNX_DOMAINS and is_plain and transposes == [1, 0]
+
+
+def _is_transposed(node: ir.Node) -> bool:
+    """Return whether a node of the store transposes what it loads, or takes a transposed gradient."""
+    return bool(node.attributes.get_int("transposed", 0))
+
+
+def _only_maker(value: ir.Value | None) -> ir.Node | None:
+    """Return the node that makes a value which only one other node reads."""
+    is_one = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
+    return value.producer() if value is not None and is_one else None
+
+
+def _is_view_of(matrix: ir.Value | None, operand: ir.Value) -> bool:
+    """Return whether a matrix has the samples of an operand, row by row."""
+    return matrix is not None and _sizes(matrix)[-1:] == _sizes(operand)[-1:] and _seen(matrix) is _seen(operand)
+
+
+def _seen(value: ir.Value) -> ir.Value:
+    """Return what a value is a view of."""
+    maker = value.producer()
+    while maker is not None and maker.op_type in _VIEWS and maker.domain in ONNX_DOMAINS:
+        seen = maker.inputs[0]
+        assert seen is not None  # these operators have one
+        value, maker = seen, seen.producer()
+    return value
+
+
+def _sizes(value: ir.Value) -> tuple[int, ...]:
+    assert value.shape is not None
+    return tuple(value.shape.numpy())

@@ -1,0 +1,58 @@
+"""Whether products by panels have the bits of whole ones on this machine, as a model says that compares them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import numpy as np
+
+from poet_onnx.description.metadata import PANELS_KEY
+from poet_onnx.errors import InputError
+from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
+from poet_onnx.runtime.options import session_options
+
+
+def differing_products(model: bytes, *, threads: int = 1) -> list[str]:
+    """Run a model that compares products, and return the names of those that differ.
+
+    Args:
+        model: that `comparing_model` made.
+        threads: inside an operator.
+
+    Raises:
+        InputError: if it cannot be run.
+    """
+    runtime = import_onnxruntime()
+    try:
+        session = runtime.InferenceSession(model, session_options(threads=threads))
+        names = [output.name for output in session.get_outputs()]
+        found = session.run(names, {"any": np.zeros(1, np.float32)})
+    except runtime_errors() as error:
+        raise InputError(f"Products by panels cannot be compared with whole ones: {error}") from error
+    return [name for name, same in zip(names, found, strict=True) if not same.all()]
+
+
+def check_panels(text: str, *, threads: int) -> None:
+    """Check that products by panels have the bits of whole ones here, too.
+
+    Args:
+        text: what the metadata say under `PANELS_KEY`; nothing where the model has no panels.
+        threads: inside an operator.
+
+    Raises:
+        InputError: if one has not, or the metadata are damaged.
+    """
+    if not text:
+        return
+    try:
+        model = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise InputError(f"The model's metadata {PANELS_KEY} is damaged: rewrite the original again.") from error
+    differing = differing_products(model, threads=threads)
+    if differing:
+        raise InputError(
+            f"On this machine and with {threads} threads, ONNX Runtime gives {len(differing)} products by panels other "
+            f"bits than whole ones, among them that of {differing[0]}: rewrite the original on this machine, and with "
+            "as many --threads."
+        )

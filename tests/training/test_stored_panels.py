@@ -1,0 +1,127 @@
+"""Training with linear layers on panels of what the store has: the same bits, and a refusal where they would differ."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from export_models import export_forward, quiet
+from safetensors.numpy import load_file
+from stored_nets import session_of
+from torch import Tensor, nn
+
+import poet_onnx
+from poet_onnx import TrainingSession
+from poet_onnx.description.metadata import PANELS_KEY
+from poet_onnx.errors import InputError
+from poet_onnx.graph.operators.linear import BACKWARD
+from poet_onnx.passes.panel_comparison import ACROSS, Comparison, comparing_model
+
+STEPS, WIDTH = 20, 140
+
+
+class Net(nn.Module):
+    """Layers of one panel and of several, with a matrix as nn.Linear has it and as MatMul does, and one used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, 1200)
+        self.second = nn.Linear(1200, WIDTH, bias=False)
+        self.third = nn.Parameter(torch.randn(WIDTH, 900) * 0.05)
+        self.fourth = nn.Parameter(torch.randn(900, WIDTH) * 0.05)
+        self.twice = nn.Linear(WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, 30)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits of each batch of sequences."""
+        x = x + self.second(torch.tanh(self.first(x)))
+        x = x + torch.tanh(x @ self.third) @ self.fourth
+        x = self.twice(torch.tanh(self.twice(x)))
+        return self.last(x.mean(1))
+
+
+@pytest.fixture(scope="module")
+def nets(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Return files of the net without a loss, by the length of a sequence."""
+    folder = tmp_path_factory.mktemp("nets")
+    torch.manual_seed(0)
+    net = Net()
+    for length in (1, 7):
+        with quiet():
+            onnx.save(export_forward(net, {"x": torch.zeros(1, length, WIDTH)}), folder / f"{length}.onnx")
+    return {length: folder / f"{length}.onnx" for length in (1, 7)}
+
+
+def rewritten(net: Path, path: Path, **options: Any) -> Path:
+    """Rewrite a net for the stock runtime, and return the file."""
+    settings = {"device": "a72", "target": "stock", "loss": "cross-entropy", "gap": 0.5} | options
+    poet_onnx.rewrite(net, **settings).save(path)
+    return path
+
+
+def trained(session: TrainingSession, path: Path) -> tuple[list[float], dict[str, bytes]]:
+    """Train, and return the losses, with that of an evaluation, and the bytes of all that was trained."""
+    losses = []
+    for step in range(STEPS + 1):
+        random = np.random.default_rng(step)
+        batch = {put.name: np.zeros(put.shape, put.dtype) for put in session.data_inputs}
+        for name, array in batch.items():
+            is_label = array.dtype.kind == "i"
+            batch[name][...] = random.integers(0, 30, array.shape) if is_label else random.standard_normal(array.shape)
+        if step == STEPS:
+            session.save_checkpoint(path)
+            session.eval()
+        losses.append(session.step(batch))
+    return losses, {name: array.tobytes() for name, array in load_file(path).items()}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "budget", "split"), [("adamw", "100%", False), ("momentum", "100%", True), ("sgd", "1000KiB", True)]
+)
+def test_panels_give_the_bits_of_ram(
+    nets: dict[int, Path], tmp_path: Path, optimizer: str, budget: str, split: bool
+) -> None:
+    ram = session_of(rewritten(nets[7], tmp_path / "ram.onnx", optimizer=optimizer))
+    options = {"store": "always", "optimizer": optimizer, "activation_budget": budget, "split": split}
+    path = rewritten(nets[7], tmp_path / "disk.onnx", **options)
+    disk = session_of(path, store=tmp_path / "store")
+    assert trained(disk, tmp_path / "disk.safetensors") == trained(ram, tmp_path / "ram.safetensors")
+    operators = [node.op_type for node in onnx.load(path).graph.node]
+    assert sum(operator.startswith(BACKWARD) for operator in operators) >= 3  # second, third and fourth
+    assert "LinearStored" in operators
+    assert "LoadStored" not in operators
+
+
+def test_a_vector_is_multiplied_by_whole_matrices_where_panels_have_other_bits(
+    nets: dict[int, Path], tmp_path: Path
+) -> None:
+    ram = session_of(rewritten(nets[1], tmp_path / "ram.onnx"))
+    path = rewritten(nets[1], tmp_path / "disk.onnx", store="always")
+    disk = session_of(path, store=tmp_path / "store")
+    assert trained(disk, tmp_path / "disk.safetensors") == trained(ram, tmp_path / "ram.safetensors")
+    assert "LoadStored" in {node.op_type for node in onnx.load(path).graph.node}
+
+
+@pytest.mark.parametrize("suffix", ["", ".eval"])
+def test_a_machine_on_which_the_bits_differ_is_refused(nets: dict[int, Path], tmp_path: Path, suffix: str) -> None:
+    """The comparison is one that holds nowhere: panels of 40 rows."""
+    path = rewritten(nets[7], tmp_path / "net.onnx", store="always")
+    file = path.with_name(f"net{suffix}.onnx")
+    model = onnx.load(file)
+    (panels,) = (entry for entry in model.metadata_props if entry.key == PANELS_KEY)
+    differing = Comparison(ACROSS, (7,), (400, 520), 40, "Gemm", is_transposed=False, is_biased=False)
+    panels.value = base64.b64encode(comparing_model([differing])).decode()
+    onnx.save(model, file)
+    said = r"1 products by panels other bits .* a transposed matrix of 400x520 in panels of 40 rows \(Gemm\)"
+    with pytest.raises(InputError, match=said):
+        session_of(path, store=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+    panels.value = "?"
+    onnx.save(model, file)
+    with pytest.raises(InputError, match=r"poet\.panels is damaged"):
+        session_of(path, store=tmp_path / "store")
