@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from poet_onnx.cli import tables, terminal
+from poet_onnx.cli import findings, tables, terminal
 from poet_onnx.cli.files import check_writable
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError, LimitReachedError
@@ -69,13 +69,13 @@ def verify(
             run = verify_process(
                 original, rewritten, ram_budget_bytes=budget, steps=steps, threads=threads, page_dir=page_dir
             )
-        _show(run, tables.process_run_lines(run), as_json)
+        _show(run, findings.process_run_lines(run), as_json)
         context.exit(0 if run.passed else 1)
     with terminal.ProgressLine(f"running both models for {feeds} steps"):
         report = verify_models(
             original, rewritten, feeds=feeds, threads=threads, optimized=optimized, page_dir=page_dir
         )
-    _show(report, tables.verification_parts(report), as_json)
+    _show(report, findings.verification_parts(report), as_json)
     context.exit(0 if report.passed else 1)
 
 
@@ -171,6 +171,6 @@ def profile(
     if as_json:
         terminal.show_json(measured.model_dump_json(indent=2))
         return
-    for part in tables.measured_parts(measured):
+    for part in findings.measured_parts(measured):
         terminal.show(part)
     terminal.show(f"wrote {output}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from poet_onnx.cli import tables, terminal
+from poet_onnx.cli import findings, tables, terminal
 from poet_onnx.cli.files import check_writable
 from poet_onnx.cli.train_graph import made_lines
 from poet_onnx.costing.measured import load_measured
@@ -72,7 +72,7 @@ def rewrite(
     for line in tables.report_lines(report):
         terminal.show(line)
     if verification is not None:
-        for part in tables.verification_parts(verification):
+        for part in findings.verification_parts(verification):
             terminal.show(part)
     terminal.show(f"wrote {', '.join(str(path) for path in outputs.values())}")
     if beside:
@@ -90,7 +90,7 @@ def _verify(model: Path, result: RewriteResult, feeds: int, page_dir: Path | Non
         original = model if result.train_graph is None else result.train_graph.training
         verification = verify(original, result.model, feeds=feeds, page_dir=page_dir)
     if not verification.passed:
-        for part in tables.verification_parts(verification):
+        for part in findings.verification_parts(verification):
             terminal.show(part, stderr=True)
         raise CheckFailedError(
             f"The rewrite of {model} failed its check ({verification.problems[0]}); nothing was written."

@@ -15,11 +15,9 @@ from poet_onnx.errors import quoted
 
 if TYPE_CHECKING:
     from poet_onnx.costing.device import DeviceProfile
-    from poet_onnx.costing.measured import MeasuredCosts
     from poet_onnx.plan import PlanClass
     from poet_onnx.reporting.inspection import Inspection
     from poet_onnx.reporting.report import Figures, ProcessPart, Report, Wear
-    from poet_onnx.verification import ProcessRun, VerificationReport
 
 _SHOWN_NODES = 3
 _WITHOUT = {
@@ -272,105 +270,3 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
         f"no plan with whole gradients needs less than {bytes_text(inspection.largest_node_bytes)}: "
         f"node '{inspection.largest_node}' does by itself"
     )
-
-
-def verification_parts(report: VerificationReport) -> Iterator[str | Table]:
-    """Yield what a verification found: each check with its figures, then every problem."""
-    budget = "" if report.budget_bytes is None else f", budget {report.budget_bytes:,} B"
-    compared = (
-        f"{report.outputs_compared} outputs and {report.buffers_compared} updated buffers, {report.steps} steps, "
-        f"{bytes_text(report.bytes_compared)}"
-    )
-    rows = [
-        ["same bits", _verdict(report.bits_equal), compared],
-        ["order as in the file", _verdict(report.order_exact), f"{report.executed_nodes} nodes executed"],
-        ["plan carried out", _verdict(report.plan_carried_out), f"{report.recomputed_nodes} nodes recomputed"],
-        ["metadata as the plan", _verdict(report.metadata_true), "energy, time and bound are the plan's own words"],
-        [
-            "transient peak",
-            "",
-            f"{report.measured_transient_peak_bytes:,} B measured, {report.predicted_transient_peak_bytes:,} B "
-            f"predicted{budget}; {report.original_transient_peak_bytes:,} B in the original",
-        ],
-    ]
-    if report.optimized is not None:
-        alive = f"{report.optimized.recomputed_nodes_alive} recomputed nodes ran"
-        rows.append(["same bits, optimized", _verdict(report.optimized.bits_equal), alive])
-    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for heading in (f"on {report.runtime}", "", "compared"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    yield table
-    yield from (f"problem: {problem}" for problem in report.problems)
-    yield "verified: nothing is wrong" if report.passed else "not verified"
-
-
-def process_run_lines(run: ProcessRun) -> Iterator[str]:
-    """Yield what a training process took: the problems last, and the peak beside what was promised."""
-    if run.load_peak_bytes is not None and run.step_seconds is not None:
-        yield (
-            f"on {run.runtime}: {bytes_text(run.load_peak_bytes)} at most until all was loaded, "
-            f"{scaled_text(run.step_seconds, 's')} a step"
-        )
-    yield from (f"problem: {problem}" for problem in run.problems)
-    if run.measured_bytes is not None:
-        promised = (
-            ""
-            if not run.predicted_bytes
-            else (
-                f", {bytes_text(run.predicted_bytes)} predicted "
-                f"({(run.measured_bytes - run.predicted_bytes) / run.predicted_bytes:+.1%})"
-            )
-        )
-        budget = (
-            "no budget"
-            if run.budget_bytes is None
-            else (f"budget {bytes_text(run.budget_bytes)}, its limit by {run.limit}")
-        )
-        besides = (
-            f", and {bytes_text(run.unplanned_bytes)} of an optimizer outside the plan" if run.unplanned_bytes else ""
-        )
-        measured = f"{bytes_text(run.measured_bytes)} measured"
-        yield f"process peak of {run.steps} steps: {measured}{promised}{besides}; {budget}"
-
-
-def _verdict(good: bool) -> str:
-    return "yes" if good else "NO"
-
-
-def measured_parts(measured: MeasuredCosts) -> Iterator[str | Table]:
-    """Yield what a profile measured: the step, its slowest nodes, the storage and the power."""
-    slowest = sorted(measured.nodes.items(), key=lambda item: -item[1].seconds)[:10]
-    rows = [
-        [name, scaled_text(node.seconds, "s"), bytes_text(node.workspace_bytes), bytes_text(node.output_bytes)]
-        for name, node in slowest
-    ]
-    yield plain_table(["slowest nodes", "time (measured)", "workspace", "outputs"], rows)
-    yield (
-        f"step: {scaled_text(measured.step_seconds, 's')} measured, {len(measured.nodes)} nodes, "
-        f"{measured.repetitions} repetitions, {measured.threads} thread(s), {measured.runtime}, {measured.machine}"
-    )
-    if measured.variants:
-        nodes = sum(len(variant) for variant in measured.variants.values())
-        yield (
-            f"measured besides: {nodes} nodes of {len(measured.variants)} other variants of the graph, such as "
-            "gradients in parts, which small budgets may need"
-        )
-    if measured.process is not None:
-        yield (
-            f"process: {bytes_text(measured.process.runtime_bytes)} once all is imported, a session "
-            f"{bytes_text(measured.process.session_bytes)} besides its nodes and values"
-        )
-    storage = measured.storage
-    if storage is not None:
-        yield (
-            f"storage ({storage.method}): out {bytes_text(int(storage.page_out_bytes_per_second))}/s after "
-            f"{scaled_text(storage.page_out_latency_seconds, 's')}, "
-            f"in {bytes_text(int(storage.page_in_bytes_per_second))}/s after "
-            f"{scaled_text(storage.page_in_latency_seconds, 's')}"
-        )
-    if measured.active_watts is None:
-        yield "power: no meter is readable here; energy is modelled from the device's watts"
-    else:
-        yield f"power: {scaled_text(measured.active_watts, 'W')} above idle (measured)"

@@ -9,13 +9,11 @@ from typing import Literal, TypeAlias
 import pydantic
 
 from poet_onnx.costing.costs import CostTable, estimated_workspace_nodes
-from poet_onnx.costing.device import StorageProfile, describe_first_error
+from poet_onnx.costing.device import StorageProfile
 from poet_onnx.costing.flops import storage_work
 from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.costing.store_traffic import store_written_bytes
-from poet_onnx.errors import InputError
-from poet_onnx.files.regular import read_regular
 from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.paging import page_file_bytes
@@ -317,17 +315,3 @@ class Report(Figures):
 def process_parts(process: ProcessMemory) -> tuple[ProcessPart, ...]:
     """Return the parts of what a process takes."""
     return tuple(ProcessPart(**asdict(line)) for line in process.parts)
-
-
-def load_report(path: Path) -> Report:
-    """Read a report that `poet-onnx rewrite --report-out` wrote.
-
-    Raises:
-        InputError: the file cannot be read or is not such a report.
-    """
-    try:
-        return Report.model_validate_json(read_regular(path))
-    except OSError as error:
-        raise InputError(f"Cannot read the report {path}: {error.strerror or error}.") from error
-    except pydantic.ValidationError as error:
-        raise InputError(f"{path} is not a report of this release: {describe_first_error(error)}.") from error

@@ -30,9 +30,6 @@ Array = npt.NDArray[np.generic]
 PAGE_BYTES = 128 << 10
 """Size of a store's page. Each page has a checksum. ops/parameters/parameter_file.h has the same number."""
 
-STORE_BYTES = 4 * PAGE_BYTES
-"""The pages of an open store pass through this much memory."""
-
 ACCESS = ("auto", "cached", "direct")
 """How pages are read and written: through the page cache or past it."""
 

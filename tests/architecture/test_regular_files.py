@@ -22,7 +22,6 @@ from poet_onnx import Lora, TrainingSession
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError
 from poet_onnx.reporting.inspection import inspect
-from poet_onnx.reporting.report import load_report
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 15]> forward (float[2, 3] x) => (float[2, 2] y)
@@ -74,7 +73,6 @@ READERS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
         "w.npy",
         lambda path, forward: rewrite(forward, loss="cross-entropy", class_weights=path),
     ),
-    "report": ("r.json", lambda path, forward: load_report(path)),
     "model": ("m.onnx", lambda path, forward: poet_onnx.rewrite(path, device="a72", loss="mse")),
     "inspected": ("m.onnx", lambda path, forward: inspect(path, device="a72")),
     "verified": ("m.onnx", lambda path, forward: poet_onnx.verify(forward, path)),

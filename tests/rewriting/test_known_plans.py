@@ -12,7 +12,7 @@ from cli_runs import Cli
 import poet_onnx
 from poet_onnx.errors import InputError
 from poet_onnx.plan.serialization import to_json
-from poet_onnx.reporting.report import load_report
+from poet_onnx.reporting.report import Report
 from poet_onnx.verification import verify
 
 ASK: dict[str, Any] = {"device": "a72", "paging": False}
@@ -82,4 +82,4 @@ def test_a_file_of_a_known_plan(cli: Cli, model_path: Callable[..., Path], tmp_p
         *("--known-plan", tight, "--report-out", report),
     )
     assert done.code == 0, done
-    assert load_report(report).energy_joules <= made.rewritten.energy_joules
+    assert Report.model_validate_json(report.read_text()).energy_joules <= made.rewritten.energy_joules
