@@ -22,10 +22,11 @@ settings.load_profile("usual")  # scripts/test --deep asks for the other one
 
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch off the small allowances of the model, so that it and exhaustive search see the same bytes."""
+    """Switch off the small allowances of model and search, so that they and exhaustive search see the same bytes."""
     monkeypatch.setattr("poet_onnx.scheduling.choices.TINY_FRACTION", 0.0)
     monkeypatch.setattr("poet_onnx.scheduling.memory_rows.TOKEN_BYTES_EACH", 0)
     monkeypatch.setattr("poet_onnx.simulate.versions.TOKEN_BYTES", 0)
+    monkeypatch.setattr("poet_onnx.scheduling.smallest.PRECISION", 0.0)
 
 
 @pytest.fixture(scope="session", autouse=True)

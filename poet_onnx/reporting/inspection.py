@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -146,7 +147,7 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
     recompute_only, without_paging = budgets.floor(Candidate(first, replace(first.problem, paging=False), UNLIMITED))
     with_paging = None
     if device.storage is not None:
-        with_paging = budgets.floor(Candidate(first, first.problem, UNLIMITED))[1]
+        with_paging = budgets.floor(Candidate(first, first.problem, UNLIMITED), unpaged=recompute_only)[1]
     lowest = with_paging or without_paging
     with_parts = _floor_of_others(baselines, budgets, lowest)
     lowest = with_parts or lowest
@@ -187,15 +188,26 @@ class _Budgets:
     def of(cls, process: TrainingProcess) -> _Budgets:
         return cls(RequestedBudget("activation", None, process), RequestedBudget("ram", None, process))
 
-    def floor(self, candidate: Candidate, *, varied: bool = True) -> tuple[SmallestBudget, Floor]:
-        """Return how far the transient peak of a graph variant can be pushed down, and what that means for budgets."""
-        found = candidate.smallest(varied=varied)
-        step, process = (thriftiest_of(candidate, found, budget) for budget in (self.step, self.process))
-        if step is None or process is None:
+    def floor(
+        self,
+        candidate: Candidate,
+        *,
+        varied: bool = True,
+        unpaged: SmallestBudget | None = None,
+        process_bytes: float = math.inf,
+    ) -> tuple[SmallestBudget, Floor]:
+        """Return how far the transient peak of a graph variant can be pushed down, and what that means for budgets.
+
+        The RAM budget is one below that of another variant, which stands where no smaller one is found.
+        """
+        found = candidate.smallest(varied=varied, unpaged=unpaged)
+        step = thriftiest_of(candidate, found, self.step)
+        process = thriftiest_of(candidate, found, self.process, process_bytes)
+        if step is None:
             raise CheckFailedError("Without limits, the baseline order is a plan, but none was found.")
         return found, Floor(
             budget_bytes=step.budget_bytes,
-            process_bytes=process.budget_bytes,
+            process_bytes=int(process_bytes) if process is None else process.budget_bytes,
             bound_bytes=found.bound_bytes + candidate.baseline.aside_bytes,
             covers=found.covers,
         )
@@ -205,12 +217,13 @@ def _floor_of_others(others: Iterable[Baseline], budgets: _Budgets, first: Floor
     """Return the lowest floor of the model's other graph variants, if it is below that of the first."""
     lowest, process_bytes = first, first.process_bytes
     for baseline in others:
-        is_smaller = budgets.step.least_variant_bytes(baseline) < lowest.budget_bytes
-        is_lighter = budgets.process.least_variant_bytes(baseline) < process_bytes
+        is_smaller = budgets.step.could_lower(baseline, lowest.budget_bytes)
+        is_lighter = budgets.process.could_lower(baseline, process_bytes)
         if is_smaller or is_lighter:
-            floor = budgets.floor(Candidate(baseline, baseline.problem, UNLIMITED), varied=is_lighter)[1]
-            lowest = min(lowest, floor, key=lambda floor: floor.budget_bytes)
-            process_bytes = min(process_bytes, floor.process_bytes)
+            candidate = Candidate(baseline, baseline.problem, UNLIMITED)
+            floor = budgets.floor(candidate, varied=is_lighter, process_bytes=process_bytes)[1]
+            lowest = min(lowest, floor, key=lambda floor: floor.budget_bytes) if is_smaller else lowest
+            process_bytes = floor.process_bytes if is_lighter else process_bytes
     # Plans with fewer transient bytes have more nodes, for which the session takes memory of its own.
     both = lowest.model_copy(update={"process_bytes": process_bytes})
     return None if both == first else both

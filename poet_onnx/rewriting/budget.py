@@ -16,11 +16,12 @@ from poet_onnx.costing.process import ProcessCosts, ProcessMemory
 from poet_onnx.errors import PoetWarning
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Prediction
+from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import BudgetKind, Request
-from poet_onnx.scheduling import SimulatedPlan, Terms, least_peak_bytes
+from poet_onnx.scheduling import PRECISION, SimulatedPlan, Terms, least_peak_bytes
 
 
 @dataclass(frozen=True)
@@ -98,24 +99,25 @@ class RequestedBudget:
             return 0
         return self.evaluation_bytes - self.bound_bytes
 
-    def needed_bytes(self, baseline: Baseline, plan: SimulatedPlan, memory: ProcessMemory) -> int:
-        """Return the smallest budget of its kind that a plan of a graph variant keeps.
+    def needed_bytes(self, baseline: Baseline, problem: ScheduleProblem, plan: SimulatedPlan) -> int:
+        """Return the smallest budget of its kind that a plan keeps, which is laid out where that matters.
 
         Args:
-            baseline: of the variant.
-            plan: for it.
-            memory: of the process that carries the plan out.
+            baseline: of the graph variant.
+            problem: of the variant, that the plan is for.
+            plan: that needs it.
         """
         step_bytes = plan.prediction.transient_peak_bytes + baseline.aside_bytes
         if self.kind == "activation":
             return max(step_bytes, self.evaluation_bytes)
-        return max(memory.peak_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
+        peak_bytes = self.process.laid_out(problem, plan.steps).memory.peak_bytes
+        return max(peak_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
 
     def least_bytes(self, baseline: Baseline, plan: SimulatedPlan) -> int:
-        """Return what a plan of a graph variant needs at least, and nearly, before it is placed."""
+        """Return what a plan of a graph variant needs at least, and nearly, before it is laid out."""
         if self.kind == "activation":
             return plan.prediction.transient_peak_bytes + baseline.aside_bytes
-        return self.process.gapless_memory(baseline.graph, plan).peak_bytes
+        return self.process.likely_memory(baseline.graph, plan).peak_bytes
 
     def least_variant_bytes(self, baseline: Baseline) -> int:
         """Return what every plan of a graph variant needs at least."""
@@ -123,6 +125,11 @@ class RequestedBudget:
         if self.kind == "activation":
             return step_bytes
         return max(self.process.costs.import_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
+
+    def could_lower(self, baseline: Baseline, known_bytes: float) -> bool:
+        """Return whether a plan of a graph variant may need so much less than a known budget as is looked for."""
+        share = PRECISION if self.kind == "activation" else 0.0
+        return self.least_variant_bytes(baseline) * (1 + share) < known_bytes
 
     def terms(self, baseline: Baseline, works_bytes: int | None, *, split: bool) -> Terms:
         """Return the words in which a refusal speaks of it.

@@ -219,7 +219,7 @@ def _thriftiest_answer(asked: Asked, failures: Sequence[Failure]) -> Answer:
     candidate, plan = thrifty.candidate, thrifty.plan
     limits = candidate.limits.within(plan.prediction.transient_peak_bytes)
     known = known_plan(candidate.problem, limits, plan, gap=request.options.gap, seed=request.options.seed)
-    return _answer(asked, candidate.baseline, known, thrifty.laid_out)
+    return _answer(asked, candidate.baseline, known, budget.process.laid_out(candidate.problem, known.steps))
 
 
 def _answer(asked: Asked, baseline: Baseline, plan: Plan, laid_out: LaidOutPlan) -> Answer:

@@ -101,10 +101,24 @@ class TrainingProcess:
         layout = nodes_of_plan(problem.graph, steps, marks(region.steps))
         return LaidOutPlan(layout, region, self._of_layout(problem.graph, layout, steps, region.region_bytes))
 
-    def gapless_memory(self, graph: TrainingGraph, plan: SimulatedPlan) -> ProcessMemory:
-        """Return what the process takes that carries out a plan, if its values were packed without a gap."""
-        region_bytes = plan.prediction.transient_peak_bytes
-        return self._of_layout(graph, nodes_of_plan(graph, plan.steps), plan.steps, region_bytes)
+    def likely_memory(self, graph: TrainingGraph, plan: SimulatedPlan) -> ProcessMemory:
+        """Return what the process takes that carries out a plan, nearly, before the plan is laid out.
+
+        Values would be packed without a gap, and what runs again would have a Gate each, and transfers none.
+        """
+        extra = [step for step, before in zip(plan.steps[1:], plan.steps, strict=False) if _is_extra(step, before)]
+        again = [step.subject for step in extra if step.action is Action.COMPUTE]
+        outputs = {node.name: sum(map(bool, node.outputs)) for node in graph.nodes}
+        return process_memory(
+            graph,
+            self.costs,
+            nodes=1 + len(graph.nodes) + len(extra) + len(again),
+            values=1 + _values(graph, graph.nodes) + sum(map(outputs.__getitem__, again)) + len(extra),
+            operators=1 + _operators(graph.nodes),
+            region_bytes=self._region_bytes(plan.prediction.transient_peak_bytes),
+            pages=plan.prediction.page_out_bytes > 0,
+            evaluation=self.evaluation,
+        )
 
     def _of_layout(
         self, graph: TrainingGraph, layout: Sequence[LayoutNode], steps: Sequence[Step], region_bytes: int
@@ -137,6 +151,14 @@ class TrainingProcess:
     def in_order(self, problem: ScheduleProblem, order: Sequence[str]) -> ProcessMemory:
         """Return what the process takes that carries out an order which neither recomputes nor pages."""
         return self.laid_out(problem, ordered_steps(order)).memory
+
+
+def _is_extra(step: Step, before: Step) -> bool:
+    """Return whether a step has a node that the graph has not: a transfer has one if nothing parts its halves."""
+    if step.action is Action.COMPUTE:
+        return step.copy > 0
+    is_end = step.action in (Action.PAGE_OUT_END, Action.PAGE_IN_END)
+    return not is_end or before.subject != step.subject
 
 
 def _values(graph: TrainingGraph, nodes: Sequence[Node | LayoutNode]) -> int:

@@ -18,11 +18,10 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
-from poet_onnx.rewriting.process import LaidOutPlan
 from poet_onnx.scheduling import Progress, SimulatedPlan, SmallestBudget, smallest_budget
 
-MOST_PLACED = 4
-"""Plans of a graph variant that are placed: to pack a large one takes a second."""
+MOST_LAID_OUT = 2
+"""Plans of a graph variant that are laid out: to pack a large one takes a second."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,9 @@ class Candidate:
     problem: ScheduleProblem
     limits: Limits
 
-    def smallest(self, *, varied: bool = False, in_ram: bool = False) -> SmallestBudget:
+    def smallest(
+        self, *, varied: bool = False, in_ram: bool = False, unpaged: SmallestBudget | None = None
+    ) -> SmallestBudget:
         """Search among the plans whose pages have room; the arguments are those of `smallest_budget`."""
         storage, graph = self.problem.costs.storage, self.problem.graph
 
@@ -47,7 +48,15 @@ class Candidate:
             return storage is None or page_file_bytes(graph, steps) <= storage.capacity_bytes
 
         limits, order = self.limits, self.baseline.order
-        return smallest_budget(self.problem, order, limits=limits, accepts=has_room, varied=varied, in_ram=in_ram)
+        return smallest_budget(
+            self.problem,
+            order,
+            limits=limits,
+            accepts=has_room,
+            varied=varied,
+            in_ram=in_ram,
+            unpaged=unpaged,
+        )
 
 
 @dataclass(frozen=True)
@@ -57,13 +66,11 @@ class ThriftyPlan:
     Attributes:
         candidate: its graph variant.
         plan: its steps and their prediction.
-        laid_out: what carries it out.
         budget_bytes: the smallest budget of the kind that was asked for which it keeps.
     """
 
     candidate: Candidate
     plan: SimulatedPlan
-    laid_out: LaidOutPlan
     budget_bytes: int
 
 
@@ -76,7 +83,7 @@ def thriftiest(
 ) -> ThriftyPlan | None:
     """Return the plan of a model that needs the smallest budget of those found; None where there is none.
 
-    Variants that cannot need less than what is known are left out, which changes nothing but the time.
+    Variants that cannot need less than what is known are left out.
 
     Args:
         candidates: the model's variants.
@@ -86,10 +93,10 @@ def thriftiest(
     """
     best: ThriftyPlan | None = None
     begin = time.monotonic()
-    least = [(budget.least_variant_bytes(each.baseline), each) for each in candidates]
-    for least_bytes, candidate in sorted(least, key=lambda pair: pair[0]):
+    for candidate in candidates:
         below_bytes = math.inf if best is None else best.budget_bytes
-        if least_bytes < below_bytes:
+        least_bytes = budget.least_variant_bytes(candidate.baseline)
+        if budget.could_lower(candidate.baseline, below_bytes):
             if progress is not None:
                 progress(Progress.looking("looking for the smallest budget that works", time.monotonic() - begin))
             found = thriftiest_of(candidate, candidate.smallest(in_ram=True), budget, below_bytes)
@@ -111,11 +118,10 @@ def thriftiest_of(
     baseline = candidate.baseline
     plans = [found.plan, *(found.others if budget.kind == "ram" else ())]
     least = sorted((budget.least_bytes(baseline, plan), place) for place, plan in enumerate(plans))
-    for least_bytes, place in least[:MOST_PLACED]:
+    for least_bytes, place in least[:MOST_LAID_OUT]:
         if least_bytes >= below_bytes:
             break
-        laid_out = budget.process.laid_out(candidate.problem, plans[place].steps)
-        needed = budget.needed_bytes(baseline, plans[place], laid_out.memory)
+        needed = budget.needed_bytes(baseline, candidate.problem, plans[place])
         if needed < below_bytes:
-            best, below_bytes = ThriftyPlan(candidate, plans[place], laid_out, needed), needed
+            best, below_bytes = ThriftyPlan(candidate, plans[place], needed), needed
     return best

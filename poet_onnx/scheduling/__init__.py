@@ -10,11 +10,12 @@ from poet_onnx.scheduling.liveness import file_order, most_values_alive
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.planner import known_plan, schedule
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
-from poet_onnx.scheduling.smallest import SmallestBudget, least_peak_bytes, smallest_budget
+from poet_onnx.scheduling.smallest import PRECISION, SmallestBudget, least_peak_bytes, smallest_budget
 from poet_onnx.scheduling.steps import SimulatedPlan, ordered_steps
 
 __all__ = [
     "METHODS",
+    "PRECISION",
     "Method",
     "NoneExistsError",
     "NothingFoundError",

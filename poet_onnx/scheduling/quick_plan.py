@@ -65,8 +65,22 @@ class Eviction:
         visits: intervals that were looked at, a measure of work.
     """
 
-    def __init__(self, profile: Profile, limits: Limits, *, held: frozenset[tuple[int, int]] = frozenset()) -> None:
-        """Start with everything in RAM; values of `held` (value, start of the interval) come back by page-in alone."""
+    def __init__(
+        self,
+        profile: Profile,
+        limits: Limits,
+        *,
+        held: frozenset[tuple[int, int]] = frozenset(),
+        least_bytes: float | None = None,
+    ) -> None:
+        """Start with everything in RAM.
+
+        Args:
+            profile: of the order.
+            limits: that are kept, but for the deadline.
+            held: values (with the start of the interval) that come back by page-in alone.
+            least_bytes: smaller values stay in RAM; by default a share of the budget.
+        """
         self.profile, self.limits = profile, limits
         self.liveness = liveness = profile.liveness
         budget_bytes = limits.transient_bytes
@@ -74,7 +88,8 @@ class Eviction:
         intervals = profile.intervals
         above = np.concatenate(([0], np.cumsum(self.excess > 0)))
         useful = (intervals.last > intervals.first + 1) & ~liveness.kept[intervals.value]
-        useful &= liveness.sizes[intervals.value] >= SMALLEST_SHARE * budget_bytes
+        least_bytes = SMALLEST_SHARE * budget_bytes if least_bytes is None else least_bytes
+        useful &= liveness.sizes[intervals.value] >= least_bytes
         useful &= above[intervals.last] > above[np.minimum(intervals.first + 1, len(profile.order))]
         self.count = int(useful.sum())
         # An interval is cut in two where its value is needed for a recompute.
@@ -257,7 +272,7 @@ class Eviction:
             for placement in (RAM, DROPPED, STORAGE):
                 if self.placement[interval].item() in (RAM, placement) or not self._is_worth(interval, placement):
                     continue
-                saved = self._saved()
+                saved = self.saved()
                 self.visits += self.count
                 self.bring_back(interval)
                 if placement != RAM:
@@ -276,7 +291,7 @@ class Eviction:
         causes = {cause for new, cause in self.cause.items() if self.first[new] - 1 <= place < self.last[new]}
         return frozenset((int(self.value[cause]), int(self.first[cause])) for cause in causes)
 
-    def _saved(self) -> dict[str, object]:
+    def saved(self) -> dict[str, object]:
         """Return all that changes with every value that is sent away or brought back, by the names of attributes."""
         arrays = ("excess", "value", "first", "last", "placement", "paged", "rerun")
         of_value = {value: [*intervals] for value, intervals in self.of_value.items()}
@@ -318,14 +333,14 @@ def evict_in_segments(profile: Profile, limits: Limits) -> Eviction | None:
     found = []
     for count in SEGMENTS:
         plan = Eviction(profile, limits)
-        _keep_checkpoints(plan, count)
+        keep_checkpoints(plan, count)
         if plan.fill():
             plan.prune()
             found.append(plan)
     return min(found, key=lambda plan: plan.joules, default=None)
 
 
-def _keep_checkpoints(plan: Eviction, segments: int) -> None:
+def keep_checkpoints(plan: Eviction, segments: int) -> None:
     """Forbid to make again what is made before the end of a segment and read behind it before its interval begins.
 
     The segments have equal shares of the bytes that could be made again.

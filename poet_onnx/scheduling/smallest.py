@@ -4,15 +4,16 @@ What is found depends on the problem and on limits besides the budget alone: wor
 no budget that was asked for is known here. So the same command names the same budget on every machine, however busy;
 and whatever larger budget is asked for next, the same plan is found again and keeps it.
 
-The smallest transient peak of an order is found by the solver where the model is small, or where all is paged; in
-larger ones, in other orders and within a deadline by quick plans for smaller and smaller budgets. A process wants more
-than a small peak: each node and the paging take RAM of their own. So there are plans of larger peaks besides.
+Where everything may be paged, what a node needs by itself is nearly enough. Where not, or not all within a limit, the
+solver looks for the smallest peak of an order if the model is small, and sweeps and quick plans look in that order and
+in others. A process wants more than a small peak: each node and the paging take RAM of their own. So there are plans of
+larger peaks besides, with as few nodes as possible.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -29,6 +30,7 @@ from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import OrderSearch
 from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.steps import SimulatedPlan, ordered_steps
+from poet_onnx.scheduling.sweeps import all_paged, fewest_restores, lowest
 from poet_onnx.simulate import simulate
 
 PRECISION = 0.01
@@ -43,8 +45,8 @@ MOST_NODES = 600
 OTHER_ORDERS = 3
 """Orders that are looked at besides the memory-aware one."""
 
-SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85)
-"""Plans are made for budgets at these shares of the way from the smallest peak to the peak of the order."""
+LEVELS = 12
+"""Budgets for which there are plans besides, from the smallest peak to that of the order, each a share of the next."""
 
 Accepts = Callable[[tuple[Step, ...]], bool]
 """Whether steps can be carried out, limits aside."""
@@ -91,6 +93,7 @@ def smallest_budget(
     in_order: bool = False,
     varied: bool = False,
     in_ram: bool = False,
+    unpaged: SmallestBudget | None = None,
 ) -> SmallestBudget:
     """Find the smallest transient budget that a plan can keep to.
 
@@ -102,32 +105,38 @@ def smallest_budget(
         in_order: look at no other order.
         varied: look for plans of larger peaks besides.
         in_ram: look at no plan but the order itself, which keeps everything in RAM.
+        unpaged: what was found without paging, if that was looked for with the same arguments.
     """
     order = tuple(order or memory_aware_order(problem))
     instance = build_instance(problem, order)
     needed, peak = instance.largest_node_bytes, max(instance.step_bytes())
     worst = instance.nodes[max(range(len(instance.nodes)), key=instance.smallest_node_bytes)].name
-    search = _Search(problem, limits.within(None), accepts, in_order=in_order)
+    search = _Search(problem, order, limits.within(None), accepts, in_order=in_order)
+    search.offer_order(order)
+    floor: _Floor = min(needed, peak), ALL_PLANS
     if in_ram:
-        search.offer_order(order)
-        return SmallestBudget(search.smallest, (), min(needed, peak), ALL_PLANS, worst, needed)
-    floor = search.solve(instance, min(needed, peak), peak)
-    searches = [search]
-    search.look_around(order, floor[0])
-    alone = _Search(replace(problem, paging=False), search.limits, accepts, in_order=in_order)
-    is_close = search.smallest_bytes <= (1 + PRECISION) * floor[0]
-    if problem.paging and problem.costs.page_out and (varied or not is_close):
-        searches.append(alone)
-        alone.look_around(order, floor[0])
-    # What is found besides must not lower the budget, or it would be another one where it is not asked for.
-    counted = searches[:1] if is_close else searches
-    plan = min((one.smallest for one in counted if one.smallest), key=_peak_bytes, default=None)
+        return SmallestBudget(search.smallest, (), floor[0], ALL_PLANS, worst, needed)
+    pages = problem.paging and bool(problem.costs.page_out)
+    if pages:
+        search.page_all(floor[0])
+    if not search.is_close(floor[0]):
+        floor = search.solve(instance, floor[0], peak)
+        search.look_around(floor[0])
+    is_close = search.is_close(floor[0])
+    # What is looked for only to vary must not lower the budget, or it would be another one where it is not asked for.
+    smallest = search.smallest
     if varied:
-        for each in searches:
-            each.look_above(order)
-    others = tuple(other for each in searches for other in each.plans.values() if other is not plan)
-    bound = floor[0] if plan is None else min(floor[0], _peak_bytes(plan))
-    return SmallestBudget(plan, others, bound, floor[1], worst, needed)
+        search.look_above()
+    plans = list(search.plans.values())
+    if pages and (varied or not is_close):
+        unpaged = unpaged or smallest_budget(
+            replace(problem, paging=False), order, limits=limits, accepts=accepts, in_order=in_order, varied=varied
+        )
+        plans += filter(None, (unpaged.plan, *unpaged.others))
+        smallest = smallest if is_close else min(filter(None, (smallest, unpaged.plan)), key=_peak_bytes, default=None)
+    others = tuple(other for other in plans if other is not smallest)
+    bound = floor[0] if smallest is None else min(floor[0], _peak_bytes(smallest))
+    return SmallestBudget(smallest, others, bound, floor[1], worst, needed)
 
 
 def least_peak_bytes(problem: ScheduleProblem, order: Sequence[str]) -> int:
@@ -148,17 +157,25 @@ class _Search:
 
     Attributes:
         plans: that keep the limits, by their steps.
+        profiles: the order to begin with and, behind it, the one of the lowest peak if that is another one.
     """
 
-    def __init__(self, problem: ScheduleProblem, limits: Limits, accepts: Accepts, *, in_order: bool) -> None:
+    def __init__(
+        self, problem: ScheduleProblem, order: Sequence[str], limits: Limits, accepts: Accepts, *, in_order: bool
+    ) -> None:
         self.problem, self.limits, self.accepts, self.in_order = problem, limits, accepts, in_order
         self.liveness = Liveness(problem)
+        self.profiles = [self.liveness.in_order(order)]
         self.plans: dict[tuple[Step, ...], SimulatedPlan] = {}
 
     @property
     def smallest(self) -> SimulatedPlan | None:
         """Return the plan of the smallest peak."""
         return min(self.plans.values(), key=_peak_bytes, default=None)
+
+    def is_close(self, low_bytes: int) -> bool:
+        """Return whether the smallest peak is as close to what every plan needs as is looked for."""
+        return self.smallest_bytes <= (1 + PRECISION) * low_bytes
 
     @property
     def smallest_bytes(self) -> float:
@@ -243,21 +260,43 @@ class _Search:
             if model.memory.fixed_bytes > fixed_bytes or not self._offer_paged(model):
                 break
 
-    def look_around(self, order: Sequence[str], low_bytes: int) -> None:
-        """Offer quick plans for smaller and smaller budgets, in an order and in others that may need less."""
-        profile = self.liveness.in_order(order)
-        self._descend(profile, low_bytes)
-        if self.in_order or self.smallest is None or self.smallest_bytes <= (1 + PRECISION) * low_bytes:
+    def page_all(self, low_bytes: int) -> None:
+        """Offer plans that page all there is, the one of fewer transfers first."""
+        for steps in all_paged(self.profiles[0], low_bytes):
+            self._offer_steps(steps)
+
+    def look_around(self, low_bytes: int) -> None:
+        """Offer quick plans for smaller and smaller budgets, in the order and in others that may need less."""
+        first = best = self.profiles[0]
+        others: list[Profile] = []
+        if not self._swept(first, low_bytes):
             return
-        tight = self.limits.within(int((1 - PRECISION) * self.smallest_bytes))
-        for candidate in OrderSearch(profile, tight, end=math.inf, seed=0).candidates()[:OTHER_ORDERS]:
-            if candidate.profile.order.tobytes() != profile.order.tobytes():
-                self._descend(candidate.profile, low_bytes)
+        if not (self.in_order or self.is_close(low_bytes)):
+            tight = self.limits.within(int((1 - PRECISION) * self.smallest_bytes))
+            candidates = OrderSearch(first, tight, end=math.inf, seed=0).candidates()[:OTHER_ORDERS]
+            others = [one.profile for one in candidates if one.profile.order.tobytes() != first.order.tobytes()]
+        for profile in others:
+            known_bytes = self.smallest_bytes
+            if self._swept(profile, low_bytes) and self.smallest_bytes < known_bytes:
+                best = profile
+        # Sweeps look at no other limit than the budget, and quick plans keep to all.
+        for profile in [best] if self.limits == UNLIMITED else (first, *others):
+            self._descend(profile, low_bytes)
+        self.profiles = [first] if best is first else [first, best]
+
+    def _swept(self, profile: Profile, low_bytes: int) -> bool:
+        """Offer an order and the plan of the lowest peak that a sweep finds; return whether the first is taken."""
+        is_taken = self.offer_order(self.liveness.names_of(profile.order))
+        self._offer_steps(lowest(profile, low_bytes))
+        return is_taken
 
     def offer_order(self, order: Sequence[str]) -> bool:
         """Offer an order as it is; return whether it is taken: it is too slow otherwise."""
-        steps = ordered_steps(order)
-        return self.offer(SimulatedPlan(steps, simulate(self.problem, steps)))
+        return self._offer_steps(ordered_steps(order))
+
+    def _offer_steps(self, steps: tuple[Step, ...]) -> bool:
+        """Offer steps; return whether they are taken."""
+        return self.offer(self.plans.get(steps) or SimulatedPlan(steps, simulate(self.problem, steps)))
 
     def _descend(self, profile: Profile, low_bytes: int) -> None:
         """Offer the order as it is, and halve the way from what works to what does not."""
@@ -272,17 +311,13 @@ class _Search:
             else:
                 low_bytes = budget
 
-    def look_above(self, order: Sequence[str]) -> None:
-        """Offer quick plans for budgets between the smallest that works and what the order needs as it is."""
-        profile = self.liveness.in_order(order)
+    def look_above(self) -> None:
+        """Offer plans of few runs and transfers for budgets between the smallest that works and an order's peak."""
         if self.smallest is None:
             return
         low_bytes = _peak_bytes(self.smallest)
-        for budget in _between(low_bytes, profile.peak_bytes):
-            self.offer(quick_plan(profile, self.limits.within(budget)))
-
-
-def _between(low_bytes: int, high_bytes: int) -> Iterator[int]:
-    """Yield budgets between two."""
-    if high_bytes - low_bytes > PRECISION * low_bytes:
-        yield from (low_bytes + int(share * (high_bytes - low_bytes)) for share in SHARES)
+        for profile in self.profiles:
+            ratio = profile.peak_bytes / low_bytes
+            budgets = [int(low_bytes * ratio ** (level / LEVELS)) for level in range(LEVELS)]
+            for steps in fewest_restores(profile, budgets) if ratio > 1 + PRECISION else ():
+                self._offer_steps(steps)
