@@ -8,7 +8,7 @@ Rules:
         never whole.
     L3. Panels keep the bits of whole products for shapes for which they do on the machine that rewrites; for others L2
         is left out, then L1. Larger panels are tried before that. The model has what repeats the comparison on the
-        machine that trains.
+        machine that trains, for large matrices with fewer rows.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ class UseStoredPanels(InPlacePass):
         return PassResult(model, modified=bool(done))
 
     def _written(self, layer: _Layer) -> tuple[Comparison, ...]:
-        """Write a layer's nodes where they keep the bits, and return the comparisons that say so (L3)."""
+        """Write a layer's nodes where they keep the bits, and return the comparisons that are to be repeated (L3)."""
         for backward in (True, False):
             for comparisons in layer.comparisons(backward=backward):
-                if all(map(self._keeps_bits, comparisons)):
+                repeated = tuple(comparison.where_it_trains for comparison in comparisons)
+                if all(map(self._keeps_bits, dict.fromkeys((*comparisons, *repeated)))):
                     layer.write(comparisons[0].panel_rows, backward=backward)
-                    return comparisons
+                    return repeated
         return ()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.graph.operators.linear import compared_rows
 
 ACROSS, ALONG, GRADIENT = 0, 1, 2
 """A product with the transposed matrix, with the matrix, or that which is the matrix's gradient."""
@@ -39,6 +40,12 @@ class Comparison:
     operator: str
     is_transposed: bool
     is_biased: bool
+
+    @property
+    def where_it_trains(self) -> Comparison:
+        """Return the comparison that the machine makes which trains: of fewer rows, if the matrix is large."""
+        rows, columns = self.matrix
+        return replace(self, matrix=(compared_rows(rows, columns, self.panel_rows), columns))
 
     def __str__(self) -> str:
         """Return it as the name of a value: what is said of it where it does not hold."""

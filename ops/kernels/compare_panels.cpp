@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/panels.h"
+#include "process/heap.h"
 
 namespace poet {
 namespace {
@@ -46,6 +47,7 @@ class ComparePanels final : public Kernel {
         gradient_(node, panels_) {}
 
   void compute(Context& context) override {
+    give_freed_memory_back();  // before a process trains that has no room for it then
     const bool are = product_ == kGradient ? compare_gradients(context) : compare_products(context);
     Shape one(1);
     one.data()[0] = 1;

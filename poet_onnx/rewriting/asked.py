@@ -71,7 +71,7 @@ class Asked:
             threads=request.options.threads,
             versions=request.versions,
         )
-        process = TrainingProcess(costs, request.options.target)
+        process = TrainingProcess(costs.comparing(baseline.graph), request.options.target)
         if evaluation is not None:
             process = evaluation.process_of(process, baseline.graph)
         budget = RequestedBudget.of(request, baseline, ordered, process)

@@ -9,6 +9,7 @@ import numpy as np
 
 from poet_onnx.description.metadata import PANELS_KEY
 from poet_onnx.errors import InputError
+from poet_onnx.runtime.code_pages import other_code
 from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
 from poet_onnx.runtime.options import session_options
 
@@ -49,7 +50,8 @@ def check_panels(text: str, *, threads: int) -> None:
         model = base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise InputError(f"The model's metadata {PANELS_KEY} is damaged: rewrite the original again.") from error
-    differing = differing_products(model, threads=threads)
+    with other_code():
+        differing = differing_products(model, threads=threads)
     if differing:
         raise InputError(
             f"On this machine and with {threads} threads, ONNX Runtime gives {len(differing)} products by panels other "

@@ -69,6 +69,14 @@ def test_what_is_compared_is_what_the_graph_computes() -> None:
     ]
 
 
+def test_a_large_matrix_is_compared_with_fewer_rows_where_it_trains() -> None:
+    whole = Comparison(GRADIENT, (6,), (30_522, 768), 128, "Gemm", is_transposed=False, is_biased=False)
+    repeated = whole.where_it_trains
+    assert repeated.matrix == (5376 + 30_522 % 128, 768)
+    assert repeated.where_it_trains == repeated
+    assert Comparison(ALONG, (6,), (3072, 768), 128, "Gemm", False, False).where_it_trains.matrix == (3072, 768)
+
+
 def test_larger_panels_stand_in_for_those_that_have_other_bits() -> None:
     usual = used(LAYER).node(0).attributes.get_int("panel_rows", 0)
     found = used(LAYER, keeps=lambda comparison: comparison.panel_rows > 2 * usual)

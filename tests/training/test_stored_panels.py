@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,20 @@ import pytest
 import torch
 from export_models import export_forward, quiet
 from safetensors.numpy import load_file
+from stock_environment import NEEDS_STOCK, stock_python
 from stored_nets import session_of
-from torch import Tensor, nn
+from torch import nn
 
 import poet_onnx
 from poet_onnx import TrainingSession
+from poet_onnx.costing.device import load_device
+from poet_onnx.costing.process import ProcessCosts
 from poet_onnx.description.metadata import PANELS_KEY
 from poet_onnx.errors import InputError
-from poet_onnx.graph.operators.linear import BACKWARD
-from poet_onnx.passes.panel_comparison import ACROSS, Comparison, comparing_model
+from poet_onnx.graph import Tensor
+from poet_onnx.graph.operators import Call
+from poet_onnx.graph.operators.linear import BACKWARD, comparing_bytes
+from poet_onnx.passes.panel_comparison import ACROSS, ALONG, GRADIENT, Comparison, comparing_model
 
 STEPS, WIDTH = 20, 140
 
@@ -37,7 +44,7 @@ class Net(nn.Module):
         self.twice = nn.Linear(WIDTH, WIDTH)
         self.last = nn.Linear(WIDTH, 30)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return logits of each batch of sequences."""
         x = x + self.second(torch.tanh(self.first(x)))
         x = x + torch.tanh(x @ self.third) @ self.fourth
@@ -125,3 +132,37 @@ def test_a_machine_on_which_the_bits_differ_is_refused(nets: dict[int, Path], tm
     onnx.save(model, file)
     with pytest.raises(InputError, match=r"poet\.panels is damaged"):
         session_of(path, store=tmp_path / "store")
+
+
+COMPARE = """
+import json, sys
+from pathlib import Path
+from poet_onnx.runtime.panels import check_panels
+from poet_onnx.training.trial import status_bytes
+small, large = (Path(path).read_text() for path in sys.argv[1:])
+check_panels(small, threads=1)
+before = status_bytes("VmRSS")
+check_panels(large, threads=1)
+print(json.dumps([before, status_bytes("VmHWM"), status_bytes("VmRSS")]))
+"""
+
+
+@NEEDS_STOCK
+def test_a_comparison_takes_what_is_counted_and_gives_it_back(tmp_path: Path) -> None:
+    rows, columns, samples = 3072, 1024, 64
+    for name, matrix in (("small", (200, 100)), ("large", (rows, columns))):
+        products = [
+            Comparison(product, (samples,), matrix, 128, "Gemm", is_transposed=False, is_biased=False)
+            for product in (ACROSS, ALONG, GRADIENT)
+        ]
+        (tmp_path / name).write_text(base64.b64encode(comparing_model(products)).decode())
+    command = [stock_python(), "-c", COMPARE, str(tmp_path / "small"), str(tmp_path / "large")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    before, most, after = json.loads(done.stdout)
+    attributes = {"matrix": (rows, columns), "panel_rows": 128, "transposed": 1}
+    x = Tensor("x", "FLOAT", (samples, columns), 4 * samples * columns, "x")
+    counted_bytes = comparing_bytes(Call("LinearStored", "poet", attributes, (x,), (x,)))
+    assert 4 * rows * columns < counted_bytes < 1.5 * 4 * rows * columns
+    costs = ProcessCosts.of(load_device("host"), None, "stock")
+    assert costs.runtime_bytes < most - counted_bytes < costs.runtime_bytes + 10_000_000
+    assert after - before < 2 << 20

@@ -33,6 +33,7 @@ _PIECE_PAGES, _PIECE_ROWS = 2, 8
 
 _BLOCK_ROWS, _LEAST_BYTES, _MOST_BYTES = 128, 256 << 10, 512 << 10
 _ELEMENT_BYTES = 4
+_COMPARED_BYTES, _COMPARED_PANELS = 16 << 20, 4
 _PANELS = (
     Attribute("matrix", "INTS", "Shape of the matrix."),
     Attribute("panel_rows", "INT", "Rows of it that are taken at a time."),
@@ -60,6 +61,24 @@ def panel_count(rows: int, panel: int) -> int:
     """Return how many panels a matrix has."""
     whole, rest = divmod(rows, panel)
     return whole + (rest > NARROW_ROWS or not whole)
+
+
+def compared_rows(rows: int, columns: int, panel: int) -> int:
+    """Return how many rows of a matrix are compared where it trains: all, or as many as the last panel stays as it is.
+
+    So a comparison takes no more than some panels, where the whole matrix might not fit into RAM.
+    """
+    most = max(_COMPARED_PANELS * panel, _COMPARED_BYTES // (_ELEMENT_BYTES * columns))
+    return rows if rows <= most + panel else most // panel * panel + rows % panel
+
+
+def comparing_bytes(call: Call) -> int:
+    """Return about what comparing a layer's products by panels with whole ones takes; 0 for other nodes."""
+    if call.op_type != "LinearStored" and not call.op_type.startswith(BACKWARD):
+        return 0
+    rows, columns, samples = _sizes(call)
+    compared = compared_rows(rows, columns, call.integer("panel_rows", 1))
+    return _ELEMENT_BYTES * (compared * columns + 2 * samples * (compared + columns)) + _room_for_gradient(call)
 
 
 def _matrix(attributes: Sequence[int]) -> tuple[int, int]:
