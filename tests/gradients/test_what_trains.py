@@ -237,6 +237,15 @@ class Normalized(nn.Module):
         return self.last(self.head(torch.tanh(self.norm(self.first(x)))))
 
 
+def check_against_torch(made: poet_onnx.TrainGraph, module: nn.Module, x: Tensor, labels: Tensor) -> None:
+    """Compare the gradient of every parameter with torch's."""
+    nn.functional.cross_entropy(module(x), labels).backward()
+    found = gradients(made, {"x": x.numpy(), "labels": labels.numpy()})
+    for key, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        np.testing.assert_allclose(found[key], parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=key)
+
+
 @pytest.mark.parametrize(("optimize", "frozen"), [(True, "auto"), (False, "auto"), (False, "none")])
 def test_gradients_flow_through_statistics_that_the_model_computes(optimize: bool, frozen: str) -> None:
     torch.manual_seed(0)
@@ -247,11 +256,7 @@ def test_gradients_flow_through_statistics_that_the_model_computes(optimize: boo
     made = poet_onnx.train_graph(exported(module, x, optimize=optimize), frozen_batch_norm=frozen)
     assert made.warnings == ()  # there are no running statistics to keep to
     assert made.values.keys() == dict(module.named_parameters()).keys()
-    nn.functional.cross_entropy(module(x), labels).backward()
-    found = gradients(made, {"x": x.numpy(), "labels": labels.numpy()})
-    for key, parameter in module.named_parameters():
-        assert parameter.grad is not None
-        np.testing.assert_allclose(found[key], parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=key)
+    check_against_torch(made, module, x, labels)
 
 
 def test_what_normalized_batches_in_torch_does_so_in_a_file_of_the_dynamo_exporter() -> None:
@@ -267,11 +272,7 @@ def test_what_normalized_batches_in_torch_does_so_in_a_file_of_the_dynamo_export
         n.attributes.get_int("training_mode", 0) for n in made.evaluation.graph if n.op_type == "BatchNormalization"
     ]
     assert modes == [0, 0]
-    nn.functional.cross_entropy(module(x), labels).backward()
-    found = gradients(made, {"x": x.numpy(), "labels": labels.numpy()})
-    for key, parameter in module.named_parameters():
-        assert parameter.grad is not None
-        np.testing.assert_allclose(found[key], parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=key)
+    check_against_torch(made, module, x, labels)
 
 
 def test_a_mean_over_all_batches_which_onnx_cannot_say_is_refused(tmp_path: Path) -> None:

@@ -96,19 +96,23 @@ print(tracemalloc.get_traced_memory()[1] / image.nbytes, (resident() - before) /
 """
 
 
+def trained(graph: str, script: str, folder: Path, python: str, *endings: str) -> list[str]:
+    """Return what a script prints that trains a graph of a weight w; its arguments are the files with these endings."""
+    text = graph.replace("{", "<float[3, 2] w = {1, 2, 3, 4, 5, 6}> {", 1)
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 15]> g {text}')
+    rewrite(model, device="a72", loss="mse", target="stock", optimizer="sgd").save(folder / "m.onnx")
+    files = [folder / f"m.{ending}" for ending in endings]
+    done = subprocess.run([python, "-c", script, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.split()
+
+
 @pytest.mark.parametrize("python", EACH_PYTHON)
 def test_a_batch_with_channels_last_is_copied_once(tmp_path: Path, python: str) -> None:
     """Three steps and an evaluation of a transposed batch take the room of one copy, which stays."""
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 15]> g (float[8, 3, 512, 512] x) => (float[8, 2] y)'
-        "<float[3, 2] w = {1, 2, 3, 4, 5, 6}>"
-        "{ p = GlobalAveragePool(x) f = Flatten(p) y = MatMul(f, w) }"
-    )
-    rewrite(model, device="a72", loss="mse", target="stock", optimizer="sgd").save(tmp_path / "m.onnx")
-    files = [tmp_path / f"m.{ending}" for ending in ("onnx", "safetensors", "eval.onnx")]
-    done = subprocess.run([python, "-c", CHANNELS_LAST, *files], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    traced, grown = map(float, done.stdout.split())
+    nodes = "{ p = GlobalAveragePool(x) f = Flatten(p) y = MatMul(f, w) }"
+    graph, endings = f"(float[8, 3, 512, 512] x) => (float[8, 2] y) {nodes}", ("onnx", "safetensors", "eval.onnx")
+    traced, grown = map(float, trained(graph, CHANNELS_LAST, tmp_path, python, *endings))
     assert 0.99 < traced < 1.2
     assert grown < 1.2
 
@@ -127,14 +131,8 @@ print([sys.getrefcount(x), sys.getrefcount(y)] == before)
 
 @pytest.mark.parametrize("python", EACH_PYTHON)
 def test_a_batch_is_not_held_when_the_step_is_over(tmp_path: Path, python: str) -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 15]> g (float[2, 3] x) => (float[2, 2] y)'
-        "<float[3, 2] w = {1, 2, 3, 4, 5, 6}> { y = MatMul(x, w) }"
-    )
-    rewrite(model, device="a72", loss="mse", target="stock", optimizer="sgd").save(tmp_path / "m.onnx")
-    files = [tmp_path / f"m.{ending}" for ending in ("onnx", "safetensors")]
-    done = subprocess.run([python, "-c", HELD, *files], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True"
+    graph = "(float[2, 3] x) => (float[2, 2] y) { y = MatMul(x, w) }"
+    assert trained(graph, HELD, tmp_path, python, "onnx", "safetensors") == ["True"]
 
 
 @pytest.mark.parametrize(
