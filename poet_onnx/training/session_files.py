@@ -1,0 +1,182 @@
+"""The files of a training session: checkpoints, adapters, and the inference model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from poet_onnx.adapters.files import AdapterFiles
+from poet_onnx.adapters.reading import read_adapter
+from poet_onnx.description.metadata import Description
+from poet_onnx.errors import InputError
+from poet_onnx.files.checkpoint import loading, open_checkpoint, write_checkpoint
+from poet_onnx.runtime.code_pages import other_code
+from poet_onnx.training.evaluation import Evaluation
+from poet_onnx.training.exclusion import Turn, exclusive
+from poet_onnx.training.memory import Memory
+from poet_onnx.training.prepared import Prepared
+from poet_onnx.training.progress import Progress
+
+if TYPE_CHECKING:
+    from poet_onnx.training.prepare import AnyModel
+
+
+class SessionFiles:
+    """What a session writes and reads, and what is left of it after a failure."""
+
+    _description: Description
+    _model: Prepared
+    _evaluation: Evaluation
+    _memory: Memory
+    _progress: Progress
+    _turn: Turn
+    _failed = False
+
+    @exclusive
+    @other_code()
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write all that training needs to go on to the same bits, as one safetensors file.
+
+        It is written whole or not at all: after a failure or a crash there is the old file or the new one. Where to go
+        on in the data, and the schedule, are the caller's to know.
+
+        Raises:
+            InputError: if it cannot be written, or a step failed, or the graph draws numbers that cannot be resumed.
+        """
+        self._refuse_half_changed("there is nothing whole to save")
+        others = self._description.unresumable
+        if others:
+            raise InputError(
+                f"Training with {', '.join(others)} cannot be resumed exactly, as ONNX Runtime does not tell the state "
+                "of their generators: draw these numbers outside and feed them as inputs."
+            )
+        tensors = self._memory.lasting(gradients=self._progress.batches > 0)
+        write_checkpoint(path, tensors, self._progress.to_values())
+
+    @exclusive
+    @other_code()
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a checkpoint; the session must have the same graph and settings as the one that wrote it.
+
+        The graph may be rewritten in one of them and not in the other.
+
+        Raises:
+            InputError: if it cannot be read or is of another graph or of other settings; nothing has changed then.
+            CheckFailedError: if the file changed while it was loaded; then a checkpoint must be loaded before the next
+                step.
+        """
+        file = open_checkpoint(path)
+        progress = Progress.from_values(file.progress(), path)
+        self._progress.check_fits(progress, path)
+        store = self._memory.store
+        if store is not None:
+            store.check(file, path)
+            with self._all_or_failed(), loading(path):
+                store.load(file)
+                self._progress = progress
+                store.commit(progress)
+            return
+        wanted = self._memory.lasting(gradients=progress.batches > 0)
+        for name, array in wanted.items():
+            file.check(name, array)
+        with self._all_or_failed():
+            file.load(wanted)
+            self._progress = progress
+
+    @exclusive
+    @other_code()
+    def export_inference_model(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        model: AnyModel | None = None,
+        outputs: Sequence[str] | None = None,
+        merge: bool = True,
+    ) -> None:
+        """Write a plain ONNX model with what was trained and running statistics, for any ONNX Runtime.
+
+        It is written whole or not at all, and tensor by tensor: beside an evaluation graph that `rewrite` wrote, no
+        tensor is copied in memory and no parser of ONNX is imported. Another model is read with onnx_ir first.
+
+        Args:
+            path: of the file.
+            model: the forward model that was trained; default the evaluation graph without its loss. It must be given
+                where parameters live in a store, all of which are in memory meanwhile.
+            outputs: names of what is to be computed, in their order; default the model's own outputs.
+            merge: let adapters become a part of the weights; otherwise they stay as nodes.
+
+        Raises:
+            InputError: if there is no forward model, or it does not tell its outputs, or it has none of the parameters,
+                or the file cannot be written.
+        """
+        from poet_onnx.training.forward import open_forward
+        from poet_onnx.training.inference_model import check_outputs, write_inference_model
+
+        if model is None and self._description.stored:
+            raise InputError(
+                "The evaluation graph reads its parameters from the store: give the forward model, model=."
+            )
+        source = self._evaluation.source if model is None else model
+        if source is None:
+            raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
+        if outputs is not None:
+            check_outputs(outputs)
+        values = self._memory.values()
+        forward, wanted = open_forward(source, values, outputs=outputs, cut_loss=model is None)
+        merged = self._model.adapters if merge else None
+        write_inference_model(path, forward, values, outputs=wanted, merged=merged)
+
+    @exclusive
+    @other_code()
+    def export_adapter(self, path: str | os.PathLike[str], *, inside: str = "") -> None:
+        """Write the adapters, and what else is trained, to a folder as PEFT does.
+
+        Args:
+            path: of the folder, which is made if it is not there.
+            inside: name of the submodule that PEFT wraps, such as "model" where a module around it was exported.
+
+        Raises:
+            InputError: if there are none, a weight's torch module is not known, or they cannot be written.
+        """
+        files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
+        files.write(Path(path), self._memory.values(), self._evaluation.constants)
+        files.warn_of_lost(self._memory.moved())
+
+    @exclusive
+    @other_code()
+    def load_adapter(self, path: str | os.PathLike[str], *, inside: str = "") -> None:
+        """Take the numbers of adapters like these from a folder of PEFT's or `export_adapter`'s.
+
+        Loss and gradients are then PEFT's. What its configuration says is kept to, or refused by its key.
+
+        Args:
+            path: of the folder.
+            inside: name of the submodule that PEFT wraps.
+
+        Raises:
+            InputError: if they cannot be read, or are of other adapters; nothing has changed then.
+            CheckFailedError: if the file changed while it was loaded; then a checkpoint must be loaded before the next
+                step.
+        """
+        self._refuse_half_changed("load a checkpoint first")
+        if self._memory.store is not None:
+            raise InputError("Adapters cannot be loaded into a store: give them as the first parameters of a new one.")
+        files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
+        arrays = self._memory.values()
+        write = read_adapter(files, path, arrays, self._evaluation.constants)
+        with self._all_or_failed(), loading(path):
+            write(arrays)
+
+    def _refuse_half_changed(self, remedy: str) -> None:
+        if self._failed:
+            raise InputError(f"An earlier call failed or was interrupted half-way: {remedy}.")
+
+    @contextmanager
+    def _all_or_failed(self) -> Iterator[None]:
+        """Remember it if what follows changes half of the state."""
+        self._failed = True
+        yield
+        self._failed = False
