@@ -19,8 +19,8 @@ What stays in RAM is written to the store with each commit; so the store holds a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -45,16 +45,33 @@ _PARAMETER = 2
 """Input of an update."""
 
 
+@dataclass(frozen=True)
+class StoreChoice:
+    """What is to live in a store.
+
+    Attributes:
+        constants: that may.
+        names: of the parameters and constants that do, where they can; None for all.
+    """
+
+    constants: StoredConstants
+    names: frozenset[str] | None = None
+
+    def takes(self, name: str) -> bool:
+        """Return whether a tensor is to live there."""
+        return self.names is None or name in self.names
+
+
 class StreamParameters(InPlacePass):
     """Let parameters live in a store where that can be; the metadata name them.
 
     Requires a graph with static shapes in whose step there is an optimizer.
     """
 
-    def __init__(self, constants: StoredConstants | None = None) -> None:
-        """Set which constants may live in the store; default none."""
+    def __init__(self, choice: StoreChoice) -> None:
+        """Set what is to live in the store."""
         super().__init__()
-        self._constants = constants
+        self._choice = choice
 
     def call(self, model: ir.Model) -> PassResult:
         """Write the nodes, inputs and metadata."""
@@ -67,14 +84,16 @@ class StreamParameters(InPlacePass):
         for name in description.parameters if updates.within_step else ():
             buffer = inputs.get(description.buffers.get(name, ""))
             tensor = _Tensor(graph, inputs[name])
+            if not self._choice.takes(name):
+                continue
             if tensor.may_be_stored and tensor.update(updates.settings.operator, len(slots), buffer):
                 tensor.load()
                 _drop(graph, [inputs[name], *(inputs[slot_name(name, slot)] for slot in slots)])
                 if buffer is not None:
                     _drop(graph, [buffer])
                 stored[name] = _sizes(inputs[name])
-        constants = {} if self._constants is None else self._constants.kinds
-        _load_constants(graph, self._constants)
+        constants = {name: each for name, each in self._choice.constants.kinds.items() if self._choice.takes(name)}
+        _load_constants(graph, self._choice)
         flag = description.flag
         if flag and not inputs[flag].uses():
             _drop(graph, [inputs[flag]])
@@ -90,7 +109,7 @@ class StreamParameters(InPlacePass):
         return PassResult(model, modified=bool(stored or constants))
 
 
-def load_tensors(graph: ir.Graph, names: Iterable[str], constants: StoredConstants | None) -> None:
+def load_tensors(graph: ir.Graph, names: Collection[str], constants: StoredConstants) -> None:
     """Let parameters, and constants, come from a store in a graph that does not train."""
     inputs = {value.name or "": value for value in graph.inputs}
     for name in names:
@@ -98,13 +117,13 @@ def load_tensors(graph: ir.Graph, names: Iterable[str], constants: StoredConstan
             if inputs[name].uses():
                 _Tensor(graph, inputs[name]).load()
             _drop(graph, [inputs[name]])
-    _load_constants(graph, constants)
+    _load_constants(graph, StoreChoice(constants, frozenset(names)))
 
 
-def _load_constants(graph: ir.Graph, constants: StoredConstants | None) -> None:
-    for value in list(graph.initializers.values()) if constants is not None else ():
-        found = None if constants is None else constants.find(value)
-        if found is None:
+def _load_constants(graph: ir.Graph, choice: StoreChoice) -> None:
+    for value in list(graph.initializers.values()):
+        found = choice.constants.find(value)
+        if found is None or not choice.takes(found[0]):
             continue
         name, turned = found
         tensor = _Tensor(graph, value, name, turned=turned)

@@ -119,7 +119,7 @@ def _graphs(
         return
     first = next(all_variants)
     try:
-        yield variant_of(model, target, (part_bytes, first.expansions, False), updates) if part_bytes else first
+        yield variant_of(model, target, (part_bytes, first.expansions, ()), updates) if part_bytes else first
     except InputError:  # no weight gradient is that large
         yield first
 

@@ -178,7 +178,7 @@ class Plan:
         expansions: which expansions a graph for the stock runtime was lowered with, a letter for each choice; see
             `poet_onnx.passes.lowering`.
         optimizer: what updates the parameters within the step, in words; "none" if nothing does.
-        stored: parameters live in a store on disk.
+        stored: names of what lives in a store on disk.
         prediction: the simulator's figures for these steps.
         certificate: what is proven.
     """
@@ -192,4 +192,4 @@ class Plan:
     part_bytes: int | None = None
     expansions: str | None = None
     optimizer: str = "none"
-    stored: bool = False
+    stored: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ class PlanFile(BaseModel):
     part_bytes: int | None = None
     expansions: str | None = None
     optimizer: str = "none"
-    stored: bool = False
+    stored: tuple[str, ...] = ()
 
 
 def to_json(plan: Plan, graph: TrainingGraph) -> str:

@@ -87,6 +87,16 @@ class Asked:
         """Return it with an evaluation that has another plan."""
         return replace(self, budget=self.budget.evaluating(evaluation, self.first.graph), evaluation=evaluation)
 
+    def check_room(self) -> None:
+        """Check that there may be a plan of the first variant.
+
+        Raises:
+            NoRoomError: if each needs more than the budget.
+        """
+        bound_bytes, least_bytes = self.budget.bound_bytes, self.budget.least_variant_bytes(self.first)
+        if bound_bytes is not None and least_bytes > bound_bytes:
+            raise NoRoomError(f"The budget is {least_bytes - bound_bytes:,} bytes less than what every plan needs.")
+
     def candidate(self, baseline: Baseline) -> Candidate:
         """Return what is asked of the plan of a variant."""
         return Candidate(baseline, self.problem(baseline), self.limits(baseline, self.budget.plan_bytes(baseline)))

@@ -102,8 +102,9 @@ class EvaluationStep:
         del graph.outputs[1:]  # nobody reads them, and they would be outside of the region; OUTPUTS_KEY names them
         lower(model, target)
         free_state(graph, [name for name in graph.initializers if name in arrays])
-        load_tensors(graph, stored, constants)
-        UseStoredPanels(partial(keeps_bits, threads=threads))(model)
+        if constants is not None:
+            load_tensors(graph, stored, constants)
+            UseStoredPanels(partial(keeps_bits, threads=threads))(model)
         arrays |= set(map(handle_name, stored))
         held = tuple(value.name or "" for value in graph.inputs if value.name in arrays)
         RemoveUnread()(model)

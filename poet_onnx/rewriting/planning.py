@@ -15,7 +15,7 @@ from poet_onnx.choices import OURS
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError
-from poet_onnx.passes.stored_constants import StoredConstants
+from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.plan import Plan, Step
 from poet_onnx.rewriting.asked import Asked
 from poet_onnx.rewriting.baseline import Baseline
@@ -86,7 +86,7 @@ def answer_of(
     updates: Updates | None = None,
     evaluation: Beside = lambda _: None,
     *,
-    stored: StoredConstants | None = None,
+    stored: StoreChoice | None = None,
     gives_way: bool = False,
 ) -> Answer:
     """Plan a normalized model's step as requested, or check the plan that came with the request.
@@ -96,8 +96,9 @@ def answer_of(
         request: what was asked for.
         updates: what the optimizer in the step does; None for none.
         evaluation: of the first variant.
-        stored: constants that live in a store with the parameters; None without a store.
-        gives_way: do not look for the smallest budget where this one leaves the step no room: there is another way.
+        stored: what lives in a store; None without one.
+        gives_way: do not look for the smallest budget where this one leaves the step no room, or with a store has none
+            for its first variant: there is another way.
 
     Raises:
         NoRoomError: then.
@@ -119,7 +120,7 @@ def _given_answer(
     updates: Updates | None,
     evaluation: Beside,
     *,
-    stored: StoredConstants | None,
+    stored: StoreChoice | None,
 ) -> Answer:
     """Replay a plan that was made before on the graph variant that it is for."""
     options = variant_options(given, request.device.name, request.options.target, in_words(updates))
@@ -149,7 +150,7 @@ def _best_answer(
     request: Request,
     updates: Updates | None,
     evaluation: Beside,
-    stored: StoredConstants | None,
+    stored: StoreChoice | None,
     *,
     gives_way: bool,
 ) -> Answer:
@@ -177,6 +178,8 @@ def _best_answer(
             if asked is None:
                 own = evaluation(variant)
                 asked = Asked.of(request, variant, own, gives_way=gives_way)
+                if gives_way and stored is not None:
+                    asked.check_room()
             elif variant.stored != asked.first.variant.stored:
                 continue  # the evaluation graph reads others from the store
             known = steps_of(plans.pop(variant.options, ()), variant.graph)

@@ -228,7 +228,8 @@ def _rewritten(
         made = replace(made, evaluation=evaluation.carried_out(region_bytes))
         if answer.plan.stored:
             frozen = constants()
-            made = replace(made, values={**made.values, **{name: frozen.array(name) for name in frozen.kinds}})
+            arrays = {name: frozen.array(name) for name in frozen.kinds if name in answer.plan.stored}
+            made = replace(made, values={**made.values, **arrays})
     _carry_out(answer, region_bytes)
     asked, baseline, process = answer.asked, answer.baseline, answer.asked.budget.process
     return RewriteResult(

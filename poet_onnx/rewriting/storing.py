@@ -2,25 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from poet_onnx.choices import ALWAYS, NEVER
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError
+from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.rewriting.asked import NoRoomError
+from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
+from poet_onnx.rewriting.levels import levels
 from poet_onnx.rewriting.optimizer_choice import in_words
-from poet_onnx.rewriting.planning import Answer, answer_of
+from poet_onnx.rewriting.planning import Answer, answer_of, could_save
 from poet_onnx.rewriting.request import Request
-from poet_onnx.rewriting.variants import GraphVariant
+from poet_onnx.rewriting.variants import GraphVariant, variants
 
 
 class _NothingToStoreError(InputError):
     """No tensor of a model is worth a place in a store."""
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """The ways in which a model can be planned: all in RAM, or some of it in a store. Attributes: as its caller's."""
+
+    model: ir.Model
+    request: Request
+    updates: Updates | None
+    evaluation: Callable[..., EvaluationStep | None]
+    constants: Callable[[], StoredConstants]
+
+    def resident(self, *, gives_way: bool = False) -> Answer:
+        return answer_of(self.model, self.request, self.updates, lambda _: self.evaluation(), gives_way=gives_way)
+
+    def stored(
+        self, names: Iterable[str] | None = None, *, request: Request | None = None, gives_way: bool = False
+    ) -> Answer:
+        """Plan with these in a store, or all that can be."""
+        choice = StoreChoice(self.constants(), None if names is None else frozenset(names))
+
+        def beside(variant: GraphVariant) -> EvaluationStep | None:
+            if not variant.stored:
+                raise _NothingToStoreError("Parameters cannot live in a store where all are small: use --store never.")
+            return self.evaluation(stored=variant.stored, constants=choice.constants)
+
+        return answer_of(self.model, request or self.request, self.updates, beside, stored=choice, gives_way=gives_way)
+
+    def best(self) -> Answer:
+        """Plan all in RAM, or what does not fit in a store, or what spends less there."""
+        end = time.monotonic() + self.request.options.time_limit_seconds
+        try:
+            found = self.resident(gives_way=True)
+        except (InfeasibleError, LimitReachedError) as error:
+            try:
+                found = self.stored()
+            except _NothingToStoreError:
+                if not isinstance(error, NoRoomError):
+                    raise error from None
+                return self.resident()
+        return self._better(found, end) if found.plan.stored or could_save(found, end) else found
+
+    def _better(self, best: Answer, end: float) -> Answer:
+        """Return an answer that keeps a part in RAM, if one spends less than another one."""
+        request = self.request
+        choice, target = StoreChoice(self.constants()), request.options.target
+        threads = request.options.threads
+        all_stored = variants(self.model, request.device, target, updates=self.updates, stored=choice, threads=threads)
+        whole = Baseline.of(next(all_stored), request.device, target, threads=threads)
+        found: Answer | None = None
+        for level in levels(whole):
+            left = end - time.monotonic()
+            if level.base_joules >= best.joules or left < 1 or (found is not None and found is not best):
+                break  # with fewer in RAM none spends less
+            hurried = replace(request, options=replace(request.options, time_limit_seconds=left), known_plans=())
+            with contextlib.suppress(InfeasibleError, LimitReachedError):
+                found = self.stored(level.stored, request=hurried, gives_way=True)
+                best = min(best, found, key=lambda each: each.joules)
+        return best
 
 
 def answer_where_it_fits(
@@ -30,7 +95,7 @@ def answer_where_it_fits(
     evaluation: Callable[..., EvaluationStep | None],
     constants: Callable[[], StoredConstants],
 ) -> Answer:
-    """Plan a step as `answer_of` does, with parameters in a store where that is asked for, or nothing else fits.
+    """Plan a step as `answer_of` does, with parameters in a store where that is asked for, or not all fits into RAM.
 
     Args:
         model: as for `answer_of`; so are the others.
@@ -42,39 +107,18 @@ def answer_where_it_fits(
     Raises:
         InputError: if a store is asked for that cannot be; and what `answer_of` raises.
     """
-
-    def stored() -> Answer:
-        pool = constants()
-
-        def beside(variant: GraphVariant) -> EvaluationStep | None:
-            if not variant.stored:
-                raise _NothingToStoreError("Parameters cannot live in a store where all are small: use --store never.")
-            return evaluation(stored=variant.stored, constants=pool)
-
-        return answer_of(model, request, updates, beside, stored=pool)
-
-    def resident(*, gives_way: bool = False) -> Answer:
-        return answer_of(model, request, updates, lambda _: evaluation(), gives_way=gives_way)
-
+    ways = _Ways(model, request, updates, evaluation, constants)
     if request.plan is not None:
         options = variant_options(request.plan, request.device.name, request.options.target, in_words(updates))
-        return stored() if options[-1] else resident()
+        return ways.stored(options[-1]) if options[-1] else ways.resident()
     obstacle = _obstacle(request, updates)
+    if request.options.store == ALWAYS and obstacle:
+        raise InputError(f"Parameters cannot live in a store {obstacle}.")
     if request.options.store == ALWAYS:
-        if obstacle:
-            raise InputError(f"Parameters cannot live in a store {obstacle}.")
-        return stored()
+        return ways.stored()
     if request.options.store == NEVER or obstacle or request.budget_kind != "ram":
-        return resident()
-    try:
-        return resident(gives_way=True)
-    except (InfeasibleError, LimitReachedError) as error:
-        try:
-            return stored()
-        except _NothingToStoreError:
-            if not isinstance(error, NoRoomError):
-                raise error from None
-    return resident()
+        return ways.resident()
+    return ways.best()
 
 
 def _obstacle(request: Request, updates: Updates | None) -> str:

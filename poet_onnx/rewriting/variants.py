@@ -20,8 +20,7 @@ from poet_onnx.passes.normalize import Normalization
 from poet_onnx.passes.panel_comparison import Comparison, comparing_model
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.split import SplitWeightGradients
-from poet_onnx.passes.stored import StreamParameters
-from poet_onnx.passes.stored_constants import StoredConstants
+from poet_onnx.passes.stored import StoreChoice, StreamParameters
 from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.runtime.panels import differing_products
 
@@ -29,7 +28,7 @@ PART_BYTES = {"training": (4 << 20, 1 << 20, 128 << 10), "stock": (1 << 20, 128 
 """Sizes of parts that large weight gradients are split into where whole ones do not fit, by target. For each part
 ConvGrad of the training runtime lays the whole image out again: there a few large parts are quicker."""
 
-VariantOptions: TypeAlias = tuple[int | None, str | None, bool]
+VariantOptions: TypeAlias = tuple[int | None, str | None, tuple[str, ...]]
 """The `part_bytes`, `expansions` and `stored` that distinguish a variant from others of its model."""
 
 
@@ -54,7 +53,7 @@ class GraphVariant:
     @property
     def options(self) -> VariantOptions:
         """Return what distinguishes it from the other variants of its model."""
-        return self.part_bytes, self.expansions, self.stored is not None
+        return self.part_bytes, self.expansions, self.stored or ()
 
 
 def variants(
@@ -64,7 +63,7 @@ def variants(
     *,
     split: bool = True,
     updates: Updates | None = None,
-    stored: StoredConstants | None = None,
+    stored: StoreChoice | None = None,
     threads: int = 1,
 ) -> Iterator[GraphVariant]:
     """Yield the variants of a model for a target, what costs the least time first.
@@ -79,7 +78,7 @@ def variants(
         target: runtime that will run the model, "training" or "stock".
         split: also yield variants with gradients in parts.
         updates: what the optimizer in the step does; None for none.
-        stored: parameters live in a store on disk, and these constants; None where all is in RAM.
+        stored: what lives in a store on disk; None where all is in RAM.
         threads: inside an operator, with which products by panels are compared with whole ones.
 
     Raises:
@@ -107,7 +106,7 @@ def variant_of(
     target: str,
     options: VariantOptions,
     updates: Updates | None = None,
-    stored: StoredConstants | None = None,
+    stored: StoreChoice | None = None,
     *,
     threads: int = 1,
 ) -> GraphVariant:
@@ -161,7 +160,7 @@ def _variant(
     expansions: str | None,
     model: ir.Model,
     updates: Updates | None,
-    stored: StoredConstants | None,
+    stored: StoreChoice | None,
     *,
     threads: int,
 ) -> GraphVariant:

@@ -92,4 +92,4 @@ def test_small_gradients_have_no_parts(model_path: Callable[..., Path]) -> None:
 def test_parts_of_no_bytes_are_refused(model_path: Callable[..., Path], part_bytes: int) -> None:
     model = normalized(model_path("mlp-l1"), "training")
     with pytest.raises(InputError, match=rf"parts of {part_bytes} bytes.*plan again"):
-        variant_of(model, "training", (part_bytes, None, False))
+        variant_of(model, "training", (part_bytes, None, ()))
