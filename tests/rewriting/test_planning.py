@@ -52,19 +52,19 @@ def test_a_variant_that_was_not_settled_hides_no_plan_of_another(
 ) -> None:
     """Where the time ends with nothing known of whole gradients, those in parts are tried all the same."""
     path = model_path("resnet18")
-    from poet_onnx.scheduling.planner import _Run
     from poet_onnx.scheduling.refusals import NothingFoundError
+    from poet_onnx.scheduling.search import Search
 
     tried: list[int | None] = []
 
-    def settle_nothing_at_first(run: _Run) -> poet_onnx.Plan:
+    def settle_nothing_at_first(run: Search) -> poet_onnx.Plan:
         tried.append(run.limits.budget_bytes)
         if len(tried) == 1:
             raise NothingFoundError(run.problem, run.limits, (), float("inf"))
         return in_best_order(run)
 
-    in_best_order = _Run.in_best_order
-    monkeypatch.setattr(_Run, "in_best_order", settle_nothing_at_first)
+    in_best_order = Search.in_best_order
+    monkeypatch.setattr(Search, "in_best_order", settle_nothing_at_first)
     result = poet_onnx.rewrite(path, device="a72", activation_budget="40%")
     assert result.plan.part_bytes is not None
     tried.clear()
@@ -80,16 +80,16 @@ def test_what_would_do_is_said_in_the_terms_of_who_asked(
     """Whatever the usual search ends with, what is named works, though that search finds nothing there either."""
     from poet_onnx.plan import PlanClass
     from poet_onnx.scheduling.liveness import build_instance, file_order
-    from poet_onnx.scheduling.planner import _Run
     from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError
+    from poet_onnx.scheduling.search import Search
 
-    def find_nothing(run: _Run) -> poet_onnx.Plan:
+    def find_nothing(run: Search) -> poet_onnx.Plan:
         order = file_order(run.problem.graph)
         if settled:
             raise NoneExistsError(build_instance(run.problem, order), run.limits, PlanClass())
         raise NothingFoundError(run.problem, run.limits, order, 1.0)
 
-    monkeypatch.setattr(_Run, "in_best_order", find_nothing)
+    monkeypatch.setattr(Search, "in_best_order", find_nothing)
     path = model_path("densenet")
     options: dict[str, Any] = {"device": "a72", "target": "stock", "deadline": "1.5x", "split": False}
     asked = 2_000
@@ -189,7 +189,7 @@ def test_a_step_that_fits_in_order_is_simulated_once(
 
     monkeypatch.setattr("poet_onnx.simulate.trace_buffers", counted)
     monkeypatch.setattr("poet_onnx.scheduling.order_search.quick_plan", fail)
-    monkeypatch.setattr("poet_onnx.scheduling.planner.quick_plan", fail)
+    monkeypatch.setattr("poet_onnx.scheduling.search.quick_plan", fail)
     result = poet_onnx.rewrite(model_path("mobilenet"), target="stock", device="a72", **budget)  # type: ignore[arg-type]
     assert result.plan.certificate.status == "not_needed"
     assert replays[result.graph.fingerprint, result.plan.steps] <= 2

@@ -66,7 +66,7 @@ def test_a_known_plan_is_improved_on_in_another_order() -> None:
 def test_a_known_plan_in_another_order_is_returned_with_a_bound_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, order = _problem()
     known = schedule(problem, LIMITS, order=BETTER)
-    monkeypatch.setattr("poet_onnx.scheduling.planner.order_for", lambda *_, **__: OrderChoice(order, None, None))
+    monkeypatch.setattr("poet_onnx.scheduling.search.order_for", lambda *_, **__: OrderChoice(order, None, None))
     baseline = SimulatedPlan.in_order(problem, order)
     dearer = schedule(problem, LIMITS, gap=0.0, baseline=baseline)
     assert _order_of(dearer) == order
@@ -103,7 +103,7 @@ def test_of_two_orders_the_second_is_searched_for_cheaper_plans_alone(monkeypatc
     problem, order = _problem()
     better = schedule(problem, LIMITS, gap=0.0, order=BETTER)
     choice = OrderChoice(order, None, None, rival=BETTER)
-    monkeypatch.setattr("poet_onnx.scheduling.planner.order_for", lambda *_, **__: choice)
+    monkeypatch.setattr("poet_onnx.scheduling.search.order_for", lambda *_, **__: choice)
     known: list[float] = []
     settles = Incumbent.settles
 

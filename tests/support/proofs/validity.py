@@ -34,7 +34,7 @@ def watched_incumbents() -> Iterator[list[Incumbent]]:
             found.append(self)
 
     with (
-        replaced("poet_onnx.scheduling.planner", "Incumbent", Watched),
+        replaced("poet_onnx.scheduling.search", "Incumbent", Watched),
     ):
         yield found
 
