@@ -4,6 +4,7 @@
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
 unset PYTHONPATH PYTHONHOME # a stray one would put other packages before ours
+unset PYTHONDONTWRITEBYTECODE # hundreds of processes would compile every file again
 STOCK_MINORS="10 11 12 13 14" # Pythons for which the stock onnxruntime has wheels
 
 # say TEXT...: a progress line with the seconds since the start.
