@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -37,6 +38,12 @@ random = np.random.default_rng(0)
 batches = [(random.standard_normal({shape}, dtype=np.float32), random.integers(0, 10, {shape}[0])) for _ in range(2)]
 """
 """Random batches in place of data, as data.py."""
+
+EACH_BLOCK = """import sys
+for place, text in zip(sys.argv[1::2], sys.argv[2::2]):
+    exec(compile(text, place, "exec"), {"__name__": "__main__"})
+"""
+"""Runs blocks of Python, each as a program of its own: it sees no name of another one."""
 
 GUIDE_SHAPE, DENSENET_SHAPE = (32, 3, 64, 64), (1, 3, 32, 32)
 
@@ -176,18 +183,27 @@ def program_of(environment: str) -> Path:
     return Path(stock_python())
 
 
-def run(block: Fenced, folder: Path) -> None:
-    """Do what a reader does with a block."""
-    if block.mark.endswith(".py"):
-        (folder / block.mark).write_text(block.text, encoding="utf-8")
-    elif block.mark in ENVIRONMENTS:
-        python = program_of(block.mark)
-        command = ["bash", "-eu", "-c"] if block.language == "sh" else [str(python), "-c"]
-        environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
-        done = subprocess.run(
-            [*command, block.text], cwd=folder, env=environment, text=True, capture_output=True, check=False
-        )
-        assert done.returncode == 0, f"line {block.line}: {done.stdout}{done.stderr}"
+def follow(path: Path, folder: Path) -> None:
+    """Do what a reader does with the blocks of a document. Python blocks in a row share a process: it imports once."""
+    done = (block for block in fenced_blocks(path) if block.mark in ENVIRONMENTS or block.mark.endswith(".py"))
+    for (mark, language), row in groupby(done, key=lambda block: (block.mark, block.language)):
+        if mark.endswith(".py"):
+            (folder / mark).write_text(next(row).text, encoding="utf-8")
+        elif language == "sh":
+            for block in row:
+                run(mark, folder, f"line {block.line}", "bash", "-eu", "-c", block.text)
+        else:
+            blocks = [part for block in row for part in (f"line {block.line}", block.text)]
+            run(mark, folder, ", ".join(blocks[::2]), str(program_of(mark)), "-c", EACH_BLOCK, *blocks)
+
+
+def run(environment: str, folder: Path, where: str, *command: str) -> None:
+    """Run a command in an environment, which must end well."""
+    path = f"{program_of(environment).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, "PATH": path}, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, f"{where}: {done.stdout}{done.stderr}"
 
 
 def has_runs(path: Path) -> bool:
@@ -201,8 +217,7 @@ RUN = tuple(path for path in DOCUMENTS if path != GUIDE and has_runs(path))
 def guided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which a reader has followed the guide from nothing."""
     folder = tmp_path_factory.mktemp("guide")
-    for block in fenced_blocks(GUIDE):
-        run(block, folder)
+    follow(GUIDE, folder)
     return folder
 
 
@@ -221,5 +236,4 @@ def test_blocks_run(path: Path, tmp_path: Path, guided: Path, model_path: Callab
         shutil.copytree(model_path("densenet").parent, tmp_path, dirs_exist_ok=True)
         shape = DENSENET_SHAPE
     (tmp_path / "data.py").write_text(DATA.format(shape=shape), encoding="utf-8")
-    for block in fenced_blocks(path):
-        run(block, tmp_path)
+    follow(path, tmp_path)
