@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import onnx
@@ -20,7 +20,8 @@ from gradient_models import export
 
 import poet_onnx
 from poet_onnx.choices import METHODS, ORDERS
-from poet_onnx.comparison.cell import code_hash, fingerprint_of
+from poet_onnx.comparison.cell import Job, Outcome, code_hash, fingerprint_of
+from poet_onnx.comparison.methods import outcome_of
 from poet_onnx.comparison.table import COLUMNS, csv_text
 from poet_onnx.errors import InputError, PoetWarning
 
@@ -31,6 +32,16 @@ PROMISED = {
 }
 
 OURS = ["poet", "poet-recompute", "poet-paging"]
+
+
+class Here(Executor):
+    """Plans a cell in this process, which has everything imported already."""
+
+    def submit(self, _: object, job: Job) -> Future[Outcome]:  # type: ignore[override]
+        """Plan it, and return what came of it."""
+        done: Future[Outcome] = Future()
+        done.set_result(outcome_of(job))
+        return done
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +141,9 @@ def test_a_damaged_or_edited_cell_is_computed_again(bert: Path, tmp_path: Path) 
     """An edited number, missing, negative, contradictory or a word, is never shown."""
 
     def found() -> poet_onnx.Comparison:
-        return poet_onnx.compare(bert, device="a72", budgets=["100%"], methods=["poet"], output=tmp_path)
+        return poet_onnx.compare(
+            bert, device="a72", budgets=["100%"], methods=["poet"], executor=Here(), output=tmp_path
+        )
 
     first = found()
     (cell,) = (tmp_path / "cells").iterdir()
@@ -182,14 +195,16 @@ def test_cells_are_those_of_the_code_that_plans_and_simulates(tmp_path: Path, mo
 
 
 def test_parts_are_those_that_were_asked_for(bert: Path) -> None:
-    found = poet_onnx.compare(bert, device="a72", budgets=["100%"], methods=["poet"], parts="64KiB")
+    found = poet_onnx.compare(bert, device="a72", budgets=["100%"], methods=["poet"], parts="64KiB", executor=Here())
     assert found.results[0].cell.part_bytes == 64 * 1024
-    whole = poet_onnx.compare(bert, device="a72", budgets=["1%"], methods=["poet"], parts="whole")
+    whole = poet_onnx.compare(bert, device="a72", budgets=["1%"], methods=["poet"], parts="whole", executor=Here())
     assert whole.results[0].cell.part_bytes is None
 
 
 def test_every_method_has_a_cell(model_path: Callable[..., Path]) -> None:
-    found = poet_onnx.compare(model_path("transformer"), device="a72", budgets=["90%"], time_limit_seconds=5.0)
+    found = poet_onnx.compare(
+        model_path("transformer"), device="a72", budgets=["90%"], time_limit_seconds=5.0, executor=Here()
+    )
     assert [each.cell.method for each in found.results] == list(METHODS)
     least = min(each.outcome.energy_joules for each in found.results if each.outcome.energy_joules is not None)
     for each in found.results:
@@ -201,7 +216,7 @@ def test_every_method_has_a_cell(model_path: Callable[..., Path]) -> None:
 
 
 def test_the_order_of_the_file_is_kept(model_path: Callable[..., Path]) -> None:
-    given = {"device": "a72", "methods": ["checkpoint-all", "poet"]}
+    given = {"device": "a72", "methods": ["checkpoint-all", "poet"], "executor": Here()}
     model = model_path("transformer")
     ordered = poet_onnx.compare(model, budgets=["100%"], **given)  # type: ignore[arg-type]
     peak = ordered.results[0].cell.original_peak_bytes
@@ -214,7 +229,7 @@ def test_the_order_of_the_file_is_kept(model_path: Callable[..., Path]) -> None:
 
 
 def test_the_memory_aware_order_is_that_of_all_methods(model_path: Callable[..., Path]) -> None:
-    given = {"device": "a72", "budgets": ["90%"], "methods": ["poet-recompute", "capuchin"]}
+    given = {"device": "a72", "budgets": ["90%"], "methods": ["poet-recompute", "capuchin"], "executor": Here()}
 
     def joules(order: str) -> list[float]:
         found = poet_onnx.compare(model_path("unet"), order=order, **given)  # type: ignore[arg-type]
