@@ -70,21 +70,14 @@ def _conv(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     x, w, bias = needed(inputs, 0), needed(inputs, 1), optional(inputs, 2)
     rank, groups = x.ndim - 2, attributes.get("group", 1)
     windows = windows_of(x, w.shape[2:], attributes, 0.0)
-    each, made = x.shape[1] // groups, w.shape[0] // groups
-    kernel = tuple(range(2 + rank, 2 + 2 * rank))
-    parts = [
-        np.moveaxis(
-            np.tensordot(
-                windows[:, g * each : (g + 1) * each],
-                w[g * made : (g + 1) * made],
-                axes=((1, *kernel), tuple(range(1, 2 + rank))),
-            ),
-            -1,
-            1,
-        )
-        for g in range(groups)
-    ]
-    y = np.concatenate(parts, axis=1)
+    batch, places = x.shape[0], windows.shape[2 : 2 + rank]
+    # One product for each group: [batch and places, channels and kernel] by [channels and kernel, outputs].
+    split = windows.reshape(batch, groups, x.shape[1] // groups, *places, *w.shape[2:])
+    order = (1, 0, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank))
+    columns = split.transpose(order).reshape(groups, batch * math.prod(places), -1)
+    products = columns @ w.reshape(groups, w.shape[0] // groups, -1).swapaxes(1, 2)
+    y = products.reshape(groups, batch, *places, -1)
+    y = np.moveaxis(np.moveaxis(y, 0, 1), -1, 2).reshape(batch, w.shape[0], *places)
     return (y if bias is None else y + bias.reshape(1, -1, *[1] * rank),)
 
 
