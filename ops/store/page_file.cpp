@@ -114,7 +114,7 @@ PageFile::PageFile(std::string directory, bool allows_ram)
 }
 
 PageFile::PageFile(std::string directory, int descriptor)
-    : directory_(std::move(directory)), fork_depth_(fork_depth()), fd_(descriptor) {}
+    : directory_(std::move(directory)), fork_depth_(fork_depth()), fd_(descriptor), kind_("store") {}
 
 PageFile::~PageFile() { close(fd_); }
 
@@ -135,10 +135,10 @@ void PageFile::reserve(uint64_t offset, uint64_t bytes) {
     } while (error == EINTR);
   }
   if (error != 0)
-    throw Error("cannot reserve " + std::to_string(bytes) + " bytes of the page file in " + directory_ + ": " +
+    throw Error("cannot reserve " + std::to_string(bytes) + " bytes of the " + kind_ + " in " + directory_ + ": " +
                 error_text(error) + " at offset " + std::to_string(offset) + "; " +
                 (room == std::numeric_limits<uint64_t>::max() ? "" : std::to_string(room) + " bytes are free there: ") +
-                "free more or choose another page directory");
+                "free more or choose another directory");
 }
 
 bool PageFile::give_back(uint64_t offset, uint64_t bytes) noexcept {

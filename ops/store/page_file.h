@@ -66,6 +66,7 @@ class PageFile {
   std::string directory_;
   const uint64_t fork_depth_;
   int fd_ = -1;
+  const char* kind_ = "page file";  // what messages call it
   bool is_direct_ = false;
 };
 

@@ -108,12 +108,10 @@ def kind_of(values: Mapping[str, Array], name: str) -> Kind:
 
 
 def pieces_of(values: Mapping[str, Array], name: str) -> Iterator[memoryview]:
-    """Return a value's bytes, in pieces where it is a file's; one that is not contiguous is copied.
-
-    Raises:
-        InputError: if it cannot be read; what was yielded is then to be forgotten.
-    """
-    return values.pieces(name) if isinstance(values, Values) else iter([flat(np.ascontiguousarray(values[name]))])
+    """Return a value's bytes in pieces, of which as few are in memory at once as can be."""
+    if isinstance(values, Values):
+        return values.pieces(name)
+    return iter([flat(np.ascontiguousarray(values[name]))])
 
 
 def copy_value(values: Mapping[str, Array], name: str, array: Array) -> None:

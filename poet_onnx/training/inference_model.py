@@ -7,8 +7,9 @@ it reads, this takes the names of the graph and a block of a tensor. Nothing of 
 from __future__ import annotations
 
 import itertools
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -37,7 +38,7 @@ from poet_onnx.files.protobuf import (
     text_field,
     written,
 )
-from poet_onnx.files.tensor_file import flat
+from poet_onnx.files.values import Kind, kind_of, pieces_of
 from poet_onnx.training.adapter_merging import cut_off, is_in_graph, merge_adapters
 from poet_onnx.training.forward_graph import NODE_VALUES, ForwardGraph, Node
 from poet_onnx.training.unplanned import Changes, remove_plan
@@ -70,16 +71,16 @@ def write_inference_model(
     names = list(forward.outputs) if outputs is None else check_outputs(outputs, forward)
     changes = remove_plan(forward)
     elements: dict[str, Piece] = {}
+    gone = set[str]()
     if merged is not None:
         elements = merge_adapters(forward, merged, values)
         changes = cut_off(forward, merged, changes) if is_in_graph(forward, merged) else changes
         gone = {*elements, *merged.parameters}
-        values = {name: array for name, array in values.items() if name not in gone}
     chosen = _choose(forward, [changes.names.get(name, name) for name in names], changes)
-    known = _known(forward, values)
+    known = _known(forward, values, gone)
     if not known and not elements:
         raise InputError("The model has none of the trained parameters: give the forward model that was trained.")
-    tensors = _tensors(forward, chosen.read, known, elements)
+    tensors = _tensors(forward, chosen.read, values, known, elements)
     target = Path(path)
     try:
         with Written() as files:
@@ -137,15 +138,16 @@ def _choose(forward: ForwardGraph, outputs: list[str], changes: Changes) -> _Cho
     return _Chosen(nodes[::-1], outputs, read, renamed)
 
 
-def _known(forward: ForwardGraph, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the values that a model has a place for, whose shapes are checked."""
-    known = {name: array for name, array in values.items() if name in forward.inputs or name in forward.weights}
-    for name, array in known.items():
+def _known(forward: ForwardGraph, values: Mapping[str, Array], gone: Collection[str]) -> dict[str, Kind]:
+    """Return what the values are that a model has a place for, but those that are gone; their shapes are checked."""
+    places = forward.inputs.keys() | forward.weights.keys()
+    known = {name: kind_of(values, name) for name in values if name in places and name not in gone}
+    for name, kind in known.items():
         weight = forward.weights.get(name)
         shape = forward.shape(forward.inputs[name]) if weight is None else weight.dims
-        if shape is not None and shape != array.shape:
+        if shape is not None and shape != kind.shape:
             raise InputError(
-                f"'{name}' has shape {list(shape)} in the forward model, but {list(array.shape)} was trained: "
+                f"'{name}' has shape {list(shape)} in the forward model, but {list(kind.shape)} was trained: "
                 "give the forward model that was trained."
             )
     return known
@@ -178,14 +180,18 @@ class _Tensor(NamedTuple):
 
 
 def _tensors(
-    forward: ForwardGraph, read: set[str], values: Mapping[str, Array], merged: Mapping[str, Piece]
+    forward: ForwardGraph,
+    read: set[str],
+    values: Mapping[str, Array],
+    known: Mapping[str, Kind],
+    merged: Mapping[str, Piece],
 ) -> Iterator[_Tensor]:
     """Yield the initializers that are read."""
-    for name, array in values.items():
+    for name, kind in known.items():
         if name in read:
-            yield _Tensor(name, NUMBERS[array.dtype.name], array.shape, _of_array(array), None, None)
+            yield _Tensor(name, NUMBERS[kind.dtype], kind.shape, _of_value(values, name, kind), None, None)
     for name, weight in forward.weights.items():
-        if name not in read or name in values:
+        if name not in read or name in known:
             continue
         if name in merged:
             yield _Tensor(name, weight.kind, weight.dims, merged[name], None, None)
@@ -194,8 +200,10 @@ def _tensors(
             yield _Tensor(name, weight.kind, weight.dims, elements, weight.message, weight.file)
 
 
-def _of_array(array: Array) -> Piece:
-    return Piece(array.nbytes, lambda: in_chunks(flat(array)))
+def _of_value(values: Mapping[str, Array], name: str, kind: Kind) -> Piece:
+    """Return a value, which is read while it is written."""
+    size_bytes = math.prod(kind.shape) * np.dtype(kind.dtype).itemsize
+    return Piece(size_bytes, lambda: itertools.chain.from_iterable(map(in_chunks, pieces_of(values, name))))
 
 
 def _placed(tensors: Iterable[_Tensor], target: Path, files: Written) -> list[_Tensor]:

@@ -110,6 +110,8 @@ class Runner:
         """
         self._runtime: Any = import_onnxruntime()
         self._role = role
+        self.explained: Callable[[str], str] = str
+        """Says in its user's words what operators of ours say, such as numbers of a store's tensors."""
         self._buffers = buffers or BatchBuffers()
         self.ranges: Ranges = ranges or {}
         """What the labels and indices among the inputs may be."""
@@ -205,7 +207,7 @@ class Runner:
             self._session.run_with_iobinding(self._binding)
         except self._errors as error:
             raise CheckFailedError(
-                f"ONNX Runtime cannot run the {self._role}: {_one_line(error)}{self._unchecked()}"
+                f"ONNX Runtime cannot run the {self._role}: {self.explained(_one_line(error))}{self._unchecked()}"
             ) from error
         finally:  # let go of the caller's arrays, which would live until the next run
             for name, array in (feeds or {}).items():

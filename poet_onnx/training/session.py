@@ -133,6 +133,7 @@ class TrainingSession(SessionFiles):
             raise InputError("The model keeps its parameters in RAM: rewrite the original with --store always.")
         memory.store = SessionStore(directory, described, self._optimizer, memory.arrays, memory.frozen)
         self._progress = memory.store.begin(self._progress, values)
+        self._step.explained = memory.store.file.named
 
     @property
     def parameters(self) -> Mapping[str, Array]:
@@ -223,13 +224,14 @@ class TrainingSession(SessionFiles):
 
         Raises:
             InputError: if the batch does not fit the graph, or another thread is at work; nothing has changed then.
-            CheckFailedError: if ONNX Runtime fails; then a checkpoint must be loaded before the next step.
+            CheckFailedError: if ONNX Runtime fails; then a checkpoint must be loaded before the next step, or the store
+                be opened by a new session.
         """
         if not self._training:
             evaluation = self._evaluate()
             evaluation.run(evaluation.feeds(inputs, labels))
             return evaluation.number(next(iter(evaluation.outputs)))
-        self._refuse_half_changed("load a checkpoint first")
+        self._refuse_half_changed()
         feeds = self._step.feeds(inputs, labels)
         done = self._progress
         updating = done.batches + 1 == done.accumulation_steps
@@ -270,7 +272,7 @@ class TrainingSession(SessionFiles):
         """
         if self._memory.store is None:
             raise InputError("The session has no store: give TrainingSession the directory of one, store=.")
-        self._refuse_half_changed("open the store in a new session")
+        self._refuse_half_changed()
         with self._all_or_failed():
             self._memory.store.commit(self._progress)
 
@@ -293,4 +295,6 @@ class TrainingSession(SessionFiles):
 
     def _evaluate(self) -> Runner:
         """Return the session of the evaluation graph."""
-        return self._evaluation.runner(self._memory.values(), self._memory.arrays, self._options)
+        runner = self._evaluation.runner(self._memory.values(), self._memory.arrays, self._options)
+        runner.explained = self._step.explained
+        return runner

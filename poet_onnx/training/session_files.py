@@ -104,7 +104,7 @@ class SessionFiles:
         Args:
             path: of the file.
             model: the forward model that was trained; default the evaluation graph without its loss. It must be given
-                where parameters live in a store, all of which are in memory meanwhile.
+                where parameters live in a store.
             outputs: names of what is to be computed, in their order; default the model's own outputs.
             merge: let adapters become a part of the weights; otherwise they stay as nodes.
 
@@ -115,7 +115,7 @@ class SessionFiles:
         from poet_onnx.training.forward import open_forward
         from poet_onnx.training.inference_model import check_outputs, write_inference_model
 
-        if model is None and self._description.stored:
+        if model is None and self._description.has_store:
             raise InputError(
                 "The evaluation graph reads its parameters from the store: give the forward model, model=."
             )
@@ -161,18 +161,25 @@ class SessionFiles:
             CheckFailedError: if the file changed while it was loaded; then a checkpoint must be loaded before the next
                 step.
         """
-        self._refuse_half_changed("load a checkpoint first")
-        if self._memory.store is not None:
-            raise InputError("Adapters cannot be loaded into a store: give them as the first parameters of a new one.")
+        self._refuse_half_changed()
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         arrays = self._memory.values()
         write = read_adapter(files, path, arrays, self._evaluation.constants)
+        store = self._memory.store
+        if store is not None:  # of which adapters are a small part
+            arrays = {name: arrays[name] for name in (*self._description.parameters, *self._description.state)}
         with self._all_or_failed(), loading(path):
             write(arrays)
+            if store is not None:
+                store.take(arrays)
+                store.commit(self._progress)
 
-    def _refuse_half_changed(self, remedy: str) -> None:
-        if self._failed:
-            raise InputError(f"An earlier call failed or was interrupted half-way: {remedy}.")
+    def _refuse_half_changed(self, remedy: str = "load a checkpoint first") -> None:
+        if not self._failed:
+            return
+        if self._memory.store is not None:
+            remedy = "open a new session with the store, which is as it was at its last commit"
+        raise InputError(f"An earlier call failed or was interrupted half-way: {remedy}.")
 
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:

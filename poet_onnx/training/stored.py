@@ -234,6 +234,18 @@ class SessionStore:
         for name in self._lasting.keys() - self._resident.keys():
             self.fill(name, file.pieces(name))
 
+    def take(self, arrays: Mapping[str, Array]) -> None:
+        """Take numbers by name; the next commit makes them last.
+
+        Raises:
+            InputError: if they cannot be written.
+        """
+        for name, array in arrays.items():
+            if name in self._resident:
+                np.copyto(self._resident[name], array)
+            else:
+                self.file.write(name, array)
+
     def values(self, names: Iterable[str]) -> Values:
         """Return tensors by name: copies, which are read when they are asked for."""
         kinds = {name: self._tensors[name].kind for name in names}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import resource
+import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +20,8 @@ from stored_nets import feeds, session_of, train, write_net
 import poet_onnx
 from poet_onnx import SGD, AdamW, TrainingSession
 from poet_onnx.costing.device import load_device
-from poet_onnx.errors import InfeasibleError, InputError
+from poet_onnx.errors import CheckFailedError, InfeasibleError, InputError
+from poet_onnx.files.values import Values
 from poet_onnx.reporting.report import Report
 from poet_onnx.training.store_file import has_store
 from poet_onnx.verification import verify_process
@@ -238,6 +243,80 @@ def test_what_goes_to_the_store_counts_as_written(nets: dict[str, Path]) -> None
     assert report.max_written_bytes == limit
     again = poet_onnx.rewrite(nets["text"], plan=limited.plan, max_written=limit, **options)  # type: ignore[arg-type]
     assert again.plan.steps == limited.plan.steps
+
+
+def test_a_failed_step_names_the_tensor_and_what_to_do(nets: dict[str, Path], tmp_path: Path) -> None:
+    path = rewritten(nets["image"], tmp_path / "net.onnx", store="always")
+    session = session_of(path, store=tmp_path / "store")
+    train(session, 2)
+    whole = state(session, tmp_path / "state.safetensors")
+    file = tmp_path / "store" / "parameters.poet"
+    place = file.read_bytes().index(session.parameters["3.weight"].tobytes()[:64])
+    with file.open("r+b") as damaged:
+        damaged.seek(place)
+        original = damaged.read(4)
+        damaged.seek(place)
+        damaged.write(bytes(byte ^ 1 for byte in original))
+    with pytest.raises(CheckFailedError, match=r"ensor '3\.weight' of the store"):
+        train(session, 3)
+    for call in (session.commit, partial(train, session, 3)):
+        with pytest.raises(
+            InputError, match="open a new session with the store, which is as it was at its last commit"
+        ):
+            call()
+    with file.open("r+b") as damaged:
+        damaged.seek(place)
+        damaged.write(original)
+    del session, call
+    gc.collect()
+    again = session_of(path, store=tmp_path / "store")
+    assert again.updates == 2
+    assert state(again, tmp_path / "state.safetensors") == whole
+
+
+def test_a_disk_without_room_is_said_to_be_the_stores(nets: dict[str, Path], tmp_path: Path) -> None:
+    path = rewritten(nets["image"], tmp_path / "net.onnx", store="always")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(InputError, match=r"Cannot reserve [0-9]+ bytes of the store in .*: File too large"):
+            session_of(path, store=tmp_path / "store")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_adapters_are_loaded_into_a_store_and_models_are_exported_piece_by_piece(
+    nets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"lora": "targets=*.q.weight,rank=4"}
+    resident = session_of(rewritten(nets["decoder"], tmp_path / "ram.onnx", **options))
+    path = rewritten(nets["decoder"], tmp_path / "disk.onnx", store="always", **options)
+    stored = session_of(path, store=tmp_path / "store")
+    train(resident, 3)
+    resident.export_adapter(tmp_path / "adapter")
+    for session in (resident, stored):
+        session.load_adapter(tmp_path / "adapter")
+    expected = {name: resident.parameters[name].tobytes() for name in resident.trained}
+    assert {name: stored.parameters[name].tobytes() for name in stored.trained} == expected
+    with pytest.raises(InputError, match="give the forward model"):
+        stored.export_inference_model(tmp_path / "none.onnx")
+    for session, name in ((resident, "ram"), (stored, "disk")):
+        session.export_inference_model(tmp_path / f"{name}.inference.onnx", model=nets["decoder"])
+    del session, stored
+    gc.collect()
+    again = session_of(path, store=tmp_path / "store")
+    assert {name: again.parameters[name].tobytes() for name in again.trained} == expected, "it was committed"
+    exported = [(tmp_path / f"{name}.inference.onnx").read_bytes() for name in ("ram", "disk")]
+    assert exported[0] == exported[1]
+
+    text = session_of(rewritten(nets["text"], tmp_path / "text.onnx", store="always"), store=tmp_path / "text")
+    with monkeypatch.context() as patched:
+        patched.setattr(Values, "__getitem__", lambda *_: pytest.fail("a whole tensor was read"))
+        text.export_inference_model(tmp_path / "text.inference.onnx", model=nets["text"])
+    weights = {each.name: each for each in onnx.load(tmp_path / "text.inference.onnx").graph.initializer}
+    assert weights["0.weight"].raw_data == text.parameters["0.weight"].tobytes()
 
 
 @pytest.mark.parametrize(
