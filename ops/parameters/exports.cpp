@@ -86,6 +86,14 @@ POET_EXPORT int64_t poet_store_write(uint64_t number, uint64_t tensor, uint64_t 
   });
 }
 
+// A step begins: pages are read ahead in the order of the last one.
+POET_EXPORT int64_t poet_store_begin_step(uint64_t number, char* error) {
+  return answered(error, [&] {
+    poet::ParameterStore::find(number)->begin_step();
+    return 0;
+  });
+}
+
 POET_EXPORT int64_t poet_store_commit(uint64_t number, const char* text, uint64_t bytes, char* error) {
   return answered(error, [&] {
     poet::ParameterStore::find(number)->commit({text, bytes});

@@ -23,15 +23,11 @@ constexpr uint64_t kCommitMagic = 0x54494d4d4f435450;  // "PTCOMMIT"
 constexpr uint64_t kMostBytes = uint64_t{1} << 56;     // of a file: sums of sizes below do not overflow
 constexpr uint64_t kMostDescribedBytes = 1 << 28;      // of the description, of a commit's text: they are read whole
 constexpr uint64_t kEntryBytes = 16;                   // of a page in a commit's table: checksum, copy, zeros
+// With fewer pages of tensors of at least half a page, a file takes no memory to read ahead; costing/process.py has the
+// same numbers.
+constexpr uint64_t kFewPages = 64, kLargeBytes = kParameterPageBytes / 2;
 // Of the available memory, the file may fill this share of the page cache without pushing out much else.
 constexpr uint64_t kCacheShare = 8;
-
-uint64_t checksum_of(const void* data, uint64_t bytes, uint64_t seed) {
-  Checksum checksum;
-  checksum.begin(seed);
-  checksum.add(data, bytes);
-  return checksum.value();
-}
 
 int open_named(const std::string& path, int flags) {
   constexpr mode_t kOwnerOnly = 0600;
@@ -64,6 +60,11 @@ struct ParameterFile::Head {
 
 ParameterFile::ParameterFile(int descriptor, const std::string& directory)
     : file_(directory, descriptor), fork_depth_(fork_depth()) {}
+
+// A child of fork() has the channel's memory, but not its thread.
+ParameterFile::~ParameterFile() {
+  if (fork_depth_ != fork_depth()) static_cast<void>(channel_.release());
+}
 
 std::unique_ptr<ParameterFile> ParameterFile::make(const std::string& directory, const std::string& name,
                                                    std::vector<StoredTensor> tensors, std::string description,
@@ -153,6 +154,14 @@ void ParameterFile::use(ParameterAccess access) {
   if (access == ParameterAccess::kAuto && end_ <= available_bytes() / kCacheShare) return;
   const int error = file_.set_direct(true);
   const Staging probe(kBlockBytes);
+  uint64_t large = 0;
+  for (uint64_t tensor = 0; tensor < tensors_.size(); ++tensor)
+    if (tensors_[tensor].bytes >= kLargeBytes) large += page_count(tensor);
+  if (access == ParameterAccess::kDirect || large >= kFewPages)
+    channel_ = std::make_unique<PageChannel>(
+        kParameterPageBytes,
+        [this](void* data, uint64_t bytes, uint64_t offset) { return transfer_in(data, bytes, offset); },
+        [this](const void* data, uint64_t bytes, uint64_t offset) { return transfer_out(data, bytes, offset); });
   is_direct_ = error == 0 && file_.read(probe.data(), kBlockBytes, 0).error == 0;
   if (is_direct_) return;
   static_cast<void>(file_.set_direct(false));
@@ -238,54 +247,13 @@ void ParameterFile::open_newest_commit() {
   write_head(newest);
 }
 
-uint64_t ParameterFile::page_count(uint64_t tensor) const { return first_page_[tensor + 1] - first_page_[tensor]; }
-
-uint64_t ParameterFile::page_bytes(uint64_t tensor, uint64_t page) const {
-  return std::min(kParameterPageBytes, tensors_[tensor].bytes - page * kParameterPageBytes);
-}
-
-uint64_t ParameterFile::place(uint64_t tensor, uint64_t page, Copy copy) const {
-  return (copy == Copy::kSecond ? second_ : first_)[tensor] + page * kParameterPageBytes;
-}
-
-void ParameterFile::read_page_to(uint64_t tensor, uint64_t page, unsigned char* to, unsigned char* block) {
-  require_usable();
-  const PageEntry& entry = working_[first_page_[tensor] + page];
-  const uint64_t bytes = page_bytes(tensor, page), from = place(tensor, page, entry.copy);
-  if (entry.copy == Copy::kZeros) {
-    std::memset(to, 0, bytes);
-    return;
-  }
-  unsigned char* const side = is_direct_ ? block : to;
-  read(side, is_direct_ ? whole_blocks(bytes) : bytes, from);
-  if (drops_cache_) file_.drop_cache(from, bytes);
-  if (checksum_of(side, bytes, page) != entry.checksum)
-    throw Error("page " + std::to_string(page) + " of tensor " + std::to_string(tensor) + " of the store in " +
-                file_.directory() + " is damaged: " + error_text(IoResult::kAltered));
-  if (side != to) std::memcpy(to, side, bytes);
-}
-
-void ParameterFile::require_trained(uint64_t tensor) const {
-  if (!tensors_[tensor].changes && commits_ != 0)
-    throw Error("tensor " + std::to_string(tensor) + " of the store in " + file_.directory() + " is not trained");
-}
-
-void ParameterFile::write_page(uint64_t tensor, uint64_t page, unsigned char* block) {
-  require_usable();
-  const uint64_t index = first_page_[tensor] + page, bytes = page_bytes(tensor, page);
-  const Copy to = committed_[index] == Copy::kFirst ? Copy::kSecond : Copy::kFirst;
-  std::memset(block + bytes, 0, whole_blocks(bytes) - bytes);
-  write(block, whole_blocks(bytes), place(tensor, page, to));
-  if (drops_cache_) file_.write_back(place(tensor, page, to), bytes);
-  working_[index] = {checksum_of(block, bytes, page), to};
-}
-
 void ParameterFile::commit(const std::string& text) {
   require_usable();
   if (text.size() > text_room_)
     throw Error("a commit to the store in " + file_.directory() + " has a text of " + std::to_string(text.size()) +
                 " bytes, but there is room for " + std::to_string(text_room_));
   has_failed_ = true;  // until it has not
+  if (channel_ != nullptr) require_written(channel_->finish_writes());
   unsigned char* const block = commit_->data();
   std::memset(block, 0, commit_->bytes());
   std::memcpy(block, text.data(), text.size());
@@ -304,31 +272,6 @@ void ParameterFile::commit(const std::string& text) {
   commits_ = head.number;
   text_ = text;
   has_failed_ = false;
-}
-
-void ParameterFile::verify() {
-  const Staging block(kParameterPageBytes);
-  for (uint64_t tensor = 0; tensor < tensors_.size(); ++tensor)
-    for (uint64_t page = 0; page < page_count(tensor); ++page) read_page(tensor, page, block.data());
-}
-
-void ParameterFile::read(void* data, uint64_t bytes, uint64_t offset) {
-  const IoResult result = file_.read(data, bytes, offset);
-  read_bytes_ += result.done_bytes;
-  if (result.error != 0)
-    throw Error("the store in " + file_.directory() + " cannot be read: " + error_text(result.error) + " at offset " +
-                std::to_string(offset + result.done_bytes));
-}
-
-void ParameterFile::write(const void* data, uint64_t bytes, uint64_t offset) {
-  faults::log_write(offset, data, bytes);
-  const IoResult result = file_.write(data, bytes, offset);
-  written_bytes_ += result.done_bytes;
-  if (result.error != 0) {
-    has_failed_ = true;
-    throw Error("the store in " + file_.directory() + " cannot be written: " + error_text(result.error) +
-                " at offset " + std::to_string(offset + result.done_bytes) + "; it opens at its last commit");
-  }
 }
 
 void ParameterFile::sync() {

@@ -12,11 +12,14 @@
 // little-endian, as on every machine that this runs on.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "parameters/page_channel.h"
+#include "parameters/read_order.h"
 #include "store/page_file.h"
 #include "store/staging.h"
 
@@ -51,6 +54,7 @@ class ParameterFile {
                                              ParameterAccess access);
   ParameterFile(const ParameterFile&) = delete;
   ParameterFile& operator=(const ParameterFile&) = delete;
+  ~ParameterFile();
 
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const std::string& description() const { return description_; }
@@ -71,6 +75,9 @@ class ParameterFile {
   // Writes a page of a tensor that may change, from such a block; what lies behind its bytes there is overwritten.
   // Throws Error.
   void write_page(uint64_t tensor, uint64_t page, unsigned char* block);
+  // A step begins: where the file's pages are not in the page cache, those that the last step read are read ahead, in
+  // its order, and pages are written behind. Throws Error.
+  void begin_step();
   // Makes what was written the state that the file opens at. Throws Error: then the file opens at this state or the
   // last one, and takes no more writes.
   void commit(const std::string& text);
@@ -92,7 +99,9 @@ class ParameterFile {
     bool is_done_ = false;
   };
 
+  uint64_t buffer_bytes() const { return channel_ == nullptr ? 0 : channel_->buffer_bytes(); }
   uint64_t read_bytes() const { return read_bytes_; }
+  uint64_t read_ahead_bytes() const { return read_ahead_bytes_; }  // of what was wanted: it was here or on its way
   uint64_t written_bytes() const { return written_bytes_; }
 
  private:
@@ -114,6 +123,10 @@ class ParameterFile {
   void write(const void* data, uint64_t bytes, uint64_t offset);
   void sync();
   void require_usable() const;
+  void require_written(const PageChannel::Failure& failure);
+  IoResult transfer_in(void* data, uint64_t bytes, uint64_t offset);
+  IoResult transfer_out(const void* data, uint64_t bytes, uint64_t offset);
+  void read_ahead();
 
   PageFile file_;
   const uint64_t fork_depth_;
@@ -132,7 +145,10 @@ class ParameterFile {
   std::vector<PageEntry> working_;        // of each page, with what was written since the commit
   std::vector<Copy> committed_;           // of each page
   std::unique_ptr<Staging> commit_;       // room for a commit as it is in the file
-  uint64_t read_bytes_ = 0, written_bytes_ = 0;
+  std::atomic<uint64_t> read_bytes_{0}, written_bytes_{0};
+  uint64_t read_ahead_bytes_ = 0;
+  ReadOrder order_;
+  std::unique_ptr<PageChannel> channel_;  // none where the page cache has the file
 };
 
 }  // namespace poet

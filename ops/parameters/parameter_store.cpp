@@ -220,6 +220,11 @@ void ParameterStore::commit(const std::string& text) {
   sync_directory(directory_);
 }
 
+void ParameterStore::begin_step() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  file_->begin_step();
+}
+
 void ParameterStore::verify() {
   const std::lock_guard<std::mutex> lock(mutex_);
   file_->verify();
@@ -227,8 +232,13 @@ void ParameterStore::verify() {
 
 ParameterStatistics ParameterStore::statistics() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return {file_->read_bytes(), file_->written_bytes(), file_->commits(),
-          file_->file_bytes(), blocks_.bytes(),        file_->is_direct() ? uint64_t{1} : uint64_t{0}};
+  return {file_->read_bytes(),
+          file_->read_ahead_bytes(),
+          file_->written_bytes(),
+          file_->commits(),
+          file_->file_bytes(),
+          blocks_.bytes() + file_->buffer_bytes(),
+          file_->is_direct() ? uint64_t{1} : uint64_t{0}};
 }
 
 }  // namespace poet

@@ -14,7 +14,7 @@
 namespace poet {
 
 struct ParameterStatistics {  // poet_onnx/training/store_file.py has the same
-  uint64_t read_bytes, written_bytes, commits, file_bytes, buffer_bytes, is_direct;
+  uint64_t read_bytes, read_ahead_bytes, written_bytes, commits, file_bytes, buffer_bytes, is_direct;
 };
 
 class ParameterStore {
@@ -60,6 +60,7 @@ class ParameterStore {
   // What is written until this is finished is one change: where it ends before, nothing can be committed.
   ParameterFile::Change begin_change() { return ParameterFile::Change(*file_); }
 
+  void begin_step();
   void commit(const std::string& text);
   void verify();
   ParameterStatistics statistics() const;

@@ -1,14 +1,11 @@
 #include "store/io_queue.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "process/error.h"
+#include "process/thread.h"
 #include "runtime/allocation_tracker.h"
 
 namespace poet {
@@ -27,22 +24,6 @@ Registry& registry() {
   static Registry* const instance = new Registry;
   return *instance;
 }
-
-// Signals belong to the application's threads: the I/O thread is started with all of them blocked.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 
@@ -113,14 +94,7 @@ void IoQueue::carry_out(Transfer& transfer, std::unique_lock<std::mutex>& lock) 
 }
 
 void IoQueue::start_thread() {
-  if (thread_.joinable()) return;
-  const BlockedSignals blocked;
-  try {
-    thread_ = std::thread([this] { work(); });
-  } catch (const std::system_error& error) {
-    throw Error(std::string("cannot start the I/O thread: ") + error.what());
-  }
-  pthread_setname_np(thread_.native_handle(), "poet-io");
+  if (!thread_.joinable()) thread_ = poet::start_thread("poet-io", [this] { work(); });
 }
 
 void IoQueue::submit(Transfer& transfer) {

@@ -40,9 +40,15 @@ _COMPARING_BYTES = 10_000_000
 """Of a session that compares products before a process trains, with the code that it runs; 8.8 MB were measured (stock
 onnxruntime 1.31, Python 3.11)."""
 
-_STORE_BYTES, _STORE_BYTES_PER_PAGE = 4 * PAGE_BYTES + (256 << 10), 64
+_STORE_BYTES, _STORE_BYTES_PER_PAGE = 4 * PAGE_BYTES + (256 << 10), 96
 """An open store takes four pages of buffers (ops/parameters), its names and the last commit. For each page it takes a
-place in the table, in memory and as it is written."""
+place in the table, in memory and as it is written, and in the order of a step."""
+
+_FEW_PAGES, _CHANNEL_BYTES = 64, 16 * PAGE_BYTES + (64 << 10)
+"""A store of so many pages of large tensors has a thread, and takes these bytes for pages that are read ahead and
+written behind. Tensors that stay in RAM count, as the store has a copy of them."""
+
+_KEPT = (Role.PARAMETER, Role.FROZEN, Role.MOMENT, Role.STATISTIC)
 
 _MEANS = {
     "parameters": "trained and frozen",
@@ -268,7 +274,10 @@ def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
     if tensors:
         pages = sum(size_bytes // PAGE_BYTES + _MOST_TENSORS for size_bytes in tensors)
         means = "pages on their way to the store and back, and the list of its pages"
-        yield ProcessLine("store", _STORE_BYTES + pages * _STORE_BYTES_PER_PAGE, means, True)
+        kept = (tensor.size_bytes for tensor in graph.tensors.values() if tensor.resident and tensor.role in _KEPT)
+        large = sum(-(-size_bytes // PAGE_BYTES) for size_bytes in kept if size_bytes >= PAGE_BYTES // 2)
+        channel_bytes = _CHANNEL_BYTES if pages + large >= _FEW_PAGES else 0
+        yield ProcessLine("store", _STORE_BYTES + channel_bytes + pages * _STORE_BYTES_PER_PAGE, means, True)
 
 
 def _calls(graph: TrainingGraph, costs: ProcessCosts) -> Iterator[ProcessLine]:

@@ -259,8 +259,8 @@ class TrainingSession(SessionFiles):
                 updates=done.updates + updating,
                 batches=0 if updating else done.batches + 1,
             )
-            if self._memory.store is not None and self._progress.updates % self._commit_every == 0:
-                self._memory.store.commit(self._progress)
+            if self._memory.store is not None:
+                self._memory.store.end_step(self._progress, self._commit_every)
         return self._step.number(self._description.loss)
 
     @exclusive

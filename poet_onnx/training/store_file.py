@@ -62,6 +62,7 @@ class StoreStatistics:
 
     Attributes:
         read_bytes, written_bytes: from and to the file.
+        read_ahead_bytes: of pages that were in memory, or on their way, when the step wanted them.
         commits: since the store was made.
         file_bytes: of the file.
         buffer_bytes: of memory that pages pass through.
@@ -69,6 +70,7 @@ class StoreStatistics:
     """
 
     read_bytes: int
+    read_ahead_bytes: int
     written_bytes: int
     commits: int
     file_bytes: int
@@ -163,6 +165,14 @@ class StoreFile:
         """Return the tensors by name, each read when it is asked for."""
         kinds = {name: stored.kind for name, stored in self.tensors.items()}
         return Values(self.directory, kinds, self.read_into, self.pieces)
+
+    def begin_step(self) -> None:
+        """Read ahead, from now on, what was read since the last call, in the same order, where the page cache lacks it.
+
+        Raises:
+            InputError: if the store failed earlier.
+        """
+        self._call("poet_store_begin_step")
 
     def commit(self, said: Mapping[str, object]) -> None:
         """Make what was written since the last commit last, or nothing of it.

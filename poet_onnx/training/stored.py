@@ -142,6 +142,7 @@ class SessionStore:
             self.commit(progress, first=True)
         for name in (*self._description.stored, *self._description.constants):
             self._arrays[handle_name(name)][...] = file.handle(name)
+        file.begin_step()
         return progress
 
     @property
@@ -209,6 +210,16 @@ class SessionStore:
     def _lasting(self) -> Mapping[str, Stored]:
         """What a checkpoint has: all but constants."""
         return {name: each for name, each in self._tensors.items() if name not in self._description.constants}
+
+    def end_step(self, progress: Progress, commit_every: int) -> None:
+        """Commit after every so many updates, and begin to read what the next step wants.
+
+        Raises:
+            InputError: if it fails.
+        """
+        if progress.updates % commit_every == 0:
+            self.commit(progress)
+        self.file.begin_step()
 
     def check(self, file: Checkpoint, source: object) -> None:
         """Check that a checkpoint has all that the store has.

@@ -36,17 +36,17 @@ Write = tuple[int, bytes]
 SYNC: Write = (0, b"")
 
 
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> list[Write]:
+@pytest.fixture(scope="module", params=ACCESS[1:])
+def log(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> list[Write]:
     """Return what is written while a store is made and trained, and opened again half-way."""
     path = tmp_path_factory.mktemp("logged")
     library = operator_library()
     library.poet_log_writes(os.fsencode(path / "log"))
-    store = made(path)
+    store = made(path, request.param)
     for step in range(1, STEPS + 1):
         if step == STEPS // 2:
             store.close()
-            store = open_store(path)
+            store = open_store(path, access=request.param)
         train(store, step + 100)
         train(store, step)
         store.commit({"step": step})

@@ -32,7 +32,11 @@ def made(path: Path, access: str = "auto") -> StoreFile:
 
 
 def train(store: StoreFile, step: int) -> None:
-    """Make a step without a commit."""
+    """Make a step without a commit: read what is trained, as updates do, and write it."""
+    store.begin_step()
+    for name in ("weight", "moment", "bias"):
+        for _ in store.pieces(name):
+            pass
     for name, array in tensors(step).items():
         if name != "frozen":
             store.write(name, array)

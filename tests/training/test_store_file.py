@@ -40,6 +40,55 @@ def test_a_store_opens_at_its_last_commit(tmp_path: Path, access: str) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("access", ACCESS)
+@pytest.mark.parametrize("seed", sampled(range(40), 3))
+def test_pages_are_those_that_were_written_last_in_any_order(tmp_path: Path, access: str, seed: int) -> None:
+    """Read ahead and written behind, where that is right and where the order changes from step to step."""
+    random = np.random.default_rng(seed)
+    store = made(tmp_path, access)
+    expected = {name: bytearray(array.tobytes()) for name, array in tensors(0).items()}
+    order = [("weight", 0)]
+    for step in range(12):
+        store.begin_step()
+        if step % 3 == 0:
+            order = [
+                (name, int(page))
+                for name in random.choice(["weight", "moment", "bias", "frozen"], 30)
+                for page in [random.integers(0, -(-len(expected[name]) // PAGE_BYTES))]
+            ]
+        for name, page in order if random.random() < 0.8 else order[::-1]:
+            start = page * PAGE_BYTES
+            if name != "frozen" and random.random() < 0.5:
+                data = random.bytes(min(PAGE_BYTES, len(expected[name]) - start))
+                expected[name][start : start + len(data)] = data
+                store.write_piece(name, start, data)
+            else:
+                pieces = list(map(bytes, store.pieces(name)))
+                assert b"".join(pieces) == expected[name]
+        if random.random() < 0.5:
+            store.commit({"step": step})
+    store.commit({"step": 12})
+    store.close()
+    store = open_store(tmp_path)
+    assert {name: array.tobytes() for name, array in store.values().items()} == expected
+    store.close()
+
+
+def test_pages_are_read_ahead_and_none_of_them_twice(tmp_path: Path) -> None:
+    store = made(tmp_path, "direct")
+    steps = []
+    for step in range(1, 6):
+        before = store.statistics()
+        train(store, step)
+        store.commit({"step": step})
+        after = store.statistics()
+        steps.append((after.read_bytes - before.read_bytes, after.read_ahead_bytes - before.read_ahead_bytes))
+    assert len({read_bytes for read_bytes, _ in steps}) == 1
+    trained_bytes = sum(stored.size_bytes for stored in store.tensors.values() if stored.changes)
+    assert [ahead_bytes for _, ahead_bytes in steps] == [0, *[trained_bytes] * 4]
+    store.close()
+
+
 def test_a_store_is_zeros_before_it_is_written(tmp_path: Path) -> None:
     store = make_store(tmp_path, {"m": Stored(Kind("float32", (40_000,)), True)}, {}, {})
     store.write_piece("m", PAGE_BYTES, np.float32(3).tobytes())

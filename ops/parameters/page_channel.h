@@ -1,0 +1,88 @@
+// Pages on their way from and to a parameter file, beside the step's own work: what the step will want is read ahead,
+// and what it changed is written behind it. One thread makes the transfers in the order in which they were asked for.
+//
+// One thread at a time calls; ParameterStore sees to that. Bytes that were written and are still under way are found as
+// those that were read ahead are, so that nobody sees an older page.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "store/page_file.h"
+#include "store/staging.h"
+
+namespace poet {
+
+class PageChannel {
+ public:
+  // Makes a transfer of bytes at an offset of the file; on the channel's thread.
+  using Read = std::function<IoResult(void*, uint64_t bytes, uint64_t offset)>;
+  using Write = std::function<IoResult(const void*, uint64_t bytes, uint64_t offset)>;
+
+  // A write that failed, or no error.
+  struct Failure {
+    int error = 0;
+    uint64_t offset = 0;
+  };
+
+  PageChannel(uint64_t page_bytes, Read read, Write write);
+  PageChannel(const PageChannel&) = delete;
+  PageChannel& operator=(const PageChannel&) = delete;
+  ~PageChannel();  // what is still to be written is lost
+
+  // Whether one more page can be read ahead.
+  bool has_room();
+  // Reads a page ahead, which is wanted at a place in the step's order. Throws Error where no thread can be started.
+  void read_ahead(uint64_t offset, uint64_t bytes, uint64_t place);
+  // Drops what was read ahead for places before this one.
+  void forget_before(uint64_t place);
+
+  // The bytes at an offset, if they are here or come: to be read until the next call. Otherwise nothing.
+  const unsigned char* find(uint64_t offset);
+
+  // Writes a page some time; returns as soon as it is copied. Throws Error where no thread can be started.
+  void write(uint64_t offset, uint64_t bytes, const void* data);
+  // Waits until all is written; returns the first write that failed since the channel was made.
+  Failure finish_writes();
+  Failure failure();
+
+  uint64_t buffer_bytes() const { return buffers_.bytes(); }
+
+ private:
+  static constexpr size_t kSlots = 16, kMostAhead = 12;
+  enum class State { kFree, kQueued, kRunning, kHere };  // kHere: was read, and nobody took it yet
+  struct Slot {
+    State state = State::kFree;
+    bool is_write = false;
+    bool is_unwanted = false;  // free when its transfer ends
+    uint64_t offset = 0, bytes = 0, place = 0;
+  };
+
+  unsigned char* data(size_t slot) const { return buffers_.data() + slot * page_bytes_; }
+  size_t count_ahead() const;
+  size_t free_slot() const;  // kSlots: there is none
+  void drop(Slot& slot);
+  void queue(size_t slot, std::unique_lock<std::mutex>& lock);
+  void give_back();
+  void work();
+
+  const uint64_t page_bytes_;
+  const Read read_;
+  const Write write_;
+  const Staging buffers_;
+  std::mutex mutex_;
+  std::condition_variable work_, ended_;
+  std::array<Slot, kSlots> slots_;
+  std::deque<size_t> queue_;
+  size_t lent_ = kSlots;  // that `find` gave
+  Failure failure_;
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace poet

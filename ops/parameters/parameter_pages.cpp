@@ -1,0 +1,134 @@
+// The pages of a parameter file: how they are found, read and written, ahead of the step and behind it where the page
+// cache has not all of them.
+#include <algorithm>
+#include <cstring>
+
+#include "faults/faults.h"
+#include "parameters/parameter_file.h"
+#include "process/error.h"
+#include "store/checksum.h"
+
+namespace poet {
+
+uint64_t ParameterFile::page_count(uint64_t tensor) const { return first_page_[tensor + 1] - first_page_[tensor]; }
+
+uint64_t ParameterFile::page_bytes(uint64_t tensor, uint64_t page) const {
+  return std::min(kParameterPageBytes, tensors_[tensor].bytes - page * kParameterPageBytes);
+}
+
+uint64_t ParameterFile::place(uint64_t tensor, uint64_t page, Copy copy) const {
+  return (copy == Copy::kSecond ? second_ : first_)[tensor] + page * kParameterPageBytes;
+}
+
+void ParameterFile::read_page_to(uint64_t tensor, uint64_t page, unsigned char* to, unsigned char* block) {
+  require_usable();
+  const uint64_t index = first_page_[tensor] + page;
+  const PageEntry& entry = working_[index];
+  const uint64_t bytes = page_bytes(tensor, page), from = place(tensor, page, entry.copy);
+  if (entry.copy == Copy::kZeros) {
+    std::memset(to, 0, bytes);
+    return;
+  }
+  const unsigned char* side = nullptr;
+  if (channel_ != nullptr) {
+    order_.note(index);
+    side = channel_->find(from);
+    if (side != nullptr && checksum_of(side, bytes, page) != entry.checksum) side = nullptr;  // of another time
+    if (side != nullptr) read_ahead_bytes_ += bytes;
+  }
+  if (side == nullptr) {
+    unsigned char* const read_to = is_direct_ ? block : to;
+    read(read_to, is_direct_ ? whole_blocks(bytes) : bytes, from);
+    side = read_to;
+    if (checksum_of(side, bytes, page) != entry.checksum) {
+      if (channel_ != nullptr) require_written(channel_->failure());
+      throw Error("page " + std::to_string(page) + " of tensor " + std::to_string(tensor) + " of the store in " +
+                  file_.directory() + " is damaged: " + error_text(IoResult::kAltered));
+    }
+  }
+  if (side != to) std::memcpy(to, side, bytes);
+  if (channel_ != nullptr) read_ahead();
+}
+
+void ParameterFile::begin_step() {
+  require_usable();
+  if (channel_ == nullptr) return;
+  channel_->forget_before(~uint64_t{0});
+  order_.begin_step();
+  read_ahead();
+}
+
+// Has the pages that come next on their way, as many as there is room for.
+void ParameterFile::read_ahead() {
+  channel_->forget_before(order_.place());
+  while (order_.has_next() && channel_->has_room()) {
+    const uint64_t place_in_step = order_.next_place(), index = order_.next();
+    const Copy copy = working_[index].copy;
+    const uint64_t tensor = static_cast<uint64_t>(std::upper_bound(first_page_.begin(), first_page_.end(), index) -
+                                                  first_page_.begin() - 1);
+    const uint64_t page = index - first_page_[tensor];
+    if (copy != Copy::kZeros)
+      channel_->read_ahead(place(tensor, page, copy), whole_blocks(page_bytes(tensor, page)), place_in_step);
+  }
+}
+
+void ParameterFile::require_trained(uint64_t tensor) const {
+  if (!tensors_[tensor].changes && commits_ != 0)
+    throw Error("tensor " + std::to_string(tensor) + " of the store in " + file_.directory() + " is not trained");
+}
+
+void ParameterFile::write_page(uint64_t tensor, uint64_t page, unsigned char* block) {
+  require_usable();
+  const uint64_t index = first_page_[tensor] + page, bytes = page_bytes(tensor, page);
+  const Copy to = committed_[index] == Copy::kFirst ? Copy::kSecond : Copy::kFirst;
+  std::memset(block + bytes, 0, whole_blocks(bytes) - bytes);
+  if (channel_ == nullptr) {
+    write(block, whole_blocks(bytes), place(tensor, page, to));
+  } else {
+    require_written(channel_->failure());
+    channel_->write(place(tensor, page, to), whole_blocks(bytes), block);
+  }
+  working_[index] = {checksum_of(block, bytes, page), to};
+}
+
+void ParameterFile::verify() {
+  const Staging block(kParameterPageBytes);
+  for (uint64_t tensor = 0; tensor < tensors_.size(); ++tensor)
+    for (uint64_t page = 0; page < page_count(tensor); ++page) read_page(tensor, page, block.data());
+}
+
+IoResult ParameterFile::transfer_in(void* data, uint64_t bytes, uint64_t offset) {
+  const IoResult result = file_.read(data, bytes, offset);
+  read_bytes_ += result.done_bytes;
+  if (drops_cache_) file_.drop_cache(offset, bytes);
+  return result;
+}
+
+IoResult ParameterFile::transfer_out(const void* data, uint64_t bytes, uint64_t offset) {
+  faults::log_write(offset, data, bytes);
+  const IoResult result = file_.write(data, bytes, offset);
+  written_bytes_ += result.done_bytes;
+  if (drops_cache_) file_.write_back(offset, bytes);
+  return result;
+}
+
+void ParameterFile::read(void* data, uint64_t bytes, uint64_t offset) {
+  const IoResult result = transfer_in(data, bytes, offset);
+  if (result.error != 0)
+    throw Error("the store in " + file_.directory() + " cannot be read: " + error_text(result.error) + " at offset " +
+                std::to_string(offset + result.done_bytes));
+}
+
+void ParameterFile::write(const void* data, uint64_t bytes, uint64_t offset) {
+  const IoResult result = transfer_out(data, bytes, offset);
+  require_written({result.error, offset + result.done_bytes});
+}
+
+void ParameterFile::require_written(const PageChannel::Failure& failure) {
+  if (failure.error == 0) return;
+  has_failed_ = true;
+  throw Error("the store in " + file_.directory() + " cannot be written: " + error_text(failure.error) + " at offset " +
+              std::to_string(failure.offset) + "; it opens at its last commit");
+}
+
+}  // namespace poet
