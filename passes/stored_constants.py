@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import METADATA, OWN_PREFIX, Constant
+from poet_onnx.files.hashes import hash_of
 from poet_onnx.graph.extract import constant_array
 
 Array = npt.NDArray[np.generic]
@@ -24,7 +24,7 @@ class _Key(NamedTuple):
     """What tells a matrix of floats from others: its sizes, and a hash of its bytes."""
 
     shape: tuple[int, ...]
-    sha256: str
+    digest: str
 
 
 class StoredConstants:
@@ -55,7 +55,7 @@ class StoredConstants:
             if key in self._found:
                 continue
             self._tensors[name] = tensor
-            self.kinds[name] = Constant("float32", key.shape, key.sha256)
+            self.kinds[name] = Constant("float32", key.shape, key.digest)
             self._found[key] = name, False
             if len(key.shape) == 2:
                 turned = _Key(key.shape[::-1], _hash(constant_array(name, tensor).T))
@@ -85,4 +85,4 @@ def _is_large(tensor: ir.TensorProtocol) -> bool:
 
 
 def _hash(array: Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+    return hash_of([np.ascontiguousarray(array).data])

@@ -163,12 +163,12 @@ class Constant:
     Attributes:
         dtype: numpy's name of the element type.
         shape: sizes.
-        sha256: of its bytes, in hexadecimal digits.
+        digest: of its bytes, as `hash_of` has it.
     """
 
     dtype: str
     shape: tuple[int, ...]
-    sha256: str
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class Description:
             for name, each in self.state.items()
         }
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        constants = {name: [each.dtype, list(each.shape), each.sha256] for name, each in self.constants.items()}
+        constants = {name: [each.dtype, list(each.shape), each.digest] for name, each in self.constants.items()}
         text = plain | {"format": FORMAT, "updates": asdict(self.updates), "state": state, "constants": constants}
         return json.dumps(text, separators=(",", ":"))
 

@@ -26,13 +26,9 @@ import numpy.typing as npt
 from poet_onnx.description.metadata import METADATA
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.files.atomic import Written, cannot_write, write_file
+from poet_onnx.files.hashes import hash_of, new_hash
 from poet_onnx.files.tensor_file import TYPES, TensorFile, flat, parse_json
 from poet_onnx.files.values import Kind, kind_of, pieces_of
-
-try:  # `hashlib` loads OpenSSL, 3.6 MiB, beside the implementation that it gives for this hash
-    from _blake2 import blake2b
-except ImportError:
-    from hashlib import blake2b
 
 Array = npt.NDArray[np.generic]
 
@@ -75,9 +71,9 @@ def write_checkpoint(
         raise InputError(f"{path} cannot hold a tensor of the name '{METADATA}', which the format needs: rename it.")
     hashes, kinds = dict[str, str](), dict[str, Kind]()
     for name in tensors:
-        hashes[name], kinds[name] = _hash(pieces_of(tensors, name)), kind_of(tensors, name)
+        hashes[name], kinds[name] = hash_of(pieces_of(tensors, name)), kind_of(tensors, name)
     about = json.dumps({_PROGRESS: progress, _HASHES: hashes}, sort_keys=True, allow_nan=False, default=float)
-    header: dict[str, object] = {METADATA: {METADATA_KEY: about, HASH_KEY: _hash([about.encode()])}}
+    header: dict[str, object] = {METADATA: {METADATA_KEY: about, HASH_KEY: hash_of([about.encode()])}}
     end = 0
     for name, kind in kinds.items():
         start, end = end, end + math.prod(kind.shape) * np.dtype(kind.dtype).itemsize
@@ -96,13 +92,6 @@ def write_checkpoint(
         write_file(Path(path), fill, replace=replace, written=written)
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def _hash(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
-    digest = blake2b(digest_size=16)
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
 
 
 @contextmanager
@@ -140,7 +129,7 @@ class Checkpoint:
     def _read_about(self, text: str, expected: str | None) -> dict[str, Any]:
         if expected is None:
             raise InputError(f"{self._path} is no checkpoint of this version: save it again with this one.")
-        if _hash([text.encode()]) != expected:
+        if hash_of([text.encode()]) != expected:
             raise self._damaged("what it says about itself")
         try:
             about = parse_json(text)
@@ -205,7 +194,7 @@ class Checkpoint:
         Raises:
             InputError: if it is not there, cannot be read, or, after the last piece, is damaged.
         """
-        digest = blake2b(digest_size=16)
+        digest = new_hash()
         for piece in self._file.chunks(name):
             digest.update(piece)
             yield piece
@@ -219,7 +208,7 @@ class Checkpoint:
         }
 
     def _verify(self, name: str, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
-        if self._about is not None and self._about[_HASHES].get(name) != _hash(pieces):
+        if self._about is not None and self._about[_HASHES].get(name) != hash_of(pieces):
             raise self._damaged(f"tensor '{name}'")
 
     def _damaged(self, part: str) -> InputError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -13,6 +12,7 @@ from poet_onnx.description.metadata import Description, handle_name, slot_name
 from poet_onnx.description.optimizers import Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.files.checkpoint import Checkpoint
+from poet_onnx.files.hashes import new_hash
 from poet_onnx.files.tensor_file import flat
 from poet_onnx.files.values import Kind, Values, kind_of
 from poet_onnx.quantities import is_whole
@@ -147,7 +147,7 @@ class SessionStore:
 
     @property
     def _about(self) -> dict[str, object]:
-        return {"constants": {name: each.sha256 for name, each in self._description.constants.items()}}
+        return {"constants": {name: each.digest for name, each in self._description.constants.items()}}
 
     def _differs(self, name: str) -> bool:
         return self.file.tensors.get(name) != self._tensors.get(name)
@@ -170,9 +170,9 @@ class SessionStore:
         if constant is None:
             self.fill(name, pieces)
             return
-        found = hashlib.sha256()
+        found = new_hash()
         self.fill(name, _hashed(pieces, found.update))
-        if found.hexdigest() != constant.sha256:
+        if found.hexdigest() != constant.digest:
             raise InputError(
                 f"The frozen '{name}' has other numbers than when the model was written: give the file of parameters "
                 "that was written with it."

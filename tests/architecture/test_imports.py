@@ -28,8 +28,10 @@ def resident():
 before, start = set(sys.modules), resident()
 exec(sys.argv[1])
 added = resident() - start
-names = {name.split(".")[0] for name in sys.modules.keys() - before} - set(sys.stdlib_module_names)
-print(json.dumps({"names": sorted(names), "added_bytes": added}))
+new = {name.split(".")[0] for name in sys.modules.keys() - before}
+names = new - set(sys.stdlib_module_names)
+has_openssl = not new.isdisjoint(("_hashlib", "_ssl"))
+print(json.dumps({"names": sorted(names), "added_bytes": added, "has_openssl": has_openssl}))
 """
 
 TRAIN = """
@@ -71,6 +73,7 @@ def test_session_options_import_onnxruntime_alone() -> None:
     found = run(STOCK_PYTHON, given)
     assert found["names"] == ["numpy", "onnxruntime", "poet_onnx", "safetensors"]
     assert found["added_bytes"] <= MOST_BYTES
+    assert not found["has_openssl"]  # 3.6 MiB of every training process
 
 
 @NEEDS_STOCK
