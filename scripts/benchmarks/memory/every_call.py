@@ -30,8 +30,21 @@ from typing import Any
 PIXELS = "pixels"
 """Scores for each pixel of large images, [N, C, H, W], with labels [N, H, W]: nearly all of its RAM is the loss's."""
 
+DECODER = "decoder-24"
+"""A causal language model of 24 layers: its step has 2,500 nodes."""
+
 WORKER = Path(__file__).with_name("every_call_worker.py")
-MODELS = {"resnet18": 4, "mobilenet": 8, "unet": 2, PIXELS: 4, "gpt": 4, "transformer": 8, "vit": 4, "bert-2": 1}
+MODELS = {
+    "resnet18": 4,
+    "mobilenet": 8,
+    "unet": 2,
+    PIXELS: 4,
+    "gpt": 4,
+    "transformer": 8,
+    "vit": 4,
+    "bert-2": 1,
+    DECODER: 1,
+}
 """Batch sizes by name of scripts/models.py: among them a decoder (gpt) and one with dropout (transformer)."""
 
 SHARE = 0.7
@@ -113,12 +126,19 @@ def exported(name: str, folder: Path) -> tuple[Path, list[str]]:
     """Return the forward model, in the mode that it is trained in, and the names of its parameters."""
     import onnx
     import torch
+    from attention_nets import Gpt
     from export_models import export_forward, quiet
-    from models import RECIPES, Recipe, images
+    from models import RECIPES, Recipe, images, sequences
 
     path = folder / f"{name}.onnx"
     torch.manual_seed(0)
-    recipe = Recipe(pixels, functools.partial(images, 256)) if name == PIXELS else RECIPES[name]
+    own = {
+        PIXELS: Recipe(pixels, functools.partial(images, 256)),
+        DECODER: Recipe(
+            functools.partial(Gpt, 24, 128, 4, vocabulary=1000, length=128), functools.partial(sequences, 128, 1000)
+        ),
+    }
+    recipe = (RECIPES | own)[name]
     module = recipe.build()
     if not path.exists():
         with quiet():
@@ -139,6 +159,7 @@ def rewritten(forward: Path, parameters: Sequence[str], threads: int) -> Any:
     from poet_onnx.errors import InfeasibleError, LimitReachedError
 
     plain = {"device": "host", "loss": "cross-entropy", "target": "stock", "threads": threads, "gap": 0.05}
+    plain["store"] = "never"  # all of the state in RAM
     plain["train"] = parameters  # that vit's class token is one, an ONNX file does not tell
     ordered = rewrite(forward, **plain)
     budget = round(ordered.process.peak_bytes - (1 - SHARE) * ordered.rewritten.transient_peak_bytes)
