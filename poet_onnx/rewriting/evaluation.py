@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.metadata import version
 
 import onnx_ir as ir
@@ -27,7 +26,6 @@ from poet_onnx.graph.extract import extract
 from poet_onnx.graph.extract.roles import forget_roles
 from poet_onnx.passes.arena import InsertArena
 from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
-from poet_onnx.passes.linear_stored import UseStoredPanels
 from poet_onnx.passes.lowering import lower, normalize_for
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges
@@ -40,7 +38,7 @@ from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.process import TrainingProcess
-from poet_onnx.rewriting.variants import GraphVariant, keeps_bits
+from poet_onnx.rewriting.variants import GraphVariant, panels_on
 from poet_onnx.scheduling import SimulatedPlan, schedule
 
 _ANY_GAP, _MOST_SECONDS = 0.99, 10.0
@@ -104,7 +102,9 @@ class EvaluationStep:
         free_state(graph, [name for name in graph.initializers if name in arrays])
         if constants is not None:
             load_tensors(graph, stored, constants)
-            UseStoredPanels(partial(keeps_bits, threads=threads))(model)
+            panels = panels_on(device, threads)
+            if panels is not None:
+                panels(model)
         arrays |= set(map(handle_name, stored))
         held = tuple(value.name or "" for value in graph.inputs if value.name in arrays)
         RemoveUnread()(model)

@@ -34,7 +34,7 @@ from poet_onnx.rewriting.process import LaidOutPlan
 from poet_onnx.rewriting.refusal import Failure, refusal
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.smallest import thriftiest
-from poet_onnx.rewriting.variants import GraphVariant, variant_of, variants
+from poet_onnx.rewriting.variants import GraphVariant, panels_on, variant_of, variants
 from poet_onnx.scheduling import (
     NoneExistsError,
     NothingFoundError,
@@ -129,7 +129,8 @@ def _given_answer(
     asked = Asked.of(request, first, evaluation(first))
     variant = first
     if options != first.options:
-        variant = variant_of(model, target, options, updates, stored, threads=threads)
+        panels = panels_on(request.device, threads)
+        variant = variant_of(model, target, options, updates, stored, panels=panels)
     plan = read_plan(given, variant.graph)
     baseline = asked.baseline(variant)
     problem, limits = asked.problem(baseline), asked.limits(baseline, asked.budget.step_bytes(variant.graph))

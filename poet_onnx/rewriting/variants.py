@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.device import HOST, DeviceProfile
 from poet_onnx.description.metadata import Description, Updates, handle_name
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
@@ -85,9 +85,10 @@ def variants(
         InputError: if the model cannot be trained by the optimizer.
     """
     whole = []
+    panels = panels_on(device, threads)
     for expansions, lowered in _lowered(model, device, target):
         own = lowered if updates is None else lowered.clone()
-        variant = _variant(None, expansions, own, updates, stored, threads=threads)
+        variant = _variant(None, expansions, own, updates, stored, panels=panels)
         whole.append((expansions, lowered, _in_panels(variant, lowered)))
         yield variant
     seen = set[str]()
@@ -95,7 +96,7 @@ def variants(
         for expansions, lowered, in_panels in whole:
             parts = lowered.clone()
             if SplitWeightGradients(part_bytes, spared=in_panels)(parts).modified:
-                variant = _variant(part_bytes, expansions, parts, updates, stored, threads=threads)
+                variant = _variant(part_bytes, expansions, parts, updates, stored, panels=panels)
                 if variant.graph.fingerprint not in seen:  # an embedding's gradient is the same for parts of any size
                     seen.add(variant.graph.fingerprint)
                     yield variant
@@ -108,7 +109,7 @@ def variant_of(
     updates: Updates | None = None,
     stored: StoreChoice | None = None,
     *,
-    threads: int = 1,
+    panels: UseStoredPanels | None = None,
 ) -> GraphVariant:
     """Return the variant of a normalized model that a plan was made for; the model is not changed.
 
@@ -118,7 +119,7 @@ def variant_of(
         options: of the variant.
         updates: likewise.
         stored: likewise, of a variant that has a store.
-        threads: likewise.
+        panels: what `panels_on` returns for the device; None where nothing is stored.
 
     Raises:
         InputError: if the model has no such variant.
@@ -132,13 +133,13 @@ def variant_of(
     lower(model, target, expansions)
     in_panels = frozenset[str]()
     if part_bytes is not None and stored is not None:
-        in_panels = _in_panels(_variant(None, expansions, model.clone(), updates, stored, threads=threads), model)
+        in_panels = _in_panels(_variant(None, expansions, model.clone(), updates, stored, panels=panels), model)
     if part_bytes is not None and not SplitWeightGradients(part_bytes, spared=in_panels)(model).modified:
         raise InputError(
             f"The plan computes weight gradients of more than {part_bytes:,} bytes in parts, and this graph has none; "
             "plan again for this model."
         )
-    return _variant(part_bytes, expansions, model, updates, stored, threads=threads)
+    return _variant(part_bytes, expansions, model, updates, stored, panels=panels)
 
 
 def _in_panels(variant: GraphVariant, model: ir.Model) -> frozenset[str]:
@@ -149,8 +150,16 @@ def _in_panels(variant: GraphVariant, model: ir.Model) -> frozenset[str]:
     return frozenset(buffer for name, buffer in find_roles(model).buffers.items() if handle_name(name) in handles)
 
 
+def panels_on(device: DeviceProfile, threads: int) -> UseStoredPanels | None:
+    """Return the pass with which linear layers work on panels of what is stored; None for other machines than this one.
+
+    There, nobody knows whether panels keep the bits: ONNX Runtime adds up in other ways on other processors.
+    """
+    return UseStoredPanels(partial(_keeps_bits, threads=threads)) if device.name == HOST else None
+
+
 @cache
-def keeps_bits(comparison: Comparison, *, threads: int) -> bool:
+def _keeps_bits(comparison: Comparison, *, threads: int) -> bool:
     """Return whether products by panels have the bits of whole ones on this machine."""
     return not differing_products(comparing_model([comparison]), threads=threads)
 
@@ -162,7 +171,7 @@ def _variant(
     updates: Updates | None,
     stored: StoreChoice | None,
     *,
-    threads: int,
+    panels: UseStoredPanels | None,
 ) -> GraphVariant:
     """Return a variant of a model that has all but the optimizer, which is written into it."""
     if updates is not None:
@@ -170,7 +179,8 @@ def _variant(
     if stored is None:
         return GraphVariant(part_bytes, expansions, model, extract(model))
     Normalization(StreamParameters(stored))(model)
-    Normalization(UseStoredPanels(partial(keeps_bits, threads=threads)))(model)
+    if panels is not None:
+        Normalization(panels)(model)
     description = Description.of_metadata(model.metadata_props)
     names = () if description is None else (*description.stored, *description.constants)
     return GraphVariant(part_bytes, expansions, model, extract(model), names)
