@@ -59,7 +59,7 @@ class _Sweep:
     def descend(self, low_bytes: int) -> None:
         """Go down as far as possible, but not below some bytes."""
         fails = 0
-        while self.budget_bytes > low_bytes and self.budget_bytes - fails > CLOSE * self.budget_bytes:
+        while self.budget_bytes > low_bytes and self.budget_bytes - fails > max(1, CLOSE * self.budget_bytes):
             stride = int(STRIDE * self.budget_bytes)
             below = max(low_bytes, (fails + self.budget_bytes) // 2 if fails else stride, stride)
             if not self.reaches(below):

@@ -177,8 +177,8 @@ def test_a_step_without_any_joules_of_its_own_is_planned(seed: int) -> None:
         problem = ScheduleProblem(graph, replace(costs, nodes=nodes, idle_watts=idle_watts))
         order = memory_aware_order(problem)
         alone = simulate(problem, ordered_steps(order))
-        budget = smallest_budget(problem, order).budget_bytes
         for deadline in (None, 1.5 * alone.seconds):
+            budget = smallest_budget(problem, order, limits=Limits(deadline_seconds=deadline)).budget_bytes
             plan = schedule(problem, Limits(budget, deadline), order=order, gap=0.0, time_limit_seconds=5)
             assert alone.energy_joules <= plan.certificate.bound_joules <= plan.prediction.energy_joules
 

@@ -67,3 +67,12 @@ def test_what_is_found_without_paging_may_be_handed_on() -> None:
     order = memory_aware_order(problem)
     unpaged = smallest_budget(ScheduleProblem(problem.graph, problem.costs, paging=False), order, varied=True)
     assert smallest_budget(problem, order, varied=True, unpaged=unpaged) == smallest_budget(problem, order, varied=True)
+
+
+def test_the_search_ends_where_budgets_are_a_byte_apart() -> None:
+    for seed in range(40):
+        problem = ScheduleProblem(*random_dag(seed, 4 + seed % 8))
+        order = memory_aware_order(problem)
+        profile = Liveness(problem).in_order(order)
+        low_bytes = smallest.least_peak_bytes(problem, order)
+        assert low_bytes <= simulate(problem, lowest(profile, low_bytes)).transient_peak_bytes
