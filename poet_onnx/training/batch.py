@@ -1,10 +1,15 @@
-"""A batch as the caller gives it: arrays by name or in order, checked against what the graph takes."""
+"""A batch as the caller gives it, by name or in order: arrays, tensors or lists, checked against what the graph takes.
+
+Whatever changes no number is taken: int32 for int64, if all of them fit int64 for int32, float16 for float32. Numbers
+in lists have no element type of their own, and become the input's. What rounds (float64) or may be a slip (pixels of
+uint8 for float32) is refused.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +19,12 @@ from poet_onnx.graph.input_ranges import Ranges
 from poet_onnx.training.indices import check_indices
 
 Array = npt.NDArray[np.generic]
-Arrays = Array | Sequence[Array] | Mapping[str, Array] | None
-"""One array, several in the order of the graph's inputs, several by name, or none."""
+Arrays = npt.ArrayLike | Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike] | None
+"""One array, several in the order of the graph's inputs, several by name, or none.
+
+An array may be one of numpy's, a tensor of torch, whatever else numpy reads in place, or numbers in lists. A list with
+an array in it is several; one of numbers alone is one.
+"""
 
 
 class Wanted(NamedTuple):
@@ -40,7 +49,8 @@ class Wanted(NamedTuple):
 def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays, ranges: Ranges) -> dict[str, Array]:
     """Return the arrays of a batch by the names of the inputs they fill.
 
-    Arrays without a name fill the inputs that none was named for, in order, labels after inputs.
+    Arrays without a name fill the inputs that none was named for, in order, labels after inputs. They are not copied:
+    an element type may be another one than the graph's, which takes the same numbers.
 
     Args:
         wanted: what the graph takes.
@@ -49,12 +59,12 @@ def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays, ranges:
         ranges: what labels and indices may be.
 
     Raises:
-        InputError: if one is missing, left over, of another type, of another shape, or holds a label or an index that
-            the graph cannot take.
+        InputError: if one is missing, left over, of a type that would change its numbers, of another shape, or holds a
+            label or an index that the graph cannot take.
     """
     names = [want.name for want in wanted]
-    found: dict[str, Array] = {}
-    unnamed: list[Array] = []
+    found: dict[str, object] = {}
+    unnamed: list[object] = []
     for given in (inputs, labels):
         if isinstance(given, Mapping):
             for name, array in given.items():
@@ -63,7 +73,7 @@ def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays, ranges:
                 if name in found:
                     raise InputError(f"Input '{name}' is given twice.")
                 found[name] = array
-        elif isinstance(given, Sequence):
+        elif isinstance(given, Sequence) and _is_several(given):
             unnamed += given
         elif given is not None:
             unnamed.append(given)
@@ -82,10 +92,16 @@ def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays, ranges:
     return batch
 
 
-def _checked(want: Wanted, array: object, sizes: dict[str, tuple[int, str]]) -> Array:
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"Input '{want.name}' is a {type(array).__name__}, but must be a numpy array.")
-    if array.dtype != want.dtype:
+def _is_several(given: Sequence[Any]) -> bool:
+    """Return whether a sequence holds arrays, and not the numbers of one."""
+    if isinstance(given, (str, bytes)):
+        return False
+    return not given or any(hasattr(item, "__array__") and not isinstance(item, np.generic) for item in given)
+
+
+def _checked(want: Wanted, given: object, sizes: dict[str, tuple[int, str]]) -> Array:
+    array = given if isinstance(given, np.ndarray) else _as_array(want, given)
+    if array.dtype != want.dtype and not _same_numbers(array, want.dtype):
         raise InputError(
             f"Input '{want.name}' has elements of type {array.dtype}, but must have {want.dtype}: "
             f"use .astype(numpy.{want.dtype})."
@@ -105,6 +121,37 @@ def _checked(want: Wanted, array: object, sizes: dict[str, tuple[int, str]]) -> 
         shape = [expected if expected is not None else "any" for expected in want.shape]
         raise InputError(f"Input '{want.name}' has shape {list(array.shape)}, but must have {shape}.")
     return array
+
+
+def _as_array(want: Wanted, given: Any) -> Array:
+    """Return what numpy makes of a tensor, without a copy, or of numbers in lists."""
+    has_memory = hasattr(given, "__array__") and not isinstance(given, np.generic)
+    try:
+        if has_memory:
+            return np.asarray(given.detach() if getattr(given, "requires_grad", False) else given)
+        array = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"Input '{want.name}' is a {type(given).__name__} that numpy cannot read: {reason}") from error
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"Input '{want.name}' is a {type(given).__name__}, but must be an array of {want.dtype}.")
+    if want.dtype.kind == "f" and array.dtype.kind in "iuf":
+        return array.astype(want.dtype)
+    return array
+
+
+def _same_numbers(array: Array, dtype: np.dtype[np.generic]) -> bool:
+    """Return whether a type can hold the numbers of an array, and is of its kind."""
+    kinds = {array.dtype.kind, dtype.kind}
+    if kinds in ({"f"}, {"b"}):
+        return np.can_cast(array.dtype, dtype)
+    if not kinds <= {"i", "u"}:
+        return False
+    if np.can_cast(array.dtype, dtype) or not array.size:
+        return True
+    limits = np.iinfo(dtype.name)
+    integers: npt.NDArray[Any] = array
+    return bool(limits.min <= int(integers.min()) and int(integers.max()) <= limits.max)
 
 
 def _list(names: Sequence[str]) -> str:

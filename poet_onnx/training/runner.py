@@ -54,27 +54,32 @@ def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
 
 
 class BatchBuffers:
-    """Memory that a session keeps for batches that do not lie as a graph reads them, by the input that they fill."""
+    """Memory that a session keeps for batches that are not as a graph reads them, by the input that they fill."""
 
     def __init__(self) -> None:
         """Keep nothing until there is such a batch."""
         self._rooms: dict[str, Array] = {}
 
-    def contiguous(self, name: str, array: Array) -> Array:
-        """Return an array as it is if its elements lie one after the other, else its only copy.
+    def placed(self, want: Wanted, array: Array) -> Array:
+        """Return an array as it is if a graph can read it in place, else its only copy.
+
+        Args:
+            want: the input that it fills.
+            array: whose numbers the input's type can hold.
 
         Raises:
             InputError: if there is no memory for it.
         """
-        if array.flags.c_contiguous:
+        if array.flags.c_contiguous and array.dtype == want.dtype:
             return array
-        room = self._rooms.get(name)
-        if room is None or room.nbytes < array.nbytes:
-            self._rooms.pop(name, None)  # before there is a larger one
+        size_bytes = array.size * want.dtype.itemsize
+        room = self._rooms.get(want.name)
+        if room is None or room.nbytes < size_bytes:
+            self._rooms.pop(want.name, None)  # before there is a larger one
             del room
-            room = self._rooms[name] = aligned((array.nbytes,), np.uint8)
-        place: Array = room[: array.nbytes].view(array.dtype).reshape(array.shape)
-        np.copyto(place, array)
+            room = self._rooms[want.name] = aligned((size_bytes,), np.uint8)
+        place: Array = room[:size_bytes].view(want.dtype).reshape(array.shape)
+        np.copyto(place, array, casting="unsafe")  # the numbers were looked at
         return place
 
 
@@ -189,7 +194,7 @@ class Runner:
             InputError: if they do not fit, or there is no memory for one that must be copied.
         """
         batch = read_batch(self.wanted, inputs, labels, self.ranges)
-        return {name: self._buffers.contiguous(name, array) for name, array in batch.items()}
+        return {want.name: self._buffers.placed(want, batch[want.name]) for want in self.wanted}
 
     def run(self, feeds: Mapping[str, Array] | None = None) -> None:
         """Run the model once.

@@ -219,7 +219,8 @@ class TrainingSession(SessionFiles):
         Every `accumulation_steps`-th batch makes an update.
 
         Args:
-            inputs: one array, several in the order of the graph's data inputs, or several by name.
+            inputs: one array, several in the order of the graph's data inputs, or several by name. An array may also be
+                a tensor of torch, or numbers in lists; what changes no number is taken, such as int32 for int64.
             labels: the same; it may be left out where `inputs` has them all.
 
         Raises:
