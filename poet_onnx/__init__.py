@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from poet_onnx.adapters.lora import Lora
     from poet_onnx.comparison.compare import Comparison, compare
     from poet_onnx.description.optimizers import SGD, Adam, AdamW, AdamWOrt
+    from poet_onnx.description.schedules import (
+        CosineAnnealingLR,
+        ExponentialLR,
+        LinearLR,
+        MultiStepLR,
+        SequentialLR,
+        StepLR,
+    )
     from poet_onnx.errors import (
         CheckFailedError,
         InfeasibleError,
@@ -36,15 +44,21 @@ __all__ = [
     "AdamWOrt",
     "CheckFailedError",
     "Comparison",
+    "CosineAnnealingLR",
+    "ExponentialLR",
     "GradientReport",
     "InfeasibleError",
     "InputError",
     "LimitReachedError",
+    "LinearLR",
     "Lora",
+    "MultiStepLR",
     "Plan",
     "PoetError",
     "PoetWarning",
     "RewriteResult",
+    "SequentialLR",
+    "StepLR",
     "TrainGraph",
     "TrainingSession",
     "VerificationReport",
@@ -70,6 +84,14 @@ _HOMES = {
     "runtime": ("count_allocations", "session_options", "training_module"),
     "adapters.lora": ("Lora",),
     "description.optimizers": ("SGD", "Adam", "AdamW", "AdamWOrt"),
+    "description.schedules": (
+        "CosineAnnealingLR",
+        "ExponentialLR",
+        "LinearLR",
+        "MultiStepLR",
+        "SequentialLR",
+        "StepLR",
+    ),
     "training.session": ("TrainingSession",),
     "verification": ("GradientReport", "VerificationReport", "verify", "verify_gradients"),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from poet_onnx.description.optimizers import Optimizer, from_settings, settings
@@ -90,9 +90,10 @@ class Progress:
         """Check that a session with these settings can go on where another one was.
 
         Raises:
-            InputError: if they differ in more than how far they are.
+            InputError: if they differ in more than how far they are, and the learning rate.
         """
-        if other.optimizer != self.optimizer:
+        rate = self.optimizer.learning_rate
+        if replace(other.optimizer, learning_rate=rate) != self.optimizer:
             raise InputError(f"{source} was made with {other.optimizer}, but this session has {self.optimizer}.")
         if (other.accumulation_steps, other.clip_norm) != (self.accumulation_steps, self.clip_norm):
             raise InputError(

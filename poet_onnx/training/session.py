@@ -71,7 +71,8 @@ class TrainingSession(SessionFiles):
                 file, or arrays by name. Running statistics in it replace those of the training model.
             optimizer: of the kind that the model was rewritten for; default one of that kind, and ONNX Runtime's own,
                 `AdamWOrt()`, for a model without an optimizer in its step.
-            schedule: number of updates made before -> learning rate of the next one; default the optimizer's own rate.
+            schedule: number of updates made before -> learning rate of the next one, such as `CosineAnnealingLR`;
+                default the optimizer's own rate.
             accumulation_steps: batches whose gradients are averaged for one update; default those that the model was
                 rewritten for, else 1.
             clip_norm: bound on the Euclidean norm of all gradients together.
@@ -132,7 +133,9 @@ class TrainingSession(SessionFiles):
         if not described.has_store:
             raise InputError("The model keeps its parameters in RAM: rewrite the original with --store always.")
         memory.store = SessionStore(directory, described, self._optimizer, memory.arrays, memory.frozen)
-        self._progress = memory.store.begin(self._progress, values)
+        found = memory.store.begin(self._progress, values)
+        self._warn_of_rate(found, directory)
+        self._progress = found
         self._step.explained = memory.store.file.named
 
     @property
@@ -184,8 +187,24 @@ class TrainingSession(SessionFiles):
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the last update."""
-        return self._rate
+        """Learning rate of the next update; with a schedule, that of the last one.
+
+        It may be set where there is no schedule, and is saved in checkpoints.
+
+        Raises:
+            InputError: if it is set to no number of 0 or more, or there is a schedule.
+        """
+        return self._rate if self._schedule is not None else self._progress.optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        if self._schedule is not None:
+            raise InputError("The schedule gives the learning rate: make the session without one to set it.")
+        with self._turn.taken("learning_rate"):
+            number = as_number(rate)
+            if number is None or number < 0:
+                raise InputError(f"The learning rate cannot be {rate!r}: give a number of 0 or more.")
+            self._progress = replace(self._progress, optimizer=replace(self._progress.optimizer, learning_rate=number))
 
     @property
     def gradient_norm(self) -> float | None:
@@ -237,7 +256,7 @@ class TrainingSession(SessionFiles):
         done = self._progress
         updating = done.batches + 1 == done.accumulation_steps
         if updating:
-            given = self._optimizer.learning_rate if self._schedule is None else self._schedule(done.updates)
+            given = done.optimizer.learning_rate if self._schedule is None else self._schedule(done.updates)
             rate = as_number(given)
             if rate is None or rate < 0:
                 raise InputError(

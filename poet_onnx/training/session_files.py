@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from poet_onnx.adapters.files import AdapterFiles
 from poet_onnx.adapters.reading import read_adapter
 from poet_onnx.description.metadata import Description
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.checkpoint import loading, open_checkpoint, write_checkpoint
 from poet_onnx.runtime.code_pages import other_code
 from poet_onnx.training.evaluation import Evaluation
@@ -32,6 +33,7 @@ class SessionFiles:
     _evaluation: Evaluation
     _memory: Memory
     _progress: Progress
+    _schedule: Callable[[int], float] | None
     _turn: Turn
     _failed = False
 
@@ -61,7 +63,8 @@ class SessionFiles:
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint; the session must have the same graph and settings as the one that wrote it.
 
-        The graph may be rewritten in one of them and not in the other.
+        The graph may be rewritten in one of them and not in the other. The learning rate becomes the checkpoint's, as
+        in torch; `learning_rate` sets another one afterwards.
 
         Raises:
             InputError: if it cannot be read or is of another graph or of other settings; nothing has changed then.
@@ -74,6 +77,7 @@ class SessionFiles:
         store = self._memory.store
         if store is not None:
             store.check(file, path)
+            self._warn_of_rate(progress, path)
             with self._all_or_failed(), loading(path):
                 store.load(file)
                 self._progress = progress
@@ -82,6 +86,7 @@ class SessionFiles:
         wanted = self._memory.lasting(gradients=progress.batches > 0)
         for name, array in wanted.items():
             file.check(name, array)
+        self._warn_of_rate(progress, path)
         with self._all_or_failed():
             file.load(wanted)
             self._progress = progress
@@ -173,6 +178,17 @@ class SessionFiles:
             if store is not None:
                 store.take(arrays)
                 store.commit(self._progress)
+
+    def _warn_of_rate(self, found: Progress, source: str | os.PathLike[str]) -> None:
+        """Say so where training goes on with another learning rate than the session's."""
+        rate, own = found.optimizer.learning_rate, self._progress.optimizer.learning_rate
+        if self._schedule is None and rate != own:
+            warnings.warn(
+                f"{os.fspath(source)} was made with a learning rate of {rate}, with which training goes on; the session"
+                f" had {own}: set learning_rate for another one.",
+                PoetWarning,
+                stacklevel=5,
+            )
 
     def _refuse_half_changed(self, remedy: str = "load a checkpoint first") -> None:
         if not self._failed:

@@ -20,7 +20,7 @@ from training_batches import batch, digest, session_of, train
 
 import poet_onnx
 from poet_onnx import Adam, AdamWOrt, TrainingSession
-from poet_onnx.errors import CheckFailedError, InputError
+from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,31 @@ def test_a_resumed_run_is_the_run_without_a_break(
     broken.load_checkpoint(saved)
     assert train(broken, 5, first=4) == expected[4:]
     assert train(TrainingSession(path, saved, **options), 1, first=4) != expected[4:5]  # dropout draws anew
+
+
+def test_a_checkpoint_brings_its_learning_rate(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path, saved = model_path("mlp-mse"), tmp_path / "saved.safetensors"
+    through = session_of(path, optimizer=Adam(0.5))
+    through.learning_rate = 0.01
+    train(through, 1)
+    through.save_checkpoint(saved)
+    other, scheduled = (
+        session_of(path, optimizer=Adam(0.5)),
+        session_of(path, schedule=lambda _: 0.02, optimizer=Adam()),
+    )
+    with pytest.warns(
+        PoetWarning, match="with a learning rate of 0.01, with which training goes on; the session had 0.5"
+    ):
+        other.load_checkpoint(saved)
+    train(through, 1, first=1)
+    train(other, 1, first=1)
+    assert digest(other) == digest(through)
+    scheduled.load_checkpoint(saved)  # whose rate is for nobody
+    other.load_checkpoint(saved)
+    other.learning_rate = 0.02
+    train(other, 1, first=1)
+    train(scheduled, 1, first=1)
+    assert digest(other) == digest(scheduled) != digest(through)
 
 
 def test_running_statistics_are_kept(model_path: Callable[..., Path], tmp_path: Path) -> None:
@@ -191,7 +216,7 @@ def test_checkpoints_of_something_else_are_refused(model_path: Callable[..., Pat
     before = digest(session)
     for options, message in (
         ({}, r"accumulation_steps=2 and clip_norm=None, but this session has 1 and None"),
-        ({"accumulation_steps": 2, "optimizer": AdamWOrt(0.5)}, r"learning_rate=0\.001.*learning_rate=0\.5"),
+        ({"accumulation_steps": 2, "optimizer": AdamWOrt(weight_decay=0.5)}, r"weight_decay=0\.0.*weight_decay=0\.5"),
         ({"accumulation_steps": 2, "optimizer": Adam(epsilon=1e-6)}, r"made with AdamWOrt\(.*has Adam\("),
     ):
         with pytest.raises(InputError, match=message):

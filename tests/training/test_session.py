@@ -153,6 +153,24 @@ def test_schedules_set_the_rate_of_each_update(model_path: Callable[..., Path]) 
             train(session_of(path, schedule=lambda _, rate=rate: rate), 1)
 
 
+def test_the_learning_rate_can_be_set(model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-mse")
+    first, second = (session_of(path, optimizer=SGD(rate)) for rate in (0.5, 0.1))
+    second.learning_rate = 0.5
+    train(first, 2)
+    train(second, 2)
+    assert digest(first) == digest(second)
+    first.learning_rate = np.float32(0)
+    train(first, 1)
+    assert first.learning_rate == 0
+    assert digest(first) == digest(second)
+    for rate in (-1, None, "0.1", float("nan")):
+        with pytest.raises(InputError, match=re.escape(f"The learning rate cannot be {rate!r}: give a number")):
+            first.learning_rate = rate
+    with pytest.raises(InputError, match="The schedule gives the learning rate: make the session without one"):
+        session_of(path, schedule=poet_onnx.StepLR(0.1, 2)).learning_rate = 0.1
+
+
 def test_evaluation_changes_nothing(model_path: Callable[..., Path]) -> None:
     path = model_path("mobilenet")
     session = session_of(path, eval_model=path.with_name("eval_model.onnx"))

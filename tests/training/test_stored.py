@@ -20,7 +20,7 @@ from stored_nets import feeds, session_of, train, write_net
 import poet_onnx
 from poet_onnx import SGD, AdamW, TrainingSession
 from poet_onnx.costing.device import load_device
-from poet_onnx.errors import CheckFailedError, InfeasibleError, InputError
+from poet_onnx.errors import CheckFailedError, InfeasibleError, InputError, PoetWarning
 from poet_onnx.files.values import Values
 from poet_onnx.reporting.report import Report
 from poet_onnx.training.store_file import has_store
@@ -347,7 +347,9 @@ def test_a_session_says_what_its_store_lacks(nets: dict[str, Path], tmp_path: Pa
     with pytest.raises(InputError, match="is of another model: it differs in"):
         session_of(text, store=tmp_path / "store")
     with pytest.raises(InputError, match="was made with AdamW"):
-        session_of(disk, store=tmp_path / "store", optimizer=AdamW(0.5))
+        session_of(disk, store=tmp_path / "store", optimizer=AdamW(weight_decay=0.5))
+    with pytest.warns(PoetWarning, match="a learning rate of 0.001, with which training goes on; the session had 0.5"):
+        assert session_of(disk, store=tmp_path / "store", optimizer=AdamW(0.5)).learning_rate == 0.001
     with pytest.raises(InputError, match="committed every 0 updates"):
         session_of(disk, store=tmp_path / "store", commit_every=0)
     with pytest.raises(InputError, match="rewritten for the optimizer"):
