@@ -11,18 +11,20 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from poet_onnx.costing.costs import CostTable
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract.ranges import find_ranges
 from poet_onnx.graph.input_ranges import RANGES_KEY, ranges_to_json
-from poet_onnx.plan import Plan
+from poet_onnx.plan import Plan, Prediction
 from poet_onnx.plan.serialization import from_json, to_json
 from poet_onnx.quantities import MOST_THREADS
 
 VERSION_KEY, PLAN_KEY, DEVICE_KEY, TARGET_KEY = "poet.version", "poet.plan", "poet.device", "poet.target"
 FINGERPRINT_KEY, CERTIFICATE_KEY = "poet.source_fingerprint", "poet.certificate"
 DIMS_KEY, THREADS_KEY = "poet.dims", "poet.threads"
-PROCESS_KEY, RAM_BUDGET_KEY = "poet.process", "poet.ram_budget_bytes"
+PROCESS_KEY, RAM_BUDGET_KEY, COSTS_KEY = "poet.process", "poet.ram_budget_bytes", "poet.costs"
+BEFORE_KEY = "poet.before"
 FIGURES = ("resident_bytes", "transient_peak_bytes", "step_peak_bytes", "energy_joules", "seconds")
 """Predicted figures that are written one by one, each as `poet.<figure>`."""
 
@@ -92,6 +94,21 @@ def promises(plan: Plan) -> dict[str, str]:
     return written | {f"poet.{figure}": str(getattr(plan.prediction, figure)) for figure in FIGURES}
 
 
+def shared_costs(costs: CostTable) -> str:
+    """Return what `read_costs` of `poet_onnx.reporting.rewritten` needs besides the nodes' own figures, as JSON."""
+    return json.dumps(
+        {
+            "asynchronous": costs.asynchronous,
+            "idle_watts": costs.idle_watts,
+            "wake_seconds": costs.wake_seconds,
+            "hand_over_seconds": costs.hand_over_seconds,
+            "time_measured": any(node.measured for node in costs.nodes.values()),
+            "energy_measured": costs.energy_measured,
+            "channel": None if costs.channel is None else dataclasses.asdict(costs.channel),
+        }
+    )
+
+
 class WriteMetadata(InPlacePass):
     """Write a plan, its device, its predicted figures and its certificate into `metadata_props`.
 
@@ -104,6 +121,9 @@ class WriteMetadata(InPlacePass):
         M4. `poet.target` names the runtime that it was written for, `poet.threads` how many threads inside an operator.
         M5. `poet.process` holds the parts of what a process takes that trains it, as predicted, and
             `poet.ram_budget_bytes` the bound on their sum, where there is one.
+        M6. `poet.costs` holds what of the costs stands at no node: what a transfer takes, idle watts, and what was
+            measured.
+        M7. `poet.before` holds what the model needs as it was given, and after ordering alone.
 
     Requires nothing; ensures that the plan reads back as it was.
     """
@@ -119,6 +139,8 @@ class WriteMetadata(InPlacePass):
         threads: int = 1,
         process: Mapping[str, int] | None = None,
         ram_budget_bytes: int | None = None,
+        costs: CostTable | None = None,
+        before: Mapping[str, Prediction] | None = None,
     ) -> None:
         super().__init__()
         self._graph = graph
@@ -129,6 +151,8 @@ class WriteMetadata(InPlacePass):
         self._threads = threads
         self._process = dict(process or {})
         self._ram_budget_bytes = ram_budget_bytes
+        self._costs = costs
+        self._before = dict(before or {})
 
     def call(self, model: ir.Model) -> PassResult:
         """Write all of it."""
@@ -146,6 +170,10 @@ class WriteMetadata(InPlacePass):
             written[PROCESS_KEY] = json.dumps(self._process)
         if self._ram_budget_bytes is not None:
             written[RAM_BUDGET_KEY] = str(self._ram_budget_bytes)
+        if self._costs is not None:
+            written[COSTS_KEY] = shared_costs(self._costs)
+        if self._before:
+            written[BEFORE_KEY] = json.dumps({name: dataclasses.asdict(each) for name, each in self._before.items()})
         modified = any(model.metadata_props.get(key) != text for key, text in written.items())
         model.metadata_props.update(written)
         return PassResult(model, modified)

@@ -10,11 +10,11 @@ from typing import Any
 from rich.table import Table
 
 from poet_onnx.cli import terminal
-from poet_onnx.cli.figures import bytes_text, percent_text, scaled_text
 from poet_onnx.cli.tables import plain_table
 from poet_onnx.comparison.compare import Comparison
 from poet_onnx.comparison.compare import compare as compare_methods
 from poet_onnx.comparison.running import SweepProgress
+from poet_onnx.reporting.figures import bytes_text, percent_text, scaled_text
 
 _BAR_LETTERS = 30
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import rich.box
 from rich.table import Table
 
-from poet_onnx.cli.figures import bytes_text, scaled_text
 from poet_onnx.cli.tables import plain_table
+from poet_onnx.reporting.figures import bytes_text, scaled_text
 
 if TYPE_CHECKING:
     from poet_onnx.costing.measured import MeasuredCosts

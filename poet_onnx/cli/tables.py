@@ -10,8 +10,8 @@ import rich.box
 from rich.table import Table
 
 from poet_onnx.choices import NO_OPTIMIZER
-from poet_onnx.cli.figures import bytes_text, duration_text, percent_text, scaled_text
 from poet_onnx.errors import quoted
+from poet_onnx.reporting.figures import bytes_text, duration_text, percent_text, scaled_text
 
 if TYPE_CHECKING:
     from poet_onnx.costing.device import DeviceProfile

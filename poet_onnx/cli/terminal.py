@@ -18,7 +18,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from poet_onnx.cli.figures import percent_text, scaled_text
+from poet_onnx.reporting.figures import percent_text, scaled_text
 
 if TYPE_CHECKING:
     from poet_onnx.scheduling import Progress

@@ -11,6 +11,7 @@ from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement, StorageMe
 from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, TrainingGraph
+from poet_onnx.graph.operators import StorageWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,45 @@ class TransferCost:
     joules: float
 
 
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What moves between RAM and storage, one transfer after the other: latencies and rates of both directions."""
+
+    page_out_latency_seconds: float
+    page_out_bytes_per_second: float
+    page_in_latency_seconds: float
+    page_in_bytes_per_second: float
+    watts: float
+
+    @classmethod
+    def of(cls, figures: StorageProfile | StorageMeasurement, storage: StorageProfile) -> Channel:
+        """Return the channel with the figures of a profile or a measurement, and the storage's watts."""
+        return cls(
+            figures.page_out_latency_seconds,
+            figures.page_out_bytes_per_second,
+            figures.page_in_latency_seconds,
+            figures.page_in_bytes_per_second,
+            storage.watts,
+        )
+
+    def page_out(self, size_bytes: int) -> TransferCost:
+        """Return what it costs to write so many bytes."""
+        seconds = self.page_out_latency_seconds + size_bytes / self.page_out_bytes_per_second
+        return TransferCost(seconds, seconds * self.watts)
+
+    def page_in(self, size_bytes: int) -> TransferCost:
+        """Return what it costs to read so many bytes."""
+        seconds = self.page_in_latency_seconds + size_bytes / self.page_in_bytes_per_second
+        return TransferCost(seconds, seconds * self.watts)
+
+    def wait_seconds(self, work: StorageWork) -> float:
+        """Return how long a node waits that reads or writes a store."""
+        seconds = work.transfers * self.page_in_latency_seconds
+        seconds += work.read_bytes / self.page_in_bytes_per_second
+        seconds += work.written_bytes / self.page_out_bytes_per_second
+        return seconds
+
+
 @dataclass(frozen=True)
 class CostTable:
     """Costs of a graph on a device.
@@ -55,6 +95,7 @@ class CostTable:
         idle_watts: added for every second of the step; 0 where the nodes' joules already hold all of it.
         energy_measured: the nodes' joules come from a power meter, not from the device profile's watts.
         storage: the device profile's; None if the device has no storage.
+        channel: whose transfers these are; None likewise.
     """
 
     device: str
@@ -65,6 +106,7 @@ class CostTable:
     idle_watts: float = 0.0
     energy_measured: bool = False
     storage: StorageProfile | None = None
+    channel: Channel | None = None
     wake_seconds: float = 0.0
     hand_over_seconds: float = 0.0
 
@@ -108,38 +150,28 @@ def cost_table(
     energy_measured = measured is not None and measured.active_watts is not None
     storage = device.storage
     found = measured.storage if measured is not None else None
-    nodes |= _with_storage(graph, nodes, found or storage, device)
-    if storage is None:
+    channel = None if storage is None else Channel.of(found or storage, storage)
+    nodes |= _with_storage(graph, nodes, channel, device)
+    if storage is None or channel is None:
         return CostTable(device.name, nodes, {}, {}, False, idle_watts, energy_measured)
-    figures = found or storage
     pageable = [t for t in graph.tensors.values() if t.may_move]
-    page_out = {
-        t.name: _transfer(t.size_bytes, figures.page_out_latency_seconds, figures.page_out_bytes_per_second, storage)
-        for t in pageable
-    }
-    page_in = {
-        t.name: _transfer(t.size_bytes, figures.page_in_latency_seconds, figures.page_in_bytes_per_second, storage)
-        for t in pageable
-    }
     return CostTable(
         device.name,
         nodes,
-        page_out,
-        page_in,
+        {t.name: channel.page_out(t.size_bytes) for t in pageable},
+        {t.name: channel.page_in(t.size_bytes) for t in pageable},
         storage.asynchronous,
         idle_watts,
         energy_measured,
         storage,
+        channel,
         wake_seconds=found.wake_seconds if found is not None else 0.0,
         hand_over_seconds=found.hand_over_seconds if found is not None else 0.0,
     )
 
 
 def _with_storage(
-    graph: TrainingGraph,
-    nodes: Mapping[str, NodeCost],
-    figures: StorageProfile | StorageMeasurement | None,
-    device: DeviceProfile,
+    graph: TrainingGraph, nodes: Mapping[str, NodeCost], channel: Channel | None, device: DeviceProfile
 ) -> dict[str, NodeCost]:
     """Return the costs of nodes that read or write a store on disk, which the computing thread waits for.
 
@@ -151,22 +183,13 @@ def _with_storage(
         work = storage_work(graph, node)
         if work is None:
             continue
-        if figures is None or device.storage is None:
+        if channel is None:
             raise InputError(f"Parameters in a store need storage, which device '{device.name}' does not have.")
-        seconds = work.transfers * figures.page_in_latency_seconds
-        seconds += work.read_bytes / figures.page_in_bytes_per_second
-        seconds += work.written_bytes / figures.page_out_bytes_per_second
+        seconds = channel.wait_seconds(work)
         cost = nodes[node.name]
-        joules = cost.joules + seconds * device.storage.watts
+        joules = cost.joules + seconds * channel.watts
         costs[node.name] = NodeCost(cost.seconds + seconds, joules, cost.workspace_bytes, cost.measured, seconds)
     return costs
-
-
-def _transfer(
-    size_bytes: int, latency_seconds: float, bytes_per_second: float, storage: StorageProfile
-) -> TransferCost:
-    seconds = latency_seconds + size_bytes / bytes_per_second
-    return TransferCost(seconds, seconds * storage.watts)
 
 
 def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile, threads: int) -> NodeCost:

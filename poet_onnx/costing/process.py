@@ -56,13 +56,23 @@ written behind. Tensors that stay in RAM count, as the store has a copy of them.
 
 _KEPT = (Role.PARAMETER, Role.FROZEN, Role.MOMENT, Role.STATISTIC)
 
-_MEANS = {
+MEANS = {
+    "runtime": "Python, numpy and onnxruntime, imported",
     "parameters": "trained and frozen",
     "moments": "what the optimizer keeps for each parameter",
     "gradient buffers": "of the graph's own accumulators; where an optimizer is outside, its moments come on top",
     "constants": "running statistics and other tensors of the graph",
     "batch": "inputs and labels: those of the step, and the next ones, which a loop makes meanwhile",
+    "region": "activations, gradients and workspace, at the step's peak",
+    "evaluation": "the evaluation's session and constants",
+    "store": "pages on their way to the store and back, and the list of its pages",
+    "paging": "pages on their way to storage and back",
+    "save_checkpoint": "no copy of a tensor",
+    "load_checkpoint": "one piece of a tensor at a time, and their names",
+    "export_inference_model": "one piece of a tensor at a time, and the names in the graph",
+    "imports": "taken before it trains, and given back",
 }
+"""What is in each line, in words that fit a line; some lines say their figures besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +196,7 @@ class ProcessMemory:
     def parts(self) -> tuple[ProcessLine, ...]:
         """Return what adds up to the peak: the lines, and by how much importing takes more than they do."""
         more_bytes = self.peak_bytes - self.training_bytes
-        importing = ProcessLine("imports", more_bytes, "taken before it trains, and given back", True)
+        importing = ProcessLine("imports", more_bytes, MEANS["imports"], True)
         return (*self.lines, importing) if more_bytes else self.lines
 
 
@@ -261,13 +271,13 @@ def process_memory(
     evaluating = () if evaluation is None else (_evaluation_line(evaluation),)
     return ProcessMemory(
         (
-            ProcessLine("runtime", costs.runtime_bytes, "Python, numpy and onnxruntime, imported", True),
+            ProcessLine("runtime", costs.runtime_bytes, MEANS["runtime"], True),
             ProcessLine("session", session_bytes, f"{nodes:,} nodes", True),
-            *(ProcessLine(kind, sizes[kind], _MEANS[kind], kind in _LOADED) for kind in sizes),
-            ProcessLine("region", region_bytes, "activations, gradients and workspace, at the step's peak", True),
+            *(ProcessLine(kind, sizes[kind], MEANS[kind], kind in _LOADED) for kind in sizes),
+            ProcessLine("region", region_bytes, MEANS["region"], True),
             *evaluating,
             *_store_lines(graph),
-            ProcessLine("paging", costs.paging_bytes if pages else 0, "pages on their way to storage and back", False),
+            ProcessLine("paging", costs.paging_bytes if pages else 0, MEANS["paging"], False),
             *_calls(graph, costs),
         ),
         costs.import_bytes,
@@ -279,31 +289,22 @@ def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
     tensors = stored_bytes(graph).values()
     if tensors:
         pages = sum(size_bytes // PAGE_BYTES + _MOST_TENSORS for size_bytes in tensors)
-        means = "pages on their way to the store and back, and the list of its pages"
         kept = (tensor.size_bytes for tensor in graph.tensors.values() if tensor.resident and tensor.role in _KEPT)
         large = sum(-(-size_bytes // PAGE_BYTES) for size_bytes in kept if size_bytes >= PAGE_BYTES // 2)
         channel_bytes = _CHANNEL_BYTES if pages + large >= _FEW_PAGES else 0
-        yield ProcessLine("store", _STORE_BYTES + channel_bytes + pages * _STORE_BYTES_PER_PAGE, means, True)
+        yield ProcessLine("store", _STORE_BYTES + channel_bytes + pages * _STORE_BYTES_PER_PAGE, MEANS["store"], True)
 
 
 def _calls(graph: TrainingGraph, costs: ProcessCosts) -> Iterator[ProcessLine]:
     """Yield what the calls beside the step take, during which the step's code is not in memory."""
     nodes = sum(node.phase is Phase.FORWARD for node in graph.nodes)
     tensors = sum(tensor.role in _CHECKPOINTED for tensor in graph.tensors.values() if tensor.resident)
-    for name, size_bytes, means in (
-        ("save_checkpoint", _SAVING_BYTES, "no copy of a tensor"),
-        (
-            "load_checkpoint",
-            _RESUMING_BYTES + tensors * _RESUMING_BYTES_PER_TENSOR,
-            "one piece of a tensor at a time, and their names",
-        ),
-        (
-            "export_inference_model",
-            _EXPORTING_BYTES + nodes * _EXPORTING_BYTES_PER_NODE,
-            "one piece of a tensor at a time, and the names in the graph",
-        ),
+    for name, size_bytes in (
+        ("save_checkpoint", _SAVING_BYTES),
+        ("load_checkpoint", _RESUMING_BYTES + tensors * _RESUMING_BYTES_PER_TENSOR),
+        ("export_inference_model", _EXPORTING_BYTES + nodes * _EXPORTING_BYTES_PER_NODE),
     ):
-        yield ProcessLine(name, size_bytes if costs.runtime_bytes else 0, means, False)
+        yield ProcessLine(name, size_bytes if costs.runtime_bytes else 0, MEANS[name], False)
 
 
 def evaluation_memory(
@@ -338,7 +339,7 @@ def _constants(graph: TrainingGraph) -> Iterator[Tensor]:
 
 
 def _evaluation_line(evaluation: EvaluationMemory) -> ProcessLine:
-    means = f"the evaluation's session and constants; its step takes {evaluation.region_bytes:,} bytes of the region"
+    means = f"{MEANS['evaluation']}; its step takes {evaluation.region_bytes:,} bytes of the region"
     return ProcessLine("evaluation", evaluation.session_bytes, means, True)
 
 

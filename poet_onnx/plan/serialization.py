@@ -105,6 +105,31 @@ def parse(text: str) -> PlanFile:
     return file
 
 
+def file_order(words: str, nodes: int) -> list[int]:
+    """Return the positions in the graph's file order of the nodes that the steps of a plan's file run first.
+
+    Example: "2 0-1 r0" gives [2, 0, 1].
+
+    Args:
+        words: the steps.
+        nodes: that the graph has without views.
+
+    Raises:
+        InputError: if a word is no step of such a graph.
+    """
+    positions: list[int] = []
+    for word in words.split():
+        match = _WORD.fullmatch(word)
+        if match is None:
+            raise _unknown(word)
+        if not match["kind"]:
+            first, last = int(match["first"] or match["from"]), int(match["first"] or match["to"])
+            if not first <= last < nodes or len(positions) > nodes:
+                raise _unknown(word)
+            positions += range(first, last + 1)
+    return positions
+
+
 def _names(graph: TrainingGraph) -> tuple[list[str], list[str]]:
     nodes = [node.name for node in graph.nodes if not node.view]
     values = [value for node in graph.nodes for value in graph.transient_writes(node)]

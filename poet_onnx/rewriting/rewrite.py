@@ -285,6 +285,8 @@ def _carry_out(answer: Answer, region_bytes: int) -> None:
             threads=request.options.threads,
             process={line.name: line.size_bytes for line in laid_out.memory.parts},
             ram_budget_bytes=answer.asked.budget.bound_bytes if request.budget_kind == "ram" else None,
+            costs=baseline.costs,
+            before={"original": answer.asked.original, "ordered": answer.asked.ordered},
         ),
     )(baseline.variant.model)
     if TRAINING_KEY in baseline.variant.model.metadata_props:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+LEAST_SHARE = 1e-4
+"""Shares below this are said to be under it."""
+
 _PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
@@ -28,7 +31,7 @@ def scaled_text(value: float, unit: str) -> str:
 
 def percent_text(fraction: float) -> str:
     """Return a fraction as a percentage with at most two decimals; never 0 for what is not."""
-    return "under 0.01 %" if 0 < fraction < 1e-4 else f"{100 * fraction:.2f} %"
+    return "under 0.01 %" if 0 < fraction < LEAST_SHARE else f"{100 * fraction:.2f} %"
 
 
 def duration_text(seconds: float) -> str:
