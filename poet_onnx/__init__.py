@@ -34,6 +34,15 @@ if TYPE_CHECKING:
     from poet_onnx.plan import Plan
     from poet_onnx.rewriting.rewrite import RewriteResult, pipeline, rewrite
     from poet_onnx.runtime import count_allocations, session_options, training_module
+    from poet_onnx.training.callbacks import (
+        BestCheckpoint,
+        Checkpoint,
+        CsvLog,
+        EarlyStopping,
+        ProgressBar,
+        TensorBoardLog,
+    )
+    from poet_onnx.training.loop import Callback, Epoch, Step
     from poet_onnx.training.session import TrainingSession
     from poet_onnx.verification import GradientReport, VerificationReport, verify, verify_gradients
 
@@ -42,9 +51,15 @@ __all__ = [
     "Adam",
     "AdamW",
     "AdamWOrt",
+    "BestCheckpoint",
+    "Callback",
     "CheckFailedError",
+    "Checkpoint",
     "Comparison",
     "CosineAnnealingLR",
+    "CsvLog",
+    "EarlyStopping",
+    "Epoch",
     "ExponentialLR",
     "GradientReport",
     "InfeasibleError",
@@ -56,9 +71,12 @@ __all__ = [
     "Plan",
     "PoetError",
     "PoetWarning",
+    "ProgressBar",
     "RewriteResult",
     "SequentialLR",
+    "Step",
     "StepLR",
+    "TensorBoardLog",
     "TrainGraph",
     "TrainingSession",
     "VerificationReport",
@@ -92,6 +110,8 @@ _HOMES = {
         "SequentialLR",
         "StepLR",
     ),
+    "training.callbacks": ("BestCheckpoint", "Checkpoint", "CsvLog", "EarlyStopping", "ProgressBar", "TensorBoardLog"),
+    "training.loop": ("Callback", "Epoch", "Step"),
     "training.session": ("TrainingSession",),
     "verification": ("GradientReport", "VerificationReport", "verify", "verify_gradients"),
 }

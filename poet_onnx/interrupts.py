@@ -1,10 +1,11 @@
-"""Ctrl-C while modules are imported."""
+"""Ctrl-C while modules are imported, and while something changes that must be whole."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
@@ -25,6 +26,26 @@ def leaving_at_once() -> Iterator[None]:
     yield
     if hears_interrupts:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Let what follows come to its end before Ctrl-C is heard, which then raises KeyboardInterrupt.
+
+    Native code hears none before it returns, either. Where somebody else handles interrupts, that stays so.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def _leave(_: int, __: FrameType | None) -> NoReturn:

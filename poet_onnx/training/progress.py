@@ -11,7 +11,8 @@ from typing import TypeGuard
 from poet_onnx.description.optimizers import Optimizer, from_settings, settings
 from poet_onnx.errors import InputError
 
-_FORMAT = 3
+_FORMAT = 4
+_COUNTS = ("accumulation_steps", "updates", "batches", "runs", "epoch", "position")
 _MOST = 2**53
 """Counts stay below: a step a microsecond for 285 years."""
 
@@ -28,6 +29,8 @@ class Progress:
         updates: made so far.
         batches: whose gradients have been collected since the last update.
         runs: of the training graph so far.
+        epoch: that `fit` is in, from 0.
+        position: batches of that epoch that were trained on.
     """
 
     optimizer: Optimizer
@@ -37,6 +40,8 @@ class Progress:
     updates: int = 0
     batches: int = 0
     runs: int = 0
+    epoch: int = 0
+    position: int = 0
 
     def to_values(self) -> dict[str, object]:
         """Return it as values that JSON knows."""
@@ -68,7 +73,7 @@ class Progress:
             )
         unsaid = InputError(f"{source} does not say how far it is: it was not written by this version.")
         optimizer, seeds, clip_norm = (values.get(name) for name in ("optimizer", "seeds", "clip_norm"))
-        counts = {name: values.get(name) for name in ("accumulation_steps", "updates", "batches", "runs")}
+        counts = {name: values.get(name) for name in _COUNTS}
         whole = {name: count for name, count in counts.items() if _whole(count)}
         known = {"format", *(field.name for field in dataclasses.fields(Progress))}
         if len(whole) < len(counts) or set(values) != known or not isinstance(optimizer, dict):

@@ -16,6 +16,7 @@ from poet_onnx.runtime.panels import check_panels
 from poet_onnx.training.batch import Array, Arrays, Wanted
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
+from poet_onnx.training.loop import SessionLoop
 from poet_onnx.training.memory import Memory
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.prepared import Wishes, open_model
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _NORM_EPSILON = 1e-6  # as in ONNX Runtime's InplaceClipGradNorm and torch.nn.utils.clip_grad_norm_
 
 
-class TrainingSession(SessionFiles):
+class TrainingSession(SessionFiles, SessionLoop):
     """Trains a graph: parameters, gradients, moments and statistics live once, and a step copies none of them.
 
     The same class runs on onnxruntime-training, and on the stock onnxruntime with graphs rewritten for it. A graph that
@@ -186,39 +187,9 @@ class TrainingSession(SessionFiles):
         return self._progress.updates
 
     @property
-    def learning_rate(self) -> float:
-        """Learning rate of the next update; with a schedule, that of the last one.
-
-        It may be set where there is no schedule, and is saved in checkpoints.
-
-        Raises:
-            InputError: if it is set to no number of 0 or more, or there is a schedule.
-        """
-        return self._rate if self._schedule is not None else self._progress.optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, rate: float) -> None:
-        if self._schedule is not None:
-            raise InputError("The schedule gives the learning rate: make the session without one to set it.")
-        with self._turn.taken("learning_rate"):
-            number = as_number(rate)
-            if number is None or number < 0:
-                raise InputError(f"The learning rate cannot be {rate!r}: give a number of 0 or more.")
-            self._progress = replace(self._progress, optimizer=replace(self._progress.optimizer, learning_rate=number))
-
-    @property
     def gradient_norm(self) -> float | None:
         """Norm of the gradients at the last update before clipping; None if they are not clipped."""
         return self._norm
-
-    @property
-    def training(self) -> bool:
-        """Whether `step` trains."""
-        return self._training
-
-    def train(self) -> None:
-        """Let `step` train, as it does at first."""
-        self._training = True
 
     def eval(self) -> None:
         """Let `step` only compute the loss of the evaluation graph; nothing changes.
@@ -278,6 +249,8 @@ class TrainingSession(SessionFiles):
                 runs=done.runs + 1,
                 updates=done.updates + updating,
                 batches=0 if updating else done.batches + 1,
+                epoch=done.epoch if self._place is None else self._place[0],
+                position=done.position if self._place is None else self._place[1],
             )
             if self._memory.store is not None:
                 self._memory.store.end_step(self._progress, self._commit_every)

@@ -14,6 +14,7 @@ from poet_onnx.adapters.reading import read_adapter
 from poet_onnx.description.metadata import Description
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.checkpoint import loading, open_checkpoint, write_checkpoint
+from poet_onnx.interrupts import held
 from poet_onnx.runtime.code_pages import other_code
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
@@ -42,8 +43,8 @@ class SessionFiles:
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write all that training needs to go on to the same bits, as one safetensors file.
 
-        It is written whole or not at all: after a failure or a crash there is the old file or the new one. Where to go
-        on in the data, and the schedule, are the caller's to know.
+        It is written whole or not at all: after a failure or a crash there is the old file or the new one. Where `fit`
+        is in its data is in it, too; the schedule, and the data of a loop of one's own, are the caller's to know.
 
         Raises:
             InputError: if it cannot be written, or a step failed, or the graph draws numbers that cannot be resumed.
@@ -199,7 +200,8 @@ class SessionFiles:
 
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:
-        """Remember it if what follows changes half of the state."""
-        self._failed = True
-        yield
-        self._failed = False
+        """Remember it if what follows changes half of the state, which Ctrl-C does not."""
+        with held():
+            self._failed = True
+            yield
+            self._failed = False

@@ -58,6 +58,8 @@ DAMAGE = [
     {"seeds": {"a": True}},
     {"seeds": {"a": 7.0}},
     {"more": 1},
+    {"epoch": -1},
+    {"position": "2"},
 ]
 SETTINGS = [
     {"kind": "Adamw"},

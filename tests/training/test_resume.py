@@ -149,7 +149,7 @@ def test_a_checkpoint_of_other_formulas_gives_its_parameters_alone(
     with monkeypatch.context() as before:
         before.setattr("poet_onnx.training.progress._FORMAT", 2)
         first.save_checkpoint(saved)
-    with pytest.raises(InputError, match=r"in format 2, but this version reads 3: give it .* as its parameters"):
+    with pytest.raises(InputError, match=r"in format 2, but this version reads 4: give it .* as its parameters"):
         session_of(path).load_checkpoint(saved)
     values = TrainingSession(path, saved).parameters
     assert all(array.tobytes() == values[name].tobytes() for name, array in first.parameters.items())

@@ -6,6 +6,7 @@ import gc
 import resource
 import signal
 import subprocess
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -331,6 +332,26 @@ def test_what_a_store_cannot_do_is_refused(nets: dict[str, Path], options: dict[
     settings = {"device": "a72", "target": "stock", "loss": "cross-entropy", "store": "always"} | options
     with pytest.raises(InputError, match=words):
         poet_onnx.rewrite(nets["image"], **settings)  # type: ignore[arg-type]
+
+
+def test_a_fit_goes_on_where_the_store_is(nets: dict[str, Path], tmp_path: Path) -> None:
+    path = rewritten(nets["image"], tmp_path / "disk.onnx", store="always")
+    whole, first = (session_of(path, store=tmp_path / name) for name in ("whole", "store"))
+    batches = [feeds(whole, number) for number in range(3)]
+    whole.fit(batches, epochs=2)
+
+    def ending() -> Iterator[dict[str, np.ndarray]]:
+        yield batches[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        first.fit(lambda number: batches if number == 0 else ending(), epochs=2)
+    del first
+    gc.collect()
+    again = session_of(path, store=tmp_path / "store")
+    assert (again.epoch, again.steps) == (1, 4)
+    again.fit(batches, epochs=2)
+    assert state(again, tmp_path / "again") == state(whole, tmp_path / "saved")
 
 
 def test_a_session_says_what_its_store_lacks(nets: dict[str, Path], tmp_path: Path) -> None:

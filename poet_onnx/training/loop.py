@@ -1,0 +1,245 @@
+"""Loops over batches: many steps of training, and the loss of a whole set of data."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from poet_onnx.description.optimizers import as_number
+from poet_onnx.errors import InputError
+from poet_onnx.quantities import is_whole
+from poet_onnx.training.exclusion import Turn
+from poet_onnx.training.progress import Progress
+
+Loader = Iterable[Any] | Callable[[int], Iterable[Any]]
+"""Gives the batches of an epoch, or is a function that returns what gives them, of the epoch's number from 0."""
+
+_END = object()
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a callback gets to know of a batch that was trained on.
+
+    Attributes:
+        epoch: its number, from 0.
+        position: batches of the epoch so far, with this one.
+        batches: of the epoch, if the loader tells its length.
+        loss: of the batch.
+        learning_rate: of the last update.
+    """
+
+    epoch: int
+    position: int
+    batches: int | None
+    loss: float
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch came to.
+
+    Attributes:
+        number: from 0.
+        figures: `loss`, the mean over the epoch's batches (after a resume those since then), and `evaluation_loss`.
+        learning_rate: of the last update.
+        seconds: with evaluation.
+    """
+
+    number: int
+    figures: Mapping[str, float]
+    learning_rate: float
+    seconds: float
+
+
+class Callback:
+    """Is told how `fit` goes on; a class of one's own has those of these methods that it needs."""
+
+    def on_fit_begin(self, session: SessionLoop) -> None:
+        """Hear that training begins, or goes on."""
+
+    def on_step_end(self, session: SessionLoop, step: Step) -> None:
+        """Hear of a batch."""
+
+    def on_epoch_end(self, session: SessionLoop, epoch: Epoch) -> bool | None:
+        """Hear of an epoch; return True to let it be the last one."""
+
+    def on_fit_end(self, session: SessionLoop) -> None:
+        """Hear that training ends, in whatever way: by itself, by an error or by Ctrl-C."""
+
+
+class SessionLoop:
+    """The loops of a session."""
+
+    _progress: Progress
+    _schedule: Callable[[int], float] | None
+    _rate: float
+    _training: bool
+    _turn: Turn
+    _place: tuple[int, int] | None = None
+    """Epoch and position after the step that comes, of `fit`."""
+
+    step: Callable[..., float]
+    eval: Callable[[], None]
+    save_checkpoint: Callable[[str | os.PathLike[str]], None]
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next update; with a schedule, that of the last one.
+
+        It may be set where there is no schedule, and is saved in checkpoints.
+
+        Raises:
+            InputError: if it is set to no number of 0 or more, or there is a schedule.
+        """
+        return self._rate if self._schedule is not None else self._progress.optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        if self._schedule is not None:
+            raise InputError("The schedule gives the learning rate: make the session without one to set it.")
+        with self._turn.taken("learning_rate"):
+            number = as_number(rate)
+            if number is None or number < 0:
+                raise InputError(f"The learning rate cannot be {rate!r}: give a number of 0 or more.")
+            self._progress = replace(self._progress, optimizer=replace(self._progress.optimizer, learning_rate=number))
+
+    @property
+    def training(self) -> bool:
+        """Whether `step` trains."""
+        return self._training
+
+    def train(self) -> None:
+        """Let `step` train, as it does at first."""
+        self._training = True
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that `fit` is in or comes to next, from 0."""
+        return self._progress.epoch
+
+    @property
+    def steps(self) -> int:
+        """Batches that were trained on so far."""
+        return self._progress.runs
+
+    def fit(
+        self,
+        loader: Loader,
+        *,
+        epochs: int,
+        evaluate: Iterable[Any] | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> list[Epoch]:
+        """Train on all batches of a loader, several times.
+
+        It goes on where the session is: after `load_checkpoint` amid an epoch the batches that were trained on are read
+        and left out. So a run that was interrupted ends as one that was not, where the loader gives the same batches
+        again. Ctrl-C ends it between two steps: `save_checkpoint` and another `fit` may follow.
+
+        Args:
+            loader: gives batches: pairs of inputs and labels, or whatever else `step` takes as one argument. It is read
+                anew for each epoch. A function of the epoch's number returns what gives them, for an order of its own.
+            epochs: in all, with those of before.
+            evaluate: batches for `evaluate` after each epoch.
+            callbacks: are told of each step and each epoch, in their order.
+
+        Returns:
+            What each epoch came to that ended now.
+
+        Raises:
+            InputError: if a batch does not fit, or the loader has none, or fewer than were trained on.
+            CheckFailedError: as for `step`.
+        """
+        if not is_whole(epochs) or epochs < 1:
+            raise InputError(f"fit cannot train {epochs!r} epochs: give a whole number of 1 or more.")
+        self.train()
+        ended: list[Epoch] = []
+        try:
+            for each in callbacks:
+                each.on_fit_begin(self)
+            while self._progress.epoch < epochs:
+                ended.append(self._epoch(loader, evaluate, callbacks))
+                if any([each.on_epoch_end(self, ended[-1]) is True for each in callbacks]):  # noqa: C419 - all hear it
+                    break
+        finally:
+            for each in callbacks:
+                each.on_fit_end(self)
+        return ended
+
+    def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
+        """Return the mean loss of all batches of a loader, as `loss`; nothing changes.
+
+        Args:
+            loader: gives batches, as for `fit`.
+
+        Raises:
+            InputError: if there is no evaluation graph, or no batch, or one does not fit.
+        """
+        was_training = self.training
+        self.eval()
+        try:
+            losses = list(self._losses(iter(loader)))
+        finally:
+            if was_training:
+                self.train()
+        if not losses:
+            raise InputError("There was no batch to evaluate: give a loader that can be read again, such as a list.")
+        return {"loss": math.fsum(losses) / len(losses)}
+
+    def _epoch(self, loader: Loader, evaluate: Iterable[Any] | None, callbacks: Sequence[Callback]) -> Epoch:
+        """Train on what is left of an epoch."""
+        begin, number = time.perf_counter(), self._progress.epoch
+        source = loader(number) if callable(loader) else loader
+        batches, count = self._left(source), len(source) if isinstance(source, Sized) else None
+        losses: list[float] = []
+        for loss in self._losses(batches, number):
+            losses.append(loss)
+            step = Step(number, self._progress.position, count, loss, self.learning_rate)
+            for each in callbacks:
+                each.on_step_end(self, step)
+        if not self._progress.position:
+            raise InputError(
+                f"The loader gave no batch in epoch {number}: give one that can be read again, such as a list or a "
+                "DataLoader, or a function of the epoch's number that returns one."
+            )
+        figures = {"loss": math.fsum(losses) / len(losses) if losses else math.nan}
+        if evaluate is not None:
+            figures |= {f"evaluation_{name}": figure for name, figure in self.evaluate(evaluate).items()}
+        self._progress = replace(self._progress, epoch=number + 1, position=0)
+        return Epoch(number, figures, self.learning_rate, time.perf_counter() - begin)
+
+    def _left(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Return the batches of an epoch that were not trained on yet."""
+        batches, done = iter(source), self._progress.position
+        read = sum(1 for _ in islice(batches, done))
+        if read < done:
+            raise InputError(
+                f"The loader gave {read} batches, but {done} of epoch {self._progress.epoch} were trained on before:"
+                " give the loader of that time."
+            )
+        return batches
+
+    def _losses(self, batches: Iterator[Any], epoch: int | None = None) -> Iterator[float]:
+        """Make steps of batches, and yield their losses; of an epoch, if there is one."""
+        while (loss := self._loss_of_next(batches, epoch)) is not None:
+            yield loss
+
+    def _loss_of_next(self, batches: Iterator[Any], epoch: int | None) -> float | None:
+        """Make a step of the next batch, and let go of it; return None if there is none."""
+        batch: Any = next(batches, _END)
+        if batch is _END:
+            return None
+        is_pair = isinstance(batch, Sequence) and len(batch) == 2 and not isinstance(batch, str)
+        if epoch is not None:
+            self._place = epoch, self._progress.position + 1
+        try:
+            return self.step(*batch) if is_pair else self.step(batch)
+        finally:
+            self._place = None

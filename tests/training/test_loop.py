@@ -1,0 +1,193 @@
+"""`fit` and `evaluate`: torch's own loop, resuming, Ctrl-C, and loaders that give nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from training_batches import batch, digest, session_of
+
+import poet_onnx
+from poet_onnx import SGD, Callback, Step, TrainingSession
+from poet_onnx.errors import InputError
+
+EPOCHS, SAMPLES, SIZE = 3, 24, 4
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.GELU(), nn.Conv2d(8, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(128, 5))
+
+
+@pytest.fixture(scope="module")
+def data() -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(SAMPLES, 3, 8, 8, generator=generator)
+    labels = torch.randint(0, 5, (SAMPLES,), generator=generator, dtype=torch.int32)
+    return DataLoader(TensorDataset(images, labels), batch_size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def files(net: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> poet_onnx.torch.Exported:
+    path, example = tmp_path_factory.mktemp("net") / "net.onnx", torch.zeros(SIZE, 3, 8, 8)
+    options = {"device": "a72", "optimizer": "momentum", "loss": "cross-entropy", "gap": 0.9, "check": False}
+    return poet_onnx.torch.export(net, example, path, exporter="legacy", **options)
+
+
+def test_fit_is_torchs_loop(net: nn.Module, data: DataLoader[Any], files: poet_onnx.torch.Exported) -> None:
+    steps = EPOCHS * len(data)
+    schedule = poet_onnx.CosineAnnealingLR(0.05, steps)
+    session = TrainingSession(
+        files.model, files.parameters, optimizer=SGD(momentum=0.9), schedule=schedule, eval_model=files.evaluation
+    )
+    found = session.fit(data, epochs=EPOCHS, evaluate=data)
+    optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for epoch in found:
+        losses = []
+        for images, labels in data:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(images), labels.long())
+            loss.backward()
+            optimizer.step()
+            rates.step()
+            losses.append(loss.item())
+        with torch.no_grad():
+            after = [nn.functional.cross_entropy(net(images), labels.long()).item() for images, labels in data]
+        assert epoch.figures["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+        assert epoch.figures["evaluation_loss"] == pytest.approx(np.mean(after), rel=1e-5)
+        assert epoch.learning_rate == pytest.approx(schedule((epoch.number + 1) * len(data) - 1), rel=1e-12)
+    assert [epoch.number for epoch in found] == [0, 1, 2]
+    for name, parameter in net.named_parameters():
+        np.testing.assert_allclose(session.parameters[name], parameter.detach(), rtol=1e-3, atol=1e-5)
+    assert session.fit(data, epochs=EPOCHS) == []
+
+
+class Interrupting(Callback):
+    """Saves a checkpoint after a step, and ends training as Ctrl-C does."""
+
+    def __init__(self, steps: int, path: Path) -> None:
+        self.steps, self.path = steps, path
+
+    def on_step_end(self, session: Any, step: Step) -> None:  # noqa: D102
+        if session.steps == self.steps:
+            session.save_checkpoint(self.path)
+            raise KeyboardInterrupt
+
+
+def shuffled(session: TrainingSession, epoch: int) -> Iterator[dict[str, np.ndarray]]:
+    return (batch(session, epoch, number) for number in range(4))
+
+
+@pytest.mark.parametrize("steps", [3, 4])
+def test_a_run_that_is_interrupted_ends_as_one_that_is_not(
+    model_path: Callable[..., Path], tmp_path: Path, steps: int
+) -> None:
+    """With dropout, and batches of an order of their own in each epoch."""
+    path, saved = model_path("transformer"), tmp_path / "saved.safetensors"
+    through, broken, resumed = (session_of(path) for _ in range(3))
+    whole = through.fit(lambda epoch: shuffled(through, epoch), epochs=2)
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(lambda epoch: shuffled(broken, epoch), epochs=2, callbacks=[Interrupting(steps, saved)])
+    resumed.load_checkpoint(saved)
+    for session in (resumed, broken):
+        rest = session.fit(lambda epoch, session=session: shuffled(session, epoch), epochs=2)
+        assert digest(session) == digest(through)
+        assert rest[-1].figures == whole[-1].figures
+
+
+def test_ctrl_c_within_a_step_lets_it_end(model_path: Callable[..., Path]) -> None:
+    path = model_path("mlp-mse")
+    session, through = session_of(path), session_of(path)
+
+    run = session._step.run
+
+    def run_and_interrupt(feeds: Any) -> None:
+        run(feeds)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    session._step.run = run_and_interrupt
+    with pytest.raises(KeyboardInterrupt):
+        session.step(batch(session, 0, 0))
+    session._step.run = run
+    through.step(batch(through, 0, 0))
+    assert (session.updates, digest(session)) == (1, digest(through))
+    assert session.step(batch(session, 0, 1)) == through.step(batch(through, 0, 1))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_callbacks_are_told_in_order_and_end_training(model_path: Callable[..., Path]) -> None:
+    session, told = session_of(model_path("mlp-mse"), accumulation_steps=2), []
+
+    class Telling(Callback):
+        def on_fit_begin(self, session: Any) -> None:
+            told.append("begin")
+
+        def on_step_end(self, session: Any, step: Step) -> None:
+            told.append((step.epoch, step.position, step.batches))
+
+        def on_epoch_end(self, session: Any, epoch: poet_onnx.Epoch) -> bool:
+            told.append(session.epoch)
+            return epoch.number == 1
+
+        def on_fit_end(self, session: Any) -> None:
+            told.append("end")
+
+    batches = [batch(session, 0, number) for number in range(2)]
+    assert len(session.fit(batches, epochs=9, callbacks=[Telling()])) == 2
+    assert told == ["begin", (0, 1, 2), (0, 2, 2), 1, (1, 1, 2), (1, 2, 2), 2, "end"]
+    assert (session.updates, session.steps, session.epoch) == (2, 4, 2)
+
+
+def test_a_loop_holds_one_batch_at_a_time(model_path: Callable[..., Path]) -> None:
+    session = session_of(model_path("mlp-mse"), eval_model=model_path("mlp-mse").with_name("eval_model.onnx"))
+    living = itertools.count()
+    alive: list[int] = []
+
+    class Batch(dict[str, np.ndarray]):
+        def __del__(self) -> None:
+            alive.remove(self.number)
+
+    def loader(_: int = 0) -> Iterator[Batch]:
+        for number in range(3):
+            assert alive == []
+            made = Batch(batch(session, 0, number))
+            made.number = next(living)  # type: ignore[attr-defined]
+            alive.append(made.number)  # type: ignore[attr-defined]
+            yielded = [made]
+            del made
+            yield yielded.pop()
+
+    session.fit(loader, epochs=2)
+    session.evaluate(loader())
+    assert next(living) == 9
+
+
+def test_loaders_that_do_not_do_are_refused(model_path: Callable[..., Path], tmp_path: Path) -> None:
+    path = model_path("mlp-mse")
+    session, saved = session_of(path, eval_model=path.with_name("eval_model.onnx")), tmp_path / "saved.safetensors"
+    batches = [batch(session, 0, number) for number in range(2)]
+    with pytest.raises(InputError, match="The loader gave no batch in epoch 1: give one that can be read again"):
+        session.fit(iter(batches), epochs=2)
+    with pytest.raises(InputError, match="There was no batch to evaluate"):
+        session.evaluate(iter(()))
+    assert session.training
+    for epochs in (0, 1.5, True):
+        with pytest.raises(InputError, match=f"fit cannot train {epochs!r} epochs"):
+            session.fit(batches, epochs=epochs)
+    with pytest.raises(KeyboardInterrupt):
+        session.fit(batches, epochs=3, callbacks=[Interrupting(4, saved)])
+    with pytest.raises(InputError, match="gave 1 batches, but 2 of epoch 1 were trained on before"):
+        session.fit(batches[:1], epochs=3)
+    with pytest.raises(InputError, match="no evaluation graph"):
+        session_of(path).evaluate(batches)
