@@ -13,7 +13,7 @@ from poet_onnx.costing.measured import MeasuredCosts
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.variants import GraphVariant
-from poet_onnx.scheduling import SimulatedPlan, memory_aware_order, most_values_alive
+from poet_onnx.scheduling import SimulatedPlan, least_peak_bytes, memory_aware_order, most_values_alive
 
 BLOCKS_BESIDES = 16
 """Blocks that may be there beside the graph's values: workspace, tokens, what a session passes in and out."""
@@ -47,6 +47,11 @@ class Baseline:
     def aside_bytes(self) -> int:
         """Return what the target's runtime adds to the blocks that are alive at once in that order."""
         return set_aside_bytes(self.problem, self.order, self.target)
+
+    @cached_property
+    def least_peak_bytes(self) -> int:
+        """Return what every plan of the variant needs at its peak: what one of its nodes does."""
+        return least_peak_bytes(self.problem, self.order)
 
     @property
     def graph(self) -> TrainingGraph:

@@ -8,6 +8,7 @@ blocks of the baseline order is set aside. The scheduler gets the rest.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
@@ -21,7 +22,7 @@ from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.request import BudgetKind, Request
-from poet_onnx.scheduling import PRECISION, SimulatedPlan, Terms, least_peak_bytes
+from poet_onnx.scheduling import PRECISION, SimulatedPlan, Terms
 
 
 @dataclass(frozen=True)
@@ -113,15 +114,15 @@ class RequestedBudget:
         peak_bytes = self.process.laid_out(problem, plan.steps).memory.peak_bytes
         return max(peak_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
 
-    def least_bytes(self, baseline: Baseline, plan: SimulatedPlan) -> int:
-        """Return what a plan of a graph variant needs at least, and nearly, before it is laid out."""
+    def least_bytes(self, baseline: Baseline) -> Callable[[SimulatedPlan], int]:
+        """Return what tells how much a plan of a graph variant needs at least, and nearly, before it is laid out."""
         if self.kind == "activation":
-            return plan.prediction.transient_peak_bytes + baseline.aside_bytes
-        return self.process.likely_memory(baseline.graph, plan).peak_bytes
+            return lambda plan: plan.prediction.transient_peak_bytes + baseline.aside_bytes
+        return self.process.likely_peak_bytes(baseline.graph)
 
     def least_variant_bytes(self, baseline: Baseline) -> int:
         """Return what every plan of a graph variant needs at least."""
-        step_bytes = least_peak_bytes(baseline.problem, baseline.order) + baseline.aside_bytes
+        step_bytes = baseline.least_peak_bytes + baseline.aside_bytes
         if self.kind == "activation":
             return step_bytes
         return max(self.process.costs.import_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from poet_onnx.addresses import plan_region
@@ -101,24 +101,27 @@ class TrainingProcess:
         layout = nodes_of_plan(problem.graph, steps, marks(region.steps))
         return LaidOutPlan(layout, region, self._of_layout(problem.graph, layout, steps, region.region_bytes))
 
-    def likely_memory(self, graph: TrainingGraph, plan: SimulatedPlan) -> ProcessMemory:
-        """Return what the process takes that carries out a plan, nearly, before the plan is laid out.
+    def likely_peak_bytes(self, graph: TrainingGraph) -> Callable[[SimulatedPlan], int]:
+        """Return what tells the peak of a process that carries out a plan, nearly, before the plan is laid out.
 
         Values would be packed without a gap, and what runs again would have a Gate each, and transfers none.
         """
-        extra = [step for step, before in zip(plan.steps[1:], plan.steps, strict=False) if _is_extra(step, before)]
-        again = [step.subject for step in extra if step.action is Action.COMPUTE]
+        costs, ordered = self.costs, self._of_nodes(graph, 0)
+        fixed_bytes = ordered.training_bytes + costs.session_bytes_per_node + costs.session_bytes_per_value
+        fixed_bytes += costs.session_bytes_per_operator
         outputs = {node.name: sum(map(bool, node.outputs)) for node in graph.nodes}
-        return process_memory(
-            graph,
-            self.costs,
-            nodes=1 + len(graph.nodes) + len(extra) + len(again),
-            values=1 + _values(graph, graph.nodes) + sum(map(outputs.__getitem__, again)) + len(extra),
-            operators=1 + _operators(graph.nodes),
-            region_bytes=self._region_bytes(plan.prediction.transient_peak_bytes),
-            pages=plan.prediction.page_out_bytes > 0,
-            evaluation=self.evaluation,
-        )
+
+        def peak_bytes(plan: SimulatedPlan) -> int:
+            extra = [step for step, before in zip(plan.steps[1:], plan.steps, strict=False) if _is_extra(step, before)]
+            again = [step.subject for step in extra if step.action is Action.COMPUTE]
+            values = sum(map(outputs.__getitem__, again)) + len(extra)
+            training_bytes = fixed_bytes + self._region_bytes(plan.prediction.transient_peak_bytes)
+            training_bytes += (len(extra) + len(again)) * costs.session_bytes_per_node
+            training_bytes += values * costs.session_bytes_per_value
+            training_bytes += costs.paging_bytes if plan.prediction.page_out_bytes else 0
+            return max(ordered.import_bytes, training_bytes)
+
+        return peak_bytes
 
     def _of_layout(
         self, graph: TrainingGraph, layout: Sequence[LayoutNode], steps: Sequence[Step], region_bytes: int

@@ -117,7 +117,8 @@ def thriftiest_of(
     best: ThriftyPlan | None = None
     baseline = candidate.baseline
     plans = [found.plan, *(found.others if budget.kind == "ram" else ())]
-    least = sorted((budget.least_bytes(baseline, plan), place) for place, plan in enumerate(plans))
+    least_bytes_of = budget.least_bytes(baseline)
+    least = sorted((least_bytes_of(plan), place) for place, plan in enumerate(plans))
     for least_bytes, place in least[:MOST_LAID_OUT]:
         if least_bytes >= below_bytes:
             break

@@ -125,8 +125,8 @@ class Eviction:
 
     def _is_changed(self, node: int, place: int) -> bool:
         """Return whether a resident tensor that a node reads is another one before a place than when the node ran."""
-        position = self.profile.position
-        return any(position[node] < position[other] < place for other in self.liveness.changers[node])
+        position, changers = self.profile.position, self.liveness.changers[node]
+        return bool(changers) and any(position[node] < position[other] < place for other in changers)
 
     def absences(self) -> Iterator[tuple[int, int, int, bool]]:
         """Yield each value that is away, the places between which it is, and whether it is in storage."""

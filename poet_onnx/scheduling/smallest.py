@@ -280,7 +280,7 @@ class _Search:
             if self._swept(profile, low_bytes) and self.smallest_bytes < known_bytes:
                 best = profile
         # Sweeps look at no other limit than the budget, and quick plans keep to all.
-        for profile in [best] if self.limits == UNLIMITED else (first, *others):
+        for profile in () if self.limits == UNLIMITED else (first, *others):
             self._descend(profile, low_bytes)
         self.profiles = [first] if best is first else [first, best]
 

@@ -39,7 +39,7 @@ def spec_of(domain: str, op_type: str, attributes: Mapping[str, Any] | None = No
         attributes: of a node, which may make another operator of it: BatchNormalization keeps its statistics only with
             training_mode=1.
     """
-    domains = ("", MICROSOFT_DOMAIN) if domain in ONNX_DOMAINS else (domain,)
-    spec = next((SPECS[key] for own in domains if (key := (own, op_type)) in SPECS), UNDECLARED)
+    own = "" if domain in ONNX_DOMAINS else domain
+    spec = SPECS.get((own, op_type)) or SPECS.get((own or MICROSOFT_DOMAIN, op_type), UNDECLARED)
     variant = spec.variant(attributes) if spec.variant is not None and attributes is not None else None
     return variant or spec
