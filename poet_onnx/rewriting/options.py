@@ -128,7 +128,7 @@ class RewriteOptions(StepOptions):
     store: str = option(
         AUTO,
         "Whether parameters and what the optimizer keeps live in [a store on disk](store.md) and pass through RAM: "
-        "`auto` where nothing else fits.",
+        "`auto` where nothing else fits or saves as much energy.",
         choices=STORES,
         plans=True,
     )

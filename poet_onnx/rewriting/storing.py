@@ -24,6 +24,9 @@ from poet_onnx.rewriting.planning import Answer, answer_of, could_save
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.variants import GraphVariant, variants
 
+LEAST_SAVING = 0.05
+"""Share of a step's energy that a store must save where all fits into RAM. Each step would write to flash for less."""
+
 
 class _NothingToStoreError(InputError):
     """No tensor of a model is worth a place in a store."""
@@ -56,7 +59,7 @@ class _Ways:
         return answer_of(self.model, request or self.request, self.updates, beside, stored=choice, gives_way=gives_way)
 
     def best(self) -> Answer:
-        """Plan all in RAM, or what does not fit in a store, or what spends less there."""
+        """Plan all in RAM, or what does not fit in a store, or what spends much less there."""
         end = time.monotonic() + self.request.options.time_limit_seconds
         try:
             found = self.resident(gives_way=True)
@@ -67,7 +70,8 @@ class _Ways:
                 if not isinstance(error, NoRoomError):
                     raise error from None
                 return self.resident()
-        return self._better(found, end) if found.plan.stored or could_save(found, end) else found
+        is_dear = found.asked.ordered.energy_joules < _worth_joules(found) and could_save(found, end)
+        return self._better(found, end) if found.plan.stored or is_dear else found
 
     def _better(self, best: Answer, end: float) -> Answer:
         """Return an answer that keeps a part in RAM, if one spends less than another one."""
@@ -79,13 +83,18 @@ class _Ways:
         found: Answer | None = None
         for level in levels(whole):
             left = end - time.monotonic()
-            if level.base_joules >= best.joules or left < 1 or (found is not None and found is not best):
+            if level.base_joules >= _worth_joules(best) or left < 1 or (found is not None and found is not best):
                 break  # with fewer in RAM none spends less
             hurried = replace(request, options=replace(request.options, time_limit_seconds=left), known_plans=())
             with contextlib.suppress(InfeasibleError, LimitReachedError):
                 found = self.stored(level.stored, request=hurried, gives_way=True)
-                best = min(best, found, key=lambda each: each.joules)
+                best = found if found.joules < _worth_joules(best) else best
         return best
+
+
+def _worth_joules(best: Answer) -> float:
+    """Return the energy that an answer with a part in a store must stay below to be taken in place of another one."""
+    return best.joules * (1.0 if best.plan.stored else 1 - LEAST_SAVING)
 
 
 def answer_where_it_fits(
