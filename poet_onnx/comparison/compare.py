@@ -41,7 +41,7 @@ class Comparison:
 
         Args:
             folder: made if it is not there; files of these names are replaced.
-            command: written into the first line of the CSV file.
+            command: written into compare.md.
 
         Raises:
             InputError: if they cannot be written.
@@ -49,8 +49,8 @@ class Comparison:
         target = Path(folder)
         _make(target)
         table, text = target / "compare.csv", target / "compare.md"
-        write_text(table, csv_text(self.results, command))
-        write_text(text, markdown_text(self.results))
+        write_text(table, csv_text(self.results))
+        write_text(text, markdown_text(self.results, command))
         try:
             return table, text, *draw_all(self.results, target)
         except ImportError:

@@ -45,11 +45,9 @@ _SAME = 1e-9
 _ENDINGS = {"infeasible": "none exists", "no_plan": "no plan", "failed": "failed", "interrupted": "interrupted"}
 
 
-def csv_text(results: Sequence[CellResult], command: Sequence[str] = ()) -> str:
-    """Return the cells as CSV; the first line is a comment with the command, if there is one."""
+def csv_text(results: Sequence[CellResult]) -> str:
+    """Return the cells as CSV, the names of the columns first, for whatever reads tables."""
     file = io.StringIO()
-    if command:
-        file.write(f"# {shlex.join(command)}\n")
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for result in results:
@@ -64,9 +62,14 @@ def _field(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def markdown_text(results: Sequence[CellResult]) -> str:
-    """Return a table for each model, device and deadline: methods by budgets, the energy above computing once."""
-    parts = []
+def markdown_text(results: Sequence[CellResult], command: Sequence[str] = ()) -> str:
+    """Return a table for each model, device and deadline: methods by budgets, the energy above computing once.
+
+    Args:
+        results: the cells.
+        command: that made them, if it is to be told.
+    """
+    parts = [f"```sh\n{shlex.join(command)}\n```\n"] if command else []
     for (model, device, deadline), cells in groups(results).items():
         first = cells[0].cell
         until = "" if first.deadline_seconds is None else f", within {first.deadline_seconds:.4g} s ({deadline})"

@@ -105,8 +105,8 @@ def test_the_whole_spends_no_more_than_its_parts(compared: poet_onnx.Comparison)
 
 
 def test_the_table_has_every_figure(compared: poet_onnx.Comparison, folder: Path) -> None:
-    first, *lines = (folder / "compare.csv").read_text(encoding="utf-8").splitlines()
-    assert first == "# poet-onnx compare"
+    lines = (folder / "compare.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0].split(",") == list(COLUMNS)
     rows = list(csv.DictReader(lines))
     assert set(rows[0]) >= PROMISED
     assert len(rows) == len(compared.results)
@@ -114,7 +114,7 @@ def test_the_table_has_every_figure(compared: poet_onnx.Comparison, folder: Path
         assert row["method"] == result.cell.method
         assert row["energy_joules"] == ("" if not result.planned else f"{result.outcome.energy_joules:.9g}")
     text = (folder / "compare.md").read_text(encoding="utf-8")
-    assert "## transformer--batch=1 on a72" in text
+    assert text.startswith("# Comparison\n\n```sh\npoet-onnx compare\n```\n\n## transformer--batch=1 on a72")
     assert "none exists" in text
 
 

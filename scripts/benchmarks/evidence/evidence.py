@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import shutil
 import subprocess
 import sys
@@ -77,9 +78,13 @@ def _saved(found: Comparison, figure: Figure, stem: Path, *, command: Sequence[s
     """Write the CSV file of a figure, and its picture where it has one; yield the files."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        for file in found.save(folder, command=command):
-            if file.suffix == ".csv" or file.stem == figure.picture:
+        for file in found.save(folder):
+            if file.stem == figure.picture:
                 yield Path(shutil.copy(file, stem.with_suffix(file.suffix)))
+            elif file.suffix == ".csv":
+                table = stem.with_suffix(".csv")
+                table.write_text(f"# {shlex.join(command)}\n{file.read_text(encoding='utf-8')}", encoding="utf-8")
+                yield table
 
 
 def _command(name: str, options: argparse.Namespace) -> list[str]:
