@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from poet_onnx.adapters.lora import ADAPTER_NAMES
 from poet_onnx.errors import InputError
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 def load_trained(module: nn.Module, source: TrainingSession | Source) -> None:
     """Copy trained parameters and running statistics into a module, in place: tied weights stay tied.
 
+    Adapters of a session become a part of the weights beside which they stand.
+
     Args:
         module: of the kind that was exported.
         source: the session that trained it, a checkpoint of one, or arrays by name.
@@ -27,16 +32,16 @@ def load_trained(module: nn.Module, source: TrainingSession | Source) -> None:
     """
     import torch
 
-    values = source.parameters if isinstance(source, TrainingSession) else read_parameters(source)
+    values = _merged(source) if isinstance(source, TrainingSession) else read_parameters(source)
     tensors = named_tensors(module)
     targets: dict[str, Tensor] = {}
     if not values:
         raise InputError("There is nothing that was trained: give a session, or a checkpoint of one.")
     for name in values:
-        if name not in tensors and name.rpartition(".")[2] in ADAPTER_NAMES:
+        if name not in tensors and _is_adapters(name):
             raise InputError(
-                f"{type(module).__name__} has no adapter '{name}': write adapters with export_adapter, which PEFT puts"
-                " beside the module's weights."
+                f"{type(module).__name__} has no adapter '{name}': give the session that trained it, which adds it to"
+                " its weight, or write them with export_adapter for PEFT."
             )
         if name not in tensors:
             raise InputError(f"{type(module).__name__} has no '{name}', which was trained: give the module exported.")
@@ -47,3 +52,16 @@ def load_trained(module: nn.Module, source: TrainingSession | Source) -> None:
     with torch.no_grad():
         for name, tensor in targets.items():
             tensor.copy_(torch.from_numpy(values[name]))
+
+
+def _merged(session: TrainingSession) -> Mapping[str, npt.NDArray[Any]]:
+    """Return what a session trained, with adapters as a part of the weights."""
+    weights = session.merged_weights()
+    if not weights:
+        return session.parameters
+    trained = {name: array for name, array in session.parameters.items() if not _is_adapters(name)}
+    return {**trained, **weights}
+
+
+def _is_adapters(name: str) -> bool:
+    return name.rpartition(".")[2] in ADAPTER_NAMES

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from poet_onnx.adapters.files import AdapterFiles
 from poet_onnx.adapters.reading import read_adapter
 from poet_onnx.description.metadata import Description
@@ -150,6 +153,29 @@ class SessionFiles:
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         files.write(Path(path), self._memory.values(), self._evaluation.constants)
         files.warn_of_lost(self._memory.moved())
+
+    @exclusive
+    @other_code()
+    def merged_weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the weights beside which adapters are trained, by name, with these added; none without adapters.
+
+        Raises:
+            InputError: if the evaluation graph, which has the weights, was not given.
+        """
+        adapters, merged = self._model.adapters, dict[str, npt.NDArray[np.float32]]()
+        if adapters is None:
+            return merged
+        values, constants = self._memory.values(), self._evaluation.constants()
+        for adapter in adapters.each:
+            if adapter.weight not in constants:
+                raise InputError(
+                    f"'{adapter.weight}' has an adapter, but is not in the evaluation graph: give TrainingSession its "
+                    "eval_model, of a model without a store."
+                )
+            first, second = (np.asarray(values[name], np.float32) for name in (adapter.first, adapter.second))
+            delta = adapter.delta(first, second, adapters.scale_of(adapter), slice(None))
+            merged[adapter.weight] = np.asarray(constants[adapter.weight], np.float32) + delta
+        return merged
 
     @exclusive
     @other_code()

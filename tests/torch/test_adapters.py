@@ -64,8 +64,10 @@ def test_only_adapters_train_and_what_is_named(tmp_path: Path) -> None:
     assert set(session.trained) == adapters
     made = export(Tied(), tmp_path, lora=Lora("body.0.weight", rank=2), train="body.2.*")
     session = TrainingSession(made.model, made.parameters)
-    with pytest.raises(InputError, match=r"Tied has no adapter 'body\.0\.lora_A': write adapters with export_adapter"):
+    with pytest.raises(InputError, match=r"'body\.0\.weight' has an adapter, but is not .*its eval_model"):
         poet_onnx.torch.load_trained(Tied(), session)
+    with pytest.raises(InputError, match=r"Tied has no adapter 'body\.0\.lora_A': give the session that trained it"):
+        poet_onnx.torch.load_trained(Tied(), dict(session.parameters))
     assert set(session.trained) == {"body.0.lora_A", "body.0.lora_B", "body.2.weight", "body.2.bias"}
     with pytest.raises(InputError, match=r"named 'body\.9'"):
         export(Tied(), tmp_path, freeze="body.9")
@@ -83,6 +85,26 @@ def test_gradients_of_adapters_are_compared(options: dict[str, Any], tmp_path: P
     names |= {"token.lora_embedding_A", "token.lora_embedding_B"}
     assert set(report.gradient_errors) == names
     assert all(0 < error < 1e-4 for error in report.gradient_errors.values()), report.gradient_errors
+
+
+@pytest.mark.parametrize("exporter", ["legacy", "dynamo"])
+def test_a_module_gets_its_weights_with_adapters(tmp_path: Path, exporter: str) -> None:
+    """A tied look-up, linear layers and a convolution: torch's loss is then the session's."""
+    module = Mixed()
+    made = export(module, tmp_path, exporter=exporter, optimizer="sgd", check=False)
+    session = TrainingSession(made.model, made.parameters, eval_model=made.evaluation, optimizer=poet_onnx.SGD(0.5))
+    target = torch.randn(module(IDS).shape)
+    for _ in range(5):
+        session.step(IDS, target)
+    other = Mixed()
+    other.load_state_dict(module.state_dict())
+    for _ in range(2):  # again and again
+        poet_onnx.torch.load_trained(other, session)
+    found = nn.functional.mse_loss(other(IDS), target).item()
+    assert found == pytest.approx(session.evaluate([(IDS, target)])["loss"], rel=1e-5)
+    assert found < 0.99 * nn.functional.mse_loss(module(IDS), target).item()
+    assert other.head.weight is other.token.weight
+    assert torch.equal(other.wide.bias, module.wide.bias)
 
 
 def test_a_wrong_gradient_of_an_adapter_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
