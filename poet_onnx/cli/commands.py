@@ -29,6 +29,8 @@ def _do(module: str, command: str, given: dict[str, Any]) -> None:
 @options.options_of_record(RewriteOptions)
 @click.option("--plan-out", type=options.FILE, help="Saves the plan, a few kilobytes.")
 @click.option("--report-out", type=options.FILE, help="Saves all figures as JSON.")
+@click.option("--html", type=options.FILE, help="Saves the page that `poet-onnx report` makes.")
+@options.trace_option
 @click.option(
     "--check",
     "feeds",
@@ -196,4 +198,26 @@ def compare(**given: Any) -> None:
     _do("compare", "compare", given)
 
 
-COMMANDS = (train_graph, rewrite, inspect, verify, profile, compare, devices)
+@click.command(short_help="Show a rewritten model as a page.")
+@click.argument("model", type=options.FILE)
+@click.option(
+    "-o", "--output", type=options.FILE, help="The page, FILE.html, or a drawing for papers and READMEs, FILE.svg."
+)
+@click.option(
+    "--verified",
+    type=options.FILE,
+    metavar="FILE.json",
+    help="What `poet-onnx verify --json` printed of it, with or without --process: measured peaks are shown, too.",
+)
+@options.trace_option
+@options.force_option
+@options.json_option
+def report(**given: Any) -> None:
+    """Show the step of MODEL, which `poet-onnx rewrite` made: whether it fits, where every buffer lies, and why.
+
+    The page is one file that loads nothing else. All of it comes from MODEL alone; --json prints it as data.
+    """
+    _do("reporting", "report", given)
+
+
+COMMANDS = (train_graph, rewrite, report, inspect, verify, profile, compare, devices)

@@ -126,6 +126,12 @@ def force_option(function: _Function) -> _Function:
     return click.option("--force", is_flag=True, help="Replaces existing files.")(function)
 
 
+def trace_option(function: _Function) -> _Function:
+    """Add --trace-out."""
+    words = "Saves the plan in Chrome's trace format, for Perfetto (ui.perfetto.dev)."
+    return click.option("--trace-out", type=FILE, help=words)(function)
+
+
 def page_dir_option(function: _Function) -> _Function:
     """Add --page-dir."""
     return click.option(

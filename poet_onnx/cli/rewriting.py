@@ -18,7 +18,11 @@ from poet_onnx.files.atomic import Written, write_text
 from poet_onnx.gradients.train_graph import files_beside
 from poet_onnx.options import options_of
 from poet_onnx.plan.serialization import to_json
+from poet_onnx.reporting.depicting import picture_of
+from poet_onnx.reporting.measured import Measured
+from poet_onnx.reporting.page import page_of
 from poet_onnx.reporting.report import Report
+from poet_onnx.reporting.trace import trace_of
 from poet_onnx.rewriting.options import RewriteOptions
 from poet_onnx.rewriting.rewrite import RewriteResult
 from poet_onnx.rewriting.rewrite import rewrite as rewrite_model
@@ -38,6 +42,8 @@ def rewrite(
     plan: Path | None,
     plan_out: Path | None,
     report_out: Path | None,
+    html: Path | None,
+    trace_out: Path | None,
     costs: Path | None,
     feeds: int | None,
     page_dir: Path | None,
@@ -49,7 +55,7 @@ def rewrite(
     """Rewrite the training graph MODEL so that its step keeps to a budget, and write it to OUT."""
     _check_usage(click.get_current_context(), plan)
     out = out or model.with_name(f"{model.name.removesuffix('.onnx')}.poet.onnx")
-    optional = {"--plan-out": plan_out, "--report-out": report_out}
+    optional = {"--plan-out": plan_out, "--report-out": report_out, "--html": html, "--trace-out": trace_out}
     beside = {} if loss is None else dict(zip(_BESIDE, files_beside(out), strict=True))
     outputs = {"OUT": out} | beside | {option: path for option, path in optional.items() if path is not None}
     given = {"MODEL": model, "--plan": plan, "--costs": costs}
@@ -61,7 +67,8 @@ def rewrite(
         result = rewrite_model(model, costs=measured, plan=plan, progress=progress, loss=loss, **planning)
     verification = None if feeds is None else _verify(model, result, feeds, page_dir)
     report = Report.of_rewrite(result, model=str(model), output=str(out), measured=measured)
-    _write(result, report, outputs, replace=force)
+    measured_peak = None if verification is None else Measured.of(verification)
+    _write(result, _texts(result, report, outputs, measured_peak), outputs, replace=force)
     if as_json:
         terminal.show_json(report.model_dump_json(indent=2))
         return
@@ -110,13 +117,25 @@ def _check_usage(context: click.Context, plan: Path | None) -> None:
         raise click.UsageError(f"--plan brings its own decisions; leave out {', '.join(sorted(given))}.", context)
 
 
-def _write(result: RewriteResult, report: Report, outputs: Mapping[str, Path], *, replace: bool) -> None:
+def _texts(
+    result: RewriteResult, report: Report, outputs: Mapping[str, Path], measured: Measured | None
+) -> dict[str, str]:
+    """Return what goes to the files that were asked for besides the model, by option."""
+    texts: dict[str, str] = {}
+    if "--plan-out" in outputs:
+        texts["--plan-out"] = to_json(result.plan, result.graph) + "\n"
+    if "--report-out" in outputs:
+        texts["--report-out"] = report.model_dump_json(indent=2) + "\n"
+    if not {"--html", "--trace-out"}.isdisjoint(outputs):
+        picture = picture_of(result.model, name=outputs["OUT"].name, measured=measured)
+        made = {"--html": page_of, "--trace-out": trace_of}
+        texts |= {option: make(picture) for option, make in made.items() if option in outputs}
+    return texts
+
+
+def _write(result: RewriteResult, texts: Mapping[str, str], outputs: Mapping[str, Path], *, replace: bool) -> None:
     """Write every output; after an error remove those that are new."""
     with Written() as written:
         result.save(outputs["OUT"], replace=replace, written=written)
-        if "--plan-out" in outputs:
-            text = to_json(result.plan, result.graph) + "\n"
-            write_text(outputs["--plan-out"], text, replace=replace, written=written)
-        if "--report-out" in outputs:
-            text = report.model_dump_json(indent=2) + "\n"
-            write_text(outputs["--report-out"], text, replace=replace, written=written)
+        for option, text in texts.items():
+            write_text(outputs[option], text, replace=replace, written=written)

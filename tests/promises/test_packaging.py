@@ -77,7 +77,10 @@ def test_wheel_holds_library_modules_and_data(wheel: zipfile.ZipFile) -> None:
     expected = {"poet_onnx/ops/libpoet_ops.so", "poet_onnx/py.typed", "poet_onnx/__init__.py"}
     for folder in ("poet_onnx", "passes", "ops"):
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in {".py", ".toml"} and "ops" not in path.relative_to(ROOT / folder).parts[:1]:
+            if (
+                path.suffix in {".py", ".toml", ".html", ".css", ".js"}
+                and "ops" not in path.relative_to(ROOT / folder).parts[:1]
+            ):
                 relative = path.relative_to(ROOT)
                 expected.add(str(relative if folder == "poet_onnx" else Path("poet_onnx", relative)))
     assert expected <= names

@@ -1,0 +1,50 @@
+"""The work of the command that shows a rewritten model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from poet_onnx.cli import terminal
+from poet_onnx.cli.files import check_writable
+from poet_onnx.files.atomic import Written, write_text
+from poet_onnx.reporting.depicting import picture_of
+from poet_onnx.reporting.drawing import drawing_of
+from poet_onnx.reporting.measured import Measured
+from poet_onnx.reporting.page import page_of
+from poet_onnx.reporting.trace import trace_of
+
+_FORMS = {".html": page_of, ".htm": page_of, ".svg": drawing_of}
+
+
+def report(
+    model: Path,
+    *,
+    output: Path | None,
+    verified: Path | None,
+    trace_out: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Show the step of MODEL: whether it fits, where every buffer lies, and why."""
+    context = click.get_current_context()
+    if output is not None and output.suffix.lower() not in _FORMS:
+        raise click.UsageError(f"--output {output} must end in .html for the page or in .svg for a drawing.", context)
+    outputs = {option: path for option, path in (("--output", output), ("--trace-out", trace_out)) if path is not None}
+    inputs = {"MODEL": model} | ({} if verified is None else {"--verified": verified})
+    check_writable(outputs, inputs=inputs, force=force)
+    measured = None if verified is None else Measured.read(verified)
+    picture = picture_of(model, measured=measured)
+    with Written() as written:
+        if output is not None:
+            write_text(output, _FORMS[output.suffix.lower()](picture), replace=force, written=written)
+        if trace_out is not None:
+            write_text(trace_out, trace_of(picture), replace=force, written=written)
+    if as_json:
+        terminal.show_json(picture.model_dump_json())
+        return
+    for sentence in (*picture.verdict, *picture.proof_words):
+        terminal.show(sentence)
+    if outputs:
+        terminal.show(f"wrote {', '.join(map(str, outputs.values()))}")
