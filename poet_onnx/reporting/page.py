@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import Template
@@ -12,6 +13,7 @@ from poet_onnx.reporting.figures import bytes_text, percent_text, scaled_text
 from poet_onnx.reporting.picture import Part, StepPicture
 
 _FILES = Path(__file__).with_name("page")
+_MICRO = re.compile(r"(?<=[0-9] )u(?=[Js]\b)")
 _SCRIPTS = ("figures.js", "curves.js", "map.js", "lanes.js", "table.js", "main.js")
 
 
@@ -45,7 +47,8 @@ def page_of(picture: StepPicture) -> str:
 
 
 def _text(text: str) -> str:
-    return html.escape(text)
+    """Return text as HTML, with the sign for a millionth that terminals may lack."""
+    return html.escape(_MICRO.sub("\N{MICRO SIGN}", text))
 
 
 def _made_for(picture: StepPicture) -> str:
