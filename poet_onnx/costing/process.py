@@ -64,7 +64,7 @@ MEANS = {
     "constants": "running statistics and other tensors of the graph",
     "batch": "inputs and labels: those of the step, and the next ones, which a loop makes meanwhile",
     "region": "activations, gradients and workspace, at the step's peak",
-    "evaluation": "the evaluation's session and constants",
+    "evaluation": "the evaluation's session, constants and outputs",
     "store": "pages on their way to the store and back, and the list of its pages",
     "paging": "pages on their way to storage and back",
     "save_checkpoint": "no copy of a tensor",
@@ -330,6 +330,7 @@ def evaluation_memory(
     session_bytes += _SECOND_SESSION_BYTES if costs.session_bytes else 0
     shared = {tensor for tensor in _constants(training) if tensor.size_bytes >= SHARED_BYTES}
     session_bytes += sum(tensor.size_bytes for tensor in _constants(graph) if tensor not in shared)
+    session_bytes += sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.is_output)
     return EvaluationMemory(session_bytes, region_bytes, _heap_bytes(graph))
 
 

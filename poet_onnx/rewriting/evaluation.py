@@ -6,6 +6,7 @@ again; none are paged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -40,6 +41,9 @@ from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.variants import GraphVariant, panels_on
 from poet_onnx.scheduling import SimulatedPlan, schedule
+
+_MOST_OUTPUT_BYTES = 2**17
+"""Scores of 32 images and 1,000 classes are kept; a language model's scores of a vocabulary are larger."""
 
 _ANY_GAP, _MOST_SECONDS = 0.99, 10.0
 """Gap and time of a plan that only has to fit."""
@@ -97,7 +101,7 @@ class EvaluationStep:
         with _kept_whole(graph, made.frozen):
             normalize_for(target)(model)
         WriteInputRanges()(model)
-        del graph.outputs[1:]  # nobody reads them, and they would be outside of the region; OUTPUTS_KEY names them
+        graph.outputs[1:] = [value for value in graph.outputs[1:] if _is_small(value)]  # OUTPUTS_KEY names them all
         lower(model, target)
         free_state(graph, [name for name in graph.initializers if name in arrays])
         if constants is not None:
@@ -175,6 +179,13 @@ class EvaluationStep:
         model.metadata_props[EVALUATION_KEY] = self.description.to_json()
         forget_roles(model.graph)
         return model
+
+
+def _is_small(value: ir.Value) -> bool:
+    """Return whether an output may be kept for metrics: it lies outside of the region."""
+    if value.dtype is None or value.shape is None or not value.shape.is_static():
+        return False
+    return value.dtype.itemsize * math.prod(value.shape.numpy()) <= _MOST_OUTPUT_BYTES
 
 
 @contextmanager

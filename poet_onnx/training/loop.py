@@ -14,7 +14,9 @@ from poet_onnx.description.optimizers import as_number
 from poet_onnx.errors import InputError
 from poet_onnx.quantities import is_whole
 from poet_onnx.training.exclusion import Turn
+from poet_onnx.training.metrics import Means, Metrics, Outputs
 from poet_onnx.training.progress import Progress
+from poet_onnx.training.runner import Runner
 
 Loader = Iterable[Any] | Callable[[int], Iterable[Any]]
 """Gives the batches of an epoch, or is a function that returns what gives them, of the epoch's number from 0."""
@@ -86,7 +88,8 @@ class SessionLoop:
     """Epoch and position after the step that comes, of `fit`."""
 
     step: Callable[..., float]
-    eval: Callable[[], None]
+    _evaluate: Callable[[], Runner]
+    _evaluated: Callable[..., tuple[float, Outputs, Mapping[str, Any]]]
     save_checkpoint: Callable[[str | os.PathLike[str]], None]
 
     @property
@@ -135,6 +138,7 @@ class SessionLoop:
         *,
         epochs: int,
         evaluate: Iterable[Any] | None = None,
+        metrics: Metrics = (),
         callbacks: Sequence[Callback] = (),
     ) -> list[Epoch]:
         """Train on all batches of a loader, several times.
@@ -148,6 +152,7 @@ class SessionLoop:
                 anew for each epoch. A function of the epoch's number returns what gives them, for an order of its own.
             epochs: in all, with those of before.
             evaluate: batches for `evaluate` after each epoch.
+            metrics: for that.
             callbacks: are told of each step and each epoch, in their order.
 
         Returns:
@@ -165,7 +170,7 @@ class SessionLoop:
             for each in callbacks:
                 each.on_fit_begin(self)
             while self._progress.epoch < epochs:
-                ended.append(self._epoch(loader, evaluate, callbacks))
+                ended.append(self._epoch(loader, evaluate, metrics, callbacks))
                 if any([each.on_epoch_end(self, ended[-1]) is True for each in callbacks]):  # noqa: C419 - all hear it
                     break
         finally:
@@ -173,27 +178,27 @@ class SessionLoop:
                 each.on_fit_end(self)
         return ended
 
-    def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
-        """Return the mean loss of all batches of a loader, as `loss`; nothing changes.
+    def evaluate(self, loader: Iterable[Any], metrics: Metrics = ()) -> dict[str, float]:
+        """Return the mean `loss` of all batches of a loader, and metrics by their names; nothing changes.
 
         Args:
             loader: gives batches, as for `fit`.
+            metrics: functions by name, of the outputs and of the batch, each by name: for example `{"error": lambda
+                outputs, batch: abs(outputs["output"] - batch["target"]).mean()}`. The mean over batches is returned.
+                `["accuracy"]` is the part of all labels whose scores are the largest, without those that are ignored.
 
         Raises:
-            InputError: if there is no evaluation graph, or no batch, or one does not fit.
+            InputError: if there is no evaluation graph, or no batch, or one does not fit, or there is no such metric.
         """
-        was_training = self.training
-        self.eval()
-        try:
-            losses = list(self._losses(iter(loader)))
-        finally:
-            if was_training:
-                self.train()
-        if not losses:
-            raise InputError("There was no batch to evaluate: give a loader that can be read again, such as a list.")
-        return {"loss": math.fsum(losses) / len(losses)}
+        runner = self._evaluate()
+        means, batches = Means(metrics, runner.wanted, runner.ranges), iter(loader)
+        while self._add_next(batches, means):
+            pass
+        return means.figures()
 
-    def _epoch(self, loader: Loader, evaluate: Iterable[Any] | None, callbacks: Sequence[Callback]) -> Epoch:
+    def _epoch(
+        self, loader: Loader, evaluate: Iterable[Any] | None, metrics: Metrics, callbacks: Sequence[Callback]
+    ) -> Epoch:
         """Train on what is left of an epoch."""
         begin, number = time.perf_counter(), self._progress.epoch
         source = loader(number) if callable(loader) else loader
@@ -211,7 +216,7 @@ class SessionLoop:
             )
         figures = {"loss": math.fsum(losses) / len(losses) if losses else math.nan}
         if evaluate is not None:
-            figures |= {f"evaluation_{name}": figure for name, figure in self.evaluate(evaluate).items()}
+            figures |= {f"evaluation_{name}": figure for name, figure in self.evaluate(evaluate, metrics).items()}
         self._progress = replace(self._progress, epoch=number + 1, position=0)
         return Epoch(number, figures, self.learning_rate, time.perf_counter() - begin)
 
@@ -226,20 +231,32 @@ class SessionLoop:
             )
         return batches
 
-    def _losses(self, batches: Iterator[Any], epoch: int | None = None) -> Iterator[float]:
-        """Make steps of batches, and yield their losses; of an epoch, if there is one."""
+    def _losses(self, batches: Iterator[Any], epoch: int) -> Iterator[float]:
+        """Make steps of the batches of an epoch, and yield their losses."""
         while (loss := self._loss_of_next(batches, epoch)) is not None:
             yield loss
 
-    def _loss_of_next(self, batches: Iterator[Any], epoch: int | None) -> float | None:
+    def _loss_of_next(self, batches: Iterator[Any], epoch: int) -> float | None:
         """Make a step of the next batch, and let go of it; return None if there is none."""
         batch: Any = next(batches, _END)
         if batch is _END:
             return None
-        is_pair = isinstance(batch, Sequence) and len(batch) == 2 and not isinstance(batch, str)
-        if epoch is not None:
-            self._place = epoch, self._progress.position + 1
+        self._place = epoch, self._progress.position + 1
         try:
-            return self.step(*batch) if is_pair else self.step(batch)
+            return self.step(*_parts(batch))
         finally:
             self._place = None
+
+    def _add_next(self, batches: Iterator[Any], means: Means) -> bool:
+        """Evaluate the next batch, and let go of it; return whether there was one."""
+        batch: Any = next(batches, _END)
+        if batch is _END:
+            return False
+        means.add(*self._evaluated(*_parts(batch)))
+        return True
+
+
+def _parts(batch: Any) -> Sequence[Any]:
+    """Return inputs and labels of a pair, else what `step` takes as one argument."""
+    is_pair = isinstance(batch, Sequence) and len(batch) == 2 and not isinstance(batch, str)
+    return batch if is_pair else (batch,)

@@ -18,6 +18,7 @@ from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.loop import SessionLoop
 from poet_onnx.training.memory import Memory
+from poet_onnx.training.metrics import Outputs
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress
@@ -197,8 +198,6 @@ class TrainingSession(SessionFiles, SessionLoop):
         Raises:
             InputError: if there is none.
         """
-        if not self._evaluation.is_given:
-            raise InputError("There is no evaluation graph: give TrainingSession its eval_model.")
         self._evaluate()
         self._training = False
 
@@ -219,9 +218,7 @@ class TrainingSession(SessionFiles, SessionLoop):
                 be opened by a new session.
         """
         if not self._training:
-            evaluation = self._evaluate()
-            evaluation.run(evaluation.feeds(inputs, labels))
-            return evaluation.number(next(iter(evaluation.outputs)))
+            return self._evaluated(inputs, labels)[0]
         self._refuse_half_changed()
         feeds = self._step.feeds(inputs, labels)
         done = self._progress
@@ -257,6 +254,15 @@ class TrainingSession(SessionFiles, SessionLoop):
         return self._step.number(self._description.loss)
 
     @exclusive
+    def _evaluated(self, inputs: Arrays, labels: Arrays = None) -> tuple[float, Outputs, Mapping[str, Array]]:
+        """Evaluate a batch; return its loss, the outputs, and the batch as it was read."""
+        runner = self._evaluate()
+        feeds = runner.feeds(inputs, labels)
+        runner.run(feeds)
+        loss, *others = runner.outputs
+        return runner.number(loss), Outputs((name, runner.outputs[name]) for name in others), feeds
+
+    @exclusive
     def commit(self) -> None:
         """Make all that was trained last in the store: the next session with it goes on from here.
 
@@ -288,6 +294,8 @@ class TrainingSession(SessionFiles, SessionLoop):
 
     def _evaluate(self) -> Runner:
         """Return the session of the evaluation graph."""
+        if not self._evaluation.is_given:
+            raise InputError("There is no evaluation graph: give TrainingSession its eval_model.")
         runner = self._evaluation.runner(self._memory.values(), self._memory.arrays, self._options)
         runner.explained = self._step.explained
         return runner

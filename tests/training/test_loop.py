@@ -50,7 +50,7 @@ def test_fit_is_torchs_loop(net: nn.Module, data: DataLoader[Any], files: poet_o
     session = TrainingSession(
         files.model, files.parameters, optimizer=SGD(momentum=0.9), schedule=schedule, eval_model=files.evaluation
     )
-    found = session.fit(data, epochs=EPOCHS, evaluate=data)
+    found = session.fit(data, epochs=EPOCHS, evaluate=data, metrics=["accuracy"])
     optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for epoch in found:
@@ -64,6 +64,8 @@ def test_fit_is_torchs_loop(net: nn.Module, data: DataLoader[Any], files: poet_o
             losses.append(loss.item())
         with torch.no_grad():
             after = [nn.functional.cross_entropy(net(images), labels.long()).item() for images, labels in data]
+            right = sum((net(images).argmax(1) == labels).sum().item() for images, labels in data)
+        assert epoch.figures["evaluation_accuracy"] == right / SAMPLES
         assert epoch.figures["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
         assert epoch.figures["evaluation_loss"] == pytest.approx(np.mean(after), rel=1e-5)
         assert epoch.learning_rate == pytest.approx(schedule((epoch.number + 1) * len(data) - 1), rel=1e-12)

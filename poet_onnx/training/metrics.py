@@ -1,0 +1,114 @@
+"""Metrics of an evaluation: means over batches of what functions make of outputs and batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.errors import InputError
+from poet_onnx.graph.input_ranges import Ranges
+from poet_onnx.quantities import is_number
+from poet_onnx.training.batch import Wanted
+
+Array = npt.NDArray[Any]
+Metric = Callable[[Mapping[str, Array], Mapping[str, Array]], float]
+"""Outputs of the model and batch, both by name -> figure of the batch; the arrays are filled anew for the next one."""
+
+Metrics = Mapping[str, Metric] | Sequence[str]
+"""Functions by the names of their figures, or names of those that are there: "accuracy"."""
+
+ACCURACY = "accuracy"
+
+
+class Outputs(dict[str, Array]):
+    """Outputs by name."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        have = ", ".join(map(repr, self)) or "none"
+        raise InputError(
+            f"The evaluation graph returns no '{name}' besides its loss, it has {have}: the one that `rewrite` writes"
+            " has outputs of at most 128 KiB a batch."
+        )
+
+
+class Means:
+    """Figures of all batches so far: the loss, and metrics."""
+
+    def __init__(self, metrics: Metrics, wanted: Sequence[Wanted], ranges: Ranges) -> None:
+        """Begin without a batch.
+
+        Args:
+            metrics: what is to be computed besides the loss.
+            wanted: what a batch fills; labels are the last of it.
+            ranges: what is known of labels, such as which one the loss ignores.
+
+        Raises:
+            InputError: if there is no such metric.
+        """
+        self._labels = wanted[-1].name
+        known = ranges.get(self._labels, ())
+        self._ignored = next((each.ignored for each in known if each.ignored is not None), None)
+        given: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else dict.fromkeys(metrics)
+        if isinstance(metrics, str):
+            given = {metrics: None}
+        for name, metric in given.items():
+            if name == "loss" or not (callable(metric) or (metric is None and name == ACCURACY)):
+                raise InputError(
+                    f"There is no metric {name!r}: give '{ACCURACY}', or a function of outputs and batch by a name"
+                    " other than loss."
+                )
+        self._metrics = given
+        self._sums: dict[str, list[float]] = {name: [] for name in ("loss", *given)}
+        self._right = self._counted = 0
+
+    def add(self, loss: float, outputs: Outputs, batch: Mapping[str, Array]) -> None:
+        """Take another batch in.
+
+        Raises:
+            InputError: if a metric cannot be computed, or is no number.
+        """
+        self._sums["loss"].append(loss)
+        for name, metric in self._metrics.items():
+            if metric is None:
+                self._count(outputs, batch[self._labels])
+                continue
+            figure = metric(outputs, batch)
+            if not is_number(figure):
+                raise InputError(f"The metric '{name}' gives {figure!r}: let it return a number for each batch.")
+            self._sums[name].append(float(figure))
+
+    def figures(self) -> dict[str, float]:
+        """Return the means by name.
+
+        Raises:
+            InputError: if there was no batch.
+        """
+        count = len(self._sums["loss"])
+        if not count:
+            raise InputError("There was no batch to evaluate: give a loader that can be read again, such as a list.")
+        accuracy = self._right / self._counted if self._counted else math.nan
+        return {name: math.fsum(each) / count if each else accuracy for name, each in self._sums.items()}
+
+    def _count(self, outputs: Outputs, labels: Array) -> None:
+        """Count the labels that have the largest score, in dimension 1 or the last one."""
+        for scores in outputs.values():
+            for axis in (1, -1):
+                if scores.ndim != labels.ndim + 1 or labels.dtype.kind not in "iu" or scores.ndim < 2:
+                    continue
+                if (
+                    tuple(size for place, size in enumerate(scores.shape) if place != axis % scores.ndim)
+                    == labels.shape
+                ):
+                    counted = np.ones(labels.shape, np.bool_) if self._ignored is None else labels != self._ignored
+                    self._right += int(((scores.argmax(axis) == labels) & counted).sum())
+                    self._counted += int(counted.sum())
+                    return
+        shapes = ", ".join(f"'{name}' {list(scores.shape)}" for name, scores in outputs.items()) or "no outputs"
+        raise InputError(
+            f"There is no accuracy of labels '{self._labels}' {list(labels.shape)} and {shapes}: give a function of"
+            " outputs and batch. The evaluation graph of `rewrite` has outputs of at most 128 KiB a batch."
+        )
