@@ -209,6 +209,12 @@ def compare(**given: Any) -> None:
     metavar="FILE.json",
     help="What `poet-onnx verify --json` printed of it, with or without --process: measured peaks are shown, too.",
 )
+@click.option(
+    "--compared",
+    type=options.FILE,
+    metavar="FILE.csv",
+    help="What `poet-onnx compare` wrote for this training graph and device: its plans are shown, too.",
+)
 @options.trace_option
 @options.force_option
 @options.json_option

@@ -23,6 +23,7 @@ def report(
     *,
     output: Path | None,
     verified: Path | None,
+    compared: Path | None,
     trace_out: Path | None,
     force: bool,
     as_json: bool,
@@ -32,10 +33,10 @@ def report(
     if output is not None and output.suffix.lower() not in _FORMS:
         raise click.UsageError(f"--output {output} must end in .html for the page or in .svg for a drawing.", context)
     outputs = {option: path for option, path in (("--output", output), ("--trace-out", trace_out)) if path is not None}
-    inputs = {"MODEL": model} | ({} if verified is None else {"--verified": verified})
-    check_writable(outputs, inputs=inputs, force=force)
+    given = {"MODEL": model, "--verified": verified, "--compared": compared}
+    check_writable(outputs, inputs={name: path for name, path in given.items() if path is not None}, force=force)
     measured = None if verified is None else Measured.read(verified)
-    picture = picture_of(model, measured=measured)
+    picture = picture_of(model, measured=measured, compared=compared)
     with Written() as written:
         if output is not None:
             write_text(output, _FORMS[output.suffix.lower()](picture), replace=force, written=written)

@@ -16,6 +16,7 @@ from poet_onnx.costing.store_traffic import store_written_bytes
 from poet_onnx.graph import Node, Role, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.reporting import words
+from poet_onnx.reporting.frontier import read_frontier
 from poet_onnx.reporting.layers import FATES, MEANS, Layer, Places, layer
 from poet_onnx.reporting.measured import Measured
 from poet_onnx.reporting.picture import Before, Nodes, Part, Proof, StepPicture, Tensors
@@ -35,7 +36,11 @@ _SPENT = {
 
 
 def picture_of(
-    model_or_path: str | os.PathLike[str] | ir.Model, *, name: str | None = None, measured: Measured | None = None
+    model_or_path: str | os.PathLike[str] | ir.Model,
+    *,
+    name: str | None = None,
+    measured: Measured | None = None,
+    compared: str | os.PathLike[str] | None = None,
 ) -> StepPicture:
     """Return the picture of a rewritten model, from the model alone.
 
@@ -43,9 +48,11 @@ def picture_of(
         model_or_path: what poet-onnx made.
         name: of the model; default that of its file.
         measured: what was measured of it.
+        compared: a compare.csv of the model that was rewritten.
 
     Raises:
-        InputError: if it was not rewritten, or by another version, or does not do what its plan says.
+        InputError: if the model was not rewritten, or by another version, or does not do what its plan says; or if the
+            comparison is of another model or device.
     """
     step = read_rewritten(model_or_path)
     if name is None:
@@ -101,6 +108,7 @@ def picture_of(
         ordered=Before.of(step.ordered),
         proof=proof,
         proof_words=tuple(words.proof(certificate)),
+        frontier=() if compared is None else read_frontier(compared, plan.device, step.original.transient_peak_bytes),
         fates=tuple((fate.value, MEANS[fate]) for fate in FATES),
         nodes=_nodes(step),
         tensors=_tensors(step, tensors),

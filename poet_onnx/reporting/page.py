@@ -10,6 +10,7 @@ from string import Template
 
 from poet_onnx.choices import NO_OPTIMIZER
 from poet_onnx.reporting.figures import bytes_text, percent_text, scaled_text
+from poet_onnx.reporting.frontier import frontier_section
 from poet_onnx.reporting.picture import Part, StepPicture
 
 _FILES = Path(__file__).with_name("page")
@@ -38,6 +39,7 @@ def page_of(picture: StepPicture) -> str:
         energy=_parts(picture.energy, "J", picture.energy_joules),
         process=_process(picture),
         residents=_parts(picture.residents, "B", picture.resident_bytes),
+        frontier=frontier_section(picture.frontier, picture.activation_budget_bytes),
         proof="\n".join(f"<p>{_text(each)}</p>" for each in picture.proof_words),
         store=_store(picture),
         origins=_text(_origins(picture)),
