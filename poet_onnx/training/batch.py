@@ -46,7 +46,9 @@ class Wanted(NamedTuple):
         return self.dtype.itemsize * math.prod(size for size in self.shape if isinstance(size, int))
 
 
-def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays, ranges: Ranges) -> dict[str, Array]:
+def read_batch(
+    wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays, ranges: Ranges, *, fewer: bool = False
+) -> dict[str, Array]:
     """Return the arrays of a batch by the names of the inputs they fill.
 
     Arrays without a name fill the inputs that none was named for, in order, labels after inputs. They are not copied:
@@ -57,6 +59,7 @@ def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays, ranges:
         inputs: what was given.
         labels: what was given besides.
         ranges: what labels and indices may be.
+        fewer: whether all inputs may have fewer samples than the graph takes, the same number each.
 
     Raises:
         InputError: if one is missing, left over, of a type that would change its numbers, of another shape, or holds a
@@ -85,11 +88,31 @@ def read_batch(wanted: Sequence[Wanted], inputs: Arrays, labels: Arrays, ranges:
         )
     found.update(zip(free, unnamed, strict=True))
     sizes: dict[str, tuple[int, str]] = {}
+    if fewer:
+        wanted = _of_fewer(wanted, found)
     batch = {want.name: _checked(want, found[want.name], sizes) for want in wanted}
     for name, array in batch.items():
         for allowed in ranges.get(name, ()):
             check_indices(name, array, allowed)
     return batch
+
+
+def _of_fewer(wanted: Sequence[Wanted], given: Mapping[str, object]) -> Sequence[Wanted]:
+    """Return what is wanted of a batch of fewer samples; as it is where the batch is not such a one."""
+    counts = {_samples(given[want.name]) for want in wanted}
+    sizes = {want.shape[0] if want.shape else None for want in wanted}
+    (size, *others), count = sizes, min(counts, default=-1)
+    if others or len(counts) != 1 or not isinstance(size, int) or not 0 < count < size:
+        return wanted
+    return [want._replace(shape=(count, *want.shape[1:])) for want in wanted]
+
+
+def _samples(given: object) -> int:
+    """Return the size of the first dimension; -1 if there is none."""
+    shape = getattr(given, "shape", None)
+    if isinstance(given, (list, tuple)):
+        return len(given)
+    return shape[0] if isinstance(shape, tuple) and shape else -1
 
 
 def _is_several(given: Sequence[Any]) -> bool:

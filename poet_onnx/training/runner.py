@@ -20,6 +20,7 @@ from poet_onnx.runtime.arena import SharedRegion
 from poet_onnx.runtime.code_pages import release_code_pages
 from poet_onnx.runtime.installed import import_onnxruntime, runtime_errors
 from poet_onnx.training.batch import Arrays, Wanted, read_batch
+from poet_onnx.training.padding import Filling
 
 if TYPE_CHECKING:
     from poet_onnx.training.shared_constants import SharedConstants
@@ -72,14 +73,23 @@ class BatchBuffers:
         """
         if array.flags.c_contiguous and array.dtype == want.dtype:
             return array
-        size_bytes = array.size * want.dtype.itemsize
+        place = self.room(want, array.shape)
+        np.copyto(place, array, casting="unsafe")  # the numbers were looked at
+        return place
+
+    def room(self, want: Wanted, shape: tuple[int, ...]) -> Array:
+        """Return the room of an input, which has what was in it before.
+
+        Raises:
+            InputError: if there is no memory for it.
+        """
+        size_bytes = math.prod(shape) * want.dtype.itemsize
         room = self._rooms.get(want.name)
         if room is None or room.nbytes < size_bytes:
             self._rooms.pop(want.name, None)  # before there is a larger one
             del room
             room = self._rooms[want.name] = aligned((size_bytes,), np.uint8)
-        place: Array = room[:size_bytes].view(want.dtype).reshape(array.shape)
-        np.copyto(place, array, casting="unsafe")  # the numbers were looked at
+        place: Array = room[:size_bytes].view(want.dtype).reshape(shape)
         return place
 
 
@@ -184,7 +194,7 @@ class Runner:
         release_code_pages()  # of loading
 
     def feeds(self, inputs: Arrays, labels: Arrays) -> dict[str, Array]:
-        """Return the arrays of a batch by the names in `wanted`, as `run` takes them.
+        """Return the arrays of a batch by the names in `wanted`, as `run` takes them, or of one of fewer samples.
 
         Args:
             inputs: as in `read_batch`.
@@ -193,8 +203,25 @@ class Runner:
         Raises:
             InputError: if they do not fit, or there is no memory for one that must be copied.
         """
-        batch = read_batch(self.wanted, inputs, labels, self.ranges)
+        batch = read_batch(self.wanted, inputs, labels, self.ranges, fewer=True)
         return {want.name: self._buffers.placed(want, batch[want.name]) for want in self.wanted}
+
+    def filled(self, feeds: Mapping[str, Array], filling: Filling, *, for_trial: bool = False) -> dict[str, Array]:
+        """Return a batch of fewer samples, filled up.
+
+        Args:
+            feeds: as `feeds` returned them.
+            filling: what with.
+            for_trial: as in `Filling`.
+
+        Raises:
+            InputError: if there is no memory for it, or nothing is known for a trial.
+        """
+        found = {}
+        for want in self.wanted:
+            place = found[want.name] = self._buffers.room(want, (filling.size, *feeds[want.name].shape[1:]))
+            filling.fill(want.name, feeds[want.name], place, for_trial=for_trial)
+        return found
 
     def run(self, feeds: Mapping[str, Array] | None = None) -> None:
         """Run the model once.

@@ -19,6 +19,7 @@ from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.loop import SessionLoop
 from poet_onnx.training.memory import Memory
 from poet_onnx.training.metrics import Outputs
+from poet_onnx.training.padding import REMEDY, Filling, check_statistics, filling_of
 from poet_onnx.training.parameters import Source, read_parameters
 from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress
@@ -221,6 +222,11 @@ class TrainingSession(SessionFiles, SessionLoop):
             return self._evaluated(inputs, labels)[0]
         self._refuse_half_changed()
         feeds = self._step.feeds(inputs, labels)
+        filling = filling_of(feeds, self._step.wanted, self._step.ranges)
+        if filling is not None:
+            check_statistics(filling, self._description.state)
+            self._try_filling(feeds, filling)
+            feeds = self._step.filled(feeds, filling)
         done = self._progress
         updating = done.batches + 1 == done.accumulation_steps
         if updating:
@@ -258,9 +264,34 @@ class TrainingSession(SessionFiles, SessionLoop):
         """Evaluate a batch; return its loss, the outputs, and the batch as it was read."""
         runner = self._evaluate()
         feeds = runner.feeds(inputs, labels)
-        runner.run(feeds)
+        filling = filling_of(feeds, runner.wanted, runner.ranges)
+        if filling is None:
+            runner.run(feeds)
+        else:
+            self._try_filling(feeds, filling)
         loss, *others = runner.outputs
-        return runner.number(loss), Outputs((name, runner.outputs[name]) for name in others), feeds
+        outputs = {name: runner.outputs[name] for name in others}
+        if filling is not None:
+            rows, whole = filling.count, filling.size
+            outputs = {name: each[:rows] if each.shape[:1] == (whole,) else each for name, each in outputs.items()}
+        return runner.number(loss), Outputs(outputs), feeds
+
+    def _try_filling(self, feeds: Mapping[str, Array], filling: Filling) -> None:
+        """Check that the evaluation graph's loss does not see what a batch is filled up with.
+
+        Raises:
+            InputError: if it does, or there is none.
+        """
+        if not self._evaluation.is_given:
+            raise InputError(f"{filling}, which is tried with the eval_model: {REMEDY}, or give it to TrainingSession.")
+        runner, losses = self._evaluate(), []
+        loss = next(iter(runner.outputs))
+        for for_trial in (True, False):
+            runner.run(runner.filled(feeds, filling, for_trial=for_trial))
+            losses.append(runner.number(loss))
+        if losses[0] != losses[1]:
+            figures = " or ".join(f"{each:.9g}" for each in losses)
+            raise InputError(f"{filling}, for its loss depends on what with ({figures}): {REMEDY}.")
 
     @exclusive
     def commit(self) -> None:
