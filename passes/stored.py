@@ -10,8 +10,9 @@ Rules:
     S4. Rows that a Gather along axis 0 takes of it are read by themselves, by a GatherStored.
     S5. A gradient that comes as rows, which otherwise waits for the end of the step in a buffer as large as the table,
         updates the table within the step, where all readers stand before it.
-
-    S6. A large constant becomes a handle, too. It is only read.
+    S6. Where updates wait for the end of the step, a gradient is collected in the store, whole or part by part, and
+        has no buffer: AccumulateStored adds to the tensor behind the parameter's moments.
+    S7. A large constant becomes a handle, too. It is only read.
 
 What stays in RAM is written to the store with each commit; so the store holds all that a checkpoint does.
 """
@@ -31,6 +32,7 @@ from poet_onnx.description.metadata import (
     RATES,
     TRAINING_KEY,
     Description,
+    Updates,
     handle_name,
     slot_name,
 )
@@ -81,12 +83,10 @@ class StreamParameters(InPlacePass):
         inputs = {value.name or "": value for value in graph.inputs}
         slots = updates.settings.slots
         stored: dict[str, tuple[int, ...]] = {}
-        for name in description.parameters if updates.within_step else ():
+        for name in description.parameters:
             buffer = inputs.get(description.buffers.get(name, ""))
             tensor = _Tensor(graph, inputs[name])
-            if not self._choice.takes(name):
-                continue
-            if tensor.may_be_stored and tensor.update(updates.settings.operator, len(slots), buffer):
+            if self._choice.takes(name) and tensor.may_be_stored and tensor.update(updates, buffer):
                 tensor.load()
                 _drop(graph, [inputs[name], *(inputs[slot_name(name, slot)] for slot in slots)])
                 if buffer is not None:
@@ -100,7 +100,11 @@ class StreamParameters(InPlacePass):
             flag = ""
         described = replace(
             description,
-            buffers={name: buffer for name, buffer in description.buffers.items() if name not in stored},
+            buffers={
+                name: buffer
+                for name, buffer in description.buffers.items()
+                if name not in stored or not updates.within_step
+            },
             flag=flag,
             stored=stored,
             constants=constants,
@@ -156,29 +160,63 @@ class _Tensor:
         is_large = math.prod(_sizes(value)) * ir.DataType.FLOAT.itemsize >= LEAST_BYTES
         return is_large and all(node.graph is self._graph for node, _ in value.uses())
 
-    def update(self, operator: str, slots: int, buffer: ir.Value | None) -> bool:
-        """Let its updates happen in the store; nothing changes where they cannot.
+    def update(self, how: Updates, buffer: ir.Value | None) -> bool:
+        """Let its updates happen in the store, or its gradient be collected there; nothing changes where they cannot.
 
         Args:
-            operator: of domain `poet`, which updates it.
-            slots: what the operator keeps for it, a tensor each.
+            how: it is updated.
             buffer: where its gradient is collected; None if it is used within the step.
         """
+        if not how.within_step:
+            return buffer is not None and self._collect(how, buffer)
+        operator, slots = how.settings.operator, len(how.settings.slots)
         stored = operator.replace("Update", "UpdateStored")
         if buffer is not None:
             return self._update_rows(stored.replace("Stored", "RowsStored"), buffer)
         updates = [node for node, index in self.value.uses() if node.op_type == operator and index == _PARAMETER]
         for node in updates:
             gradient, rates, _, *others = node.inputs
-            attributes = [ir.AttrInt64("offset", node.attributes.get_int("offset", 0))]
-            transpose = _only_transpose(gradient)
-            if transpose is not None:
-                gradient = transpose.inputs[0]
-                attributes.append(_TRANSPOSED)
-            self._replace(node, stored, [gradient, rates, self._handle, *others[slots:]], attributes)
-            if transpose is not None:
-                self._graph.remove(transpose, safe=True)
+            self._replace_whole(node, stored, gradient, [rates, self._handle, *others[slots:]], [])
         return bool(updates)
+
+    def _collect(self, how: Updates, buffer: ir.Value) -> bool:
+        """Let nodes that add to a buffer add to the gradient in the store (S6)."""
+        nodes = [node for node, _ in buffer.uses()]
+        known = ("Accumulate", "AccumulateRows")
+        if buffer.is_graph_output() or any(node.op_type not in known or node.domain != POET_DOMAIN for node in nodes):
+            return False
+        attributes: list[ir.Attr] = [
+            ir.AttrInt64("moments", len(how.settings.slots)),
+            ir.AttrInt64("batches", how.accumulation_steps),
+            ir.AttrInt64("clipped", int(how.clip_norm)),
+        ]
+        for node in nodes:
+            if node.op_type == "AccumulateRows":
+                _, indices, gradient, *others = node.inputs
+                rows = ir.AttrInt64("rows", _sizes(self.value)[0])
+                inputs = [gradient, self._handle, indices, *others]
+                self._replace(node, "AccumulateRowsStored", inputs, [rows, *attributes])
+            else:
+                _, gradient, *others = node.inputs
+                self._replace_whole(node, "AccumulateStored", gradient, [self._handle, *others], attributes)
+        return bool(nodes)
+
+    def _replace_whole(
+        self,
+        old: ir.Node,
+        operator: str,
+        gradient: ir.Value | None,
+        inputs: list[ir.Value | None],
+        attributes: list[ir.Attr],
+    ) -> None:
+        """Put a node in the place of one that takes a dense gradient or a part of it, transposed where it is (S3)."""
+        offset = ir.AttrInt64("offset", old.attributes.get_int("offset", 0))
+        transpose = _only_transpose(gradient)
+        if transpose is None:
+            self._replace(old, operator, [gradient, *inputs], [offset, *attributes])
+            return
+        self._replace(old, operator, [transpose.inputs[0], *inputs], [offset, _TRANSPOSED, *attributes])
+        self._graph.remove(transpose, safe=True)
 
     def _update_rows(self, operator: str, buffer: ir.Value) -> bool:
         nodes = [node for node, _ in buffer.uses()]

@@ -22,14 +22,6 @@ namespace {
 constexpr size_t kFlag = 2;      // input of Accumulate
 constexpr size_t kRowsFlag = 3;  // input of AccumulateRows
 
-bool read_flag(const Context& context, size_t index) {
-  const Tensor flag = context.input(index);
-  if (flag.layout.dtype != kBool || flag.layout.bytes != 1)
-    throw Error("input " + std::to_string(index) + " must be one bool, and is of element type " +
-                std::to_string(flag.layout.dtype) + " and shape " + to_string(flag.layout.shape));
-  return *static_cast<const unsigned char*>(flag.data) != 0;  // a model may hold bytes that no bool has
-}
-
 void require_same_type(const Tensor& buffer, const Tensor& gradient) {
   const int32_t dtype = buffer.layout.dtype;
   if (dtype != gradient.layout.dtype || (dtype != kFloat && dtype != kDouble))

@@ -202,6 +202,14 @@ float* read_floats(const Context& context, size_t index, uint64_t count) {
   return static_cast<float*>(tensor.data);
 }
 
+bool read_flag(const Context& context, size_t index) {
+  const Tensor flag = context.input(index);
+  if (flag.layout.dtype != kBool || flag.layout.bytes != 1)
+    throw Error("input " + std::to_string(index) + " must be one bool, and is of element type " +
+                std::to_string(flag.layout.dtype) + " and shape " + to_string(flag.layout.shape));
+  return *static_cast<const unsigned char*>(flag.data) != 0;  // a model may hold bytes that no bool has
+}
+
 void infer_nothing(const Api&, const OrtShapeInferContext*) {}
 
 void infer_from_input(const Api& api, const OrtShapeInferContext* context) {

@@ -99,6 +99,9 @@ class Context {
 // Input `index`, which must be so many floats.
 float* read_floats(const Context& context, size_t index, uint64_t count);
 
+// Input `index`, which must be one bool.
+bool read_flag(const Context& context, size_t index);
+
 // Whether output 0 shares input 0's buffer.
 enum class Sharing {
   kNone,
@@ -155,6 +158,8 @@ extern const OpDefinition kUpdateStoredAdam;
 extern const OpDefinition kUpdateRowsStoredSgd;
 extern const OpDefinition kUpdateRowsStoredMomentum;
 extern const OpDefinition kUpdateRowsStoredAdam;
+extern const OpDefinition kAccumulateStored;
+extern const OpDefinition kAccumulateRowsStored;
 extern const OpDefinition kLinearStored;
 extern const OpDefinition kLinearStoredBackwardSgd;
 extern const OpDefinition kLinearStoredBackwardMomentum;

@@ -65,10 +65,8 @@ POET_WIDE void adam(float* __restrict w, float* __restrict m, float* __restrict 
   }
 }
 
-// Eight sums in turn, so that the order of the additions does not depend on the machine's vectors.
-POET_WIDE double squares(const float* __restrict gradient, uint64_t count) {
-  constexpr uint64_t kLanes = 8;
-  double lanes[kLanes] = {};
+POET_WIDE void squares(const float* __restrict gradient, uint64_t count, double* __restrict lanes) {
+  constexpr uint64_t kLanes = kSquareLanes;
   const uint64_t whole = count - count % kLanes;
   for (uint64_t i = 0; i < whole; i += kLanes)
     for (uint64_t lane = 0; lane < kLanes; ++lane) {
@@ -79,9 +77,6 @@ POET_WIDE double squares(const float* __restrict gradient, uint64_t count) {
     const double g = static_cast<double>(gradient[i]);
     lanes[i - whole] += g * g;
   }
-  double sum = 0.0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
 }
 
 }  // namespace
@@ -99,7 +94,7 @@ void update_adam(float* parameter, float* first_moment, float* second_moment, co
   adam(parameter, first_moment, second_moment, gradient, count, rates);
 }
 
-double sum_of_squares(const float* gradient, uint64_t count) { return squares(gradient, count); }
+void add_squares(const float* gradient, uint64_t count, double* lanes) { squares(gradient, count, lanes); }
 
 namespace {
 

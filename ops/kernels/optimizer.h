@@ -11,7 +11,9 @@ void update_momentum(float* parameter, float* momentum, const float* gradient, u
 void update_adam(float* parameter, float* first_moment, float* second_moment, const float* gradient, uint64_t count,
                  const float* rates);
 
-// The sum of a gradient's squares, in double; the order of the additions is the same on every machine.
-double sum_of_squares(const float* gradient, uint64_t count);
+// Adds the squares of a gradient, in double, to sums of every eighth element: so the order of the additions does not
+// depend on a machine's vectors, nor on the pieces in which a gradient comes, each but the last a multiple of these.
+constexpr uint64_t kSquareLanes = 8;
+void add_squares(const float* gradient, uint64_t count, double* lanes);
 
 }  // namespace poet

@@ -11,6 +11,10 @@
 //       gradient is transposed
 //   UpdateRowsStoredSgd, ...(gradient, rates, handle, indices, after...) -> updated
 //       the same where the gradient has rows of a table, and is zero elsewhere: rows are summed as AccumulateRows does
+//   AccumulateStored(gradient, handle, overwrite, after...) -> updated
+//   AccumulateRowsStored(gradient, handle, indices, overwrite, after...) -> updated
+//       collect a gradient as Accumulate and AccumulateRows do, to the same bits, in the tensor behind those that the
+//       optimizer keeps for the parameter; the parameter is updated after the step
 #include "kernels/stored.h"
 
 #include <algorithm>
@@ -133,37 +137,54 @@ Tensor require_gradient(const Context& context) {
   return gradient;
 }
 
+// A part of a parameter's gradient, from an element on, which a node may make transposed.
+class GradientPart {
+ public:
+  explicit GradientPart(const NodeInfo& node)
+      : offset_(node.require_nonnegative("offset")), transposed_(is_transposed(node)) {}
+
+  uint64_t offset() const { return offset_; }
+
+  Tensor require(const Context& context) const {
+    const Tensor gradient = require_gradient(context);
+    if (transposed_ && gradient.layout.shape.rank() != 2) throw Error("only a matrix can be a transposed gradient");
+    return gradient;
+  }
+
+  // The elements that belong to a part of the parameter: the gradient's own, or in `part.spare`.
+  const float* elements(const Tensor& gradient, const ParameterStore::Part& part) const {
+    const auto* from = static_cast<const float*>(gradient.data);
+    const uint64_t first = part.first - offset_;
+    if (!transposed_) return from + first;
+    const int64_t* const sizes = gradient.layout.shape.data();
+    each_transposed(static_cast<uint64_t>(sizes[1]), static_cast<uint64_t>(sizes[0]), first, part.count,
+                    [&](uint64_t i, uint64_t place) { part.spare[i - first] = from[place]; });
+    return part.spare;
+  }
+
+ private:
+  const uint64_t offset_;
+  const bool transposed_;
+};
+
 template <class Kind>
 class UpdateStored final : public Kernel {
  public:
-  explicit UpdateStored(const NodeInfo& node)
-      : offset_(node.require_nonnegative("offset")), transposed_(is_transposed(node)) {}
+  explicit UpdateStored(const NodeInfo& node) : part_(node) {}
 
   void compute(Context& context) override {
-    const Tensor gradient = require_gradient(context);
+    const Tensor gradient = part_.require(context);
     const float* rates = read_floats(context, 1, Kind::kRates);
     const Stored stored(context, 2);
-    const auto* from = static_cast<const float*>(gradient.data);
-    if (transposed_ && gradient.layout.shape.rank() != 2) throw Error("only a matrix can be a transposed gradient");
-    stored.store->update(stored.tensor, Kind::kTensors, offset_, gradient.elements(), nullptr,
+    stored.store->update(stored.tensor, Kind::kTensors, part_.offset(), gradient.elements(), nullptr,
                          [&](const ParameterStore::Part& part) {
-                           const uint64_t first = part.first - offset_;
-                           if (transposed_) transpose(gradient, first, part.count, part.spare);
-                           Kind::run(part.tensors, transposed_ ? part.spare : from + first, part.count, rates);
+                           Kind::run(part.tensors, part_.elements(gradient, part), part.count, rates);
                          });
     context.output_true();
   }
 
  private:
-  static void transpose(const Tensor& gradient, uint64_t first, uint64_t count, float* out) {
-    const auto* from = static_cast<const float*>(gradient.data);
-    const int64_t* const sizes = gradient.layout.shape.data();
-    each_transposed(static_cast<uint64_t>(sizes[1]), static_cast<uint64_t>(sizes[0]), first, count,
-                    [&](uint64_t i, uint64_t place) { out[i - first] = from[place]; });
-  }
-
-  const uint64_t offset_;
-  const bool transposed_;
+  const GradientPart part_;
 };
 
 // The gradient of a table, of which rows are given.
@@ -202,12 +223,16 @@ class RowGradient {
   const std::vector<size_t> order_;
 };
 
+int64_t require_rows(const NodeInfo& node) {
+  const int64_t rows = node.require_int("rows");
+  if (rows < 0) throw Error("a table of " + std::to_string(rows) + " rows cannot be");
+  return rows;
+}
+
 template <class Kind>
 class UpdateRowsStored final : public Kernel {
  public:
-  explicit UpdateRowsStored(const NodeInfo& node) : row_count_(node.require_int("rows")) {
-    if (row_count_ < 0) throw Error("a table of " + std::to_string(row_count_) + " rows cannot be");
-  }
+  explicit UpdateRowsStored(const NodeInfo& node) : row_count_(require_rows(node)) {}
 
   void compute(Context& context) override {
     const Tensor gradient = require_gradient(context);
@@ -226,6 +251,66 @@ class UpdateRowsStored final : public Kernel {
   const int64_t row_count_;
 };
 
+// Where a parameter's gradient is collected: the tensor behind those that the optimizer keeps for it.
+class GradientStore {
+ public:
+  explicit GradientStore(const NodeInfo& node) : moments_(node.require_nonnegative("moments")) {}
+
+  // Adds `count` elements of a gradient, from `first` on, or puts them there; `from` gives those of a part.
+  template <class From>
+  void collect(const Stored& stored, bool overwrite, uint64_t first, uint64_t count, From from) const {
+    const auto change = [&](const ParameterStore::Part& part) {
+      const float* const given = from(part);
+      float* const sum = part.tensors[0];
+      if (overwrite)
+        std::copy_n(given, part.count, sum);
+      else
+        for (uint64_t i = 0; i < part.count; ++i) sum[i] += given[i];
+    };
+    stored.store->update(stored.tensor + 1 + moments_, 1, first, count, nullptr, change, overwrite);
+  }
+
+ private:
+  const uint64_t moments_;
+};
+
+class AccumulateStored final : public Kernel {
+ public:
+  explicit AccumulateStored(const NodeInfo& node) : part_(node), store_(node) {}
+
+  void compute(Context& context) override {
+    const Tensor gradient = part_.require(context);
+    store_.collect(Stored(context, 1), read_flag(context, 2), part_.offset(), gradient.elements(),
+                   [&](const ParameterStore::Part& part) { return part_.elements(gradient, part); });
+    context.output_true();
+  }
+
+ private:
+  const GradientPart part_;
+  const GradientStore store_;
+};
+
+class AccumulateRowsStored final : public Kernel {
+ public:
+  explicit AccumulateRowsStored(const NodeInfo& node) : row_count_(require_rows(node)), store_(node) {}
+
+  void compute(Context& context) override {
+    const Tensor gradient = require_gradient(context);
+    const Stored stored(context, 1);
+    const uint64_t elements = stored.bytes() / sizeof(float);
+    const RowGradient rows(gradient, context.input(2), elements, row_count_);
+    store_.collect(stored, read_flag(context, 3), 0, elements, [&](const ParameterStore::Part& part) {
+      rows.fill(part.spare, part.first, part.count);
+      return part.spare;
+    });
+    context.output_true();
+  }
+
+ private:
+  const int64_t row_count_;
+  const GradientStore store_;
+};
+
 template <class K>
 constexpr OpDefinition update_op(const char* name) {
   return {name, 1, {kBool}, Sharing::kNone, create<K>, infer_flag};
@@ -242,5 +327,7 @@ const OpDefinition kUpdateStoredAdam = update_op<UpdateStored<Adam>>("UpdateStor
 const OpDefinition kUpdateRowsStoredSgd = update_op<UpdateRowsStored<Sgd>>("UpdateRowsStoredSgd");
 const OpDefinition kUpdateRowsStoredMomentum = update_op<UpdateRowsStored<Momentum>>("UpdateRowsStoredMomentum");
 const OpDefinition kUpdateRowsStoredAdam = update_op<UpdateRowsStored<Adam>>("UpdateRowsStoredAdam");
+const OpDefinition kAccumulateStored = update_op<AccumulateStored>("AccumulateStored");
+const OpDefinition kAccumulateRowsStored = update_op<AccumulateRowsStored>("AccumulateRowsStored");
 
 }  // namespace poet

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "kernels/stored.h"
 #include "parameters/parameter_store.h"
 
 #define POET_EXPORT extern "C" __attribute__((visibility("default")))
@@ -82,6 +83,20 @@ POET_EXPORT int64_t poet_store_write(uint64_t number, uint64_t tensor, uint64_t 
                                      uint64_t bytes, char* error) {
   return answered(error, [&] {
     poet::ParameterStore::find(number)->write(tensor, offset, from, bytes);
+    return 0;
+  });
+}
+
+// Updates a parameter and what its optimizer keeps for it, the tensors behind it, from element `first` on: with SGD,
+// one tensor, with momentum two, with Adam three. `rates` are those of the operators (kernels/optimizer.cpp).
+POET_EXPORT int64_t poet_store_update(uint64_t number, uint64_t tensor, uint64_t tensors, const float* gradient,
+                                      uint64_t first, uint64_t count, const float* rates, char* error) {
+  return answered(error, [&] {
+    const auto run = tensors == 1 ? poet::Sgd::run : tensors == 2 ? poet::Momentum::run : poet::Adam::run;
+    poet::ParameterStore::find(number)->update(tensor, tensors, first, count, nullptr,
+                                               [&](const poet::ParameterStore::Part& part) {
+                                                 run(part.tensors, gradient + (part.first - first), part.count, rates);
+                                               });
     return 0;
   });
 }

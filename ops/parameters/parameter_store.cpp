@@ -178,7 +178,7 @@ void ParameterStore::write(uint64_t tensor, uint64_t offset, const void* from, u
 }
 
 void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count, const float* known,
-                            const std::function<void(const Part&)>& change) {
+                            const std::function<void(const Part&)>& change, bool overwrites) {
   constexpr uint64_t kPageElements = kParameterPageBytes / sizeof(float);
   const std::lock_guard<std::mutex> lock(mutex_);
   for (uint64_t i = 0; i < tensors; ++i) {
@@ -194,10 +194,11 @@ void ParameterStore::update(uint64_t tensor, uint64_t tensors, uint64_t first, u
     const uint64_t page = first / kPageElements, begin = first % kPageElements;
     const uint64_t some = std::min(end - first, kPageElements - begin);
     Part part{{}, reinterpret_cast<float*>(block(kBlocks - 1)), first, some};
+    const bool is_whole = some * sizeof(float) == file_->page_bytes(tensor, page);
     for (uint64_t i = 0; i < tensors; ++i) {
-      if (i == 0 && known != nullptr && some * sizeof(float) == file_->page_bytes(tensor, page))
+      if (i == 0 && known != nullptr && is_whole)
         std::memcpy(block(i), known + (first - begun), some * sizeof(float));
-      else
+      else if (i != 0 || !overwrites || !is_whole)
         file_->read_page(tensor + i, page, block(i));
       part.tensors[i] = reinterpret_cast<float*>(block(i)) + begin;
     }

@@ -55,8 +55,9 @@ class ParameterStore {
     uint64_t count;
   };
   // `known`: these elements of the first tensor as they are, which saves reading its whole pages; or nullptr.
+  // `overwrites`: `change` writes every element of the first tensor without a look at it, which saves that, too.
   void update(uint64_t tensor, uint64_t tensors, uint64_t first, uint64_t count, const float* known,
-              const std::function<void(const Part&)>& change);
+              const std::function<void(const Part&)>& change, bool overwrites = false);
   // What is written until this is finished is one change: where it ends before, nothing can be committed.
   ParameterFile::Change begin_change() { return ParameterFile::Change(*file_); }
 

@@ -138,8 +138,8 @@ POET_EXPORT void poet_update_adam(const float* gradient, uint64_t count, const f
   poet::update_adam(parameter, first_moment, second_moment, gradient, count, rates);
 }
 
-POET_EXPORT double poet_sum_of_squares(const float* gradient, uint64_t count) {
-  return poet::sum_of_squares(gradient, count);
+POET_EXPORT void poet_add_squares(const float* gradient, uint64_t count, double* lanes) {
+  poet::add_squares(gradient, count, lanes);
 }
 
 // Packs slots, see packing.h; `orders` has `order_count` orders of all slots, one after the other. Writes an offset for

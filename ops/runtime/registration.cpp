@@ -155,6 +155,8 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kUpdateRowsStoredSgd,
                                            &kUpdateRowsStoredMomentum,
                                            &kUpdateRowsStoredAdam,
+                                           &kAccumulateStored,
+                                           &kAccumulateRowsStored,
                                            &kLinearStored,
                                            &kLinearStoredBackwardSgd,
                                            &kLinearStoredBackwardMomentum,

@@ -14,7 +14,7 @@ from poet_onnx.description.metadata import SHARED_BYTES
 from poet_onnx.graph import Phase, Role, Tensor, TrainingGraph
 from poet_onnx.graph.operators import Call
 from poet_onnx.graph.operators.linear import comparing_bytes
-from poet_onnx.graph.operators.stored import PAGE_BYTES
+from poet_onnx.graph.operators.stored import COLLECTS, PAGE_BYTES
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 """An array of so many bytes has pages of its own, of which it fills the last one in part (glibc, mallopt(3))."""
@@ -39,8 +39,8 @@ _SECOND_SESSION_BYTES = 450_000
 """A second session takes this besides its nodes and values: .26 to .45 MB were measured (ResNet-18, U-Net, a GPT; stock
 onnxruntime 1.31), half of it code that evaluation runs and training does not."""
 
-_ELEMENT_BYTES, _MOST_TENSORS = 4, 3
-"""A store keeps floats: for a parameter at most itself and two moments."""
+_ELEMENT_BYTES, _MOST_TENSORS = 4, 4
+"""A store keeps floats: for a parameter at most itself, two moments and a gradient."""
 
 _COMPARING_BYTES = 10_000_000
 """Of a session that compares products before a process trains, with the code that it runs; 8.8 MB were measured (stock
@@ -292,7 +292,10 @@ def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
         kept = (tensor.size_bytes for tensor in graph.tensors.values() if tensor.resident and tensor.role in _KEPT)
         large = sum(-(-size_bytes // PAGE_BYTES) for size_bytes in kept if size_bytes >= PAGE_BYTES // 2)
         channel_bytes = _CHANNEL_BYTES if pages + large >= _FEW_PAGES else 0
-        yield ProcessLine("store", _STORE_BYTES + channel_bytes + pages * _STORE_BYTES_PER_PAGE, MEANS["store"], True)
+        # Behind the step a gradient that is collected there is read through a page of its own.
+        gradient_bytes = PAGE_BYTES if any(node.op_type in COLLECTS for node in graph.nodes) else 0
+        store_bytes = _STORE_BYTES + channel_bytes + gradient_bytes + pages * _STORE_BYTES_PER_PAGE
+        yield ProcessLine("store", store_bytes, MEANS["store"], True)
 
 
 def _calls(graph: TrainingGraph, costs: ProcessCosts) -> Iterator[ProcessLine]:

@@ -178,8 +178,8 @@ class Description:
     Attributes:
         updates: what is done with the gradients.
         parameters: inputs that are trained.
-        buffers: by parameter, where the gradient is kept: an input that collects it, or an output. Parameters that are
-            not here are updated within the step.
+        buffers: by parameter, where the gradient is kept: an input that collects it, an output, or a tensor of the
+            store. Parameters that are not here are updated within the step.
         data: inputs that a batch fills; those that a session has values for are parameters that are not trained.
         state: inputs that the graph itself updates, or that are frozen statistics, with their first values.
         flag: input that says whether gradients start anew; empty if nothing is accumulated.
@@ -201,6 +201,11 @@ class Description:
     unresumable: tuple[str, ...]
     stored: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, Constant] = field(default_factory=dict)
+
+    @property
+    def stored_gradients(self) -> Mapping[str, str]:
+        """Return what gradients are called that are collected in the store, by parameter."""
+        return {name: buffer for name, buffer in self.buffers.items() if name in self.stored}
 
     @property
     def has_store(self) -> bool:

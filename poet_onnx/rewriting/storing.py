@@ -134,8 +134,6 @@ def _obstacle(request: Request, updates: Updates | None) -> str:
     """Return why there can be no store, as the end of a sentence; nothing where there can."""
     if updates is None or request.options.target != "stock":
         return "of a step without an optimizer for the stock runtime: use --target stock, and an --optimizer"
-    if not updates.within_step:
-        return "whose gradients wait for the end of the step: leave --clip-norm and --accumulation-steps out"
     if request.device.storage is None:
         return f"on device '{request.device.name}', which has no storage: use --store never"
     if request.measured is not None:

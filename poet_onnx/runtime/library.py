@@ -22,6 +22,7 @@ _STORES: dict[str, tuple[type, ...]] = {
     "poet_store_handle": (_NUMBER, _NUMBER),
     "poet_store_read": (_NUMBER, _NUMBER, _NUMBER, _ROOM, _NUMBER, _BYTES),
     "poet_store_write": (_NUMBER, _NUMBER, _NUMBER, _ROOM, _NUMBER, _BYTES),
+    "poet_store_update": (_NUMBER, _NUMBER, _NUMBER, _ROOM, _NUMBER, _NUMBER, _ROOM, _BYTES),
     "poet_store_commit": (_NUMBER, _BYTES, _NUMBER, _BYTES),
     "poet_store_verify": (_NUMBER, _BYTES),
     "poet_store_statistics": (_NUMBER, _ROOM, _BYTES),
@@ -49,8 +50,8 @@ def operator_library() -> ctypes.CDLL:
         getattr(library, name).restype = ctypes.c_int64
     library.poet_share_region.argtypes = [ctypes.c_uint64]
     library.poet_share_region.restype = None
-    library.poet_sum_of_squares.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
-    library.poet_sum_of_squares.restype = ctypes.c_double
+    library.poet_add_squares.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
+    library.poet_add_squares.restype = None
     return library
 
 

@@ -103,7 +103,7 @@ class Memory:
     def _named(self, names: Iterable[str]) -> Mapping[str, Array]:
         """Return arrays by name; copies, read when they are asked for, where some of them live in a store."""
         if self.store is not None:
-            return self.store.values(names)
+            return self.store.values({name: name for name in names})
         return {name: self.arrays[name] for name in names}
 
     def moved(self) -> list[str]:
@@ -111,9 +111,12 @@ class Memory:
         state = self._description.state
         return [name for name, first in state.items() if not np.array_equal(self.arrays[name], first.array)]
 
-    def gradients(self) -> dict[str, Array]:
+    def gradients(self) -> Mapping[str, Array]:
         """Return the gradients that are kept, by parameter."""
-        return {name: self.arrays[buffer] for name, buffer in self._description.buffers.items()}
+        buffers = self._description.buffers
+        if self.store is not None:
+            return self.store.values(buffers)
+        return {name: self.arrays[buffer] for name, buffer in buffers.items()}
 
     def moments(self) -> Mapping[str, Array]:
         """Return what the optimizer keeps."""
@@ -126,13 +129,19 @@ class Memory:
 
     def sum_of_squares(self) -> float:
         """Return the sum of the squares of all gradients that are kept."""
-        return sum((kernels.sum_of_squares(gradient) for gradient in self.gradients().values()), 0.0)
+        return sum(map(kernels.sum_of_squares, map(self._pieces, self._description.buffers.values())), 0.0)
+
+    def _pieces(self, buffer: str) -> Iterable[Array]:
+        return [self.arrays[buffer]] if buffer in self.arrays or self.store is None else self.store.floats(buffer)
 
     def update(self) -> None:
         """Update the parameters whose gradients are kept."""
-        for name, gradient in self.gradients().items():
-            slots = [self.arrays[slot] for slot in self._slots(name)]
-            kernels.update(self._optimizer.operator, gradient, self.rates, self.arrays[name], slots)
+        for name, buffer in self._description.buffers.items():
+            if name in self.arrays or self.store is None:
+                slots = [self.arrays[slot] for slot in self._slots(name)]
+                kernels.update(self._optimizer.operator, self.arrays[buffer], self.rates, self.arrays[name], slots)
+            else:
+                self.store.update(name, buffer, self.rates)
 
     def _slots(self, parameter: str) -> list[str]:
         return [slot_name(parameter, slot) for slot in self._optimizer.slots]

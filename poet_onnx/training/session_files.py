@@ -80,10 +80,11 @@ class SessionFiles:
         self._progress.check_fits(progress, path)
         store = self._memory.store
         if store is not None:
-            store.check(file, path)
+            gradients = progress.batches > 0
+            store.check(file, path, gradients=gradients)
             self._warn_of_rate(progress, path)
             with self._all_or_failed(), loading(path):
-                store.load(file)
+                store.load(file, gradients=gradients)
                 self._progress = progress
                 store.commit(progress)
             return

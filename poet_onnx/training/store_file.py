@@ -161,6 +161,25 @@ class StoreFile:
         piece = np.frombuffer(data, np.uint8)
         self._call("poet_store_write", self._places[name], start, piece.ctypes.data, piece.nbytes)
 
+    def update(self, name: str, tensors: int, gradient: str, rates: Array) -> None:
+        """Update a parameter and the tensors behind it, page by page, with a gradient that is in the store, too.
+
+        Args:
+            name: of the parameter.
+            tensors: that change: the parameter and what its optimizer keeps for it.
+            gradient: name of its gradient.
+            rates: of the operator that updates it, as floats.
+
+        Raises:
+            InputError: if something cannot be read or written; a part may be updated then.
+        """
+        first = 0
+        for piece in self.pieces(gradient):
+            part = np.frombuffer(piece, np.float32)
+            place, rates_at = self._places[name], rates.ctypes.data
+            self._call("poet_store_update", place, tensors, part.ctypes.data, first, part.size, rates_at)
+            first += part.size
+
     def values(self) -> Values:
         """Return the tensors by name, each read when it is asked for."""
         kinds = {name: stored.kind for name, stored in self.tensors.items()}

@@ -73,6 +73,7 @@ class SessionStore:
                 "Runtime does not tell the state of their generators: draw these numbers outside and feed them."
             )
         self._directory, self._description, self._arrays = directory, description, arrays
+        self._tensors_each = 1 + len(optimizer.slots)
         self._tensors: dict[str, Stored] = {}
         self._resident: dict[str, Array] = {}
         for name in description.parameters:
@@ -82,6 +83,12 @@ class SessionStore:
                     self._keep(each, trained=True)
                 else:  # moments stand behind their parameter, where nodes of the graph look for them
                     self._tensors[each] = Stored(Kind("float32", shape), changes=True)
+            if shape is not None and name in description.buffers:  # and then its gradient
+                self._tensors[description.buffers[name]] = Stored(Kind("float32", shape), changes=True)
+        if description.updates.accumulation_steps > 1:
+            for name, buffer in description.buffers.items():
+                if name not in description.stored:
+                    self._keep(buffer, trained=True)
         for name in frozen:
             self._keep(name, trained=False)
         for name in description.state:
@@ -201,15 +208,32 @@ class SessionStore:
         Raises:
             InputError: if it fails.
         """
+        wanted = self._tensors if first else self._lasting(gradients=progress.batches > 0)
         for name, array in self._resident.items():
-            if first or self._tensors[name].changes:
+            if name in wanted and (first or self._tensors[name].changes):
                 self.file.write(name, array)
         self.file.commit(progress.to_values())
 
-    @property
-    def _lasting(self) -> Mapping[str, Stored]:
-        """What a checkpoint has: all but constants."""
-        return {name: each for name, each in self._tensors.items() if name not in self._description.constants}
+    def _lasting(self, *, gradients: bool) -> Mapping[str, Stored]:
+        """What a checkpoint has: all but constants, and gradients only where they are half collected."""
+        others = {*self._description.constants, *(() if gradients else self._description.buffers.values())}
+        return {name: each for name, each in self._tensors.items() if name not in others}
+
+    def update(self, name: str, gradient: str, rates: Array) -> None:
+        """Update a parameter of the store with its gradient, which the store has, too.
+
+        Raises:
+            InputError: if it fails; a part may be updated then.
+        """
+        self.file.update(name, self._tensors_each, gradient, rates)
+
+    def floats(self, name: str) -> Iterator[Array]:
+        """Yield the elements of a tensor of the store, page by page; each piece lasts until the next one.
+
+        Raises:
+            InputError: if they cannot be read.
+        """
+        return (np.frombuffer(piece, np.float32) for piece in self.file.pieces(name))
 
     def end_step(self, progress: Progress, commit_every: int) -> None:
         """Commit after every so many updates, and begin to read what the next step wants.
@@ -217,33 +241,34 @@ class SessionStore:
         Raises:
             InputError: if it fails.
         """
-        if progress.updates % commit_every == 0:
+        if progress.batches == 0 and progress.updates % commit_every == 0:
             self.commit(progress)
         self.file.begin_step()
 
-    def check(self, file: Checkpoint, source: object) -> None:
-        """Check that a checkpoint has all that the store has.
+    def check(self, file: Checkpoint, source: object, *, gradients: bool) -> None:
+        """Check that a checkpoint has all that the store has, half collected gradients among it or not.
 
         Raises:
             InputError: if it has not.
         """
         kinds = file.kinds()
-        for name, stored in self._lasting.items():
+        for name, stored in self._lasting(gradients=gradients).items():
             if kinds.get(name) != stored.kind:
                 raise InputError(
                     f"{source} has no '{name}' of shape {list(stored.kind.shape)}: it is of another model."
                 )
 
-    def load(self, file: Checkpoint) -> None:
-        """Take the numbers of a checkpoint that was checked; the next commit makes them last.
+    def load(self, file: Checkpoint, *, gradients: bool) -> None:
+        """Take the numbers of a checkpoint that was checked likewise; the next commit makes them last.
 
         Raises:
             InputError: if they cannot be read; a part of them may be loaded then.
         """
-        for name, array in self._resident.items():
-            file.read_into(name, array)
-        for name in self._lasting.keys() - self._resident.keys():
-            self.fill(name, file.pieces(name))
+        for name in self._lasting(gradients=gradients):
+            if name in self._resident:
+                file.read_into(name, self._resident[name])
+            else:
+                self.fill(name, file.pieces(name))
 
     def take(self, arrays: Mapping[str, Array]) -> None:
         """Take numbers by name; the next commit makes them last.
@@ -257,19 +282,32 @@ class SessionStore:
             else:
                 self.file.write(name, array)
 
-    def values(self, names: Iterable[str]) -> Values:
-        """Return tensors by name: copies, which are read when they are asked for."""
-        kinds = {name: self._tensors[name].kind for name in names}
-        return Values(self._directory, kinds, self._read_into, self._pieces)
+    def values(self, names: Mapping[str, str]) -> Values:
+        """Return tensors: copies, which are read when they are asked for.
+
+        Args:
+            names: of the tensors, each by what it is to be called.
+        """
+        kinds = {called: self._kind(name) for called, name in names.items()}
+        return Values(
+            self._directory,
+            kinds,
+            lambda called, array: self._read_into(names[called], array),
+            lambda called: self._pieces(names[called]),
+        )
+
+    def _kind(self, name: str) -> Kind:
+        array = self._arrays.get(name)
+        return self._tensors[name].kind if array is None else Kind(array.dtype.name, array.shape)
 
     def _read_into(self, name: str, array: Array) -> None:
-        if name in self._resident:
-            np.copyto(array, self._resident[name])
+        if name in self._arrays:
+            np.copyto(array, self._arrays[name])
         else:
             self.file.read_into(name, array)
 
     def _pieces(self, name: str) -> Iterator[memoryview]:
-        return iter([flat(self._resident[name])]) if name in self._resident else self.file.pieces(name)
+        return iter([flat(self._arrays[name])]) if name in self._arrays else self.file.pieces(name)
 
     def statistics(self) -> StoreStatistics:
         """Return what was read and written since the store was opened."""

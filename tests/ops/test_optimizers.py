@@ -121,7 +121,7 @@ def test_squares_are_summed_in_one_order(size: int) -> None:
     for start in range(0, size, 8):
         row = squares[start : start + 8]
         lanes[: row.size] += row
-    assert kernels.sum_of_squares(gradient) == sum(lanes.tolist())
+    assert kernels.sum_of_squares([gradient]) == sum(lanes.tolist())
 
 
 @pytest.mark.parametrize(

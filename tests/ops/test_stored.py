@@ -25,7 +25,7 @@ SIZES = [1, 7, PAGE, PAGE + 1, 2 * PAGE - 5]
 ROWS, WIDTH = 700, 129
 """A table of nearly three pages; rows lie across their borders."""
 Array = np.ndarray
-TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64, np.dtype(np.int32): INT32}
+TYPES = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64, np.dtype(np.int32): INT32, np.dtype(np.bool_): BOOL}
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
 
 
@@ -108,6 +108,71 @@ def test_rows_update_a_table_as_their_sum_does(tmp_path: Path, kind: str, dtype:
     store.close()
 
 
+@pytest.mark.parametrize("shape", [(5,), (PAGE + 1,), (700, 129)], ids=str)
+def test_a_gradient_is_collected_in_the_store_as_in_a_buffer(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """Whole, in parts, and transposed; the parameter and its moments stay as they are."""
+    random = np.random.default_rng(2)
+    given = [random.standard_normal(shape, np.float32) for _ in range(3)]
+    given[0][0] = -0.0
+    arrays = {name: random.standard_normal(shape, np.float32) for name in ("w", "m", "v", "g")}
+    store = held(tmp_path, arrays)
+    collected = np.zeros(shape, np.float32)
+    for batch, gradient in enumerate(given):
+        collected = gradient.copy() if batch == 0 else collected + gradient
+        bounds = (0, shape[0]) if batch == 0 else (0, shape[0] // 2, shape[0])
+        before = store.statistics().read_bytes
+        for first, last in itertools.pairwise(bounds):
+            part = gradient[first:last]
+            turns = {"transposed": 1} if len(shape) == 2 and batch != 1 else {}
+            feeds = {
+                "g": np.ascontiguousarray(part.T) if turns else part,
+                "h": handle(store),
+                "f": np.array([batch == 0]),
+            }
+            offset = first * (shape[1] if len(shape) == 2 else 1)
+            run("AccumulateStored", feeds, offset=offset, moments=2, batches=3, **turns)
+        assert (store.statistics().read_bytes == before) == (batch == 0), "what is overwritten is not read"
+    check_holds(store, arrays | {"g": collected})
+    store.close()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_rows_of_a_gradient_are_collected_as_their_sum_is(tmp_path: Path, dtype: type) -> None:
+    random = np.random.default_rng(3)
+    arrays = {name: random.standard_normal((ROWS, WIDTH), np.float32) for name in ("w", "m", "g")}
+    store = held(tmp_path, arrays)
+    indices = np.array([[5, 0, 5, 254, 254], [ROWS - 1, 508, -2, 5, 0]], dtype)
+    collected = np.full((ROWS, WIDTH), -0.0, np.float32)
+    for batch in range(3):
+        rows = random.standard_normal((*indices.shape, WIDTH), np.float32)
+        whole = np.zeros((ROWS, WIDTH), np.float32)
+        for place in np.ndindex(indices.shape):
+            whole[indices[place]] += rows[place]
+        collected = whole if batch == 0 else collected + whole
+        feeds = {"g": rows, "h": handle(store), "i": indices, "f": np.array([batch == 0])}
+        before = store.statistics().read_bytes
+        run("AccumulateRowsStored", feeds, rows=ROWS, moments=1, batches=3)
+        assert (store.statistics().read_bytes == before) == (batch == 0)
+    check_holds(store, arrays | {"g": collected})
+    store.close()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_in_the_store_updates_and_is_measured_as_one_in_an_array(
+    tmp_path: Path, kind: str, size: int
+) -> None:
+    gradient, arrays = samples(kind, (size,))
+    store = held(tmp_path, arrays | {"gradient": gradient})
+    rates = KINDS[kind].rates(3, 0.01, 0.5)
+    kernels.update(KINDS[kind].operator, gradient, rates, arrays["w"], list(arrays.values())[1:])
+    store.update("w", len(arrays), "gradient", rates)
+    check_holds(store, arrays | {"gradient": gradient})
+    pieces = (np.frombuffer(piece, np.float32) for piece in store.pieces("gradient"))
+    assert kernels.sum_of_squares(pieces) == kernels.sum_of_squares([gradient])
+    store.close()
+
+
 @pytest.mark.parametrize("indices", [[0], [[ROWS - 1, 3], [3, -1]], [[]], list(range(0, ROWS, 7)) * 2], ids=len)
 def test_rows_that_are_read_are_the_tables(table: tuple[StoreFile, Array], indices: list[int]) -> None:
     store, array = table
@@ -128,6 +193,8 @@ def test_rows_that_are_read_are_the_tables(table: tuple[StoreFile, Array], indic
         ("UpdateStoredSgd", ("g", "r"), {"offset": ROWS * WIDTH - 1}, r"are not within tensor 1 of the store in"),
         ("UpdateStoredAdam", ("g", "r10"), {"offset": 0}, r"are not within tensor 2 of the store in"),
         ("UpdateStoredSgd", ("g", "r10"), {"offset": 0}, r"shape \[10\], but must be 3 floats"),
+        ("AccumulateStored", ("g", "f"), {"offset": 0, "moments": 0, "batches": 1}, "are not within tensor 2 of the"),
+        ("AccumulateRowsStored", ("g", "i", "f"), {"rows": ROWS, "moments": 0, "batches": 1}, "has 258 elements, but"),
         ("UpdateRowsStoredSgd", ("g", "r", "i"), {"rows": ROWS}, "the gradient has 258 elements, but 1 indices"),
     ],
 )
@@ -145,9 +212,10 @@ def test_what_does_not_fit_is_refused(
         "r10": np.ones(10, np.float32),
         "i": np.array([ROWS - 1]),
         "h": handle(store),
+        "f": np.array([True]),
     }
     order = [name for name in ("g", "r", "r10") if name in arrays]
-    feeds = {name: known[name] for name in (*order, "h", *(("i",) if "i" in arrays else ()))}
+    feeds = {name: known[name] for name in (*order, "h", *(name for name in ("i", "f") if name in arrays))}
     with pytest.raises(RuntimeFailure, match=message):
         run(op_type, feeds, FLOAT if "dtype" in attributes else BOOL, **attributes)
     check_holds(store, {"w": array})

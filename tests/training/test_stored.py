@@ -323,8 +323,6 @@ def test_adapters_are_loaded_into_a_store_and_models_are_exported_piece_by_piece
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"clip_norm": True}, "leave --clip-norm"),
-        ({"accumulation_steps": 2}, "leave --clip-norm and --accumulation-steps out"),
         ({"optimizer": "none"}, "use --target stock, and an --optimizer"),
     ],
 )
