@@ -98,7 +98,7 @@ def answer_of(
         evaluation: of the first variant.
         stored: what lives in a store; None without one.
         gives_way: do not look for the smallest budget where this one leaves the step no room, or with a store has none
-            for its first variant: there is another way.
+            for its first variant, or no plan is found: there is another way.
 
     Raises:
         NoRoomError: then.
@@ -201,23 +201,23 @@ def _best_answer(
         assert asked is not None
         # With its own order, what evaluating takes does not depend on the budget either.
         asked = asked if own is None else asked.evaluating(own)
-        best = _thriftiest_answer(asked, failures)
+        best = _thriftiest_answer(asked, failures, searches=not (gives_way and stored is not None))
     return replace(best, plan=replace(best.plan, optimizer=in_words(updates)))
 
 
-def _thriftiest_answer(asked: Asked, failures: Sequence[Failure]) -> Answer:
+def _thriftiest_answer(asked: Asked, failures: Sequence[Failure], *, searches: bool) -> Answer:
     """Return the plan that needs the smallest budget of those found, where the usual search has found nothing.
 
     So each budget that is at least the one which a refusal names has a plan, whatever that search makes of it.
 
     Raises:
-        PoetError: if that budget is larger than the one that was asked for; it is named.
+        PoetError: if that budget is larger than the one that was asked for, where it is named; or if nothing `searches`
+            for it.
     """
     request, budget = asked.request, asked.budget
     in_ram = request.options.method not in OURS
-    thrifty = thriftiest(
-        [each.candidate for each in failures], budget, in_ram=in_ram, progress=request.options.progress
-    )
+    candidates = [each.candidate for each in failures] if searches else []
+    thrifty = thriftiest(candidates, budget, in_ram=in_ram, progress=request.options.progress)
     if thrifty is None or thrifty.budget_bytes > (budget.bound_bytes or 0):
         raise refusal(failures, request, budget, thrifty)
     candidate, plan = thrifty.candidate, thrifty.plan

@@ -27,6 +27,9 @@ from poet_onnx.rewriting.variants import GraphVariant, variants
 LEAST_SAVING = 0.05
 """Share of a step's energy that a store must save where all fits into RAM. Each step would write to flash for less."""
 
+_LEVEL_SECONDS = 3.0
+"""What planning a part of the parameters in RAM gets at least, and otherwise twice what planning the first way took."""
+
 
 class _NothingToStoreError(InputError):
     """No tensor of a model is worth a place in a store."""
@@ -61,20 +64,26 @@ class _Ways:
     def best(self) -> Answer:
         """Plan all in RAM, or what does not fit in a store, or what spends much less there."""
         end = time.monotonic() + self.request.options.time_limit_seconds
+        begin = time.monotonic()
         try:
             found = self.resident(gives_way=True)
         except (InfeasibleError, LimitReachedError) as error:
+            begin = time.monotonic()
             try:
                 found = self.stored()
             except _NothingToStoreError:
                 if not isinstance(error, NoRoomError):
                     raise error from None
                 return self.resident()
+        seconds = max(_LEVEL_SECONDS, 2 * (time.monotonic() - begin))
         is_dear = found.asked.ordered.energy_joules < _worth_joules(found) and could_save(found, end)
-        return self._better(found, end) if found.plan.stored or is_dear else found
+        return self._better(found, end, seconds) if found.plan.stored or is_dear else found
 
-    def _better(self, best: Answer, end: float) -> Answer:
-        """Return an answer that keeps a part in RAM, if one spends less than another one."""
+    def _better(self, best: Answer, end: float, seconds: float) -> Answer:
+        """Return an answer that keeps a part in RAM, if one spends less than another one.
+
+        Each part gets so many seconds: with another one that is easier to plan, a step takes nearly as much energy.
+        """
         request = self.request
         choice, target = StoreChoice(self.constants()), request.options.target
         threads = request.options.threads
@@ -85,7 +94,8 @@ class _Ways:
             left = end - time.monotonic()
             if level.base_joules >= _worth_joules(best) or left < 1 or (found is not None and found is not best):
                 break  # with fewer in RAM none spends less
-            hurried = replace(request, options=replace(request.options, time_limit_seconds=left), known_plans=())
+            options = replace(request.options, time_limit_seconds=min(left, seconds))
+            hurried = replace(request, options=options, known_plans=())
             with contextlib.suppress(InfeasibleError, LimitReachedError):
                 found = self.stored(level.stored, request=hurried, gives_way=True)
                 best = found if found.joules < _worth_joules(best) else best

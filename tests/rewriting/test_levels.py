@@ -45,6 +45,18 @@ def test_a_larger_budget_never_spends_more_and_the_largest_is_the_resident_plan(
     assert top.rewritten == resident.rewritten
 
 
+def test_a_part_in_ram_that_does_not_fit_is_given_up_at_once(tmp_path: Path) -> None:
+    """Nobody looks for the smallest budget of each part that was tried: another one has a plan."""
+    net = write_net("text", tmp_path / "text.onnx")
+    resident, whole = planned(net, store="never"), planned(net, store="always")
+    budget_bytes = whole.process.peak_bytes + int(0.4 * (resident.process.peak_bytes - whole.process.peak_bytes))
+    doing = list[str]()
+    mixed = planned(net, ram_budget=budget_bytes, progress=lambda each: doing.append(each.doing))
+    assert 0 < len(mixed.plan.stored) < len(whole.plan.stored)
+    solving = doing.index("")  # before that it looked for the smallest budget with all in RAM
+    assert "looking for the smallest budget that works" not in doing[solving:]
+
+
 def test_a_part_in_ram_gives_the_bits_of_all_in_ram(tmp_path: Path) -> None:
     net = write_net("decoder", tmp_path / "decoder.onnx")
     resident, whole = planned(net, store="never"), planned(net, store="always")
