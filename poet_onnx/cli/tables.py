@@ -16,6 +16,7 @@ from poet_onnx.reporting.figures import bytes_text, duration_text, percent_text,
 if TYPE_CHECKING:
     from poet_onnx.costing.device import DeviceProfile
     from poet_onnx.plan import PlanClass
+    from poet_onnx.reporting.curve import CurvePoint
     from poet_onnx.reporting.inspection import Inspection
     from poet_onnx.reporting.report import Figures, ProcessPart, Report, Wear
 
@@ -222,6 +223,24 @@ def device_table(device: DeviceProfile) -> Table:
     return table
 
 
+def _curve_table(curve: Sequence[CurvePoint]) -> Table:
+    """Return what a step takes at some RAM budgets."""
+    rows = [
+        [
+            f"{point.process_bytes:,} B",
+            str(point.stored_tensors),
+            scaled_text(point.energy_joules, "J"),
+            scaled_text(point.seconds, "s"),
+            bytes_text(point.read_bytes),
+            bytes_text(point.written_bytes),
+            percent_text(point.gap),
+        ]
+        for point in curve
+    ]
+    headings = ["--ram-budget", "tensors in a store", "energy", "time", "read", "written", "gap"]
+    return plain_table(headings, rows, title="a step, with parameters in a store or in RAM")
+
+
 def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
     """Yield what an inspection says: both peaks, what is alive there, and the budgets that can work."""
     for title, peak in (("original, in file order", inspection.original), ("ordered", inspection.ordered)):
@@ -262,6 +281,8 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
         rows,
         title=f"on {inspection.device} ({bytes_text(inspection.ram_bytes)} of RAM)",
     )
+    if inspection.curve:
+        yield _curve_table(inspection.curve)
     yield from _estimate_lines(inspection.estimated_workspace_nodes)
     yield from frozen_lines(inspection.frozen_batch_norms)
     for what, floor in floors:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from poet_onnx.costing.costs import estimated_workspace_nodes
 from poet_onnx.costing.device import load_device
@@ -15,6 +16,7 @@ from poet_onnx.options import taking
 from poet_onnx.plan import PlanClass
 from poet_onnx.plan.limits import UNLIMITED
 from poet_onnx.record import Record
+from poet_onnx.reporting.curve import Curve, CurvePoint
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
@@ -24,6 +26,7 @@ from poet_onnx.rewriting.options import InspectOptions
 from poet_onnx.rewriting.process import TrainingProcess, versions_of
 from poet_onnx.rewriting.smallest import Candidate, thriftiest_of
 from poet_onnx.rewriting.source import Given, normalized
+from poet_onnx.rewriting.storing import constants_of
 from poet_onnx.rewriting.variants import variants
 from poet_onnx.scheduling import SmallestBudget, file_order, ordered_steps
 from poet_onnx.simulate import Replay, replay
@@ -93,6 +96,7 @@ class Inspection(Record):
             it is in every floor, and in what a percentage is one of.
         estimated_workspace_nodes: nodes whose kernels' own memory is an estimate, in all of the figures.
         frozen_batch_norms: what the batch normalizations make that use their running statistics in training, too.
+        curve: what a step takes at some RAM budgets, smallest first; empty where that was not asked for.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -114,6 +118,7 @@ class Inspection(Record):
     set_aside_bytes: int = 0
     estimated_workspace_nodes: tuple[str, ...] = ()
     frozen_batch_norms: tuple[str, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
 
 
 @taking(InspectOptions)
@@ -134,7 +139,8 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
     costs = ProcessCosts.of(device, None, target, versions=versions_of(device, options))
     process = TrainingProcess(costs, target)
     evaluated = None if updates is None else given.train_graph
-    evaluation = EvaluationStep.beside(evaluated, source.model, device, target)
+    beside = partial(EvaluationStep.beside, evaluated, source.model, device, target)
+    evaluation = beside()
     evaluation_bytes = 0 if evaluation is None else evaluation.transient_peak_bytes
     baselines = (
         Baseline.of(variant, device, target) for variant in variants(source.model, device, target, updates=updates)
@@ -144,6 +150,7 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
         process = evaluation.process_of(process, first.graph)
     in_order = process.in_order(first.problem, first.order)
     budgets = _Budgets.of(process)
+    curve = Curve(source.model, device, target, updates, constants_of(evaluated, source.model), costs, beside)
     recompute_only, without_paging = budgets.floor(Candidate(first, replace(first.problem, paging=False), UNLIMITED))
     with_paging = None
     if device.storage is not None:
@@ -174,6 +181,7 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
         set_aside_bytes=first.aside_bytes,
         estimated_workspace_nodes=estimated_workspace_nodes(first.graph, first.costs),
         frozen_batch_norms=source.frozen_batch_norms,
+        curve=curve.points(first, in_order.peak_bytes) if options.curve else (),
     )
 
 

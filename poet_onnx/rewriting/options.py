@@ -91,6 +91,11 @@ class InspectOptions(StepOptions):
     device: str | os.PathLike[str] | DeviceProfile = field(default="host", metadata=DEVICE)
     python: str | None = field(default=None, metadata=PYTHON)
     onnxruntime: str | None = field(default=None, metadata=ONNXRUNTIME)
+    curve: bool = option(
+        False,
+        "Also tells what a step takes at five RAM budgets, from the smallest process that trains from "
+        "[a store on disk](store.md) to all in RAM; that takes about as long again.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

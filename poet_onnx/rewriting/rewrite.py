@@ -33,8 +33,6 @@ from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.materialize import MaterializePlan
 from poet_onnx.passes.metadata import VERSION_KEY, WriteInputRanges, WriteMetadata
 from poet_onnx.passes.normalize import own_errors
-from poet_onnx.passes.roles import find_roles
-from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.passes.unread import RemoveUnread
 from poet_onnx.plan import Plan, Prediction
 from poet_onnx.rewriting.evaluation import EvaluationStep
@@ -42,7 +40,7 @@ from poet_onnx.rewriting.options import RewriteOptions
 from poet_onnx.rewriting.planning import Answer
 from poet_onnx.rewriting.request import BudgetKind, Request
 from poet_onnx.rewriting.source import Given, normalized
-from poet_onnx.rewriting.storing import answer_where_it_fits
+from poet_onnx.rewriting.storing import answer_where_it_fits, constants_of
 
 
 @dataclass(frozen=True)
@@ -220,7 +218,7 @@ def _rewritten(
     beside = partial(
         EvaluationStep.beside, evaluated, source.model, request.device, options.target, threads=options.threads
     )
-    constants = cache(partial(_constants, made, source.model))
+    constants = cache(partial(constants_of, made, source.model))
     answer = answer_where_it_fits(source.model, request, updates, beside, constants)
     region_bytes, evaluation = answer.laid_out.region.region_bytes, answer.asked.evaluation
     if made is not None and evaluation is not None:
@@ -254,13 +252,6 @@ def _rewritten(
         warnings=tuple(warnings),
         train_graph=made,
     )
-
-
-def _constants(made: TrainGraph | None, training: ir.Model) -> StoredConstants:
-    """Return the constants that may live in a store: those of a forward model, whose parameters are written, too."""
-    values = [] if made is None else made.evaluation.graph.initializers.values()
-    changed = () if made is None else find_roles(training).state
-    return StoredConstants(value for value in values if value.name not in changed)
 
 
 def _carry_out(answer: Answer, region_bytes: int) -> None:

@@ -12,6 +12,8 @@ import onnx_ir as ir
 from poet_onnx.choices import ALWAYS, NEVER
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError
+from poet_onnx.gradients.train_graph import TrainGraph
+from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.rewriting.asked import NoRoomError
@@ -138,6 +140,13 @@ def answer_where_it_fits(
     if request.options.store == NEVER or obstacle or request.budget_kind != "ram":
         return ways.resident()
     return ways.best()
+
+
+def constants_of(made: TrainGraph | None, training: ir.Model) -> StoredConstants:
+    """Return the constants that may live in a store: those of a forward model, whose parameters are written, too."""
+    values = [] if made is None else made.evaluation.graph.initializers.values()
+    changed = () if made is None else find_roles(training).state
+    return StoredConstants(value for value in values if value.name not in changed)
 
 
 def _obstacle(request: Request, updates: Updates | None) -> str:

@@ -1,0 +1,56 @@
+"""What a step takes for its RAM, as `inspect` tells it: each budget is one that `rewrite` keeps, for no more energy."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runs import Cli
+from stored_nets import write_net
+
+import poet_onnx
+from poet_onnx.errors import InputError
+from poet_onnx.reporting.inspection import inspect
+
+STEP: dict[str, Any] = {"device": "tx2", "target": "stock", "loss": "cross-entropy"}
+
+
+def test_a_larger_budget_takes_less_energy_and_each_has_a_plan(tmp_path: Path) -> None:
+    net = write_net("text", tmp_path / "text.onnx")
+    curve = inspect(net, curve=True, **STEP).curve
+    assert 3 <= len(curve) <= 5
+    for before, after in itertools.pairwise(curve):
+        assert before.process_bytes < after.process_bytes
+        assert before.energy_joules > after.energy_joules
+        assert before.read_bytes > after.read_bytes
+        assert before.written_bytes >= after.written_bytes
+        assert before.stored_tensors >= after.stored_tensors
+    resident = poet_onnx.rewrite(net, store="never", **STEP)
+    top = curve[-1]
+    assert (top.stored_tensors, top.read_bytes, top.written_bytes, top.gap) == (0, 0, 0, 0)
+    assert top.process_bytes == resident.process.peak_bytes
+    assert top.energy_joules == resident.rewritten.energy_joules
+    for point in (curve[0], curve[-2]):
+        result = poet_onnx.rewrite(net, ram_budget=point.process_bytes, **STEP)
+        assert result.process.peak_bytes <= point.process_bytes
+        assert result.rewritten.energy_joules <= point.energy_joules * 1.01
+        assert bool(result.plan.stored) == bool(point.stored_tensors)
+
+
+def test_the_command_prints_the_curve(cli: Cli, tmp_path: Path) -> None:
+    net = write_net("text", tmp_path / "text.onnx")
+    command = ["inspect", net, "--device", "tx2", "--target", "stock", "--loss", "cross-entropy", "--curve"]
+    printed = cli(*command)
+    assert "tensors in a store" in printed.out
+    curve = json.loads(cli(*command, "--json").out)["curve"]
+    assert f"{curve[0]['process_bytes']:,} B" in printed.out
+
+
+@pytest.mark.parametrize("options", [{"optimizer": "none"}, {"target": "training"}])
+def test_there_is_no_curve_without_a_store(tmp_path: Path, options: dict[str, Any]) -> None:
+    net = write_net("text", tmp_path / "text.onnx")
+    with pytest.raises(InputError, match="There is no curve"):
+        inspect(net, curve=True, **STEP | options)
