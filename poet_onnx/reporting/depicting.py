@@ -13,6 +13,7 @@ from poet_onnx.costing.costs import TransferCost
 from poet_onnx.costing.flops import storage_work
 from poet_onnx.costing.process import MEANS as PROCESS_MEANS
 from poet_onnx.costing.store_traffic import store_written_bytes
+from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import Node, Role, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.reporting import words
@@ -61,7 +62,10 @@ def picture_of(
     certificate, settings = plan.certificate, step.settings
     nodes = [node for node in graph.nodes if not node.view]
     tensors = list(dict.fromkeys(value for node in nodes for value in graph.transient_writes(node)))
-    layers = tuple(_layers(step, Places.of([node.name for node in nodes], tensors)))
+    try:
+        layers = tuple(_layers(step, Places.of([node.name for node in nodes], tensors)))
+    except CheckFailedError as error:
+        raise InputError(f"The model's nodes cannot run in the order of its file: {error}") from error
     process = tuple(_process(step))
     is_ram = settings.ram_budget_bytes is not None
     asked = words.Asked(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, replace
 
 import onnx_ir as ir
 import pydantic
@@ -23,10 +24,13 @@ from poet_onnx.passes.arena import read_region
 from poet_onnx.passes.metadata import BEFORE_KEY, COSTS_KEY, PLAN_KEY, Settings, read_json, read_settings
 from poet_onnx.passes.undo import UndoPlan
 from poet_onnx.plan import Plan, Prediction, serialization
+from poet_onnx.plan.figures import same
 from poet_onnx.plan.problem import ScheduleProblem
+from poet_onnx.quantities import is_number
 from poet_onnx.rewriting.given_plan import false_figures
 from poet_onnx.simulate import Replay, replay
 
+_MOST = 2.0**63
 _ORDERS = ("original", "ordered")
 _AGAIN = "rewrite the original again with this version"
 
@@ -83,7 +87,7 @@ def read_rewritten(model_or_path: str | os.PathLike[str] | ir.Model) -> Rewritte
         problem = ScheduleProblem(graph, costs)
         replayed = replay(problem, plan.steps)
         original, ordered = _before(model)
-        false = [*false_figures(plan, replayed.prediction)]
+        false = [*false_figures(plan, replayed.prediction), *_other_costs(plan.prediction, replayed.prediction)]
         if region is not None:
             false += false_addresses(problem, plan.steps, region)
     except InputError:
@@ -93,6 +97,13 @@ def read_rewritten(model_or_path: str | os.PathLike[str] | ir.Model) -> Rewritte
     if false:
         raise InputError(f"The model does not do what its plan says ({false[0].rstrip('.')}): {_AGAIN}.")
     return RewrittenStep(problem, plan, replayed, region, settings, original, ordered, nodes, time_measured)
+
+
+def _other_costs(said: Prediction, here: Prediction) -> Iterator[str]:
+    """Yield what a plan says of energy and time that the model's own costs do not make."""
+    for name, unit in (("energy_joules", "J"), ("seconds", "s")):
+        if not same(getattr(said, name), getattr(here, name)):
+            yield f"it says {getattr(said, name):.6g} {unit}, but its nodes take {getattr(here, name):.6g} {unit}"
 
 
 def _planned(text: str, graph: TrainingGraph) -> tuple[Plan, TrainingGraph]:
@@ -117,7 +128,9 @@ def _before(model: ir.Model) -> tuple[Prediction, Prediction]:
     figures = read_json(model, BEFORE_KEY, None)
     try:
         original, ordered = (pydantic.TypeAdapter(Prediction).validate_python(figures[name]) for name in _ORDERS)
-    except (KeyError, TypeError, pydantic.ValidationError) as error:
+        for value in (*astuple(original), *astuple(ordered)):
+            _figure(abs(value))  # rounding may bring a difference below zero
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckFailedError(f"{BEFORE_KEY} has no figures") from error
     return original, ordered
 
@@ -128,16 +141,16 @@ def _costs(model: ir.Model, graph: TrainingGraph, device: str) -> tuple[CostTabl
     if not isinstance(shared, dict):
         raise CheckFailedError(f"it has no {COSTS_KEY}")
     try:
-        channel = None if shared["channel"] is None else Channel(**{k: float(v) for k, v in shared["channel"].items()})
+        channel = None if shared["channel"] is None else _channel(shared["channel"])
         nodes = {}
         for node, source in zip(graph.nodes, _in_order(model, graph), strict=True):
             cost = json.loads(source.metadata_props[COST_KEY])
             work = None if channel is None else storage_work(graph, node)
             waits = 0.0 if work is None or channel is None else channel.wait_seconds(work)
             nodes[node.name] = NodeCost(
-                float(cost["seconds"]),
-                float(cost["joules"]),
-                int(cost["workspace_bytes"]),
+                _figure(cost["seconds"]),
+                _figure(cost["joules"]),
+                int(_figure(cost["workspace_bytes"])),
                 bool(shared["time_measured"]),
                 waits,
             )
@@ -148,15 +161,29 @@ def _costs(model: ir.Model, graph: TrainingGraph, device: str) -> tuple[CostTabl
             page_out={each.name: channel.page_out(each.size_bytes) for each in pageable if channel is not None},
             page_in={each.name: channel.page_in(each.size_bytes) for each in pageable if channel is not None},
             asynchronous=bool(shared["asynchronous"]),
-            idle_watts=float(shared["idle_watts"]),
+            idle_watts=_figure(shared["idle_watts"]),
             energy_measured=bool(shared["energy_measured"]),
             channel=channel,
-            wake_seconds=float(shared["wake_seconds"]),
-            hand_over_seconds=float(shared["hand_over_seconds"]),
+            wake_seconds=_figure(shared["wake_seconds"]),
+            hand_over_seconds=_figure(shared["hand_over_seconds"]),
         )
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise CheckFailedError(f"{COSTS_KEY} or {COST_KEY} has no figures") from error
     return table, bool(shared["time_measured"])
+
+
+def _channel(figures: dict[str, object]) -> Channel:
+    channel = Channel(**{name: _figure(value) for name, value in figures.items()})
+    if not min(channel.page_out_bytes_per_second, channel.page_in_bytes_per_second) > 0:
+        raise ValueError("nothing moves")
+    return channel
+
+
+def _figure(value: object) -> float:
+    """Return a number that can be one of seconds, joules or bytes."""
+    if not is_number(value) or not 0 <= value <= _MOST:  # type: ignore[operator]
+        raise ValueError(f"{value!r} is no figure")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _in_order(model: ir.Model, graph: TrainingGraph) -> list[ir.Node]:

@@ -17,7 +17,9 @@ from operator_cases import CASES, Case, build, feeds, floats, microsoft
 
 from poet_onnx.errors import InputError
 from poet_onnx.graph.extract import load_model
+from poet_onnx.graph.operators.shape_context import TensorType
 from poet_onnx.graph.shapes import infer
+from poet_onnx.graph.shapes.declared import check_size
 from poet_onnx.passes.normalize import normalize
 
 USUAL = [("resnet18", 1), ("vgg16", 1), ("bert-2", 1), ("mobilenet", 2), ("densenet", 2), ("mlp-mse", 4)]
@@ -264,3 +266,8 @@ def test_fused_matmul_in_random_shapes(seed: int) -> None:
             shape = (pair[0], *batch, pair[1])
         shapes.append(floats(*shape))
     test_operators_have_the_shapes_of_the_kernels(microsoft("FusedMatMul", *shapes, **flags))
+
+
+def test_a_tensor_without_an_element_type_is_refused() -> None:
+    with pytest.raises(InputError, match="has no element type"):
+        check_size("Tensor 'x'", TensorType(ir.DataType.UNDEFINED, (2,)))

@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
+from model_mutations import mutate
 
 from poet_onnx import InputError, rewrite
+from poet_onnx.reporting.depicting import picture_of
 from poet_onnx.reporting.rewritten import read_rewritten
 from poet_onnx.rewriting.rewrite import RewriteResult
 
@@ -53,6 +56,7 @@ def test_transfers_cost_what_they_were_planned_with(model_path: Callable[..., Pa
         ("poet.plan", None, "holds no plan"),
         ("poet.costs", None, "it has no poet.costs"),
         ("poet.costs", '{"channel": null}', "has no figures"),
+        ("poet.costs", '{"channel": null, "idle_watts": 1e400, "time_measured": false}', "has no figures"),
         ("poet.before", "[]", "has no figures"),
     ],
 )
@@ -83,3 +87,23 @@ def test_a_model_that_lacks_a_node_of_its_plan_is_refused(result: RewriteResult)
     model.graph.remove(update)
     with pytest.raises(InputError, match="which this graph does not have"):
         read_rewritten(model)
+
+
+def test_costs_that_do_not_make_the_plans_energy_are_refused(result: RewriteResult) -> None:
+    model = result.model.clone()
+    costs = json.loads(model.metadata_props["poet.costs"])
+    model.metadata_props["poet.costs"] = json.dumps(costs | {"idle_watts": costs["idle_watts"] + 1})
+    with pytest.raises(InputError, match="but its nodes take"):
+        read_rewritten(model)
+
+
+def test_damage_gives_a_picture_or_an_error_of_ours(result: RewriteResult, tmp_path: Path) -> None:
+    proto, path, refused = ir.to_proto(result.model), tmp_path / "damaged.onnx", 0
+    for seed in range(12):
+        path.write_bytes(mutate(proto, seed).SerializeToString())
+        try:
+            picture_of(path)
+        except InputError as error:
+            assert str(error).endswith(".")
+            refused += 1
+    assert 0 < refused < 12

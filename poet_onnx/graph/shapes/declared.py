@@ -40,12 +40,14 @@ def check_size(what: str, kind: TensorType) -> None:
         kind: its type.
 
     Raises:
-        InputError: a negative dimension, or more bytes than a process can address.
+        InputError: a negative dimension, no element type, or more bytes than a process can address.
     """
     if min(kind.shape, default=0) < 0:
         raise InputError(
             f"{what} has shape {list(kind.shape)}: a dimension cannot be negative; export the model again."
         )
+    if kind.dtype is ir.DataType.UNDEFINED:
+        raise InputError(f"{what} has no element type; export the model again.")
     if kind.size_bytes > MOST_BYTES:
         raise InputError(
             f"{what} has shape {list(kind.shape)} and would take {kind.size_bytes:.3g} bytes, more than a process can"
