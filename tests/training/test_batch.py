@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import pytest
-import torch
 from stock_environment import EACH_PYTHON
-from training_batches import batch, digest, session_of
 
-from poet_onnx import SGD, rewrite
+from poet_onnx import rewrite
 from poet_onnx.errors import InputError
 from poet_onnx.graph.input_ranges import Range
 from poet_onnx.training.batch import Arrays, Wanted, read_batch
@@ -64,41 +59,6 @@ def test_arrays_that_are_not_contiguous_are_copied_into_one_place() -> None:
     assert larger.tolist() == np.arange(96).reshape(8, 12)[:, ::2].tolist()
     scalar = np.array(2, np.float32)
     assert places.placed(x, scalar) is scalar
-
-
-@pytest.mark.parametrize(
-    ("given", "dtype"),
-    [
-        (np.array([1, -2, 3], np.int32), np.int64),
-        (np.array([1, 2, 2**31 - 1]), np.int32),
-        (np.array([1, 2, 3], np.uint64), np.int64),
-        (np.array([1, 2, 3], ">f4"), np.float32),
-        (np.array([0.5, 65504, np.inf], np.float16), np.float32),
-        (np.arange(6, dtype=np.int8)[::2], np.uint8),
-        (torch.tensor([1.0, 2.0, 3.0], requires_grad=True), np.float32),
-        (torch.arange(9, dtype=torch.int32).reshape(3, 3)[:, 1], np.int64),
-        ([0.1, 2, 3], np.float32),
-        ([1, 0, 1], np.float32),
-        ((1, 2, 3), np.int64),
-        ([True, False, True], np.bool_),
-        ([np.int32(1), 2, 3], np.int64),
-    ],
-    ids=str,
-)
-def test_what_changes_no_number_is_taken(given: Any, dtype: npt.DTypeLike) -> None:
-    """Lists become what `torch.tensor` makes of them, with the element type of the input."""
-    want = Wanted("x", np.dtype(dtype), (3,))
-    array = BatchBuffers().placed(want, read_batch([want], given, None, {})["x"])
-    assert array.dtype == want.dtype
-    assert array.flags.c_contiguous
-    kind = getattr(torch, {"bool": "bool"}.get(want.dtype.name, want.dtype.name))
-    numbers = given.tolist() if hasattr(given, "tolist") else given
-    assert torch.from_numpy(array).equal(torch.tensor(numbers, dtype=kind))
-
-
-def test_a_tensor_that_is_as_the_graph_reads_it_is_not_copied() -> None:
-    want, tensor = Wanted("x", np.dtype(np.float32), (2, 3)), torch.ones(2, 3)
-    assert BatchBuffers().placed(want, read_batch([want], tensor, None, {})["x"]).ctypes.data == tensor.data_ptr()
 
 
 def test_labels_of_another_type_are_copied_once() -> None:
@@ -180,16 +140,6 @@ print([sys.getrefcount(x), sys.getrefcount(y)] == before)
 """
 
 
-def test_tensors_of_torch_and_lists_train_to_the_bits_of_arrays(model_path: Callable[..., Path]) -> None:
-    arrays, tensors = (session_of(model_path("mobilenet"), optimizer=SGD(0.1)) for _ in range(2))
-    for number in range(2):
-        images, labels = batch(arrays, 0, number).values()
-        strided = torch.from_numpy(images.transpose(0, 2, 3, 1).copy()).permute(0, 3, 1, 2)
-        given = torch.from_numpy(labels).to(torch.int32) if number else labels.tolist()
-        assert tensors.step(strided, given) == arrays.step(images, labels)
-    assert digest(tensors) == digest(arrays)
-
-
 @pytest.mark.parametrize("python", EACH_PYTHON)
 def test_a_batch_is_not_held_when_the_step_is_over(tmp_path: Path, python: str) -> None:
     graph = "(float[2, 3] x) => (float[2, 2] y) { y = MatMul(x, w) }"
@@ -209,12 +159,6 @@ def test_a_batch_is_not_held_when_the_step_is_over(tmp_path: Path, python: str) 
         ([IMAGE, MASK], LABEL[:3], "Dimension 'batch' is 3 in input 'label', but 4 in 'image'"),
         ([[1.0], MASK], LABEL, r"'image' has shape \[1\], but must have"),
         ([[[1.0], [1.0, 2.0]], MASK], LABEL, "'image' is a list that numpy cannot read"),
-        (
-            [torch.ones(4, 3, 2, dtype=torch.bfloat16), MASK],
-            LABEL,
-            "'image' is a Tensor that numpy cannot read: Got uns",
-        ),
-        ([torch.ones(4, 3, 2, device="meta"), MASK], LABEL, "'image' is a Tensor that numpy cannot read"),
         ([IMAGE.astype(np.uint8), MASK], LABEL, "'image' has elements of type uint8, but must have float32"),
         ([IMAGE, MASK], [0.0] * 4, "'label' has elements of type float64, but must have int64"),
         ([IMAGE, MASK], np.full(4, 2**63, np.uint64), "'label' has elements of type uint64, but must have int64"),
