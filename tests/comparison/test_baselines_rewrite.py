@@ -46,7 +46,7 @@ def test_every_method_runs_and_is_verified(model_path: Callable[..., Path], tmp_
     )
 
 
-@pytest.mark.parametrize(("name", "share"), sampled(CASES, ("densenet", "80%")))
+@pytest.mark.parametrize(("name", "share"), sampled(CASES, ("unet", "80%")))
 def test_no_method_spends_less_than_poet_by_more_than_the_gap(
     model_path: Callable[..., Path], name: str, share: str
 ) -> None:

@@ -52,7 +52,7 @@ def test_an_exported_network_has_the_gradients_of_torch(cell: str, tmp_path: Pat
     made.save(tmp_path / "made")
     path = tmp_path / "made" / "training_model.onnx"
     assert {node.op_type for node in load(path).graph.node}.isdisjoint({"GRU", "LSTM", "RNN"})
-    if cell != "GRU":
+    if cell != "RNN":  # the smallest
         return
     result = poet_onnx.rewrite(path, device="a72", activation_budget="70%", time_limit_seconds=10)
     result.save(tmp_path / "rewritten.onnx")

@@ -67,7 +67,7 @@ def test_a_profile_covers_the_step(model_path: Callable[..., Path], tmp_path: Pa
 @pytest.mark.parametrize("target", sampled(["training", "stock"], "training"))
 def test_a_profile_covers_every_graph_variant(model_path: Callable[..., Path], tmp_path: Path, target: str) -> None:
     """What a variant has in the place of some nodes is measured; the others keep their costs."""
-    path = model_path("resnet18")
+    path = model_path("unet")
     measured = measure(path, HOST, page_dir=tmp_path, repetitions=1, warmup=0, target=target, optimizer="none")
     model = load_model(path)
     normalize_for(target)(model)

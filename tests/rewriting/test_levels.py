@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep import sampled
 from safetensors.numpy import load_file
 from stored_nets import session_of, train, write_net
 
@@ -21,7 +22,10 @@ def planned(net: Path, **options: Any) -> RewriteResult:
     return poet_onnx.rewrite(net, **settings, **options)
 
 
-@pytest.mark.parametrize(("kind", "parts"), [("text", (0.0, 0.4, 0.8)), ("decoder", (0.0, 0.6))])
+CURVES = [("text", (0.0, 0.4, 0.8)), ("decoder", (0.0, 0.6))]
+
+
+@pytest.mark.parametrize(("kind", "parts"), sampled(CURVES, CURVES[0]))
 def test_a_larger_budget_never_spends_more_and_the_largest_is_the_resident_plan(
     tmp_path: Path, kind: str, parts: tuple[float, ...]
 ) -> None:

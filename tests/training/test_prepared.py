@@ -42,7 +42,7 @@ def rewritten(model_path: Callable[..., Path], tmp_path_factory: pytest.TempPath
         key = f"{name} {sorted(options.items())}"
         if key not in made:
             made[key] = tmp_path_factory.mktemp("prepared") / "model.onnx"
-            chosen = {"device": "a72", "activation_budget": "70%", "gap": 0.9, "time_limit_seconds": 20}
+            chosen = {"device": "a72", "activation_budget": "90%", "gap": 0.9, "split": False}
             poet_onnx.rewrite(model_path(name), **chosen, **options).save(made[key])
         return made[key]
 
