@@ -132,8 +132,9 @@ class RewriteOptions(StepOptions):
     )
     store: str = option(
         AUTO,
-        "Whether parameters and what the optimizer keeps live in [a store on disk](store.md) and pass through RAM: "
-        "`auto` where nothing else fits or saves as much energy.",
+        "Whether parameters and what the optimizer keeps live in [a store on disk](store.md) and pass through RAM. "
+        "With `auto` those live there that do not fit the RAM budget, or where that saves energy; with `always` "
+        "all that can.",
         choices=STORES,
         plans=True,
     )
