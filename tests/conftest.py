@@ -20,6 +20,13 @@ settings.register_profile("deep", max_examples=200, deadline=None)
 settings.load_profile("usual")  # scripts/test --deep asks for the other one
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names with an address in memory: each process of xdist would have another one, and run nothing."""
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid} has the address of an object in its name: give ids=")
+
+
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch off the small allowances of model and search, so that they and exhaustive search see the same bytes."""

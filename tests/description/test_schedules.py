@@ -41,7 +41,7 @@ Make = Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]
             ),
         ),
     ],
-    ids=str,
+    ids=lambda each: type(each).__name__,
 )
 def test_rates_are_those_of_torch(ours: Callable[[int], float], make: Make) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RATE)
