@@ -12,7 +12,9 @@
 namespace poet {
 namespace {
 
-constexpr uintptr_t kPieceBytes = 64 << 10;  // what a fault maps of small folios, unless fault_around_bytes is set
+// A fault maps 64 KiB around it, unless a piece is smaller: then it maps the piece. Half of a step's code is of no use
+// to it with pieces of 64 KiB. The kernel takes some 220 bytes for a piece, so that large libraries have larger ones.
+constexpr uintptr_t kPieceBytes = 16 << 10, kPieceBytesOfLarge = 64 << 10, kLargeBytes = 64 << 20;
 
 // Bits of an entry of /proc/self/pagemap, and how many of them are read at once.
 constexpr uint64_t kPresent = uint64_t{1} << 63, kSwapped = uint64_t{1} << 62, kOfFile = uint64_t{1} << 61;
@@ -40,9 +42,9 @@ bool is_as_in_file(const Pagemap& pagemap, uintptr_t begin, uintptr_t end) {
 
 // Cuts a mapping in pieces, for the kernel maps no folio beyond a mapping: two neighbours differ in what a core dump
 // has of them, which has no such pages anyway (core(5)).
-void cut(uintptr_t begin, uintptr_t end) {
-  for (uintptr_t at = begin / kPieceBytes * kPieceBytes; at < end; at += 2 * kPieceBytes) {
-    const uintptr_t first = std::max(at, begin), last = std::min(at + kPieceBytes, end);
+void cut(uintptr_t begin, uintptr_t end, uintptr_t piece_bytes) {
+  for (uintptr_t at = begin / piece_bytes * piece_bytes; at < end; at += 2 * piece_bytes) {
+    const uintptr_t first = std::max(at, begin), last = std::min(at + piece_bytes, end);
     if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTDUMP);
   }
 }
@@ -55,8 +57,9 @@ int release_module(dl_phdr_info* info, size_t, void* data) {
     const uintptr_t begin = (info->dlpi_addr + header.p_vaddr) & ~(pagemap.page_bytes - 1);
     const uintptr_t end =
         (info->dlpi_addr + header.p_vaddr + header.p_memsz + pagemap.page_bytes - 1) & ~(pagemap.page_bytes - 1);
-    if (end - begin <= kPieceBytes || !is_as_in_file(pagemap, begin, end)) continue;
-    cut(begin, end);
+    const uintptr_t piece_bytes = end - begin > kLargeBytes ? kPieceBytesOfLarge : kPieceBytes;
+    if (end - begin <= piece_bytes || !is_as_in_file(pagemap, begin, end)) continue;
+    cut(begin, end, piece_bytes);
     madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
   }
   return 0;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from poet_onnx.costing.device import DeviceProfile
@@ -35,9 +35,13 @@ _CHECKPOINTED = (Role.PARAMETER, Role.FROZEN, Role.HANDLE, Role.MOMENT, Role.STA
 _EXPORTING_BYTES_PER_NODE = 700
 """Names of a node of the forward pass and of what it makes: 640 were measured."""
 
-_SECOND_SESSION_BYTES = 450_000
-"""A second session takes this besides its nodes and values: .26 to .45 MB were measured (ResNet-18, U-Net, a GPT; stock
-onnxruntime 1.31), half of it code that evaluation runs and training does not."""
+_SECOND_SESSION_BYTES = 800_000
+"""A second session takes this besides its nodes and values: .3 to .7 MB were measured (ResNet-18, U-Net; stock
+onnxruntime 1.31), most of it code that evaluation runs and training does not."""
+
+_LOADING_BYTES = 3_000_000
+"""What a process takes while a session is made more than a step's code; 1.2 to 2.9 MB were measured (stock onnxruntime
+1.31, Python 3.11 to 3.14)."""
 
 _ELEMENT_BYTES, _MOST_TENSORS = 4, 4
 """A store keeps floats: for a parameter at most itself, two moments and a gradient."""
@@ -70,6 +74,7 @@ MEANS = {
     "save_checkpoint": "no copy of a tensor",
     "load_checkpoint": "one piece of a tensor at a time, and their names",
     "export_inference_model": "one piece of a tensor at a time, and the names in the graph",
+    "loading": "code that loads all, given back before the first step",
     "imports": "taken before it trains, and given back",
 }
 """What is in each line, in words that fit a line; some lines say their figures besides."""
@@ -130,7 +135,7 @@ class ProcessCosts:
         session_bytes = profile.session_bytes + (threads - 1) * (profile.session_bytes_per_thread or 0)
         return cls(
             max(0, runtime_bytes - saved.runtime_bytes),
-            import_bytes or 0,
+            max(0, (import_bytes or 0) - saved.runtime_bytes),
             max(0, session_bytes - saved.session_bytes),
             profile.session_bytes_per_node,
             profile.session_bytes_per_value,
@@ -269,19 +274,23 @@ def process_memory(
     most_heap_bytes = max(_heap_bytes(graph), 0 if evaluation is None else evaluation.heap_bytes)
     session_bytes += most_heap_bytes if costs.session_bytes else 0
     evaluating = () if evaluation is None else (_evaluation_line(evaluation),)
-    return ProcessMemory(
-        (
-            ProcessLine("runtime", costs.runtime_bytes, MEANS["runtime"], True),
-            ProcessLine("session", session_bytes, f"{nodes:,} nodes", True),
-            *(ProcessLine(kind, sizes[kind], MEANS[kind], kind in _LOADED) for kind in sizes),
-            ProcessLine("region", region_bytes, MEANS["region"], True),
-            *evaluating,
-            *_store_lines(graph),
-            ProcessLine("paging", costs.paging_bytes if pages else 0, MEANS["paging"], False),
-            *_calls(graph, costs),
-        ),
-        costs.import_bytes,
+    lines = (
+        ProcessLine("runtime", costs.runtime_bytes, MEANS["runtime"], True),
+        ProcessLine("session", session_bytes, f"{nodes:,} nodes", True),
+        *(ProcessLine(kind, sizes[kind], MEANS[kind], kind in _LOADED) for kind in sizes),
+        ProcessLine("region", region_bytes, MEANS["region"], True),
+        *evaluating,
+        *_store_lines(graph),
+        ProcessLine("paging", costs.paging_bytes if pages else 0, MEANS["paging"], False),
     )
+    return ProcessMemory((*lines, _loading_line(lines, costs), *_calls(graph, costs)), costs.import_bytes)
+
+
+def _loading_line(lines: Iterable[ProcessLine], costs: ProcessCosts) -> ProcessLine:
+    """Return by how much loading takes more than what steps add: where hardly any moments are kept in RAM."""
+    added_bytes = sum(line.size_bytes for line in lines if not line.is_loaded)
+    more_bytes = max(0, _LOADING_BYTES - added_bytes) if costs.session_bytes else 0
+    return ProcessLine("loading", more_bytes, MEANS["loading"], True)
 
 
 def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
@@ -295,7 +304,7 @@ def _store_lines(graph: TrainingGraph) -> Iterator[ProcessLine]:
         # Behind the step a gradient that is collected there is read through a page of its own.
         gradient_bytes = PAGE_BYTES if any(node.op_type in COLLECTS for node in graph.nodes) else 0
         store_bytes = _STORE_BYTES + channel_bytes + gradient_bytes + pages * _STORE_BYTES_PER_PAGE
-        yield ProcessLine("store", store_bytes, MEANS["store"], True)
+        yield ProcessLine("store", store_bytes, MEANS["store"], False)
 
 
 def _calls(graph: TrainingGraph, costs: ProcessCosts) -> Iterator[ProcessLine]:

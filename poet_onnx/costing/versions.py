@@ -18,22 +18,22 @@ class Saved(NamedTuple):
 
 
 _PYTHONS = {
-    "3.10": Saved(1_500_000, 4_350_000),
-    "3.11": Saved(500_000, 3_200_000),
-    "3.12": Saved(1_600_000, 2_300_000),
-    "3.13": Saved(1_500_000, 2_400_000),
+    "3.10": Saved(1_650_000, 400_000),
+    "3.11": Saved(100_000, 0),
+    "3.12": Saved(900_000, 400_000),
+    "3.13": Saved(1_200_000, 400_000),
     "3.14": Saved(0, 0),
 }
 """What versions of Python save, measured on x86_64 with onnxruntime 1.31; for 3.10 with 1.23, its last one."""
 
 _RUNTIMES_BYTES = {
-    "1.23": 1_900_000,
-    "1.24": 850_000,
-    **dict.fromkeys(("1.25", "1.26", "1.27"), 500_000),
+    "1.23": 1_350_000,
+    "1.24": 650_000,
+    **dict.fromkeys(("1.25", "1.26", "1.27"), 450_000),
     **dict.fromkeys(("1.28", "1.29", "1.30", "1.31"), 0),
 }
-"""Bytes that versions of onnxruntime take less than 1.31 does. Measured on x86_64 with Python 3.11 and seven models:
-1.23 takes 1.96 to 2.41 MB less, 1.24 .87 to 1.43, 1.25 to 1.27 .07 to 1.37, later ones at most .74."""
+"""Bytes that versions of onnxruntime take less than 1.31 does. Measured on x86_64 with Python 3.11 and six models:
+1.23 takes 1.4 to 1.7 MB less, 1.24 .7 to .8, 1.27 .5 to .7."""
 
 _LAST_RUNTIME = {"3.10": "1.23"}
 """Versions of Python whose last onnxruntime is an old one, with that."""

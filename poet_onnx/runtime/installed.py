@@ -108,6 +108,9 @@ def import_onnxruntime() -> Any:
         InputError: there is none that can be used, or no operator library.
     """
     runtime = installed_runtime()
+    # Whoever makes batches imports it, at the latest between loading and the first step: it takes 9 MB, most of it code
+    # of OpenSSL, which is released here.
+    importlib.import_module("numpy.random")
     release_code_pages()
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:

@@ -153,8 +153,10 @@ class Runner:
             raise InputError(
                 f"{runtime.distribution} {runtime.version} cannot load the {role}{hint}: {_one_line(error)}"
             ) from error
+        release_code_pages()  # of loading
         self._arena = next((arena for arena in _arenas() if arena not in others), None)
         self._binding = self._session.io_binding()
+        self._has_run = False
         self.wanted: tuple[Wanted, ...] = ()
         """The inputs that `run` must be given."""
         self.outputs: dict[str, Array] = {}
@@ -191,7 +193,7 @@ class Runner:
             array = held.get(put.name)
             self.outputs[put.name] = aligned(tuple(put.shape), _dtype(put.name, put.type)) if array is None else array
             self._bind(self._binding.bind_ortvalue_output, put.name, self.outputs[put.name])
-        release_code_pages()  # of loading
+        release_code_pages()  # of what read the first values
 
     def feeds(self, inputs: Arrays, labels: Arrays) -> dict[str, Array]:
         """Return the arrays of a batch by the names in `wanted`, as `run` takes them, or of one of fewer samples.
@@ -232,6 +234,9 @@ class Runner:
         Raises:
             CheckFailedError: if it fails in ONNX Runtime.
         """
+        if not self._has_run:
+            self._has_run = True
+            release_code_pages()  # of what the caller has run since
         lent = {name: self._lend(array) for name, array in (feeds or {}).items()}
         for name, value in lent.items():
             self._binding.bind_ortvalue_input(name, value)

@@ -8,7 +8,7 @@ import sys
 import pytest
 from stock_environment import EACH_PYTHON
 
-PIECE_BYTES = 64 << 10
+PIECE_BYTES = 16 << 10
 LEAST_RELEASED_BYTES = 5 << 20
 """At least so much code that `import numpy` and Python itself have run is released; 12 MiB and more were measured."""
 

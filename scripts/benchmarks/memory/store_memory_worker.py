@@ -1,0 +1,59 @@
+"""Train from a store or without one, and print what it took: `python store_memory_worker.py MODEL STORE STEPS`.
+
+For store_memory.py. Before VmHWM is read it imports nothing that a user's training need not.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from typing import Any
+
+import numpy as np
+
+from poet_onnx import TrainingSession
+from poet_onnx.training.trial import status_bytes
+
+
+def trained(model: str, store: str, steps: str) -> dict[str, Any]:
+    """Train in this process, and return what it took and what came out."""
+    values = model.replace(".onnx", ".safetensors")
+    session = TrainingSession(model, values, store=store or None)
+    generator, losses, seconds = np.random.default_rng(0), [], []
+    for _ in range(int(steps)):
+        batch = {}
+        for name, dtype, shape in session.data_inputs:
+            if dtype == np.float32:
+                batch[name] = generator.standard_normal(shape, np.float32)
+            else:
+                batch[name] = generator.integers(0, 500 if name == "input_ids" else 2, shape).astype(dtype)
+        begun = used_seconds()
+        losses.append(session.step(batch))
+        seconds.append(used_seconds() - begun)
+    peak_bytes, moved = status_bytes("VmHWM"), session.store_statistics
+    import hashlib
+
+    digest, tensors = hashlib.sha256(repr(losses).encode()), 0
+    for arrays in (session.parameters, session.moments):
+        for name in sorted(arrays):
+            digest.update(name.encode() + arrays[name].tobytes())
+            tensors += 1
+    return {
+        "peak_mib": round(peak_bytes / 2**20, 1),
+        "step_seconds": round(float(np.median(seconds)), 3),
+        "read_mib": 0 if moved is None else round(moved.read_bytes / int(steps) / 2**20),
+        "written_mib": 0 if moved is None else round(moved.written_bytes / int(steps) / 2**20),
+        "tensors": tensors,
+        "digest": digest.hexdigest(),
+    }
+
+
+def used_seconds() -> float:
+    """Return the processor time of this process, its threads and the kernel's work for it included."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    print(json.dumps(trained(*sys.argv[1:])))
