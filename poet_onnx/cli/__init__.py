@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -27,10 +26,6 @@ _BROKEN_PIPE = 141
 
 _KINDS = {1: "failure", 2: "bad_input", 3: "infeasible", 4: "limit_reached", INTERRUPTED: "interrupted"}
 """What an exit code is called in JSON."""
-
-_GARBAGE = (100_000, 50, 100)
-"""How many new objects set off a search for garbage. A graph is millions of objects that live to the end: looking among
-them as often as Python does took a sixth of the processor time."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -53,7 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     _open_closed_streams()
     given = None if arguments is None else list(arguments)
-    gc.set_threshold(*_GARBAGE)
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # what it warns about on stderr is an error of ours
     try:
         with warnings.catch_warnings():

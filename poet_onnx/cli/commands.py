@@ -9,6 +9,7 @@ import click
 
 from poet_onnx.choices import LEAST_STEPS
 from poet_onnx.cli import options
+from poet_onnx.cli.deferred import HARDLY_NEEDED, defer
 from poet_onnx.comparison.options import CompareOptions
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.interrupts import leaving_at_once
@@ -18,6 +19,7 @@ from poet_onnx.rewriting.options import InspectOptions, RewriteOptions, StepOpti
 
 def _do(module: str, command: str, given: dict[str, Any]) -> None:
     """Import what does a command's work, and let it."""
+    defer(*HARDLY_NEEDED)
     with leaving_at_once():
         work = getattr(import_module(f"poet_onnx.cli.{module}"), command)
     work(**given)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import resource
 import shlex
 import statistics
@@ -120,7 +121,9 @@ def run(python: str, path: Path, command: str, budget: Sequence[str]) -> Run:
     files = (path.with_suffix(".out.onnx"), "--force", "--plan-out", plan) if command == "rewrite" else ("--json",)
     words = [Path(python).with_name("poet-onnx"), command, path, *files, *LOSS, *STOCK, *budget]
     measured = [sys.executable, __file__, "--measure", *map(str, words)]
-    found = subprocess.run(measured, check=True, stdout=subprocess.PIPE, text=True)
+    # Installed packages are compiled once, not with every command.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    found = subprocess.run(measured, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     seconds, kibibytes = found.stdout.split()
     steps = json.loads(plan.read_text(encoding="utf-8"))["steps"] if command == "rewrite" else None
     return Run(float(seconds), int(kibibytes), steps)
