@@ -22,9 +22,9 @@ _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096
 _BATCHES = 2
 """Two batches are in memory: `for images, labels in batches` makes the next one while its names hold the last."""
 
-_SAVING_BYTES, _RESUMING_BYTES, _EXPORTING_BYTES = 50_000, 300_000, 300_000
-"""What `save_checkpoint`, `load_checkpoint` and `export_inference_model` leave in the heap: .04, .1 to .28, and .13 MB,
-.55 with adapters to merge, were measured (stock onnxruntime 1.31, Python 3.11); together .27 to .5 MB."""
+_SAVING_BYTES, _RESUMING_BYTES, _EXPORTING_BYTES = 50_000, 200_000, 200_000
+"""What `save_checkpoint`, `load_checkpoint` and `export_inference_model` leave in the heap, besides names: together .15
+to .44 MB, names included, were measured in graphs of up to 800 nodes (stock onnxruntime 1.31, Python 3.11)."""
 
 _RESUMING_BYTES_PER_TENSOR = 900
 """What a checkpoint's header says of a tensor, once it was read: 600 to 850 were measured (a decoder of 24 layers, with
@@ -39,9 +39,9 @@ _SECOND_SESSION_BYTES = 800_000
 """A second session takes this besides its nodes and values: .3 to .7 MB were measured (ResNet-18, U-Net; stock
 onnxruntime 1.31), most of it code that evaluation runs and training does not."""
 
-_LOADING_BYTES = 3_000_000
-"""What a process takes while a session is made more than a step's code; 1.2 to 2.9 MB were measured (stock onnxruntime
-1.31, Python 3.11 to 3.14)."""
+_LOADING_BYTES, _BORROWING_BYTES = 2_500_000, 2_300_000
+"""What a process takes while its first session is made more than a step's code: 2.1 to 2.3 MB were measured, and 4.5 to
+4.7 with large constants (stock onnxruntime 1.31, Python 3.11, seven models)."""
 
 _ELEMENT_BYTES, _MOST_TENSORS = 4, 4
 """A store keeps floats: for a parameter at most itself, two moments and a gradient."""
@@ -283,13 +283,19 @@ def process_memory(
         *_store_lines(graph),
         ProcessLine("paging", costs.paging_bytes if pages else 0, MEANS["paging"], False),
     )
-    return ProcessMemory((*lines, _loading_line(lines, costs), *_calls(graph, costs)), costs.import_bytes)
+    return ProcessMemory((*lines, _loading_line(graph, lines, costs), *_calls(graph, costs)), costs.import_bytes)
 
 
-def _loading_line(lines: Iterable[ProcessLine], costs: ProcessCosts) -> ProcessLine:
-    """Return by how much loading takes more than what steps add: where hardly any moments are kept in RAM."""
-    added_bytes = sum(line.size_bytes for line in lines if not line.is_loaded)
-    more_bytes = max(0, _LOADING_BYTES - added_bytes) if costs.session_bytes else 0
+def _loading_line(graph: TrainingGraph, lines: Iterable[ProcessLine], costs: ProcessCosts) -> ProcessLine:
+    """Return by how much loading the first session takes more than evaluation and what steps add.
+
+    It is something where hardly any moments are kept in RAM.
+    """
+    loading_bytes = _LOADING_BYTES
+    if any(tensor.size_bytes >= SHARED_BYTES for tensor in _constants(graph)):
+        loading_bytes += _BORROWING_BYTES
+    added_bytes = sum(line.size_bytes for line in lines if line.name == "evaluation" or not line.is_loaded)
+    more_bytes = max(0, loading_bytes - added_bytes) if costs.session_bytes else 0
     return ProcessLine("loading", more_bytes, MEANS["loading"], True)
 
 

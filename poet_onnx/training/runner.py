@@ -23,7 +23,7 @@ from poet_onnx.training.batch import Arrays, Wanted, read_batch
 from poet_onnx.training.padding import Filling
 
 if TYPE_CHECKING:
-    from poet_onnx.training.shared_constants import SharedConstants
+    from poet_onnx.training.large_constants import LargeConstants
 
 Array = npt.NDArray[np.generic]
 
@@ -106,7 +106,7 @@ class Runner:
         page_dir: str | os.PathLike[str] | None = None,
         region: SharedRegion,
         buffers: BatchBuffers | None = None,
-        constants: SharedConstants | None = None,
+        constants: LargeConstants | None = None,
     ) -> None:
         """Load a model; `bind` comes next.
 
@@ -137,9 +137,9 @@ class Runner:
             check_external_data(model)
         release_code_pages()  # of what ran before: loading has its own peak
         self._held: list[Any] = []  # an OrtValue made of an array borrows its memory
-        if isinstance(model, str) and constants is not None and constants.arrays:
+        if isinstance(model, str) and constants is not None and (borrowed := constants.of(model)):
             options.add_session_config_entry(_FOLDER_ENTRY, str(Path(model).resolve().parent))
-            for name, array in constants.arrays.items():
+            for name, array in borrowed.items():
                 self._held.append(self._lend(array))
                 options.add_initializer(name, self._held[-1])
             model = constants.model_without(model)

@@ -16,6 +16,7 @@ from poet_onnx.runtime.panels import check_panels
 from poet_onnx.training.batch import Array, Arrays, Wanted
 from poet_onnx.training.evaluation import Evaluation
 from poet_onnx.training.exclusion import Turn, exclusive
+from poet_onnx.training.large_constants import LargeConstants
 from poet_onnx.training.loop import SessionLoop
 from poet_onnx.training.memory import Memory
 from poet_onnx.training.metrics import Outputs
@@ -25,7 +26,6 @@ from poet_onnx.training.prepared import Wishes, open_model
 from poet_onnx.training.progress import Progress
 from poet_onnx.training.runner import BatchBuffers, Runner
 from poet_onnx.training.session_files import SessionFiles
-from poet_onnx.training.shared_constants import SharedConstants
 from poet_onnx.training.store_file import StoreStatistics
 from poet_onnx.training.stored import SessionStore, as_commits
 
@@ -114,8 +114,9 @@ class TrainingSession(SessionFiles, SessionLoop):
         self._progress = Progress(self._optimizer, steps, clip_norm, described.seeds)
         self._constant_bytes = self._model.constant_bytes()
         model = self._model
-        if self._evaluation.is_planned and isinstance(model.model, str):
-            self._options["constants"] = SharedConstants(model.model, self._evaluation.path)
+        if isinstance(model.model, str):
+            evaluated = self._evaluation.path if self._evaluation.is_planned else None
+            self._options["constants"] = LargeConstants(model.model, evaluated)
         self._step = Runner(model.model, role="training model", ranges=model.ranges, **self._options)
         self._memory = Memory(described, self._optimizer, values, self._step.inputs())
         self._commit_every = as_commits(commit_every)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ STEPS = 3
 
 
 class Batches:
-    """Random batches of the kind that a session takes; the same for the same number."""
+    """Random batches of the kind that a session takes, the same for the same number, and steps with them."""
 
     def __init__(self, session: poet_onnx.TrainingSession, classes: int) -> None:
-        self._wanted, self._classes = session.data_inputs, classes
+        self._session, self._wanted, self._classes = session, session.data_inputs, classes
 
     def batch(self, number: int) -> dict[str, Any]:
         """Return a batch."""
@@ -31,8 +31,12 @@ class Batches:
             if dtype == np.float32:
                 arrays[name] = generator.standard_normal(shape, np.float32)
             else:
-                arrays[name] = generator.integers(0, self._classes, shape).astype(dtype)
+                arrays[name] = generator.integers(0, self._classes, shape, dtype)
         return arrays
+
+    def losses(self, numbers: Iterable[int]) -> list[float]:
+        """Return the loss of a step for each batch; as in most loops, the last one lives while the next is made."""
+        return [self._session.step(batch) for batch in map(self.batch, numbers)]
 
 
 def live(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,20 +49,18 @@ def live(job: Mapping[str, Any]) -> dict[str, Any]:
         )
         batches = Batches(session, classes=2)
         if "exported" in job:
-            for number in range(STEPS):
-                session.step(batches.batch(number))
+            batches.losses(range(STEPS))
             note("trained")
             session.eval()
-            for number in range(STEPS):
-                session.step(batches.batch(number))
+            batches.losses(range(STEPS))
             session.train()
-            session.step(batches.batch(STEPS))
+            batches.losses([STEPS])
             note("evaluated")
             session.save_checkpoint(job["checkpoint"])
             note("saved")
-            expected = [session.step(batches.batch(10 + number)) for number in range(STEPS)]
+            expected = batches.losses(range(10, 10 + STEPS))
         session.load_checkpoint(job["checkpoint"])
-        losses = [session.step(batches.batch(10 + number)) for number in range(STEPS)]
+        losses = batches.losses(range(10, 10 + STEPS))
         note("resumed")
         if "exported" in job:
             if losses != expected:

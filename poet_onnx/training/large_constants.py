@@ -1,8 +1,8 @@
-"""Large constants that two models have, such as frozen weights: one array serves the sessions of both.
+"""Large constants of models, such as frozen weights: arrays that sessions borrow, one for training and evaluation.
 
-ONNX Runtime shares what `SessionOptions.add_initializer` is given, but it reads the model's own copy first. So a
-session gets the model without these bytes: as external data, which are where they were, in the model's file. They are
-not read.
+ONNX Runtime holds a model's file while it copies constants from it, so that loading would take the largest one twice;
+and each session would have a copy of its own. What `SessionOptions.add_initializer` is given is neither copied nor
+read. So a session gets the model without these bytes: as external data, which are where they were, in the model's file.
 """
 
 from __future__ import annotations
@@ -42,46 +42,58 @@ class _Constant(NamedTuple):
     elements: Field
 
 
-class SharedConstants:
-    """The constants that two model files have in common, byte for byte."""
+class LargeConstants:
+    """The large constants of a model's file, as arrays, and which of them another file has, byte for byte."""
 
-    def __init__(self, first: str, second: str) -> None:
-        """Read those of the first file into arrays, and compare those of the second with them.
+    def __init__(self, first: str, second: str | None = None) -> None:
+        """Read those of the first file, and compare those of the second with them.
 
         Raises:
             InputError: if a file cannot be read, or is no model.
         """
-        self.arrays: dict[str, Array] = {}
-        """The shared constants by name."""
-        data, other = opened(first), opened(second)
-        others = _large_constants(other)
-        mine = _large_constants(data) if others else {}
-        for name in mine.keys() & others.keys():
-            own, its = mine[name], others[name]
-            if (own.kind, own.dims) == (its.kind, its.dims):
-                array = aligned(own.dims, NAMES[own.kind])
-                _copy(data, own.elements, array)
-                if _has(other, its.elements, array):
-                    self.arrays[name] = array
+        self._arrays: dict[str, Array] = {}
+        data = opened(first)
+        mine = _large_constants(data)
+        for name, constant in mine.items():
+            self._arrays[name] = aligned(constant.dims, NAMES[constant.kind])
+            _copy(data, constant.elements, self._arrays[name])
+        self._of = {first: self._arrays}
+        if second is not None:
+            self._of[second] = self._found_in(second, mine)
+
+    def _found_in(self, path: str, mine: Mapping[str, _Constant]) -> dict[str, Array]:
+        data = opened(path)
+        found = {}
+        for name, its in _large_constants(data).items():
+            own = mine.get(name)
+            if own is not None and (own.kind, own.dims) == (its.kind, its.dims):
+                array = self._arrays[name]
+                if _has(data, its.elements, array):
+                    found[name] = array
+        return found
+
+    def of(self, path: str) -> Mapping[str, Array]:
+        """Return those that a session of a file takes from arrays, by name."""
+        return self._of.get(path, {})
 
     def model_without(self, path: str) -> bytes:
-        """Return a model in which these constants are external data."""
+        """Return a model in which those of its constants are external data."""
         data = opened(path)
-        file = Path(path).resolve().name
         pieces: list[Piece] = []
         for field in fields(data, whole(data)):
             if field.number == GRAPH:
-                pieces += message_field(GRAPH, list(self._graph(data, field, file)))
+                pieces += message_field(GRAPH, list(self._graph(data, field, path)))
             else:
                 pieces.append(copied(data, field.begin, field.end))
         return b"".join(chunk for piece in pieces for chunk in map(bytes, piece.chunks()))
 
-    def _graph(self, data: FileBytes, graph: Field, file: str) -> Iterator[Piece]:
-        shared = {found.message.begin: (name, found) for name, found in _large_constants(data).items()}
+    def _graph(self, data: FileBytes, graph: Field, path: str) -> Iterator[Piece]:
+        names, file = self.of(path), Path(path).resolve().name
+        large = {found.message.begin: (name, found) for name, found in _large_constants(data).items()}
         begin = end = graph.content
         for field in fields(data, graph):
-            name, found = shared.get(field.begin, ("", None))
-            if found is not None and name in self.arrays:
+            name, found = large.get(field.begin, ("", None))
+            if found is not None and name in names:
                 yield copied(data, begin, end)
                 place = file_fields(os.fsencode(file), found.elements.content, _size(found.elements))
                 yield from message_field(INITIALIZER, [written(head_fields(name, found.kind, found.dims) + place)])
@@ -91,7 +103,7 @@ class SharedConstants:
 
 
 def _large_constants(data: FileBytes) -> Mapping[str, _Constant]:
-    """Return the initializers that are worth sharing, by name."""
+    """Return the initializers that are worth an array of their own, by name."""
     found = {}
     for graph in fields(data, whole(data)):
         for field in fields(data, graph) if graph.number == GRAPH else ():
