@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import functools
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from attention_nets import Gpt
 from models import Recipe, images, sequences
 from stock_environment import NEEDS_STOCK, STOCK_PYTHON
 from torch import nn
 from torch_architectures import COLUMNS, compare_losses, examine, gradient_error, is_off
+from torch_networks.hugging_face import disentangled, padded_tokens
+
+from poet_onnx.torch import export
 
 
 def normalized(last: nn.Module) -> nn.Module:
@@ -37,6 +42,15 @@ def test_models_train_as_in_torch(recipe: Recipe) -> None:
     assert float(str(row["loss_difference"])) < 1e-5
     assert float(str(row["gradient_error"])) < 4 * float(str(row["torch_gradient_error"])) < 1e-5
     assert not is_off(row)
+
+
+def test_attention_to_positions_apart_from_words_is_torchs(tmp_path: Path) -> None:
+    """Exporting it ended with a parameter that was not found, though nobody had named one."""
+    torch.manual_seed(0)
+    module = disentangled()
+    report = export(module, padded_tokens(), tmp_path / "net.onnx", target="stock", device="a72").check
+    assert report is not None
+    assert set(report.gradient_errors) == {name for name, _ in module.named_parameters()}
 
 
 def test_a_model_without_gradient_has_the_reason_in_its_row() -> None:

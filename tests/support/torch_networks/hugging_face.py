@@ -31,6 +31,17 @@ def decoder(**settings: Any) -> nn.Module:
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=VOCABULARY, **sizes, **heads, **settings)).train()
 
 
+def disentangled() -> nn.Module:
+    """Return a classifier of sentences whose attention looks at positions apart from words."""
+    from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    positions = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_position_embeddings": 16}
+    calm = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = DebertaV2Config(vocab_size=VOCABULARY, type_vocab_size=0, num_labels=3, **sizes, **positions, **calm)
+    return DebertaV2ForSequenceClassification(config).train()
+
+
 def padded_tokens(*, labelled: bool = False) -> dict[str, Tensor]:
     """Return two sentences, the second one shorter, with the labels of a language model if wanted."""
     ids, mask = torch.randint(1, VOCABULARY, (2, 8)), torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
