@@ -1,77 +1,32 @@
 """Linear layers on panels of the matrices that a store has, in place of loads of whole ones.
 
-Rules:
+Rules (stored_panels.py has more):
     L1. Loads go where all their readers are products with the matrix, or with it transposed: these become LinearStored
         nodes.
     L2. Where such a matrix has one product in the forward pass, one that is the gradient of its input, and one update
         by the product that is its gradient, the latter three become a LinearStoredBackward: the matrix's gradient is
         never whole.
-    L3. Panels keep the bits of whole products for shapes for which they do on the machine that rewrites; for others L2
-        is left out, then L1. Larger panels are tried before that. The model has what repeats the comparison on the
-        machine that trains, for large matrices with fewer rows.
 """
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import PANELS_KEY, POET_DOMAIN, POET_VERSION
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.operators.linear import BACKWARD, panel_rows
-from poet_onnx.passes.panel_comparison import ACROSS, ALONG, GRADIENT, OPERATORS, Comparison, comparing_model
+from poet_onnx.passes.panel_comparison import ACROSS, ALONG, GRADIENT, OPERATORS, Comparison
+from poet_onnx.passes.views import VIEWS, only_maker, replace_node, seen, sizes_of
 
 _TIMES = (1, 2, 4)
 """As many rows as a panel usually has: several threads share a product, of which each then has enough."""
 
-_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
 _MATRIX = 1
 """Input of a product."""
-
-
-def writes_panels(node: ir.Node) -> bool:
-    """Return whether a node uses a gradient up that is never whole."""
-    return node.domain == POET_DOMAIN and node.op_type.startswith(BACKWARD)
-
-
-class UseStoredPanels(InPlacePass):
-    """Let linear layers read their matrices panel by panel, and use up gradients so.
-
-    Requires a graph with static shapes whose parameters are loaded from a store.
-    """
-
-    def __init__(self, keeps_bits: Callable[[Comparison], bool]) -> None:
-        """Set what says whether panels have the bits of a whole product."""
-        super().__init__()
-        self._keeps_bits = keeps_bits
-
-    def call(self, model: ir.Model) -> PassResult:
-        """Write the nodes, and what repeats their comparison."""
-        graph = model.graph
-        done: dict[Comparison, None] = {}
-        for handle in list(graph.inputs):
-            layer = _Layer.of(graph, handle)
-            if layer is not None:
-                done |= dict.fromkeys(self._written(layer))
-        if done:
-            graph.opset_imports[POET_DOMAIN] = POET_VERSION
-            model.metadata_props[PANELS_KEY] = base64.b64encode(comparing_model(done)).decode()
-        return PassResult(model, modified=bool(done))
-
-    def _written(self, layer: _Layer) -> tuple[Comparison, ...]:
-        """Write a layer's nodes where they keep the bits, and return the comparisons that are to be repeated (L3)."""
-        for backward in (True, False):
-            for comparisons in layer.comparisons(backward=backward):
-                repeated = tuple(comparison.where_it_trains for comparison in comparisons)
-                if all(map(self._keeps_bits, dict.fromkeys((*comparisons, *repeated)))):
-                    layer.write(comparisons[0].panel_rows, backward=backward)
-                    return repeated
-        return ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +49,7 @@ class _Product:
 
     def comparison(self, matrix: tuple[int, int], panel: int) -> Comparison:
         """Return the comparison of panels with it."""
-        samples, is_biased = _sizes(self.operand)[:-1], self.bias is not None
+        samples, is_biased = sizes_of(self.operand)[:-1], self.bias is not None
         return Comparison(self.way, samples, matrix, panel, self.node.op_type, self.is_transposed, is_biased)
 
 
@@ -118,12 +73,12 @@ class _Backward:
 
     def comparison(self, matrix: tuple[int, int], panel: int) -> Comparison:
         """Return the comparison of panels of the matrix's gradient with the whole one."""
-        samples = math.prod(_sizes(self.forward.operand)[:-1])
+        samples = math.prod(sizes_of(self.forward.operand)[:-1])
         is_transposed = _is_transposed(self.update)
         return Comparison(GRADIENT, (samples,), matrix, panel, "Gemm", is_transposed, is_biased=False)
 
 
-class _Layer:
+class LinearLayer:
     """All products with a matrix, which nodes load."""
 
     def __init__(self, graph: ir.Graph, handle: ir.Value, loads: list[ir.Node], products: tuple[_Product, ...]) -> None:
@@ -131,18 +86,18 @@ class _Layer:
         self._handle = handle
         self._loads = loads
         self._products = products
-        rows, columns = _sizes(loads[0].outputs[0])
+        rows, columns = sizes_of(loads[0].outputs[0])
         self._matrix = (columns, rows) if _is_transposed(loads[0]) else (rows, columns)
         self._backward = self._found_backward()
 
     @classmethod
-    def of(cls, graph: ir.Graph, handle: ir.Value) -> _Layer | None:
+    def of(cls, graph: ir.Graph, handle: ir.Value) -> LinearLayer | None:
         """Return the products with the matrix of a handle; None where others read it, too (L1)."""
         loads = [node for node, _ in handle.uses() if node.op_type == "LoadStored" and node.domain == POET_DOMAIN]
         products = []
         for load in loads:
             value = load.outputs[0]
-            if len(load.inputs) > 1 or len(_sizes(value)) != 2 or value.is_graph_output():
+            if len(load.inputs) > 1 or len(sizes_of(value)) != 2 or value.is_graph_output():
                 return None
             products += [_product(*use, is_transposed=_is_transposed(load)) for use in value.uses()]
         known = tuple(each for each in products if each is not None)
@@ -173,7 +128,7 @@ class _Layer:
         biases = [] if product.bias is None else [product.bias]
         own = [ir.AttrInt64("transposed", int(product.way == ACROSS)), ir.AttrInt64("biased", len(biases))]
         inputs = [product.operand, self._handle, *biases]
-        self._replace(product.node, "LinearStored", inputs, [*attributes, *own], [product.node.outputs[0]])
+        replace_node(product.node, "LinearStored", inputs, [*attributes, *own], [product.node.outputs[0]])
 
     def _write_backward(self, found: _Backward, attributes: list[ir.Attr]) -> None:
         rates = found.update.inputs[1]
@@ -182,30 +137,12 @@ class _Layer:
         d_y = found.product.node.inputs[0]  # which a node of the layer itself may have made anew
         inputs = [d_y, found.forward.operand, rates, self._handle]
         outputs = [found.product.node.outputs[0], found.update.outputs[0]]
-        self._replace(found.product.node, operator, inputs, [*attributes, transposed], outputs)
+        replace_node(found.product.node, operator, inputs, [*attributes, transposed], outputs)
         read = [value.producer() for value in found.gradient.inputs if value is not None]
         self._graph.remove([found.update, *reversed(found.between), found.gradient], safe=True)
-        for view in {node for node in read if node is not None and node.op_type in _VIEWS}:
+        for view in {node for node in read if node is not None and node.op_type in VIEWS}:
             if not view.outputs[0].uses() and not view.outputs[0].is_graph_output():
                 self._graph.remove(view, safe=True)
-
-    def _replace(
-        self,
-        old: ir.Node,
-        operator: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Sequence[ir.Attr],
-        replaced: list[ir.Value],
-    ) -> None:
-        """Put a node in the place of another one, which makes what other nodes made."""
-        outputs = [ir.Value(type=value.type, shape=value.shape) for value in replaced]
-        new = ir.Node(POET_DOMAIN, operator, inputs, attributes, outputs=outputs, name=old.name)
-        self._graph.insert_after(old, new)
-        for value, output in zip(replaced, outputs, strict=True):
-            name, value.name = value.name, None
-            value.replace_all_uses_with(output, replace_graph_outputs=True)
-            output.name = name
-        self._graph.remove(old, safe=True)
 
     def _found_backward(self) -> _Backward | None:
         """Return what L2 asks for, if it is there."""
@@ -218,10 +155,10 @@ class _Layer:
         if not update.op_type.startswith("UpdateStored") or len(update.inputs) > 3 or product.bias is not None:
             return None
         between: list[ir.Node] = []
-        maker = _only_maker(update.inputs[0])
+        maker = only_maker(update.inputs[0])
         while maker is not None and maker.op_type == "Identity":
             between.insert(0, maker)
-            maker = _only_maker(maker.inputs[0])
+            maker = only_maker(maker.inputs[0])
         if maker is None or not _is_gradient(maker):
             return None
         found = _Backward(forward, product, maker, tuple(between), update)
@@ -243,10 +180,10 @@ def _product(node: ir.Node, index: int, *, is_transposed: bool) -> _Product | No
     operand, made = node.inputs[0], node.outputs[0]
     if any(others) or attributes.get_float("alpha", 1.0) != 1.0 or operand is None or made.shape is None:
         return None
-    sizes = _sizes(operand)
+    sizes = sizes_of(operand)
     if len(sizes) < 2 or min(sizes) < 1 or operand.producer() is node:
         return None
-    if added is not None and (attributes.get_float("beta", 1.0) != 1.0 or _sizes(added) != _sizes(made)[-1:]):
+    if added is not None and (attributes.get_float("beta", 1.0) != 1.0 or sizes_of(added) != sizes_of(made)[-1:]):
         return None
     transposes = bool(attributes.get_int("transB", 0))
     return _Product(node, operand, ACROSS if transposes != is_transposed else ALONG, is_transposed, added)
@@ -264,27 +201,6 @@ def _is_transposed(node: ir.Node) -> bool:
     return bool(node.attributes.get_int("transposed", 0))
 
 
-def _only_maker(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that makes a value which only one other node reads."""
-    is_one = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
-    return value.producer() if value is not None and is_one else None
-
-
 def _is_view_of(matrix: ir.Value | None, operand: ir.Value) -> bool:
     """Return whether a matrix has the samples of an operand, row by row."""
-    return matrix is not None and _sizes(matrix)[-1:] == _sizes(operand)[-1:] and _seen(matrix) is _seen(operand)
-
-
-def _seen(value: ir.Value) -> ir.Value:
-    """Return what a value is a view of."""
-    maker = value.producer()
-    while maker is not None and maker.op_type in _VIEWS and maker.domain in ONNX_DOMAINS:
-        seen = maker.inputs[0]
-        assert seen is not None  # these operators have one
-        value, maker = seen, seen.producer()
-    return value
-
-
-def _sizes(value: ir.Value) -> tuple[int, ...]:
-    assert value.shape is not None
-    return tuple(value.shape.numpy())
+    return matrix is not None and sizes_of(matrix)[-1:] == sizes_of(operand)[-1:] and seen(matrix) is seen(operand)

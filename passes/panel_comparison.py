@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias
 
 import onnx_ir as ir
 
 from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.graph.operators.conv_stored import compared_filters
 from poet_onnx.graph.operators.linear import compared_rows
 
 ACROSS, ALONG, GRADIENT = 0, 1, 2
@@ -15,6 +18,9 @@ ACROSS, ALONG, GRADIENT = 0, 1, 2
 
 OPERATORS = ("Gemm", "MatMul", "FusedMatMul")
 """That make whole products, as ops/kernels/runtime_product.h counts them."""
+
+CONVOLUTION, IMAGE, FILTERS = 0, 1, 2
+"""A convolution, the gradient of its images, or that of its filters."""
 
 _OPSET, _IR_VERSION = 13, 8
 
@@ -40,6 +46,14 @@ class Comparison:
     operator: str
     is_transposed: bool
     is_biased: bool
+    compares: ClassVar[str] = "ComparePanels"
+
+    @property
+    def attributes(self) -> list[ir.Attr]:
+        """Return those of the node that compares."""
+        numbers = {"product": self.product, "panel_rows": self.panel_rows, "whole": OPERATORS.index(self.operator)}
+        numbers |= {"transposed": int(self.is_transposed), "biased": int(self.is_biased)}
+        return _attributes(numbers, {"samples": self.samples, "matrix": self.matrix})
 
     @property
     def where_it_trains(self) -> Comparison:
@@ -56,20 +70,104 @@ class Comparison:
         return f"{samples} samples and a {way} of {rows}x{columns} in panels of {self.panel_rows} rows ({how})"
 
 
-def comparing_model(comparisons: Iterable[Comparison]) -> bytes:
+@dataclass(frozen=True)
+class Windows:
+    """How windows slide over images of two dimensions. Attributes: as of a Conv; `pixels` are how many there are."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begins: tuple[int, ...]
+    pixels: tuple[int, ...]
+
+    @property
+    def attributes(self) -> list[ir.Attr]:
+        """Return those of a node that slides so."""
+        return _attributes({}, vars(self))
+
+
+@dataclass(frozen=True)
+class ConvComparison:
+    """A convolution by panels, or a gradient of it, that is to have the bits of a whole one.
+
+    Attributes:
+        product: CONVOLUTION, IMAGE or FILTERS.
+        image: shape of the images.
+        filters: how many there are.
+        panel_rows: of them that are taken at a time.
+        windows: that slide over the images.
+        ends: padding behind the image, as the whole operator has it.
+        output_padding: likewise.
+        is_gemm: a product of matrices makes the gradient of the image.
+        is_biased: whether a bias is added.
+    """
+
+    product: int
+    image: tuple[int, ...]
+    filters: int
+    panel_rows: int
+    windows: Windows
+    ends: tuple[int, ...] = (0, 0)
+    output_padding: tuple[int, ...] = (0, 0)
+    is_gemm: bool = False
+    is_biased: bool = False
+    compares: ClassVar[str] = "CompareConvolution"
+
+    @property
+    def depth(self) -> int:
+        """Return how many numbers a filter has."""
+        return self.image[1] * math.prod(self.windows.kernel)
+
+    @property
+    def attributes(self) -> list[ir.Attr]:
+        """Return those of the node that compares."""
+        numbers = {"product": self.product, "panel_rows": self.panel_rows}
+        numbers |= {"whole": int(self.is_gemm), "biased": int(self.is_biased)}
+        lists = {"matrix": (self.filters, self.depth), "image": self.image}
+        lists |= {"ends": self.ends, "output_padding": self.output_padding}
+        return [*_attributes(numbers, lists), *self.windows.attributes]
+
+    @property
+    def where_it_trains(self) -> ConvComparison:
+        """Return the comparison that the machine makes which trains: of fewer filters, if they are large."""
+        return replace(self, filters=compared_filters(self.filters, self.depth, self.panel_rows))
+
+    def __str__(self) -> str:
+        """Return it as the name of a value: what is said of it where it does not hold."""
+        way = ("convolution", "gradient of images", "gradient of filters")[self.product]
+        image, kernel, strides, dilations, begins, ends = (
+            "x".join(map(str, each))
+            for each in (
+                self.image,
+                self.windows.kernel,
+                self.windows.strides,
+                self.windows.dilations,
+                self.windows.begins,
+                self.ends,
+            )
+        )
+        how = f"strides {strides}, dilations {dilations}, pads {begins} and {ends}{', Gemm' * self.is_gemm}"
+        how += ", with a bias" * self.is_biased
+        return f"{way} of {image} with {self.filters} filters of {kernel} in panels of {self.panel_rows} ({how})"
+
+
+AnyComparison: TypeAlias = Comparison | ConvComparison
+
+
+def comparing_model(comparisons: Iterable[AnyComparison]) -> bytes:
     """Return a model of which each output says whether a comparison holds; its name says which."""
     given = ir.Value(name="any", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
     nodes = []
     for each in comparisons:
-        whole = OPERATORS.index(each.operator)
-        numbers = {"product": each.product, "panel_rows": each.panel_rows, "whole": whole}
-        numbers |= {"transposed": int(each.is_transposed), "biased": int(each.is_biased)}
-        attributes: list[ir.Attr] = [ir.AttrInt64(name, value) for name, value in numbers.items()]
-        attributes += [ir.AttrInt64s("samples", each.samples), ir.AttrInt64s("matrix", each.matrix)]
         same = ir.Value(name=str(each), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
-        nodes.append(ir.Node(POET_DOMAIN, "ComparePanels", [given], attributes, outputs=[same], name=str(each)))
+        nodes.append(ir.Node(POET_DOMAIN, each.compares, [given], each.attributes, outputs=[same], name=str(each)))
     outputs = [node.outputs[0] for node in nodes]
     opsets = {"": _OPSET, POET_DOMAIN: POET_VERSION}
     graph = ir.Graph([given], outputs, nodes=nodes, opset_imports=opsets, name="panels")
     made: bytes = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION)).SerializeToString()
     return made
+
+
+def _attributes(numbers: Mapping[str, int], lists: Mapping[str, Sequence[int]]) -> list[ir.Attr]:
+    single = [ir.AttrInt64(name, value) for name, value in numbers.items()]
+    return [*single, *(ir.AttrInt64s(name, values) for name, values in lists.items())]

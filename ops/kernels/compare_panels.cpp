@@ -4,34 +4,12 @@
 // `product` says which: 0 across, 1 along, 2 the gradient. `samples` is the shape of x without its last axis. The whole
 // product is `whole`'s, a number of RuntimeProduct::Operator, on the matrix as it is or, where `transposed` is 1, on
 // one that lies transposed; so a gradient may be made. `biased`: a Gemm adds a bias.
-//
-// Numbers are drawn so that sums of another order hardly have the same bits.
-#include <cstring>
-
+#include "kernels/drawn_numbers.h"
 #include "kernels/panels.h"
 #include "process/heap.h"
 
 namespace poet {
 namespace {
-
-using Numbers = std::vector<float>;
-
-// Between -1 and 1, of all magnitudes down to 2^-8, the same for each place.
-float number(uint64_t place, uint64_t salt) {
-  uint64_t bits = (place + 1) * 0x9e3779b97f4a7c15 + salt * 0xd1342543de82ef95;
-  bits = (bits ^ (bits >> 29)) * 0xbf58476d1ce4e5b9;
-  bits ^= bits >> 32;
-  const auto mantissa = static_cast<float>(static_cast<int32_t>(bits & 0xffffffff)) / 2147483648.0F;
-  return mantissa / static_cast<float>(1U << (bits >> 61));
-}
-
-Numbers numbers(uint64_t count, uint64_t salt) {
-  Numbers made(count);
-  for (uint64_t i = 0; i < count; ++i) made[i] = number(i, salt);
-  return made;
-}
-
-bool are_same(const float* a, const float* b, uint64_t count) { return std::memcmp(a, b, count * sizeof(float)) == 0; }
 
 class ComparePanels final : public Kernel {
  public:
@@ -86,7 +64,7 @@ class ComparePanels final : public Kernel {
     return made;
   }
 
-  Matrix with_samples(Numbers& data, uint64_t width) const {
+  Floats with_samples(Numbers& data, uint64_t width) const {
     Shape shape(samples_.rank() + 1);
     std::copy_n(samples_.data(), samples_.rank(), shape.data());
     shape.data()[samples_.rank()] = static_cast<int64_t>(width);
@@ -101,9 +79,9 @@ class ComparePanels final : public Kernel {
     Numbers expected(samples * width_out);
     {
       Numbers matrix = draw_matrix();
-      const Matrix right =
-          is_transposed_ ? Matrix::of(matrix.data(), columns, rows) : Matrix::of(matrix.data(), rows, columns);
-      const Matrix added = Matrix::of(bias.data(), 1, width_out);
+      const Floats right =
+          is_transposed_ ? Floats::of(matrix.data(), columns, rows) : Floats::of(matrix.data(), rows, columns);
+      const Floats added = Floats::of(bias.data(), 1, width_out);
       whole_.run(context, with_samples(x, width_in), right, is_biased_ ? &added : nullptr,
                  with_samples(expected, width_out));
     }
@@ -124,11 +102,11 @@ class ComparePanels final : public Kernel {
     const uint64_t samples = sample_count(), rows = panels_.rows(), columns = panels_.columns();
     Numbers left = numbers(samples * rows, kLeft), right = numbers(samples * columns, kRight);
     Numbers expected(rows * columns);
-    const Matrix tall = Matrix::of(left.data(), samples, rows), wide = Matrix::of(right.data(), samples, columns);
+    const Floats tall = Floats::of(left.data(), samples, rows), wide = Floats::of(right.data(), samples, columns);
     if (is_transposed_)
-      whole_.run(context, wide, tall, nullptr, Matrix::of(expected.data(), columns, rows));
+      whole_.run(context, wide, tall, nullptr, Floats::of(expected.data(), columns, rows));
     else
-      whole_.run(context, tall, wide, nullptr, Matrix::of(expected.data(), rows, columns));
+      whole_.run(context, tall, wide, nullptr, Floats::of(expected.data(), rows, columns));
     Numbers found(panels_.most_piece_rows() * columns), spare(panels_.most_rows() * samples);
     bool are = true;
     const auto compare = [&](const Piece& piece) {

@@ -12,6 +12,7 @@
 
 #include "kernels/kernel.h"
 #include "kernels/vector_loops.h"
+#include "kernels/window.h"
 
 namespace poet {
 namespace {
@@ -64,26 +65,8 @@ POET_WIDE void flush(std::vector<double>& totals, std::vector<float>& sums) {
   std::fill(sums.begin(), sums.end(), 0.0F);
 }
 
-// No larger numbers in a window and no larger padded image: what is computed of them below then fits into 64 bits.
-constexpr int64_t kLargestStep = int64_t{1} << 16;
+// No larger padded image: what is computed of it then fits into 64 bits.
 constexpr uint64_t kLargestSide = uint64_t{1} << 31;
-
-uint64_t positive(const Shape& list, size_t index, const char* name, int64_t least) {
-  if (list.rank() != 2) throw Error(std::string("the attribute '") + name + "' must have two entries");
-  const int64_t value = list.data()[index];
-  if (value < least || value > kLargestStep)
-    throw Error(std::string("the attribute '") + name + "' holds " + std::to_string(value) + ", which is out of range");
-  return static_cast<uint64_t>(value);
-}
-
-struct Axis {
-  uint64_t kernel;
-  uint64_t stride;
-  uint64_t dilation;
-  uint64_t begin;
-
-  uint64_t reach(uint64_t windows) const { return (windows - 1) * stride + (kernel - 1) * dilation + 1; }
-};
 
 class DepthwiseWeightGradient final : public Kernel {
  public:
@@ -221,13 +204,6 @@ class DepthwiseWeightGradient final : public Kernel {
     std::vector<uint64_t> places_;  // of the image's columns in a padded row
     std::vector<uint64_t> taps_;    // how far behind the first one's each tap's view begins
   };
-
-  static Axis read_axis(const NodeInfo& node, size_t index) {
-    return {positive(node.require_shape("kernel"), index, "kernel", 1),
-            positive(node.require_shape("strides"), index, "strides", 1),
-            positive(node.require_shape("dilations"), index, "dilations", 1),
-            positive(node.require_shape("begins"), index, "begins", 0)};
-  }
 
   Axis rows_, columns_;
 };

@@ -165,6 +165,11 @@ extern const OpDefinition kLinearStoredBackwardSgd;
 extern const OpDefinition kLinearStoredBackwardMomentum;
 extern const OpDefinition kLinearStoredBackwardAdam;
 extern const OpDefinition kComparePanels;
+extern const OpDefinition kConvStored;
+extern const OpDefinition kConvStoredBackwardSgd;
+extern const OpDefinition kConvStoredBackwardMomentum;
+extern const OpDefinition kConvStoredBackwardAdam;
+extern const OpDefinition kCompareConvolution;
 
 // Shape inference: nothing is said beyond what the model says / the output is what input 0 is / is of these attributes'
 // type and shape / is one int64 / one bool.

@@ -8,8 +8,7 @@
 //
 // Tensors are float. `matrix` is the shape of the stored one and `panel_rows` how many rows of it are taken at a time
 // (panels.h). Each is read once: its update changes what was read.
-#include "kernels/panels.h"
-#include "kernels/stored.h"
+#include "kernels/stored_panels.h"
 #include "kernels/workspace.h"
 
 namespace poet {
@@ -44,12 +43,6 @@ class Linear {
     return static_cast<float*>(context.output(0, shape));
   }
 
-  void require_matrix(const Stored& stored) const {
-    if (stored.bytes() != panels.bytes())
-      throw Error("the stored tensor has " + std::to_string(stored.bytes()) + " bytes, but the matrix " +
-                  std::to_string(panels.bytes()));
-  }
-
   // A panel's rows of the matrix, its columns of another one and, where it is updated, a piece of its gradient.
   struct Room {
     Room(const Context& context, const Panels& panels, uint64_t samples, bool has_gradient)
@@ -66,11 +59,6 @@ class Linear {
     float* const columns;
     float* const gradient;
   };
-
-  void read(const Stored& stored, Panel panel, float* to) const {
-    const uint64_t row_bytes = panels.columns() * sizeof(float);
-    stored.store->read(stored.tensor, panel.first * row_bytes, to, panel.rows * row_bytes);
-  }
 };
 
 class LinearStored final : public Kernel {
@@ -84,13 +72,12 @@ class LinearStored final : public Kernel {
   void compute(Context& context) override {
     const Tensor x = context.input(0);
     const uint64_t samples = Linear::samples(x, linear_.width_in(), "x");
-    const Stored stored(context, 1);
-    linear_.require_matrix(stored);
+    const StoredPanels stored(context, 1, linear_.panels);
     float* const bias = is_biased_ ? read_floats(context, 2, linear_.width_out()) : nullptr;
     float* const y = Linear::output(context, x.layout.shape, linear_.width_out());
     const Linear::Room room(context, linear_.panels, samples, false);
     linear_.panels.each([&](Panel panel) {
-      linear_.read(stored, panel, room.matrix);
+      stored.read(panel, room.matrix);
       if (linear_.is_transposed) {
         across_.run(context, panel, Linear::floats(x), samples, room.matrix, bias, y, room.columns);
       } else {
@@ -122,42 +109,27 @@ class LinearStoredBackward final : public Kernel {
     if (Linear::samples(x, linear_.width_in(), "x") != samples)
       throw Error("x has other samples than dY's " + std::to_string(samples));
     const float* const rates = read_floats(context, 2, Kind::kRates);
-    const Stored stored(context, 3);
-    linear_.require_matrix(stored);
+    const StoredPanels stored(context, 3, linear_.panels);
     float* const d_x = Linear::output(context, d_y.layout.shape, linear_.width_in());
     context.output_true(1);
     const Linear::Room room(context, linear_.panels, samples, true);
     float* const left = Linear::floats(linear_.is_transposed ? d_y : x);
     float* const right = Linear::floats(linear_.is_transposed ? x : d_y);
-    ParameterFile::Change whole = stored.store->begin_change();
-    linear_.panels.each([&](Panel panel) {
-      linear_.read(stored, panel, room.matrix);
+    const auto use = [&](Panel panel) {
       if (linear_.is_transposed) {
         float* const part = columns_of(linear_.panels, panel, left, samples, room.columns);
         along_.run(context, panel, part, samples, room.matrix, nullptr, d_x);
       } else {
         across_.run(context, panel, right, samples, room.matrix, nullptr, d_x, room.columns);
       }
-      linear_.panels.each_piece(panel, [&](const Piece& piece) {
-        float* const part = columns_of(linear_.panels, piece.rows, left, samples, room.columns);
-        gradient_.run(context, piece.rows, part, right, samples, room.gradient);
-        update(stored, panel, piece, room, rates);
-      });
+    };
+    stored.update<Kind>(rates, room.matrix, room.gradient, use, [&](Panel rows) {
+      float* const part = columns_of(linear_.panels, rows, left, samples, room.columns);
+      gradient_.run(context, rows, part, right, samples, room.gradient);
     });
-    whole.finish();
   }
 
  private:
-  void update(const Stored& stored, Panel panel, const Piece& piece, const Linear::Room& room,
-              const float* rates) const {
-    const uint64_t columns = linear_.panels.columns(), first = piece.rows.first * columns;
-    const float* const known = room.matrix + (piece.first - panel.first * columns);
-    stored.store->update(stored.tensor, Kind::kTensors, piece.first, piece.count, known,
-                         [&](const ParameterStore::Part& part) {
-                           Kind::run(part.tensors, room.gradient + (part.first - first), part.count, rates);
-                         });
-  }
-
   const Linear linear_;
   const AcrossPanels across_;
   const AlongPanels along_;

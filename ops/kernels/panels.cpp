@@ -27,9 +27,9 @@ uint64_t Panels::most_rows() const {
 void AcrossPanels::run(const Context& context, Panel panel, float* x, uint64_t samples, float* matrix, float* bias,
                        float* product, float* spare) const {
   const bool is_whole = panel.rows == panels_.rows();
-  const Matrix part = Matrix::of(is_whole ? product : spare, samples, panel.rows);
-  const Matrix added = Matrix::of(bias == nullptr ? nullptr : bias + panel.first, 1, panel.rows);
-  gemm_.run(context, Matrix::of(x, samples, panels_.columns()), Matrix::of(matrix, panel.rows, panels_.columns()),
+  const Floats part = Floats::of(is_whole ? product : spare, samples, panel.rows);
+  const Floats added = Floats::of(bias == nullptr ? nullptr : bias + panel.first, 1, panel.rows);
+  gemm_.run(context, Floats::of(x, samples, panels_.columns()), Floats::of(matrix, panel.rows, panels_.columns()),
             bias == nullptr ? nullptr : &added, part);
   if (is_whole) return;
   for (uint64_t sample = 0; sample < samples; ++sample)
@@ -39,9 +39,9 @@ void AcrossPanels::run(const Context& context, Panel panel, float* x, uint64_t s
 
 void AlongPanels::run(const Context& context, Panel panel, float* x, uint64_t samples, float* matrix, float* bias,
                       float* product) const {
-  const Matrix left = Matrix::of(x, samples, panel.rows), right = Matrix::of(matrix, panel.rows, panels_.columns());
-  const Matrix sum = Matrix::of(product, samples, panels_.columns());
-  const Matrix added = Matrix::of(bias, 1, panels_.columns());
+  const Floats left = Floats::of(x, samples, panel.rows), right = Floats::of(matrix, panel.rows, panels_.columns());
+  const Floats sum = Floats::of(product, samples, panels_.columns());
+  const Floats added = Floats::of(bias, 1, panels_.columns());
   if (panel.first == 0)
     first_.run(context, left, right, bias == nullptr ? nullptr : &added, sum);
   else
@@ -50,8 +50,8 @@ void AlongPanels::run(const Context& context, Panel panel, float* x, uint64_t sa
 
 void GradientPanels::run(const Context& context, Panel rows, float* left, float* right, uint64_t samples,
                          float* made) const {
-  gemm_.run(context, Matrix::of(left, samples, rows.rows), Matrix::of(right, samples, panels_.columns()), nullptr,
-            Matrix::of(made, rows.rows, panels_.columns()));
+  gemm_.run(context, Floats::of(left, samples, rows.rows), Floats::of(right, samples, panels_.columns()), nullptr,
+            Floats::of(made, rows.rows, panels_.columns()));
 }
 
 float* columns_of(const Panels& panels, Panel panel, float* matrix, uint64_t samples, float* spare) {

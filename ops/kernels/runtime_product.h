@@ -1,16 +1,9 @@
-// A product of matrices by one of ONNX Runtime's own operators, from within a kernel: so its bits are the runtime's.
+// A product of matrices by one of ONNX Runtime's own operators.
 #pragma once
 
-#include "kernels/kernel.h"
+#include "kernels/runtime_operator.h"
 
 namespace poet {
-
-struct Matrix {
-  float* data;
-  Shape shape;  // of two dimensions or, of the left one of a MatMul, more
-
-  static Matrix of(float* data, uint64_t rows, uint64_t columns);
-};
 
 class RuntimeProduct {
  public:
@@ -18,18 +11,16 @@ class RuntimeProduct {
 
   // The product of two matrices, each as it is or transposed and, of a Gemm, plus what is `added`.
   RuntimeProduct(const NodeInfo& node, Operator kind, bool transposes_left, bool transposes_right, bool adds);
-  RuntimeProduct(const RuntimeProduct&) = delete;
-  RuntimeProduct& operator=(const RuntimeProduct&) = delete;
-  ~RuntimeProduct();
 
-  // `added` is as large as the product, which it may be itself, or one row. It is given where the operator adds.
-  void run(const Context& context, const Matrix& left, const Matrix& right, const Matrix* added,
-           const Matrix& product) const;
+  // `added` is as large as the product, which it may be itself, or one row. It is given where the operator adds. The
+  // left one of a MatMul may have more than two dimensions.
+  void run(const Context& context, const Floats& left, const Floats& right, const Floats* added,
+           const Floats& product) const {
+    operator_.run(context, {&left, &right, added}, product);
+  }
 
  private:
-  const Api& api_;
-  OrtOp* operator_ = nullptr;
-  OrtMemoryInfo* memory_ = nullptr;
+  const RuntimeOperator operator_;
 };
 
 }  // namespace poet

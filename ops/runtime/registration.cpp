@@ -161,7 +161,12 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kLinearStoredBackwardSgd,
                                            &kLinearStoredBackwardMomentum,
                                            &kLinearStoredBackwardAdam,
-                                           &kComparePanels})
+                                           &kComparePanels,
+                                           &kConvStored,
+                                           &kConvStoredBackwardSgd,
+                                           &kConvStoredBackwardMomentum,
+                                           &kConvStoredBackwardAdam,
+                                           &kCompareConvolution})
       made->ops.push_back(make_op(*definition, *made));
     api.check(api.create_custom_op_domain(kDomain, &made->domain));
     for (const Op& op : made->ops) api.check(api.custom_op_domain_add(made->domain, &op));

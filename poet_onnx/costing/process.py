@@ -13,7 +13,7 @@ from poet_onnx.costing.workspace import heap_bytes
 from poet_onnx.description.metadata import SHARED_BYTES
 from poet_onnx.graph import Phase, Role, Tensor, TrainingGraph
 from poet_onnx.graph.operators import Call
-from poet_onnx.graph.operators.linear import comparing_bytes
+from poet_onnx.graph.operators.panels import comparing_bytes
 from poet_onnx.graph.operators.stored import COLLECTS, PAGE_BYTES
 
 _MAPPED_BYTES, _PAGE_BYTES = 128 << 10, 4096

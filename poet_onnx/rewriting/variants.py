@@ -14,13 +14,13 @@ from poet_onnx.description.metadata import Description, Updates, handle_name
 from poet_onnx.errors import InputError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
-from poet_onnx.passes.linear_stored import UseStoredPanels, writes_panels
 from poet_onnx.passes.lowering import choose_expansions, lower
 from poet_onnx.passes.normalize import Normalization
-from poet_onnx.passes.panel_comparison import Comparison, comparing_model
+from poet_onnx.passes.panel_comparison import AnyComparison, comparing_model
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.stored import StoreChoice, StreamParameters
+from poet_onnx.passes.stored_panels import UseStoredPanels, writes_panels
 from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.runtime.panels import differing_products
 
@@ -151,7 +151,7 @@ def _in_panels(variant: GraphVariant, model: ir.Model) -> frozenset[str]:
 
 
 def panels_on(device: DeviceProfile, threads: int) -> UseStoredPanels | None:
-    """Return the pass with which linear layers work on panels of what is stored; None for other machines than this one.
+    """Return the pass with which layers work on panels of what is stored; None for other machines than this one.
 
     There, nobody knows whether panels keep the bits: ONNX Runtime adds up in other ways on other processors.
     """
@@ -159,7 +159,7 @@ def panels_on(device: DeviceProfile, threads: int) -> UseStoredPanels | None:
 
 
 @cache
-def _keeps_bits(comparison: Comparison, *, threads: int) -> bool:
+def _keeps_bits(comparison: AnyComparison, *, threads: int) -> bool:
     """Return whether products by panels have the bits of whole ones on this machine."""
     return not differing_products(comparing_model([comparison]), threads=threads)
 

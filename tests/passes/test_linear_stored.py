@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from poet_onnx.passes.linear_stored import UseStoredPanels
 from poet_onnx.passes.panel_comparison import ACROSS, ALONG, GRADIENT, Comparison
+from poet_onnx.passes.stored_panels import UseStoredPanels
 
 HEADER = '<ir_version: 8, opset_import: ["" : 15, "poet" : 1, "com.microsoft" : 1]>'
 INPUTS = "float[2,3,200] x, float[2,3,300] dy, float[300] bias, int64[1] handle, float[10] rates"

@@ -1,4 +1,4 @@
-"""Training with linear layers on panels of what the store has: the same bits, and a refusal where they would differ."""
+"""Training with layers on panels of what the store has: the same bits, and a refusal where they would differ."""
 
 from __future__ import annotations
 
@@ -25,9 +25,22 @@ from poet_onnx.costing.process import ProcessCosts
 from poet_onnx.description.metadata import PANELS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Tensor
-from poet_onnx.graph.operators import Call
-from poet_onnx.graph.operators.linear import BACKWARD, comparing_bytes
-from poet_onnx.passes.panel_comparison import ACROSS, ALONG, GRADIENT, Comparison, comparing_model
+from poet_onnx.graph.operators import Call, conv_stored
+from poet_onnx.graph.operators.linear import BACKWARD
+from poet_onnx.graph.operators.panels import comparing_bytes
+from poet_onnx.passes.panel_comparison import (
+    ACROSS,
+    ALONG,
+    CONVOLUTION,
+    FILTERS,
+    GRADIENT,
+    IMAGE,
+    AnyComparison,
+    Comparison,
+    ConvComparison,
+    Windows,
+    comparing_model,
+)
 
 STEPS, WIDTH = 20, 140
 
@@ -50,6 +63,23 @@ class Net(nn.Module):
         x = x + torch.tanh(x @ self.third) @ self.fourth
         x = self.twice(torch.tanh(self.twice(x)))
         return self.last(x.mean(1))
+
+
+class ConvNet(nn.Module):
+    """Convolutions of several panels: one with strides, a bias and pads, one of single pixels, and a small one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 64, 3)
+        self.second = nn.Conv2d(64, 400, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(400)
+        self.third = nn.Conv2d(400, 600, 1, bias=False)
+        self.last = nn.Linear(600, 30)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits of each image."""
+        x = torch.relu(self.norm(self.second(torch.relu(self.first(x)))))
+        return self.last(torch.relu(self.third(x)).mean((2, 3)))
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +134,23 @@ def test_panels_give_the_bits_of_ram(
     assert "LoadStored" not in operators
 
 
+@pytest.mark.parametrize(("batch", "optimizer", "split"), [(1, "adamw", False), (2, "momentum", True)])
+def test_convolutions_on_panels_give_the_bits_of_ram(tmp_path: Path, batch: int, optimizer: str, split: bool) -> None:
+    torch.manual_seed(0)
+    with quiet():
+        onnx.save(export_forward(ConvNet(), {"x": torch.zeros(batch, 3, 7, 8)}), tmp_path / "net.onnx")
+    ram = session_of(rewritten(tmp_path / "net.onnx", tmp_path / "ram.onnx", optimizer=optimizer))
+    options = {"store": "always", "optimizer": optimizer, "split": split}
+    path = rewritten(tmp_path / "net.onnx", tmp_path / "disk.onnx", **options)
+    disk = session_of(path, store=tmp_path / "store")
+    assert trained(disk, tmp_path / "disk.safetensors") == trained(ram, tmp_path / "ram.safetensors")
+    for file in (path, path.with_name("disk.eval.onnx")):
+        operators = [node.op_type for node in onnx.load(file).graph.node]
+        assert operators.count("ConvStored") == 2
+        assert sum(operator.startswith(conv_stored.BACKWARD) for operator in operators) == 2 * (file == path)
+        assert "LoadStored" not in operators
+
+
 def test_a_vector_is_multiplied_by_whole_matrices_where_panels_have_other_bits(
     nets: dict[int, Path], tmp_path: Path
 ) -> None:
@@ -147,25 +194,47 @@ print(json.dumps([before, status_bytes("VmHWM"), status_bytes("VmRSS")]))
 """
 
 
+def compared_peak(folder: Path, *comparisons: AnyComparison) -> int:
+    """Return the peak of a process that compares products, and check that it gives memory back."""
+    small = Comparison(ACROSS, (64,), (200, 100), 128, "Gemm", is_transposed=False, is_biased=False)
+    for name, compared in (("small", (small,)), ("large", comparisons)):
+        (folder / name).write_text(base64.b64encode(comparing_model(compared)).decode())
+    command = [stock_python(), "-c", COMPARE, str(folder / "small"), str(folder / "large")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    before, most, after = json.loads(done.stdout)
+    assert after - before < 2 << 20
+    return int(most)
+
+
 @NEEDS_STOCK
 def test_a_comparison_takes_what_is_counted_and_gives_it_back(tmp_path: Path) -> None:
     rows, columns, samples = 3072, 1024, 64
-    for name, matrix in (("small", (200, 100)), ("large", (rows, columns))):
-        products = [
-            Comparison(product, (samples,), matrix, 128, "Gemm", is_transposed=False, is_biased=False)
-            for product in (ACROSS, ALONG, GRADIENT)
-        ]
-        (tmp_path / name).write_text(base64.b64encode(comparing_model(products)).decode())
-    command = [stock_python(), "-c", COMPARE, str(tmp_path / "small"), str(tmp_path / "large")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    before, most, after = json.loads(done.stdout)
+    products = [
+        Comparison(product, (samples,), (rows, columns), 128, "Gemm", is_transposed=False, is_biased=False)
+        for product in (ACROSS, ALONG, GRADIENT)
+    ]
     attributes = {"matrix": (rows, columns), "panel_rows": 128, "transposed": 1}
     x = Tensor("x", "FLOAT", (samples, columns), 4 * samples * columns, "x")
     counted_bytes = comparing_bytes(Call("LinearStored", "poet", attributes, (x,), (x,)))
     assert 4 * rows * columns < counted_bytes < 1.5 * 4 * rows * columns
     costs = ProcessCosts.of(load_device("host"), None, "stock")
-    assert costs.runtime_bytes < most - counted_bytes < costs.runtime_bytes + 10_000_000
-    assert after - before < 2 << 20
+    assert costs.runtime_bytes < compared_peak(tmp_path, *products) - counted_bytes < costs.runtime_bytes + 10_000_000
+
+
+@NEEDS_STOCK
+def test_a_comparison_of_filters_takes_what_is_counted_and_gives_it_back(tmp_path: Path) -> None:
+    """Of 9.4 MB of filters, half are compared."""
+    windows = Windows((3, 3), (1, 1), (1, 1), (1, 1), (4, 4))
+    products = [
+        ConvComparison(product, (1, 512, 4, 4), 512, 128, windows, (1, 1)).where_it_trains
+        for product in (CONVOLUTION, IMAGE, FILTERS)
+    ]
+    attributes = {"matrix": (512, 4608), "panel_rows": 128, "kernel": (3, 3), "pixels": (4, 4)}
+    x = Tensor("x", "FLOAT", (1, 512, 4, 4), 4 * 512 * 16, "x")
+    counted_bytes = comparing_bytes(Call("ConvStored", "poet", attributes, (x,), (x,)))
+    assert 4 * 256 * 4608 < counted_bytes < 4 * 512 * 4608
+    costs = ProcessCosts.of(load_device("host"), None, "stock")
+    assert costs.runtime_bytes < compared_peak(tmp_path, *products) - counted_bytes < costs.runtime_bytes + 10_000_000
 
 
 def test_matrices_are_loaded_whole_on_another_machine(nets: dict[int, Path], tmp_path: Path) -> None:

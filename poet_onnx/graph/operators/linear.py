@@ -34,7 +34,7 @@ _PIECE_PAGES, _PIECE_ROWS = 2, 8
 _BLOCK_ROWS, _LEAST_BYTES, _MOST_BYTES = 128, 256 << 10, 512 << 10
 _ELEMENT_BYTES = 4
 _COMPARED_BYTES, _COMPARED_PANELS = 16 << 20, 4
-_PANELS = (
+PANELS = (
     Attribute("matrix", "INTS", "Shape of the matrix."),
     Attribute("panel_rows", "INT", "Rows of it that are taken at a time."),
 )
@@ -63,25 +63,26 @@ def panel_count(rows: int, panel: int) -> int:
     return whole + (rest > NARROW_ROWS or not whole)
 
 
-def compared_rows(rows: int, columns: int, panel: int) -> int:
+def compared_rows(
+    rows: int, columns: int, panel: int, *, most_bytes: int = _COMPARED_BYTES, panels: int = _COMPARED_PANELS
+) -> int:
     """Return how many rows of a matrix are compared where it trains: all, or as many as the last panel stays as it is.
 
     So a comparison takes no more than some panels, where the whole matrix might not fit into RAM.
     """
-    most = max(_COMPARED_PANELS * panel, _COMPARED_BYTES // (_ELEMENT_BYTES * columns))
+    most = max(panels * panel, most_bytes // (_ELEMENT_BYTES * columns))
     return rows if rows <= most + panel else most // panel * panel + rows % panel
 
 
 def comparing_bytes(call: Call) -> int:
-    """Return about what comparing a layer's products by panels with whole ones takes; 0 for other nodes."""
-    if call.op_type != "LinearStored" and not call.op_type.startswith(BACKWARD):
-        return 0
-    rows, columns, samples = _sizes(call)
+    """Return about what comparing a layer's products by panels with whole ones takes."""
+    rows, columns, samples = sizes(call)
     compared = compared_rows(rows, columns, call.integer("panel_rows", 1))
     return _ELEMENT_BYTES * (compared * columns + 2 * samples * (compared + columns)) + _room_for_gradient(call)
 
 
-def _matrix(attributes: Sequence[int]) -> tuple[int, int]:
+def matrix_of(attributes: Sequence[int]) -> tuple[int, int]:
+    """Return rows and columns, as an attribute says them."""
     if len(attributes) != 2 or min(attributes) < 1:
         raise RuleError(f"a matrix of shape {list(attributes)} has no panels")
     return attributes[0], attributes[1]
@@ -89,7 +90,7 @@ def _matrix(attributes: Sequence[int]) -> tuple[int, int]:
 
 def _widths(context: ShapeContext) -> tuple[int, int]:
     """Return how many numbers of a sample the layer takes and makes."""
-    rows, columns = _matrix(context.attributes["matrix"])
+    rows, columns = matrix_of(context.attributes["matrix"])
     return (columns, rows) if context.integer("transposed", 0) else (rows, columns)
 
 
@@ -120,7 +121,7 @@ def _gradients_fit(context: ShapeContext) -> None:
     expect_count(context, 3, 1)
 
 
-def _sizes(call: Call) -> tuple[int, int, int]:
+def sizes(call: Call) -> tuple[int, int, int]:
     """Return rows and columns of the matrix, and how many samples there are."""
     rows, columns = call.integers("matrix")
     first = call.input(0).shape
@@ -136,29 +137,30 @@ def piece_rows(rows: int, columns: int, panel: int) -> int:
 
 def _room(call: Call) -> int:
     """Return the bytes of a panel of the matrix, and of its samples."""
-    rows, columns, samples = _sizes(call)
+    rows, columns, samples = sizes(call)
     return _ELEMENT_BYTES * most_rows(rows, call.integer("panel_rows", 1)) * (columns + samples)
 
 
 def _room_for_gradient(call: Call) -> int:
-    rows, columns, _ = _sizes(call)
+    rows, columns, _ = sizes(call)
     return _room(call) + _ELEMENT_BYTES * columns * piece_rows(rows, columns, call.integer("panel_rows", 1))
 
 
-def _read(call: Call) -> StorageWork:
-    rows, columns, _ = _sizes(call)
+def read_once(call: Call) -> StorageWork:
+    """Return what reading all panels takes."""
+    rows, columns, _ = sizes(call)
     return StorageWork(_ELEMENT_BYTES * rows * columns, 0, panel_count(rows, call.integer("panel_rows", 1)))
 
 
-def _read_and_updated(tensors: int) -> StorageRule:
+def read_and_updated(tensors: int) -> StorageRule:
     """Return a rule: the matrix is read once, what is kept for it, too, and all is written.
 
     Pages that two panels share are moved for both of them.
     """
 
     def rule(call: Call) -> StorageWork:
-        read = _read(call)
-        panel_bytes = _ELEMENT_BYTES * call.integer("panel_rows", 1) * _sizes(call)[1]
+        read = read_once(call)
+        panel_bytes = _ELEMENT_BYTES * call.integer("panel_rows", 1) * sizes(call)[1]
         shared_bytes = (read.transfers - 1) * PAGE_BYTES if panel_bytes % PAGE_BYTES else 0
         moved = tensors * (read.read_bytes + shared_bytes)
         return StorageWork(moved + 2 * shared_bytes, moved, read.transfers * 2 * tensors)
@@ -167,14 +169,14 @@ def _read_and_updated(tensors: int) -> StorageRule:
 
 
 def _multiplied(call: Call) -> Work:
-    rows, columns, samples = _sizes(call)
+    rows, columns, samples = sizes(call)
     return Work(2 * rows * columns * samples, 0, call.read_bytes + call.written_bytes + _ELEMENT_BYTES * rows * columns)
 
 
 def _work_of_gradients(flops: int, tensors: int) -> WorkRule:
     def rule(call: Call) -> Work:
         product = _multiplied(call)
-        rows, columns, _ = _sizes(call)
+        rows, columns, _ = sizes(call)
         moved = product.moved_bytes + _ELEMENT_BYTES * rows * columns * (1 + 2 * tensors)
         return Work(2 * product.matmul_flops, flops * rows * columns, moved)
 
@@ -188,12 +190,12 @@ SPECS = [
         shape=_product,
         check=_product_fits,
         work=_multiplied,
-        storage=_read,
+        storage=read_once,
         workspace=_room,
         schema=Schema(
             "LinearStored(x, handle, bias?, after...) -> y: a product with a matrix in the store, and the bias.",
             (("y", "tensor(float)"),),
-            (*_PANELS, _TRANSPOSED, Attribute("biased", "INT", "Whether there is a bias.")),
+            (*PANELS, _TRANSPOSED, Attribute("biased", "INT", "Whether there is a bias.")),
         ),
     ),
     *(
@@ -205,13 +207,13 @@ SPECS = [
             shape=_gradients,
             check=_gradients_fit,
             work=_work_of_gradients(flops, tensors),
-            storage=_read_and_updated(tensors),
+            storage=read_and_updated(tensors),
             workspace=_room_for_gradient,
             schema=Schema(
                 f"{BACKWARD}{name}(dY, x, rates, handle, after...) -> dX, updated: the gradients of "
                 f"LinearStored, of which that of the matrix is used up as by UpdateStored{name}.",
                 (("dX", "tensor(float)"), ("updated", "tensor(bool)")),
-                (*_PANELS, _TRANSPOSED),
+                (*PANELS, _TRANSPOSED),
             ),
         )
         for name, flops, tensors in KINDS
@@ -224,7 +226,7 @@ SPECS = [
             "ComparePanels(any) -> same: whether a product by panels has the bits of the whole one.",
             (("same", "tensor(bool)"),),
             (
-                *_PANELS,
+                *PANELS,
                 Attribute("product", "INT", "With the transposed matrix, with the matrix, or its gradient."),
                 Attribute("samples", "INTS", "Shape of the samples."),
                 Attribute("whole", "INT", "Operator of the whole product: Gemm, MatMul or FusedMatMul."),

@@ -1,0 +1,178 @@
+// CompareConvolution(any) -> same: whether a convolution, or a gradient of it, by panels of filters (filter_panels.h)
+// has the bits of the runtime's own operator on all of them, as ComparePanels does for matrices (compare_panels.cpp).
+//
+// `product` says which: 0 the convolution, 1 the gradient of its images, 2 that of the filters. Besides the attributes
+// of ConvStored there are `image`, the shape of x, `ends`, the padding behind it, and `output_padding`, both as the
+// whole operator has them. `whole`: 1 where a Gemm makes the gradient of the images, which is theirs then; `biased`: a
+// Conv adds a bias.
+#include "kernels/drawn_numbers.h"
+#include "kernels/filter_panels.h"
+#include "process/heap.h"
+
+namespace poet {
+namespace {
+
+enum class Product : uint64_t { kConvolution = 0, kImage = 1, kFilters = 2 };
+
+std::vector<int64_t> joined(std::vector<int64_t> first, const std::vector<int64_t>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+RuntimeOperator whole_operator(const NodeInfo& node, Product product, bool is_gemm, bool is_biased) {
+  Attributes attributes(node.api());
+  if (product == Product::kFilters || is_gemm) {
+    attributes.add("transA", int64_t{product == Product::kImage});
+    attributes.add("transB", int64_t{product == Product::kFilters});
+    attributes.add("alpha", 1.0F);
+    attributes.add("beta", 1.0F);
+    return RuntimeOperator(node, {"Gemm", "", 13}, attributes, 2);
+  }
+  attributes.add("kernel_shape", node.require_ints("kernel"));
+  attributes.add("strides", node.require_ints("strides"));
+  attributes.add("dilations", node.require_ints("dilations"));
+  attributes.add("pads", joined(node.require_ints("begins"), node.require_ints("ends")));
+  attributes.add("group", int64_t{1});
+  if (product == Product::kConvolution) return RuntimeOperator(node, {"Conv", "", 11}, attributes, is_biased ? 3 : 2);
+  attributes.add("output_padding", node.require_ints("output_padding"));
+  return RuntimeOperator(node, {"ConvTranspose", "", 11}, attributes, 2);
+}
+
+class CompareConvolution final : public Kernel {
+ public:
+  explicit CompareConvolution(const NodeInfo& node)
+      : filters_(node),
+        given_(node.require_shape("image")),
+        product_(static_cast<Product>(node.require_nonnegative("product"))),
+        is_gemm_(node.require_nonnegative("whole") != 0),
+        is_biased_(node.require_nonnegative("biased") != 0),
+        whole_(whole_operator(node, product_, is_gemm_, is_biased_)),
+        convolved_(node, filters_),
+        spread_(node, filters_),
+        weight_(node, filters_) {
+    const std::vector<int64_t> kernel = node.require_ints("kernel");
+    if (given_.rank() != 4 || kernel.size() != 2 || panels().columns() != image().channels * filters_.windows.taps())
+      throw Error("images of shape " + to_string(given_) + " and such filters make no convolution");
+    whole_shape_ = Floats::of(nullptr, panels().rows(), image().channels, kernel[0], kernel[1]).shape;
+  }
+
+  void compute(Context& context) override {
+    give_freed_memory_back();  // before a process trains that has no room for it then
+    bool are = false;
+    if (product_ == Product::kConvolution) are = compare_convolutions(context);
+    if (product_ == Product::kImage) are = compare_images(context);
+    if (product_ == Product::kFilters) are = compare_filters(context);
+    *static_cast<bool*>(context.output(0, Floats::of(nullptr, 1).shape)) = are;
+  }
+
+ private:
+  static constexpr uint64_t kMatrix = 1, kImages = 2, kGradient = 3, kBias = 4;  // salts
+
+  const Panels& panels() const { return filters_.panels; }
+  uint64_t batch() const { return size(0); }
+  Image image() const { return {size(1), size(2), size(3)}; }
+  uint64_t size(size_t axis) const { return static_cast<uint64_t>(given_.data()[axis]); }
+  uint64_t columns() const { return panels().columns() * filters_.windows.pixels(); }  // of an image
+
+  void draw(Panel panel, float* to) const {
+    const uint64_t first = panel.first * panels().columns();
+    for (uint64_t i = 0; i < panel.rows * panels().columns(); ++i) to[i] = number(first + i, kMatrix);
+  }
+  Floats gradients(Numbers& d_y) const {
+    if (!is_gemm_) return {d_y.data(), filters_.made_shape(batch())};
+    return Floats::of(d_y.data(), panels().rows(), filters_.windows.pixels());
+  }
+  Floats filters(Numbers& matrix) const {
+    return is_gemm_ ? Floats::of(matrix.data(), panels().rows(), panels().columns())
+                    : Floats{matrix.data(), whole_shape_};
+  }
+  Numbers seen(uint64_t pitch, uint64_t step) const {
+    const Numbers x = numbers(batch() * image().size(), kImages);
+    Numbers made(batch() * columns());
+    for (uint64_t n = 0; n < batch(); ++n)
+      filters_.windows.columns(image(), x.data() + n * image().size(), made.data() + n * step, pitch);
+    return made;
+  }
+
+  bool compare_convolutions(const Context& context) const {
+    Numbers bias = numbers(panels().rows(), kBias);
+    Numbers expected(batch() * filters_.made());
+    {
+      Numbers x = numbers(batch() * image().size(), kImages),
+              matrix = numbers(panels().rows() * panels().columns(), kMatrix);
+      const Floats added = Floats::of(bias.data(), bias.size()), images{x.data(), given_}, all = filters(matrix);
+      whole_.run(context, {&images, &all, is_biased_ ? &added : nullptr},
+                 {expected.data(), filters_.made_shape(batch())});
+    }
+    Numbers found(expected.size()), matrix(panels().most_rows() * panels().columns());
+    Numbers looked = seen(filters_.windows.pixels(), columns());
+    panels().each([&](Panel panel) {
+      draw(panel, matrix.data());
+      convolved_.run(context, panel, matrix.data(), looked.data(), batch(), is_biased_ ? bias.data() : nullptr,
+                     found.data());
+    });
+    return are_same(expected.data(), found.data(), found.size());
+  }
+
+  bool compare_images(const Context& context) const {
+    Numbers d_y = numbers(batch() * filters_.made(), kGradient), expected(batch() * image().size());
+    {
+      Numbers matrix = numbers(panels().rows() * panels().columns(), kMatrix);
+      const Floats given = gradients(d_y), all = filters(matrix);
+      const Floats made{expected.data(),
+                        is_gemm_ ? Floats::of(nullptr, panels().columns(), size(2) * size(3)).shape : given_};
+      if (is_gemm_)
+        whole_.run(context, {&all, &given}, made);
+      else
+        whole_.run(context, {&given, &all}, made);
+    }
+    Numbers sums(batch() * columns()), matrix(panels().most_rows() * panels().columns()), found(image().size());
+    panels().each([&](Panel panel) {
+      draw(panel, matrix.data());
+      spread_.run(context, panel, matrix.data(), d_y.data(), batch(), sums.data());
+    });
+    bool are = true;
+    for (uint64_t n = 0; n < batch(); ++n) {
+      filters_.windows.image(image(), sums.data() + n * columns(), filters_.windows.pixels(), found.data());
+      are = are && are_same(expected.data() + n * found.size(), found.data(), found.size());
+    }
+    return are;
+  }
+
+  bool compare_filters(const Context& context) const {
+    const uint64_t depth = panels().columns(), pixels = filters_.windows.pixels(), all = batch() * pixels;
+    Numbers d_y = numbers(batch() * filters_.made(), kGradient), looked = seen(all, pixels);
+    Numbers expected(panels().rows() * depth), spare(panels().rows() * all);
+    for (uint64_t row = 0; row < panels().rows(); ++row)
+      for (uint64_t n = 0; n < batch(); ++n)
+        std::memcpy(&spare[row * all + n * pixels], &d_y[n * filters_.made() + row * pixels], pixels * sizeof(float));
+    const Floats left = Floats::of(spare.data(), panels().rows(), all), right = Floats::of(looked.data(), depth, all);
+    whole_.run(context, {&left, &right}, Floats::of(expected.data(), panels().rows(), depth));
+    Numbers found(panels().most_piece_rows() * depth);
+    bool are = true;
+    const auto compare = [&](const Piece& piece) {
+      weight_.run(context, piece.rows, d_y.data(), looked.data(), batch(), spare.data(), found.data());
+      const uint64_t first = piece.first - piece.rows.first * depth;
+      are = are && are_same(&expected[piece.first], &found[first], piece.count);
+    };
+    panels().each([&](Panel panel) { panels().each_piece(panel, compare); });
+    return are;
+  }
+
+  const Filters filters_;
+  const Shape given_;
+  const Product product_;
+  const bool is_gemm_, is_biased_;
+  const RuntimeOperator whole_;
+  const ConvolvedPanels convolved_;
+  const SpreadPanels spread_;
+  const WeightPanels weight_;
+  Shape whole_shape_;
+};
+
+}  // namespace
+
+const OpDefinition kCompareConvolution{"CompareConvolution",       1,         {kBool}, Sharing::kNone,
+                                       create<CompareConvolution>, infer_flag};
+
+}  // namespace poet

@@ -1,0 +1,67 @@
+#include "kernels/filter_panels.h"
+
+#include <algorithm>
+
+namespace poet {
+
+Filters::Batch Filters::batch(const Tensor& x) const {
+  const Shape& shape = x.layout.shape;
+  const auto size = [&](size_t axis) { return static_cast<uint64_t>(shape.data()[axis]); };
+  if (x.layout.dtype != kFloat || shape.rank() != 4 || size(1) * windows.taps() != panels.columns())
+    throw Error("x is of element type " + std::to_string(x.layout.dtype) + " and shape " + to_string(shape) +
+                ", but must be float, and filters have " + std::to_string(panels.columns()) + " numbers for " +
+                std::to_string(windows.taps()) + " taps");
+  return {size(0), {size(1), size(2), size(3)}};
+}
+
+Shape Filters::made_shape(uint64_t batch) const {
+  return Floats::of(nullptr, batch, panels.rows(), windows.height(), windows.width()).shape;
+}
+
+void Filters::require_made(const Tensor& d_y, uint64_t batch) const {
+  if (d_y.layout.dtype != kFloat || d_y.layout.shape != made_shape(batch))
+    throw Error("dY is of element type " + std::to_string(d_y.layout.dtype) + " and shape " +
+                to_string(d_y.layout.shape) + ", but must be float and " + to_string(made_shape(batch)));
+}
+
+void ConvolvedPanels::run(const Context& context, Panel panel, float* matrix, float* columns, uint64_t batch,
+                          const float* bias, float* y) const {
+  const uint64_t depth = filters_.panels.columns(), pixels = filters_.windows.pixels();
+  for (uint64_t n = 0; n < batch; ++n) {
+    float* const part = y + n * filters_.made() + panel.first * pixels;
+    gemm_.run(context, Floats::of(matrix, panel.rows, depth), Floats::of(columns + n * depth * pixels, depth, pixels),
+              nullptr, Floats::of(part, panel.rows, pixels));
+    for (uint64_t row = 0; bias != nullptr && row < panel.rows; ++row)
+      for (uint64_t k = 0; k < pixels; ++k) part[row * pixels + k] += bias[panel.first + row];
+  }
+}
+
+void SpreadPanels::run(const Context& context, Panel panel, float* matrix, float* d_y, uint64_t batch,
+                       float* columns) const {
+  const uint64_t depth = filters_.panels.columns(), pixels = filters_.windows.pixels();
+  const Floats left = Floats::of(matrix, panel.rows, depth);
+  for (uint64_t n = 0; n < batch; ++n) {
+    const Floats right = Floats::of(d_y + n * filters_.made() + panel.first * pixels, panel.rows, pixels);
+    const Floats sums = Floats::of(columns + n * depth * pixels, depth, pixels);
+    if (panel.first == 0)
+      first_.run(context, left, right, nullptr, sums);
+    else
+      next_.run(context, left, right, &sums, sums);
+  }
+}
+
+void WeightPanels::run(const Context& context, Panel rows, float* d_y, float* columns, uint64_t batch, float* spare,
+                       float* made) const {
+  const uint64_t depth = filters_.panels.columns(), pixels = filters_.windows.pixels(), all = batch * pixels;
+  float* left = d_y + rows.first * pixels;
+  if (batch > 1) {
+    for (uint64_t row = 0; row < rows.rows; ++row)
+      for (uint64_t n = 0; n < batch; ++n)
+        std::copy_n(left + n * filters_.made() + row * pixels, pixels, spare + row * all + n * pixels);
+    left = spare;
+  }
+  gemm_.run(context, Floats::of(left, rows.rows, all), Floats::of(columns, depth, all), nullptr,
+            Floats::of(made, rows.rows, depth));
+}
+
+}  // namespace poet

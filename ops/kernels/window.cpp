@@ -1,0 +1,78 @@
+#include "kernels/window.h"
+
+#include <algorithm>
+
+namespace poet {
+namespace {
+
+// No larger numbers in a window: what is computed of them then fits into 64 bits.
+constexpr int64_t kLargestStep = int64_t{1} << 16;
+
+uint64_t entry(const NodeInfo& node, const char* name, size_t index, int64_t least) {
+  const Shape list = node.require_shape(name);
+  if (list.rank() != 2) throw Error(std::string("the attribute '") + name + "' must have two entries");
+  const int64_t value = list.data()[index];
+  if (value < least || value > kLargestStep)
+    throw Error(std::string("the attribute '") + name + "' holds " + std::to_string(value) + ", which is out of range");
+  return static_cast<uint64_t>(value);
+}
+
+struct Range {
+  uint64_t first, end;
+};
+
+// The windows in which a tap sees one of so many pixels.
+Range windows_of(const Axis& axis, uint64_t tap, uint64_t size, uint64_t windows) {
+  const uint64_t offset = tap * axis.dilation;
+  const auto reaching = [&](uint64_t pixel) {  // how many windows see pixels before it
+    return pixel <= offset ? 0 : std::min(windows, (pixel - offset + axis.stride - 1) / axis.stride);
+  };
+  return {reaching(axis.begin), reaching(axis.begin + size)};
+}
+
+}  // namespace
+
+Axis read_axis(const NodeInfo& node, size_t index) {
+  return {entry(node, "kernel", index, 1), entry(node, "strides", index, 1), entry(node, "dilations", index, 1),
+          entry(node, "begins", index, 0)};
+}
+
+Windows::Windows(const NodeInfo& node)
+    : rows_(read_axis(node, 0)),
+      columns_(read_axis(node, 1)),
+      height_(entry(node, "pixels", 0, 1)),
+      width_(entry(node, "pixels", 1, 1)) {}
+
+// Calls `use` with neighbouring windows: the first one's place in the columns, its pixel's in the image, their count.
+template <class Use>
+void Windows::each_run(const Image& image, uint64_t pitch, Use&& use) const {
+  uint64_t row = 0;
+  for (uint64_t channel = 0; channel < image.channels; ++channel)
+    for (uint64_t i = 0; i < rows_.kernel; ++i)
+      for (uint64_t j = 0; j < columns_.kernel; ++j, row += pitch) {
+        const Range down = windows_of(rows_, i, image.height, height_);
+        const Range across = windows_of(columns_, j, image.width, width_);
+        if (across.first >= across.end) continue;
+        const uint64_t left = across.first * columns_.stride + j * columns_.dilation - columns_.begin;
+        for (uint64_t y = down.first; y < down.end; ++y) {
+          const uint64_t line = channel * image.height + y * rows_.stride + i * rows_.dilation - rows_.begin;
+          use(row + y * width_ + across.first, line * image.width + left, across.end - across.first);
+        }
+      }
+}
+
+void Windows::columns(const Image& image, const float* from, float* to, uint64_t pitch) const {
+  for (uint64_t row = 0; row < image.channels * taps(); ++row) std::fill_n(to + row * pitch, pixels(), 0.0F);
+  each_run(image, pitch, [&](uint64_t place, uint64_t pixel, uint64_t count) {
+    for (uint64_t k = 0; k < count; ++k) to[place + k] = from[pixel + k * columns_.stride];
+  });
+}
+
+void Windows::image(const Image& image, const float* columns, uint64_t pitch, float* to) const {
+  std::fill_n(to, image.size(), 0.0F);
+  each_run(image, pitch, [&](uint64_t place, uint64_t pixel, uint64_t count) {
+    for (uint64_t k = 0; k < count; ++k) to[pixel + k * columns_.stride] += columns[place + k];
+  });
+}
+
+}  // namespace poet

@@ -1,0 +1,51 @@
+// Windows that slide over images of two dimensions, as a node's integer lists say: `kernel`, `strides`, `dilations` and
+// `begins`, the padding before the image, rows first.
+#pragma once
+
+#include "kernels/kernel.h"
+
+namespace poet {
+
+struct Axis {
+  uint64_t kernel;
+  uint64_t stride;
+  uint64_t dilation;
+  uint64_t begin;
+
+  uint64_t reach(uint64_t windows) const { return (windows - 1) * stride + (kernel - 1) * dilation + 1; }
+};
+
+Axis read_axis(const NodeInfo& node, size_t index);  // throws Error
+
+struct Image {
+  uint64_t channels;
+  uint64_t height;
+  uint64_t width;
+
+  uint64_t size() const { return channels * height * width; }
+};
+
+// Columns have a row for each channel and tap, and in it what the tap sees in each window; zero beside the image.
+class Windows {
+ public:
+  explicit Windows(const NodeInfo& node);  // `pixels` says how many windows there are; throws Error
+
+  uint64_t taps() const { return rows_.kernel * columns_.kernel; }
+  uint64_t height() const { return height_; }
+  uint64_t width() const { return width_; }
+  uint64_t pixels() const { return height_ * width_; }
+
+  // Writes an image's columns, rows of which begin `pitch` floats apart.
+  void columns(const Image& image, const float* from, float* to, uint64_t pitch) const;
+  // Writes an image of the sums of what columns have for each pixel, tap after tap.
+  void image(const Image& image, const float* columns, uint64_t pitch, float* to) const;
+
+ private:
+  template <class Use>
+  void each_run(const Image& image, uint64_t pitch, Use&& use) const;
+
+  Axis rows_, columns_;
+  uint64_t height_, width_;
+};
+
+}  // namespace poet

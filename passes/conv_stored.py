@@ -1,0 +1,305 @@
+"""Convolutions on panels of the filters that a store has, in place of loads of all of them.
+
+Rules (stored_panels.py has more):
+    C1. Where the filters have one convolution in the forward pass, one node that makes the gradient of its images, and
+        one update by the product with the images' columns that is their gradient, these become a ConvStored and a
+        ConvStoredBackward: neither filters nor gradient are ever whole.
+    C2. Where only convolutions read them, these become ConvStored nodes.
+    C3. So it is with images of two dimensions, without groups, and where what panels take is less than what whole
+        filters do: images' columns are whole, where ONNX Runtime's own convolution may have a part of them at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.operators.conv_stored import BACKWARD, PANEL_FILTERS
+from poet_onnx.graph.operators.linear import most_rows, piece_rows
+from poet_onnx.passes.panel_comparison import CONVOLUTION, FILTERS, IMAGE, ConvComparison, Windows
+from poet_onnx.passes.views import VIEWS, only_maker, replace_node, seen, sizes_of
+
+_TIMES = (1, 2)
+"""As many filters as a panel usually has: several threads share a product, of which each then has enough."""
+
+_FILTERS = 1
+"""Input of a convolution."""
+
+
+@dataclass(frozen=True)
+class _Backward:
+    """The gradients of a convolution, and the update.
+
+    Attributes:
+        node: that makes the gradient of the images, or a view of it, and reads what it is computed of first.
+        d_y: what that is computed of.
+        made: the gradient.
+        is_gemm: a product of matrices makes it.
+        loaded: nodes between the loads and it.
+        gradient: nodes from the product that is the filters' gradient to the update, first to last.
+        update: in the store.
+    """
+
+    node: ir.Node
+    d_y: ir.Value
+    made: ir.Value
+    is_gemm: bool
+    loaded: tuple[ir.Node, ...]
+    gradient: tuple[ir.Node, ...]
+    update: ir.Node
+
+
+class ConvLayer:
+    """All convolutions with filters, which nodes load."""
+
+    def __init__(self, handle: ir.Value, loads: list[ir.Node], convolutions: list[ir.Node], others: list[ir.Node]):
+        self._handle = handle
+        self._loads = loads
+        self._convolutions = convolutions
+        self._others = others
+        self._shape = sizes_of(loads[0].outputs[0])
+        self._backward = self._found_backward()
+
+    @classmethod
+    def of(cls, graph: ir.Graph, handle: ir.Value) -> ConvLayer | None:
+        """Return the convolutions with the filters of a handle; None where there are none that could work on panels."""
+        loads = [node for node, _ in handle.uses() if node.op_type == "LoadStored" and node.domain == POET_DOMAIN]
+        convolutions: list[ir.Node] = []
+        others: list[ir.Node] = []
+        for load in loads:
+            value = load.outputs[0]
+            if len(load.inputs) > 1 or _is_transposed(load) or len(sizes_of(value)) != 4 or value.is_graph_output():
+                return None
+            for node, index in value.uses():
+                (convolutions if index == _FILTERS and _slides(node, "Conv") else others).append(node)
+        return cls(handle, loads, convolutions, others) if convolutions else None
+
+    def comparisons(self, *, backward: bool) -> Iterator[tuple[ConvComparison, ...]]:
+        """Yield, for some sizes of panels, all comparisons that must hold; nothing where there is no such form."""
+        if (self._backward is None) if backward else self._others:
+            return
+        for panel in (times * PANEL_FILTERS for times in _TIMES):
+            made = [self._comparison(node, panel) for node in self._convolutions]
+            if all(self._saves(comparison, backward=backward) for comparison in made):
+                yield (*made, *(self._gradients(made[0], self._backward) if backward and self._backward else ()))
+
+    def write(self, panel: int, *, backward: bool) -> None:
+        """Write the nodes (C1, C2)."""
+        matrix = ir.AttrInt64s("matrix", (self._shape[0], math.prod(self._shape[1:])))
+        attributes: list[ir.Attr] = [matrix, ir.AttrInt64("panel_rows", panel)]
+        if backward and self._backward is not None:
+            self._write_backward(self._backward, attributes)
+        for node in self._convolutions:
+            biases = [value for value in node.inputs[2:3] if value is not None]
+            own = [*_windows(node).attributes, ir.AttrInt64("biased", len(biases))]
+            inputs = [node.inputs[0], self._handle, *biases]
+            replace_node(node, "ConvStored", inputs, [*attributes, *own], [node.outputs[0]])
+        for load in self._loads:
+            assert load.graph is not None
+            load.graph.remove(load, safe=True)
+
+    def _write_backward(self, found: _Backward, attributes: list[ir.Attr]) -> None:
+        (convolution,) = self._convolutions
+        operator = found.update.op_type.replace("UpdateStored", BACKWARD)
+        graph = found.node.graph
+        assert graph is not None
+        inputs = [found.d_y, convolution.inputs[0], found.update.inputs[1], self._handle]
+        own = _windows(convolution).attributes
+        replace_node(found.node, operator, inputs, [*attributes, *own], [found.made, found.update.outputs[0]])
+        made_of = [value for value in found.gradient[0].inputs if value is not None]
+        unread = [*reversed((*found.gradient, found.update)), *reversed(found.loaded)]
+        graph.remove(unread, safe=True)
+        _remove_unread(graph, made_of)
+
+    def _comparison(self, node: ir.Node, panel: int) -> ConvComparison:
+        image, windows, biases = node.inputs[0], _windows(node), node.inputs[2:3]
+        assert image is not None
+        ends = tuple(node.attributes.get_ints("pads", (0, 0, 0, 0)))[2:]
+        is_biased = bool(biases) and biases[0] is not None
+        shape, filters = sizes_of(image), self._shape[0]
+        return ConvComparison(CONVOLUTION, shape, filters, panel, windows, ends, is_biased=is_biased)
+
+    def _gradients(self, made: ConvComparison, found: _Backward) -> tuple[ConvComparison, ...]:
+        shape, filters, panel, windows = made.image, made.filters, made.panel_rows, made.windows
+        ends = tuple(found.node.attributes.get_ints("pads", (0, 0, 0, 0)))[2:]
+        extra = tuple(found.node.attributes.get_ints("output_padding", (0, 0)))
+        spread = ConvComparison(IMAGE, shape, filters, panel, windows, ends, extra, is_gemm=found.is_gemm)
+        return spread, ConvComparison(FILTERS, shape, filters, panel, windows)
+
+    def _saves(self, made: ConvComparison, *, backward: bool) -> bool:
+        """Return whether panels take less than whole filters, or their gradient, and the columns beside them (C3)."""
+        depth, windows = made.depth, made.image[0] * math.prod(made.windows.pixels)
+        rows = most_rows(made.filters, made.panel_rows)
+        if backward:
+            taken = rows + 2 * windows + piece_rows(made.filters, depth, made.panel_rows)
+            return taken < made.filters + windows
+        beside = windows if made.filters > math.prod(made.windows.pixels) else 0
+        return rows + windows < made.filters + beside
+
+    def _found_backward(self) -> _Backward | None:
+        """Return what C1 asks for, if it is there."""
+        updates = [node for node, _ in self._handle.uses() if node not in self._loads]
+        if len(updates) != 1 or len(self._convolutions) != 1 or len(self._others) != 1:
+            return None
+        (convolution,), (update,), (other,) = self._convolutions, updates, self._others
+        x = convolution.inputs[0]
+        if x is None or not update.op_type.startswith("UpdateStored") or len(update.inputs) > 3:
+            return None
+        spread = _spread(convolution, other)
+        gradient = _between(update.inputs[0])
+        if spread is None or not gradient or bool(update.attributes.get_int("offset", 0)) or _is_transposed(update):
+            return None
+        node, d_y, made, loaded = spread
+        rows, columns = gradient[0].inputs[:2]
+        if sizes_of(made) != sizes_of(x) or rows is None or columns is None:
+            return None
+        if not _is_turned(rows, d_y, sizes_of(d_y)) or not _are_columns(columns, x, convolution):
+            return None
+        return _Backward(node, d_y, made, bool(loaded), loaded, gradient, update)
+
+
+def _is_transposed(node: ir.Node) -> bool:
+    return bool(node.attributes.get_int("transposed", 0))
+
+
+def _slides(node: ir.Node, operator: str) -> bool:
+    """Return whether a node is a convolution of images of two dimensions, without groups and with pads that it says."""
+    attributes = node.attributes
+    is_plain = attributes.get_int("group", 1) == 1 and attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
+    is_one = node.op_type == operator and node.domain in ONNX_DOMAINS and is_plain
+    return is_one and "output_shape" not in attributes and len(sizes_of(node.outputs[0])) == 4
+
+
+def _windows(node: ir.Node) -> Windows:
+    """Return the windows of a Conv."""
+    filters, ones = node.inputs[_FILTERS], (1, 1)
+    assert filters is not None
+    strides, dilations = (tuple(node.attributes.get_ints(name, ones)) for name in ("strides", "dilations"))
+    begins = tuple(node.attributes.get_ints("pads", (0, 0, 0, 0)))[:2]
+    kernel = tuple(node.attributes.get_ints("kernel_shape", sizes_of(filters)[2:]))
+    return Windows(kernel, strides, dilations, begins, sizes_of(node.outputs[0])[2:])
+
+
+def _spread(convolution: ir.Node, node: ir.Node) -> tuple[ir.Node, ir.Value, ir.Value, tuple[ir.Node, ...]] | None:
+    """Return the node that makes the gradient of a convolution's images of its filters.
+
+    It comes with what it is computed of, the gradient, and nodes that stand between it and what loads the filters.
+    """
+    windows = _windows(convolution)
+    if _slides(node, "ConvTranspose") and len(node.inputs) == 2 and node.inputs[0] is not None:
+        begins = tuple(node.attributes.get_ints("pads", (0, 0, 0, 0)))[:2]
+        ways = [tuple(node.attributes.get_ints(name, (1, 1))) for name in ("strides", "dilations")]
+        if (begins, *ways) == (windows.begins, windows.strides, windows.dilations):
+            return node, node.inputs[0], node.outputs[0], ()
+        return None
+    # Of single pixels it is the product of the filters as a matrix, transposed, and dY as one.
+    pads = convolution.attributes.get_ints("pads", (0, 0, 0, 0))
+    is_point = windows.kernel == windows.strides == (1, 1) and not any(pads)
+    product = _only_reader(node.outputs[0])
+    if not is_point or node.op_type != "Reshape" or product is None or not _is_product(product, transposes=(1, 0)):
+        return None
+    view, d_y = _only_reader(product.outputs[0]), product.inputs[1]
+    if product.inputs[0] is not node.outputs[0] or view is None or view.op_type != "Reshape" or d_y is None:
+        return None
+    whole = _viewed(d_y, sizes_of(convolution.outputs[0]))
+    if whole is None or sizes_of(whole)[0] != 1:
+        return None
+    return view, whole, view.outputs[0], (node, product)
+
+
+def _viewed(value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
+    """Return what a value is a view of, if that has a shape."""
+    maker = value.producer()
+    while sizes_of(value) != shape:
+        if maker is None or maker.op_type not in VIEWS or maker.domain not in ONNX_DOMAINS or maker.inputs[0] is None:
+            return None
+        value = maker.inputs[0]
+        maker = value.producer()
+    return value
+
+
+def _between(gradient: ir.Value | None) -> tuple[ir.Node, ...]:
+    """Return the nodes from the product that is a gradient to what reads it alone; none where there is no such."""
+    between: list[ir.Node] = []
+    maker = only_maker(gradient)
+    while maker is not None and maker.op_type in ("Identity", "Reshape") and maker.domain in ONNX_DOMAINS:
+        between.insert(0, maker)
+        maker = only_maker(maker.inputs[0])
+    if maker is None or not _is_product(maker, transposes=(0, 1)):
+        return ()
+    return (maker, *between)
+
+
+def _is_product(node: ir.Node, transposes: tuple[int, int]) -> bool:
+    """Return whether a node multiplies matrices, of which these are transposed, and adds nothing."""
+    is_plain = len(node.inputs) == 2 and node.attributes.get_float("alpha", 1.0) == 1.0
+    found = tuple(node.attributes.get_int(name, 0) for name in ("transA", "transB"))
+    return node.op_type == "Gemm" and node.domain in ONNX_DOMAINS and is_plain and found == transposes
+
+
+def _is_turned(value: ir.Value, images: ir.Value, shape: tuple[int, ...]) -> bool:
+    """Return whether a matrix has a row for each channel of some images, or of a view of them in this shape."""
+    found = seen(value)
+    maker = found.producer()
+    if shape[0] == 1:
+        return found is seen(images) and sizes_of(value)[:1] == shape[1:2]
+    if maker is None or maker.op_type != "Transpose" or maker.domain not in ONNX_DOMAINS:
+        return False
+    turned = maker.inputs[0]
+    order = list(maker.attributes.get_ints("perm", ()))
+    is_order = order[:2] == [1, 0] and order[2:] == list(range(2, len(order)))
+    is_shape = turned is not None and sizes_of(turned)[:2] == shape[:2]
+    return turned is not None and is_order and is_shape and seen(turned) is seen(images)
+
+
+def _are_columns(value: ir.Value, images: ir.Value, convolution: ir.Node) -> bool:
+    """Return whether a matrix has the columns of a convolution's images: a row for each channel and tap."""
+    windows, shape = _windows(convolution), sizes_of(images)
+    taps, pads = math.prod(windows.kernel), list(convolution.attributes.get_ints("pads", (0, 0, 0, 0)))
+    if windows.kernel == windows.strides == (1, 1) and not any(pads):
+        return _is_turned(value, images, shape)
+    found = seen(value)
+    maker = found.producer()
+    if shape[0] > 1 and maker is not None and maker.op_type == "Transpose":
+        turned = maker.inputs[0]
+        if turned is None or list(maker.attributes.get_ints("perm", ())) != [1, 0, 2]:
+            return False
+        if sizes_of(turned)[:2] != (shape[0], shape[1] * taps):
+            return False
+        maker = seen(turned).producer()
+    elif shape[0] > 1:
+        return False
+    if maker is None or not _slides(maker, "Conv") or len(maker.inputs) != 2 or maker.inputs[0] is None:
+        return False
+    picked, filters = maker.inputs[0], maker.inputs[_FILTERS]
+    tensor = None if filters is None else filters.const_value
+    expected = np.eye(taps, dtype=np.float32).reshape(taps, 1, *windows.kernel)
+    is_each = sizes_of(picked)[:2] == (shape[0] * shape[1], 1) and seen(picked) is seen(images)
+    return is_each and _windows(maker) == windows and tensor is not None and np.array_equal(tensor.numpy(), expected)
+
+
+def _only_reader(value: ir.Value) -> ir.Node | None:
+    uses = list(value.uses())
+    return uses[0][0] if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def _remove_unread(graph: ir.Graph, values: list[ir.Value]) -> None:
+    """Remove the nodes that made values for a product that is not there any more, and what they alone read."""
+    while values:
+        value = values.pop()
+        maker = value.producer()
+        if (
+            maker is None
+            or value.uses()
+            or value.is_graph_output()
+            or maker.op_type not in (*VIEWS, "Transpose", "Conv")
+        ):
+            continue
+        values += [read for read in maker.inputs if read is not None]
+        graph.remove(maker, safe=True)

@@ -1,0 +1,189 @@
+"""Which convolutions with stored filters work on panels, and which filters are loaded all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from poet_onnx.passes.panel_comparison import CONVOLUTION, FILTERS, IMAGE, AnyComparison, ConvComparison, Windows
+from poet_onnx.passes.stored_panels import UseStoredPanels
+
+HEADER = '<ir_version: 8, opset_import: ["" : 15, "poet" : 1]>'
+EYE = "float[4,1,2,2] eye = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}"
+LOAD = "w = poet.LoadStored <dtype = 1, shape = [{filters}, 50, 2, 2]> (handle)"
+FORWARD = "y = Conv <kernel_shape = [2, 2], pads = [0, 0, 1, 1], strides = [1, 1]> (x, w, bias)"
+SPREAD = "dx = ConvTranspose <kernel_shape = [2, 2], pads = [0, 0, 1, 1], strides = [1, 1]> (dy, w)"
+ONE = """
+single = Constant <value_ints = [-1, 1, 3, 2]> () image = Reshape (x, single)
+cols = Conv <kernel_shape = [2, 2], pads = [0, 0, 1, 1], strides = [1, 1]> (image, eye)
+to200 = Constant <value_ints = [200, 6]> () flat = Reshape (cols, to200)
+to600 = Constant <value_ints = [600, 6]> () dflat = Reshape (dy, to600)
+"""
+SEVERAL = """
+single = Constant <value_ints = [-1, 1, 3, 2]> () image = Reshape (x, single)
+cols = Conv <kernel_shape = [2, 2], pads = [0, 0, 1, 1], strides = [1, 1]> (image, eye)
+each = Constant <value_ints = [2, 200, 6]> () apart = Reshape (cols, each)
+beside = Transpose <perm = [1, 0, 2]> (apart)
+to200 = Constant <value_ints = [200, 12]> () flat = Reshape (beside, to200)
+turned = Transpose <perm = [1, 0, 2, 3]> (dy)
+to600 = Constant <value_ints = [600, 12]> () dflat = Reshape (turned, to600)
+"""
+PRODUCT = "g = Gemm <transB = 1> (dflat, flat)"
+UPDATE = (
+    "as_filters = Constant <value_ints = [600, 50, 2, 2]> () dw = Reshape (g, as_filters) "
+    "done = poet.UpdateStoredAdam <offset = 0> (dw, rates, handle)"
+)
+WINDOWS = Windows((2, 2), (1, 1), (1, 1), (0, 0), (3, 2))
+
+
+def layer(batch: int, filters: int = 600) -> str:
+    """Return a convolution, its gradients and the update."""
+    written = [LOAD.format(filters=filters), FORWARD, SPREAD, ONE if batch == 1 else SEVERAL, PRODUCT, UPDATE]
+    return "\n".join(written).replace("600", str(filters))
+
+
+def graph(nodes: str, batch: int = 1, filters: int = 600, outputs: str = "") -> ir.Model:
+    made = f"float[{batch},{filters},3,2] y, float[{batch},50,3,2] dx, bool[1] done"
+    inputs = f"float[{batch},50,3,2] x, float[{batch},{filters},3,2] dy, float[{filters}] bias"
+    text = f"{HEADER} g ({inputs}, int64[1] handle, float[10] rates) => ({outputs or made}) <{EYE}> {{ {nodes} }}"
+    model = onnx.shape_inference.infer_shapes(with_loads(onnx.parser.parse_model(text), filters), data_prop=True)
+    read = ir.from_proto(model)
+    for number, node in enumerate(read.graph):
+        node.name = f"node{number}"
+    return read
+
+
+def with_loads(model: onnx.ModelProto, filters: int) -> onnx.ModelProto:
+    """Say what is loaded, which ONNX's shape inference cannot know."""
+    loaded = onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [filters, 50, 2, 2])
+    model.graph.value_info.append(loaded)
+    return model
+
+
+def used(model: ir.Model, keeps: Callable[[AnyComparison], bool] = lambda comparison: True) -> list[ir.Node]:
+    made = [(value.name, value.shape) for value in model.graph.outputs]
+    UseStoredPanels(keeps)(model)
+    assert [(value.name, value.shape) for value in model.graph.outputs] == made
+    onnx.checker.check_model(ir.to_proto(model))
+    return [node for node in model.graph if node.op_type != "Constant"]
+
+
+def operators(nodes: list[ir.Node]) -> list[str]:
+    return [node.op_type for node in nodes if node.op_type != "Reshape"]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_convolution_and_its_gradients_work_on_panels(batch: int) -> None:
+    found = used(graph(layer(batch), batch))
+    assert [node.op_type for node in found] == ["ConvStored", "ConvStoredBackwardAdam"]
+    forward, backward = found
+    assert [value.name for value in forward.inputs if value] == ["x", "handle", "bias"]
+    assert [value.name for value in backward.inputs if value] == ["dy", "x", "rates", "handle"]
+    assert [value.name for value in backward.outputs] == ["dx", "done"]
+    for node in found:
+        assert list(node.attributes.get_ints("matrix", [])) == [600, 200]
+        assert [list(node.attributes.get_ints(name, [])) for name in ("kernel", "begins", "pixels")] == [
+            [2, 2],
+            [0, 0],
+            [3, 2],
+        ]
+
+
+def test_what_is_compared_is_what_the_graph_computes() -> None:
+    compared: list[AnyComparison] = []
+    used(graph(layer(2), 2), keeps=lambda comparison: not compared.append(comparison))  # type: ignore[func-returns-value]
+    assert compared == [
+        ConvComparison(CONVOLUTION, (2, 50, 3, 2), 600, 128, WINDOWS, (1, 1), is_biased=True),
+        ConvComparison(IMAGE, (2, 50, 3, 2), 600, 128, WINDOWS, (1, 1)),
+        ConvComparison(FILTERS, (2, 50, 3, 2), 600, 128, WINDOWS),
+    ]
+    assert str(compared[0]) == (
+        "convolution of 2x50x3x2 with 600 filters of 2x2 in panels of 128 (strides 1x1, dilations 1x1, "
+        "pads 0x0 and 1x1, with a bias)"
+    )
+
+
+def test_large_filters_are_compared_in_part_where_it_trains() -> None:
+    windows = Windows((3, 3), (1, 1), (1, 1), (1, 1), (4, 4))
+    whole = ConvComparison(IMAGE, (1, 512, 4, 4), 600, 128, windows)
+    assert whole.where_it_trains.filters == 256 + 600 % 128
+    assert whole.where_it_trains.where_it_trains == whole.where_it_trains
+
+
+def test_single_pixels_are_a_product_of_matrices() -> None:
+    nodes = """
+    w = poet.LoadStored <dtype = 1, shape = [400, 50, 1, 1]> (handle) y = Conv (x, w)
+    as_matrix = Constant <value_ints = [400, 50]> () matrix = Reshape (w, as_matrix)
+    to400 = Constant <value_ints = [400, 6]> () dflat = Reshape (dy, to400)
+    to50 = Constant <value_ints = [50, 6]> () flat = Reshape (x, to50)
+    dflatx = Gemm <transA = 1> (matrix, dflat)
+    as_image = Constant <value_ints = [1, 50, 3, 2]> () dx = Reshape (dflatx, as_image)
+    g = Gemm <transB = 1> (dflat, flat)
+    as_filters = Constant <value_ints = [400, 50, 1, 1]> () dw = Reshape (g, as_filters)
+    done = poet.UpdateStoredSgd <offset = 0> (dw, rates, handle)
+    """
+    model = graph(nodes, filters=400)
+    model.graph.node(0).outputs[0].shape = ir.Shape([400, 50, 1, 1])
+    compared: list[AnyComparison] = []
+    found = used(model, keeps=lambda comparison: not compared.append(comparison))  # type: ignore[func-returns-value]
+    assert [node.op_type for node in found] == ["ConvStored", "ConvStoredBackwardSgd"]
+    assert [value.name for value in found[1].inputs if value] == ["dy", "x", "rates", "handle"]
+    assert [each.is_gemm for each in compared if isinstance(each, ConvComparison)] == [False, True, False]
+
+
+def test_filters_that_only_convolutions_read_work_on_panels() -> None:
+    nodes = f"{LOAD.format(filters=600)} {FORWARD} {FORWARD.replace('y = ', 'z = ')}"
+    outputs = "float[1,600,3,2] y, float[1,600,3,2] z"
+    assert operators(used(graph(nodes, outputs=outputs))) == ["ConvStored", "ConvStored"]
+
+
+def test_larger_panels_stand_in_for_those_that_have_other_bits() -> None:
+    found = used(graph(layer(1, 600), filters=600), keeps=lambda comparison: comparison.panel_rows > 128)
+    assert [node.attributes.get_int("panel_rows", 0) for node in found] == [256, 256]
+
+
+@pytest.mark.parametrize("product", [CONVOLUTION, IMAGE, FILTERS])
+def test_filters_are_loaded_where_no_panels_have_their_bits(product: int) -> None:
+    model = graph(layer(1))
+    before = str(model.graph)
+
+    def keeps(comparison: AnyComparison) -> bool:
+        return comparison.product != product
+
+    assert not UseStoredPanels(keeps)(model).modified
+    assert str(model.graph) == before
+    assert not model.metadata_props
+
+
+def test_filters_are_loaded_where_panels_would_take_more() -> None:
+    """Fewer filters than what panels take, two sets of columns and a piece of the gradient, make up for."""
+    assert operators(used(graph(layer(1, 300), filters=300)))[0] == "LoadStored"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            FORWARD,
+            FORWARD.replace("strides", 'group = 1, auto_pad = "VALID", strides').replace("0, 0, 1, 1", "0, 0, 0, 0"),
+        ),
+        (SPREAD, SPREAD.replace("[0, 0, 1, 1]", "[1, 1, 0, 0]")),
+        (PRODUCT, "g = Gemm <transB = 1, alpha = 0.5> (dflat, flat)"),
+        (PRODUCT, "twice = Add (flat, flat) g = Gemm <transB = 1> (dflat, twice)"),
+        (PRODUCT, "half = Gemm <transB = 1> (dflat, flat) g = Add (half, half)"),
+        ("(image, eye)", "(image, other)"),
+        ("offset = 0", "offset = 5"),
+        (UPDATE, f"{UPDATE} norm = ReduceSum (g)"),
+        (SPREAD, f"{SPREAD} sum = ReduceSum (w)"),
+    ],
+)
+def test_filters_are_loaded_where_others_read_them_or_their_gradient_is_another_one(old: str, new: str) -> None:
+    nodes = layer(1)
+    assert old in nodes
+    model = graph(f"other = Mul (eye, eye) {nodes.replace(old, new)}")
+    found = operators(used(model))
+    assert "LoadStored" in found
+    assert not any(operator.startswith("ConvStored") for operator in found)
