@@ -237,6 +237,33 @@ def test_a_comparison_of_filters_takes_what_is_counted_and_gives_it_back(tmp_pat
     assert costs.runtime_bytes < compared_peak(tmp_path, *products) - counted_bytes < costs.runtime_bytes + 10_000_000
 
 
+GROWING = """
+import json, sys
+import numpy as np
+from poet_onnx import TrainingSession
+from poet_onnx.training.trial import status_bytes
+model, store = sys.argv[1:]
+session = TrainingSession(model, model.replace(".onnx", ".safetensors"), store=store, commit_every=5)
+batch = {put.name: np.ones(put.shape, put.dtype) for put in session.data_inputs}
+peaks = []
+for step in range(1, 201):
+    session.step(batch)
+    if step in (20, 200):
+        peaks.append(status_bytes("VmHWM"))
+print(json.dumps(peaks))
+"""
+
+
+@pytest.mark.deep
+@NEEDS_STOCK
+def test_many_steps_take_no_more_than_few(nets: dict[int, Path], tmp_path: Path) -> None:
+    path = rewritten(nets[7], tmp_path / "net.onnx", store="always")
+    command = [stock_python(), "-c", GROWING, str(path), str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    few, many = json.loads(done.stdout)
+    assert many - few < 128 << 10
+
+
 def test_matrices_are_loaded_whole_on_another_machine(nets: dict[int, Path], tmp_path: Path) -> None:
     """On aarch64, ONNX Runtime adds up the gradients of layers in another order than by panels."""
     path = rewritten(nets[7], tmp_path / "net.onnx", store="always", device="a72")

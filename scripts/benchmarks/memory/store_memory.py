@@ -8,7 +8,7 @@ Each model is exported with torch and rewritten with AdamW for the stock runtime
 processes then train so many steps on the same batches, with the store in the page cache. `peak_mib` is VmHWM,
 `predicted_mib` what `rewrite` says of a process that also evaluates, saves and exports. `is_equal` tells whether all
 parameters, moments and losses are those of the training in RAM, `ratio` how much processor time a step takes beside it.
-The exit code is 1 if they are not equal, or a peak is above its prediction.
+Rows of other models stay in the file. The exit code is 1 if they are not equal, or a peak is above its prediction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LARGER = 1.02
 """A plan for exactly the least budget may not be found again within the time."""
 
 LORA = "rank=8,alpha=16,targets=*query.weight,*value.weight"
-FIELDS = ("model", "store", "budget_mib", "nodes", "predicted_mib", "peak_mib", "step_seconds", "ratio")
+FIELDS = ("model", "steps", "store", "budget_mib", "nodes", "predicted_mib", "peak_mib", "step_seconds", "ratio")
 FIELDS += ("read_mib", "written_mib", "tensors", "is_equal")
 Row = dict[str, Any]
 
@@ -59,13 +59,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rows.append(row)
                 print(*(f"{field}={value}" for field, value in row.items()), flush=True)
     if options.output is not None:
+        measured_now = {row["model"] for row in rows}
+        kept = [row for row in known_rows(options.output) if row["model"] not in measured_now]
         with options.output.open("w", newline="", encoding="utf-8") as file:
-            said = " ".join([*options.models, "--steps", str(options.steps)])
-            file.write(f"# PYTHONPATH=scripts python scripts/benchmarks/memory/store_memory.py {said}\n")
+            file.write("# PYTHONPATH=scripts python scripts/benchmarks/memory/store_memory.py MODEL --steps STEPS\n")
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows([*kept, *rows])
     return 0 if all(row["is_equal"] and row["peak_mib"] <= row["predicted_mib"] for row in rows) else 1
+
+
+def known_rows(path: Path) -> list[Row]:
+    """Return the rows that a file has."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        next(file)  # the command
+        return list(csv.DictReader(file))
 
 
 def measured(name: str, folder: Path, options: argparse.Namespace) -> list[Row]:
@@ -97,6 +107,7 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> list[Row]:
         rows.append(
             {
                 "model": name,
+                "steps": options.steps,
                 "store": each["store"],
                 "budget_mib": "" if number == 0 else round(result.budget_bytes / 2**20, 1),
                 "nodes": len(list(result.model.graph)),
