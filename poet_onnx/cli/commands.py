@@ -42,6 +42,7 @@ def _do(module: str, command: str, given: dict[str, Any]) -> None:
 )
 @options.page_dir_option
 @options.force_option
+@options.verbose_option
 @options.json_option
 def rewrite(**given: Any) -> None:
     """Rewrite the training graph MODEL so that its step keeps to a budget, and write it to OUT.
@@ -71,6 +72,7 @@ def train_graph(**given: Any) -> None:
 @click.command(short_help="Show what fills the memory, and what could work.")
 @click.argument("model", type=options.FILE)
 @options.options_of_record(InspectOptions)
+@options.verbose_option
 @options.json_option
 def inspect(**given: Any) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 
 from poet_onnx.cli import findings, tables, terminal
 from poet_onnx.cli.files import check_writable
+from poet_onnx.cli.summaries import inspection_summary
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError, LimitReachedError
 from poet_onnx.profiler import measure
@@ -21,7 +23,6 @@ from poet_onnx.verification.process import verify_process
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-    from rich.table import Table
 
     from poet_onnx.verification import GradientReport
 
@@ -29,11 +30,12 @@ _UNDECIDED = LimitReachedError.exit_code
 """What is not known for sure is neither right nor wrong."""
 
 
-def inspect(model: Path, *, as_json: bool, **asked: Any) -> None:
+def inspect(model: Path, *, as_json: bool, verbose: bool, **asked: Any) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
     with terminal.ProgressLine(f"searching for the smallest budget of {model}"):
         inspection = inspect_model(model, **asked)
-    _show(inspection, tables.inspection_parts(inspection), as_json)
+    details = tables.inspection_parts(inspection) if verbose else ()
+    _show(inspection, chain(inspection_summary(inspection), details), as_json)
 
 
 def verify(
@@ -103,7 +105,7 @@ def _gradient_lines(report: GradientReport) -> Iterator[str]:
         yield f"not verified: {undecided} of {number} gradients are undecided, none is wrong; --directions tries more"
 
 
-def _show(found: BaseModel, parts: Iterable[str | Table], as_json: bool) -> None:
+def _show(found: BaseModel, parts: Iterable[terminal.Shown], as_json: bool) -> None:
     """Show what was found, for a program or for people."""
     if as_json:
         terminal.show_json(found.model_dump_json(indent=2))

@@ -48,6 +48,16 @@ def verification_parts(report: VerificationReport) -> Iterator[str | Table]:
     yield "verified: nothing is wrong" if report.passed else "not verified"
 
 
+def check_lines(report: VerificationReport) -> Iterator[str]:
+    """Yield what a verification found that found nothing wrong, without its figures."""
+    peak, said = report.measured_transient_peak_bytes, report.predicted_transient_peak_bytes
+    yield (
+        f"checked: in {report.steps} step{'' if report.steps == 1 else 's'} {report.outputs_compared} outputs and "
+        f"{report.buffers_compared} updated buffers have the original's bits; besides parameters and batch the step "
+        f"held {bytes_text(peak)}, {bytes_text(said)} predicted"
+    )
+
+
 def process_run_lines(run: ProcessRun) -> Iterator[str]:
     """Yield what a training process took: the problems last, and the peak beside what was promised."""
     if run.load_peak_bytes is not None and run.step_seconds is not None:

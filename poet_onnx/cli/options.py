@@ -121,6 +121,12 @@ def json_option(function: _Function) -> _Function:
     return click.option("--json", "as_json", is_flag=True, help="Prints JSON instead of tables.")(function)
 
 
+def verbose_option(function: _Function) -> _Function:
+    """Add -v, --verbose."""
+    words = "Also shows every figure in tables, with what is proven and for which plans."
+    return click.option("-v", "--verbose", is_flag=True, help=words)(function)
+
+
 def force_option(function: _Function) -> _Function:
     """Add --force."""
     return click.option("--force", is_flag=True, help="Replaces existing files.")(function)

@@ -11,6 +11,7 @@ import click
 
 from poet_onnx.cli import findings, tables, terminal
 from poet_onnx.cli.files import check_writable
+from poet_onnx.cli.summaries import rewrite_summary
 from poet_onnx.cli.train_graph import made_lines
 from poet_onnx.costing.measured import load_measured
 from poet_onnx.errors import CheckFailedError
@@ -49,6 +50,7 @@ def rewrite(
     page_dir: Path | None,
     force: bool,
     as_json: bool,
+    verbose: bool,
     loss: str | None,
     **planning: Any,
 ) -> None:
@@ -74,17 +76,24 @@ def rewrite(
         return
     for line in () if result.train_graph is None else made_lines(result.train_graph):
         terminal.show(line)
-    terminal.show(tables.report_table(report))
-    terminal.show(tables.process_table(report.process, "the rewritten graph"))
-    for line in tables.report_lines(report):
-        terminal.show(line)
+    for summed in rewrite_summary(result, report, measured_peak):
+        terminal.show(summed)
+    if verbose:
+        _show_details(report)
     if verification is not None:
-        for part in findings.verification_parts(verification):
+        for part in findings.verification_parts(verification) if verbose else findings.check_lines(verification):
             terminal.show(part)
     terminal.show(f"wrote {', '.join(str(path) for path in outputs.values())}")
     if beside:
         trained, values, evaluation = (json.dumps(str(path)) for path in (out, *beside.values()))
         terminal.show(f"train it: poet_onnx.TrainingSession({trained}, {values}, eval_model={evaluation})")
+
+
+def _show_details(report: Report) -> None:
+    terminal.show(tables.report_table(report))
+    terminal.show(tables.process_table(report.process, "the rewritten graph"))
+    for line in tables.report_lines(report):
+        terminal.show(line)
 
 
 def _verify(model: Path, result: RewriteResult, feeds: int, page_dir: Path | None) -> VerificationReport:

@@ -97,10 +97,22 @@ def report_lines(report: Report) -> list[str]:
         used = report.transient_peak_bytes if report.budget_kind == "activation" else report.process_peak_bytes
         what = "transient peak" if report.budget_kind == "activation" else "process peak"
         lines.append(f"budget: {bytes_text(report.budget_bytes)} ({what}); used: {bytes_text(used)}")
-    lines += frozen_lines(report.frozen_batch_norms)
     if report.optimizer != NO_OPTIMIZER:
         place = "resident" if report.store is None else "in the store, as the parameters are"
         lines.append(f"optimizer: {report.optimizer}, in the step; what it keeps is {place}")
+    if report.part_bytes is not None:
+        lines.append(f"weight gradients of more than {bytes_text(report.part_bytes)} are computed in parts")
+    lines += plain_lines(report)
+    if report.status == "not_needed":
+        lines.append("the ordered step fits: nothing is recomputed and nothing is paged")
+    elif report.status != "other_costs":
+        lines += _certificate_lines(report)
+    return lines
+
+
+def plain_lines(report: Report) -> list[str]:
+    """Return the part of that which everybody has to know: other limits, storage, and what is uncertain."""
+    lines = frozen_lines(report.frozen_batch_norms)
     if report.deadline_seconds is not None:
         late = report.seconds > report.deadline_seconds * (1 + 1e-9)
         lines.append(
@@ -111,9 +123,7 @@ def report_lines(report: Report) -> list[str]:
         used = report.page_out_bytes + (0 if report.store is None else report.store.written_bytes)
         allowed, written = bytes_text(report.max_written_bytes), bytes_text(used)
         lines.append(f"written a step: at most {allowed}; used: {written}")
-    lines += _estimate_lines(report.estimated_workspace_nodes)
-    if report.part_bytes is not None:
-        lines.append(f"weight gradients of more than {bytes_text(report.part_bytes)} are computed in parts")
+    lines += estimate_lines(report.estimated_workspace_nodes)
     if report.store is not None:
         read, written = bytes_text(report.store.read_bytes), bytes_text(report.store.written_bytes)
         steps = report.store.life_steps
@@ -122,15 +132,11 @@ def report_lines(report: Report) -> list[str]:
         lines.append(f"store: a step reads {read} and writes {written}, and waits {waits} for that{lasts}")
     if report.wear is not None:
         lines.append(_wear_text(report.wear))
-    if report.status == "not_needed":
-        lines.append("the ordered step fits: nothing is recomputed and nothing is paged")
-    elif report.status == "other_costs":
+    if report.status == "other_costs":
         lines.append(
             f"planned with other costs: energy {scaled_text(report.objective_joules, 'J')} with these; computing once "
             f"takes {scaled_text(report.bound_joules, 'J')}, and how near the least energy this is, is not known"
         )
-    else:
-        lines += _certificate_lines(report)
     return lines
 
 
@@ -163,7 +169,7 @@ def _certificate_lines(report: Report) -> Iterator[str]:
     yield solved if is_proven else f"{solved}, when it was made; no solver ran here"
 
 
-def _estimate_lines(nodes: Sequence[str]) -> Iterator[str]:
+def estimate_lines(nodes: Sequence[str]) -> Iterator[str]:
     """Say that budgets rest on an estimate, and how to settle it."""
     if nodes:
         count = f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
@@ -223,7 +229,7 @@ def device_table(device: DeviceProfile) -> Table:
     return table
 
 
-def _curve_table(curve: Sequence[CurvePoint]) -> Table:
+def curve_table(curve: Sequence[CurvePoint]) -> Table:
     """Return what a step takes at some RAM budgets."""
     rows = [
         [
@@ -237,7 +243,7 @@ def _curve_table(curve: Sequence[CurvePoint]) -> Table:
         ]
         for point in curve
     ]
-    headings = ["--ram-budget", "tensors in a store", "energy", "time", "read", "written", "gap"]
+    headings = ["--ram-budget", "tensors in a store", "energy", "time", "read", "written", "could be saved"]
     return plain_table(headings, rows, title="a step, with parameters in a store or in RAM")
 
 
@@ -281,10 +287,6 @@ def inspection_parts(inspection: Inspection) -> Iterator[str | Table]:
         rows,
         title=f"on {inspection.device} ({bytes_text(inspection.ram_bytes)} of RAM)",
     )
-    if inspection.curve:
-        yield _curve_table(inspection.curve)
-    yield from _estimate_lines(inspection.estimated_workspace_nodes)
-    yield from frozen_lines(inspection.frozen_batch_norms)
     for what, floor in floors:
         yield f"{what}: {_none_of(floor.covers)} needs less than {floor.bound_bytes:,} B"
     yield (

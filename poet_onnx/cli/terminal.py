@@ -11,17 +11,18 @@ import time
 import unicodedata
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rich.console import Console
+from rich.console import Console, ConsoleRenderable
 from rich.status import Status
-from rich.table import Table
 from rich.text import Text
 
 from poet_onnx.reporting.figures import percent_text, scaled_text
 
 if TYPE_CHECKING:
     from poet_onnx.scheduling import Progress
+
+Shown: TypeAlias = "str | ConsoleRenderable"
 
 _PLAIN_WIDTH = 120
 """Columns of what is printed into a file or a pipe."""
@@ -38,8 +39,8 @@ def make_console(*, stderr: bool = False) -> Console:
     return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
 
 
-def show(text: str | Table, *, stderr: bool = False) -> None:
-    """Print a text or a table to stdout, or to stderr."""
+def show(text: Shown, *, stderr: bool = False) -> None:
+    """Print a text, a table or bars to stdout, or to stderr."""
     make_console(stderr=stderr).print(text, soft_wrap=isinstance(text, str))
 
 
@@ -61,6 +62,11 @@ class _Console(Console):
         return super().render_str(printable(text), **options)
 
 
+def _one_line(text: str) -> Text:
+    """Return a text that ends where a narrow terminal does."""
+    return Text(printable(text), no_wrap=True, overflow="ellipsis")
+
+
 class ProgressLine:
     """A line on stderr that tells how the work is going: rewritten in place on a terminal, rare lines elsewhere.
 
@@ -70,7 +76,7 @@ class ProgressLine:
 
     def __init__(self, text: str) -> None:
         self._console = make_console(stderr=True)
-        self._status: Status | None = self._console.status(Text(printable(text))) if self._console.is_terminal else None
+        self._status: Status | None = self._console.status(_one_line(text)) if self._console.is_terminal else None
         self._printed_at = time.monotonic()
         self._stdout = -1
 
@@ -94,25 +100,23 @@ class ProgressLine:
         os.close(self._stdout)
 
     def __call__(self, progress: Progress) -> None:
-        """Show incumbent, bound, gap and seconds."""
+        """Show the best plan's energy, how much of it another one could save at most, and seconds."""
         if progress.doing:
             self.say(f"{progress.doing}, {progress.seconds:.0f} s (Ctrl-C ends it without a plan)")
             return
 
-        def joules(value: float | None) -> str:
-            return "none yet" if value is None or not math.isfinite(value) else scaled_text(value, "J")
-
-        gap = "unknown" if progress.gap is None or not math.isfinite(progress.gap) else percent_text(progress.gap)
-        text = (
-            f"solving: incumbent {joules(progress.objective_joules)}, bound {joules(progress.bound_joules)}, "
-            f"gap {gap}, {progress.seconds:.0f} s (Ctrl-C keeps the best plan so far)"
-        )
-        self.say(text)
+        seconds = f"{progress.seconds:.0f} s (Ctrl-C keeps the best plan so far)"
+        if not math.isfinite(progress.objective_joules):
+            self.say(f"planning: no plan found yet, {seconds}")
+            return
+        saved = percent_text(progress.gap) if math.isfinite(progress.gap) else "an unknown part"
+        energy = scaled_text(progress.objective_joules, "J")
+        self.say(f"planning: {energy} a step so far, of which at most {saved} could be saved, {seconds}")
 
     def say(self, text: str) -> None:
         """Show what is being done."""
         if self._status is not None:
-            self._status.update(Text(printable(text)))
+            self._status.update(_one_line(text))
         elif time.monotonic() - self._printed_at >= _PLAIN_PROGRESS_SECONDS:
             self._printed_at = time.monotonic()
             self._console.print(text, soft_wrap=True)

@@ -60,8 +60,8 @@ def verdict(
         measured: what was measured.
     """
     prediction, (original, ordered) = plan.prediction, before
-    yield _room(asked, prediction, measured)
-    yield _price(prediction, original)
+    yield room(asked, prediction, measured)
+    yield price(prediction, original)
     if original.transient_peak_bytes > prediction.transient_peak_bytes:
         yield (
             f"As it was given, the step would hold {bytes_text(original.transient_peak_bytes)} at its peak besides "
@@ -75,7 +75,8 @@ def verdict(
     yield from _measured_words(asked, prediction, measured)
 
 
-def _room(asked: Asked, prediction: Prediction, measured: Measured | None) -> str:
+def room(asked: Asked, prediction: Prediction, measured: Measured | None) -> str:
+    """Say whether the budget is kept, as predicted and as measured, and what it leaves."""
     used, budget = asked.used(prediction), asked.budget_bytes
     takes = f"{asked.what} takes {bytes_text(used)} at most"
     if budget is None:
@@ -88,14 +89,17 @@ def _room(asked: Asked, prediction: Prediction, measured: Measured | None) -> st
     return f"It fits. {takes}; the budget is {bytes_text(budget)}, which leaves {bytes_text(left)} ({share})."
 
 
-def _price(prediction: Prediction, original: Prediction) -> str:
+def price(prediction: Prediction, original: Prediction) -> str:
     """Say what the plan costs above the step as it was given."""
     more = prediction.energy_joules - original.energy_joules
     energy, time = scaled_text(prediction.energy_joules, "J"), scaled_text(prediction.seconds, "s")
     longer = _share(prediction.seconds - original.seconds, original.seconds)
     moved = prediction.page_out_bytes + prediction.page_in_bytes
     if not prediction.recomputed_nodes and not moved:
-        return f"Each node runs once, and nothing is paged: a step takes {energy} and {time}."
+        price = ""
+        if more > LEAST_SHARE * original.energy_joules:
+            price = f", {_share(more, original.energy_joules)} more energy than as it was given"
+        return f"Each node runs once, and nothing is moved to make room: a step takes {energy} and {time}{price}."
     means = []
     if prediction.recomputed_nodes:
         nodes = prediction.recomputed_nodes

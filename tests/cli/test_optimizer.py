@@ -47,7 +47,7 @@ def test_each_adamw_is_named_from_the_command_line_to_the_checkpoint(
     cli: Cli, model_path: Callable[..., Path], tmp_path: Path, kind: str, expected: Adam
 ) -> None:
     model, out, saved = model_path("mlp-mse"), tmp_path / "out.onnx", tmp_path / "saved.safetensors"
-    result = cli("rewrite", model, out, "--device", "a72", "--activation-budget", "100%", "--optimizer", kind)
+    result = cli("rewrite", model, out, "--device", "a72", "--activation-budget", "100%", "--optimizer", kind, "-v")
     assert f"optimizer: {kind}, in the step" in result.out
     assert Description.from_json(metadata(out)[TRAINING_KEY]).updates.optimizer == kind
     session = TrainingSession(out, model.with_name("checkpoint"))
@@ -63,7 +63,7 @@ def test_the_default_depends_on_the_target(cli: Cli, model: Path, target: str, e
 
 def test_accumulation_and_clipping_are_told_to_the_session(cli: Cli, model: Path) -> None:
     asked = ("--optimizer", "adamw", "--accumulation-steps", "4", "--clip-norm")
-    result = cli("rewrite", model, *QUICK, *asked)
+    result = cli("rewrite", model, *QUICK, *asked, "-v")
     assert "optimizer: adamw, 4 batches an update, clipped, in the step" in result.out
     described = Description.from_json(metadata(model.with_suffix(".poet.onnx"))[TRAINING_KEY])
     assert (described.updates.accumulation_steps, described.updates.clip_norm) == (4, True)

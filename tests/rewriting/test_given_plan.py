@@ -175,7 +175,10 @@ def test_what_a_given_plan_says_is_proven_is_shown_as_its_word(
         "gap": 0.0,
         "overhead_gap": 0.0,
     }
-    shown = cli("rewrite", path, tmp_path / "out.onnx", "--device", "host", "--plan", written(file, tmp_path))
+    given = ("--device", "host", "--plan", written(file, tmp_path))
+    brief = cli("rewrite", path, tmp_path / "brief.onnx", *given)
+    assert "of the energy (so says the plan that was given, not proven here" in brief.out
+    shown = cli("rewrite", path, tmp_path / "out.onnx", *given, "-v")
     assert shown.code == 0, shown
     assert "stated by the plan that was given, not proven here:" in shown.out
     assert re.search(r"\nsolved by .* s, seed \d+, when it was made; no solver ran here\n", shown.out)

@@ -1,0 +1,48 @@
+"""What rewrite and inspect say first: a verdict and bars, in words that need no glossary, with the JSON's figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from cli_runs import Cli
+
+from poet_onnx.reporting.figures import bytes_text
+
+GLOSSARY = r"transient|resident|laid out|bound|incumbent|\bgap\b|workspace|remateriali|paged|ordered"
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_rewrite_says_first_whether_it_fits_and_at_what_price(cli: Cli, model: Path, verbose: bool) -> None:
+    report = model.with_name("report.json")
+    budget = ("--device", "a72", "--activation-budget", "75%", "--report-out", report)
+    done = cli("rewrite", model, *budget, *(["-v"] if verbose else []))
+    assert done.code == 0, done
+    figures = json.loads(report.read_text())
+    used, allowed = bytes_text(figures["transient_peak_bytes"]), bytes_text(figures["budget_bytes"])
+    first, second = done.out.splitlines()[:2]
+    assert first.startswith(f"It fits. What the step holds besides parameters and batch takes {used} at most; ")
+    assert f"the budget is {allowed}, which leaves " in first
+    assert second.startswith("The price: ")
+    assert f"{figures['recomputed_nodes']:,} node" in second
+    assert f"RAM of the training process: {bytes_text(figures['process_peak_bytes'])} at most" in done.out
+    for version, name in ((figures["original"], "as it was given"), (figures["ordered"], "in a better order")):
+        bar = rf"^  {name} +[█▏▎▍▌▋▊▉│ ]+ {bytes_text(version['transient_peak_bytes'])}$"
+        assert re.search(bar, done.out, re.MULTILINE)
+    assert ("one training step" in done.out) == verbose
+    assert bool(re.search(GLOSSARY, done.out)) == verbose
+
+
+def test_inspect_says_first_whether_it_fits_the_device_and_what_would(cli: Cli, model: Path) -> None:
+    figures = json.loads(cli("inspect", model, "--device", "a72", "--json").out)
+    done = cli("inspect", model, "--device", "a72")
+    first, second = done.out.splitlines()[:2]
+    assert first.startswith(
+        f"It fits: the training process takes {bytes_text(figures['ordered']['process_peak_bytes'])} "
+    )
+    assert f"(--ram-budget {figures['smallest_process_bytes']})" in second
+    name = figures["ordered"]["peak_tensors"][0]["name"]
+    assert name in done.out
+    assert not re.search(GLOSSARY, done.out.replace(name, ""))
