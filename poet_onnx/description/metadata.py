@@ -37,6 +37,12 @@ OUTPUTS_KEY = "poet.outputs"
 Such a graph does what it does for inference, its trained parameters are inputs, and all its types are known.
 """
 
+BATCH_KEY = "poet.batch"
+"""Key of the metadata of a forward graph that say, as JSON, where its samples are: {"axes": {"x": 0, "scores": 0}}.
+
+Without the metadata the graph is as it was given; {"fixed": "why"} says what keeps it from taking other batches.
+"""
+
 EVALUATION_KEY = "poet.evaluation"
 """Key of the metadata that hold the description of an evaluation graph."""
 

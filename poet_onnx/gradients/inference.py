@@ -11,6 +11,7 @@ import onnx_ir as ir
 from poet_onnx.description.metadata import OUTPUTS_KEY
 from poet_onnx.errors import InputError
 from poet_onnx.files.external_data import FileTensor, embed, replace_tensors
+from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.differentiate import take_parameters
 from poet_onnx.gradients.outputs import model_outputs
 from poet_onnx.gradients.parameters import show_weights
@@ -47,6 +48,7 @@ def forward_model(
     show_weights(graph, own=own)
     take_parameters(graph, [name for name in graph.initializers if name in own])
     infer_types(model)  # what was inside of the model may have had no type, and an output must have one
+    free_batch(model, [value.name or "" for value in graph.outputs], own)
     return _payload(model)
 
 

@@ -22,6 +22,7 @@ from poet_onnx.files.atomic import Written
 from poet_onnx.files.checkpoint import write_checkpoint
 from poet_onnx.files.saving import save_model
 from poet_onnx.gradients.adapters import add_adapters
+from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.batch_norm import set_modes
 from poet_onnx.gradients.differentiate import differentiate, take_parameters
 from poet_onnx.gradients.inference import infer_only
@@ -283,7 +284,8 @@ def _evaluation(forward: ir.Model, loss: str, parameters: Sequence[str]) -> ir.M
     for value in take_parameters(graph, parameters):
         say_role(value, Role.PARAMETER)
     infer_only(model)
-    outputs = [value.name for value in graph.outputs[1:]]
+    outputs = [value.name or "" for value in graph.outputs[1:]]
     if outputs:  # else which of the values before the loss are outputs is for the caller to know
         model.metadata_props[OUTPUTS_KEY] = json.dumps(outputs)
+        free_batch(model, outputs, parameters)
     return model

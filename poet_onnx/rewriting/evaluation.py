@@ -6,6 +6,7 @@ again; none are paged.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +20,9 @@ from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.marks import marks
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.device import DeviceProfile
-from poet_onnx.description.metadata import EVALUATION_KEY, EvaluationDescription, handle_name
+from poet_onnx.description.metadata import EVALUATION_KEY, OUTPUTS_KEY, EvaluationDescription, handle_name
 from poet_onnx.errors import InfeasibleError, LimitReachedError
+from poet_onnx.gradients.batch_axis import free_batch
 from poet_onnx.gradients.train_graph import TrainGraph
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.graph.extract import extract
@@ -111,6 +113,9 @@ class EvaluationStep:
                 panels(model)
         arrays |= set(map(handle_name, stored))
         held = tuple(value.name or "" for value in graph.inputs if value.name in arrays)
+        outputs = model.metadata_props.get(OUTPUTS_KEY)
+        if outputs is not None and constants is None:  # sizes may have come with the lowering
+            free_batch(model, json.loads(outputs), held)
         RemoveUnread()(model)
         variant = GraphVariant(None, None, model, extract(model, trains=False))
         baseline = Baseline.of(variant, device, target, threads=threads)

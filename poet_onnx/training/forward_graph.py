@@ -53,7 +53,7 @@ NODE_VALUES = _NODE_INPUT, _NODE_OUTPUT = 1, 2
 _NODE_NAME, _ATTRIBUTE, _DOMAIN = 3, 5, 7  # of NodeProto
 _SUBGRAPHS, _TENSORS = (6, 11), (5, 10)  # of AttributeProto
 _VALUE_NAME, _VALUE_TYPE = 1, 2  # of ValueInfoProto
-_TENSOR_TYPE, _SHAPE, _DIMENSION, _SIZE = 1, 2, 1, 1  # of TypeProto and what is in it
+_TENSOR_TYPE, _ELEMENT, _SHAPE, _DIMENSION, _SIZE = 1, 1, 2, 1, 1  # of TypeProto and what is in it
 _OPSET_DOMAIN = 1  # of OperatorSetIdProto
 _NO_OTHER_DOMAIN = frozenset[str]()
 _NO_NUMBER = 2**62
@@ -173,6 +173,12 @@ class ForwardGraph:
                 sizes = [field for field in fields(self.data, dimension) if field.number == _SIZE]
                 found.append(last_number(self.data, sizes, default=-1))
         return tuple(found)
+
+    def element_type(self, value: Field) -> int:
+        """Return the element type of what is said of a value, as TensorProto.DataType numbers them; 0 if it is not."""
+        tensor = self._within(value, (_VALUE_TYPE, _TENSOR_TYPE))
+        found = () if tensor is None else fields(self.data, tensor)
+        return last_number(self.data, (field for field in found if field.number == _ELEMENT))
 
     def _once(self, name: str) -> str:
         """Return a name that is there once, however often it stands in the file."""

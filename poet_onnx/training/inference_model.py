@@ -25,7 +25,7 @@ from poet_onnx.files.atomic import Written, cannot_write, write_file
 from poet_onnx.files.contained import BelowFolder
 from poet_onnx.files.data_files import SMALL_BYTES, DataPiece, copy_data, write_beside
 from poet_onnx.files.element_types import NUMBERS
-from poet_onnx.files.onnx_messages import GRAPH, INITIALIZER, NODE, OUTPUT, RAW_DATA, file_fields, head_fields
+from poet_onnx.files.onnx_messages import GRAPH, INITIALIZER, INPUT, NODE, OUTPUT, RAW_DATA, file_fields, head_fields
 from poet_onnx.files.protobuf import (
     MESSAGE,
     Field,
@@ -41,6 +41,7 @@ from poet_onnx.files.protobuf import (
 from poet_onnx.files.values import Kind, kind_of, pieces_of
 from poet_onnx.training.adapter_merging import cut_off, is_in_graph, merge_adapters
 from poet_onnx.training.forward_graph import NODE_VALUES, ForwardGraph, Node
+from poet_onnx.training.free_batch import FreeBatch
 from poet_onnx.training.unplanned import Changes, remove_plan
 
 Array = npt.NDArray[np.generic]
@@ -55,6 +56,7 @@ def write_inference_model(
     *,
     outputs: Sequence[str] | None,
     merged: Adapters | None,
+    batch: FreeBatch | None = None,
 ) -> None:
     """Write a forward graph with trained values; after a failure or a crash there is the old file or the new one.
 
@@ -64,6 +66,7 @@ def write_inference_model(
         values: parameters and running statistics by name.
         outputs: names of what is to be computed; None for all that the graph returns.
         merged: adapters that become a part of the weights.
+        batch: types of any number of samples; None for those of the graph.
 
     Raises:
         InputError: if an output is not there, nothing is trained that the model reads, or the file cannot be written.
@@ -84,7 +87,7 @@ def write_inference_model(
     target = Path(path)
     try:
         with Written() as files:
-            pieces = _model(forward, chosen, _placed(tensors, target, files), adapters=merged is None)
+            pieces = _model(forward, chosen, _placed(tensors, target, files), batch, adapters=merged is None)
             write_file(target, partial(_fill, pieces), written=files)
     except OSError as error:
         raise cannot_write(target, error) from error
@@ -248,7 +251,9 @@ def _moved(place: BelowFolder, folder: Path, location: str, first: int) -> Below
     return BelowFolder(place.name, folder, PurePosixPath(location), first, place.nbytes)
 
 
-def _model(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor], *, adapters: bool) -> list[Piece]:
+def _model(
+    forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor], batch: FreeBatch | None, *, adapters: bool
+) -> list[Piece]:
     """Return the model."""
     data = forward.data
     domains = {"", "ai.onnx"}.union(*(node.domains for node in chosen.nodes))
@@ -258,24 +263,31 @@ def _model(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor], *, ad
             kept.append(field)
     return [
         *(copied(data, field.begin, field.end) for field in (*forward.others, *kept)),
-        *message_field(GRAPH, _graph(forward, chosen, tensors)),
+        *message_field(GRAPH, _graph(forward, chosen, tensors, batch)),
     ]
 
 
-def _graph(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor]) -> list[Piece]:
+def _graph(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor], batch: FreeBatch | None) -> list[Piece]:
     data = forward.data
     filled = {tensor.name for tensor in tensors}
     made = {chosen.renamed.get(name, name) for node in chosen.nodes for name in node.outputs} - set(chosen.outputs)
-    kept = [
-        *forward.graph_others,
-        *(field for name, field in forward.inputs.items() if name in chosen.read and name not in filled),
-        *(field for name, field in forward.types.items() if name in made),
-    ]
+    inputs = {name: field for name, field in forward.inputs.items() if name in chosen.read and name not in filled}
+    kept = list(forward.graph_others)
+    if batch is None:  # else sizes within the graph are those of one batch
+        kept += [*inputs.values(), *(field for name, field in forward.types.items() if name in made)]
     pieces = [*_nodes(forward, chosen), *_joined(forward, ((field.begin, field.end) for field in kept))]
+    for name, field in inputs.items() if batch is not None else ():
+        assert batch is not None
+        pieces += message_field(INPUT, batch.typed(name, field))
     for name in chosen.outputs:
         value = forward.outputs.get(name) or forward.types.get(name)
-        said = written(text_field(1, name)) if value is None else copied(data, value.content, value.end)
-        pieces += message_field(OUTPUT, [said])
+        if value is None:
+            said = [written(text_field(1, name))]
+        elif batch is not None:
+            said = batch.typed(name, value)
+        else:
+            said = [copied(data, value.content, value.end)]
+        pieces += message_field(OUTPUT, said)
     for tensor in tensors:
         pieces += _initializer(forward, tensor)
     return pieces

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +105,7 @@ class SessionFiles:
         model: AnyModel | None = None,
         outputs: Sequence[str] | None = None,
         merge: bool = True,
+        batch: Literal["dynamic", "fixed"] | None = None,
     ) -> None:
         """Write a plain ONNX model with what was trained and running statistics, for any ONNX Runtime.
 
@@ -117,12 +118,15 @@ class SessionFiles:
                 where parameters live in a store.
             outputs: names of what is to be computed, in their order; default the model's own outputs.
             merge: let adapters become a part of the weights; otherwise they stay as nodes.
+            batch: "dynamic" for a model that takes any number of samples, "fixed" for the number it is trained with;
+                default "dynamic" where every node is known to keep samples apart.
 
         Raises:
             InputError: if there is no forward model, or it does not tell its outputs, or it has none of the parameters,
-                or the file cannot be written.
+                or "dynamic" is asked for and a node may mix samples, or the file cannot be written.
         """
         from poet_onnx.training.forward import open_forward
+        from poet_onnx.training.free_batch import free_batch_of
         from poet_onnx.training.inference_model import check_outputs, write_inference_model
 
         if model is None and self._description.has_store:
@@ -137,7 +141,8 @@ class SessionFiles:
         values = self._memory.values()
         forward, wanted = open_forward(source, values, outputs=outputs, cut_loss=model is None)
         merged = self._model.adapters if merge else None
-        write_inference_model(path, forward, values, outputs=wanted, merged=merged)
+        types = free_batch_of(forward, batch)
+        write_inference_model(path, forward, values, outputs=wanted, merged=merged, batch=types)
 
     @exclusive
     @other_code()
