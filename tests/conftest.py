@@ -8,6 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+# There is a process of pytest for each core: threads of its own would wait for those of the others. Programs that tests
+# start do not get to know.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+import numpy  # noqa: F401
+
+del os.environ["OPENBLAS_NUM_THREADS"]
+
 import pytest
 from cli_runs import Cli, Result
 from first_session import SessionWithoutArena

@@ -71,13 +71,11 @@ def _conv(inputs: Inputs, attributes: Attributes) -> tuple[Array, ...]:
     rank, groups = x.ndim - 2, attributes.get("group", 1)
     windows = windows_of(x, w.shape[2:], attributes, 0.0)
     batch, places = x.shape[0], windows.shape[2 : 2 + rank]
-    # One product for each group: [batch and places, channels and kernel] by [channels and kernel, outputs].
+    # One product for each sample and group: [outputs, channels and kernel] by [channels and kernel, places].
     split = windows.reshape(batch, groups, x.shape[1] // groups, *places, *w.shape[2:])
-    order = (1, 0, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank))
-    columns = split.transpose(order).reshape(groups, batch * math.prod(places), -1)
-    products = columns @ w.reshape(groups, w.shape[0] // groups, -1).swapaxes(1, 2)
-    y = products.reshape(groups, batch, *places, -1)
-    y = np.moveaxis(np.moveaxis(y, 0, 1), -1, 2).reshape(batch, w.shape[0], *places)
+    order = (0, 1, 2, *range(3 + rank, 3 + 2 * rank), *range(3, 3 + rank))
+    columns = split.transpose(order).reshape(batch, groups, -1, math.prod(places))
+    y = (w.reshape(groups, w.shape[0] // groups, -1) @ columns).reshape(batch, w.shape[0], *places)
     return (y if bias is None else y + bias.reshape(1, -1, *[1] * rank),)
 
 
