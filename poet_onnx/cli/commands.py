@@ -130,6 +130,12 @@ def inspect(**given: Any) -> None:
 )
 @options.options_of_record(StepOptions, "dims")
 @options.page_dir_option
+@click.option(
+    "--trace-out",
+    type=options.FILE,
+    help="Saves plan and a measured step of REWRITTEN in Chrome's trace format, for Perfetto, if nothing is wrong.",
+)
+@options.force_option
 @options.json_option
 def verify(**given: Any) -> None:
     """Run ORIGINAL and REWRITTEN on this machine and compare them.
@@ -220,6 +226,12 @@ def compare(**given: Any) -> None:
     help="What `poet-onnx compare` wrote for this training graph and device: its plans are shown, too.",
 )
 @options.trace_option
+@click.option(
+    "--profiled",
+    type=options.FILE,
+    metavar="FILE.json",
+    help="What ONNX Runtime's own profiling wrote of a run of MODEL: --trace-out has its last step beside the plan.",
+)
 @options.force_option
 @options.json_option
 def report(**given: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,9 +15,13 @@ from poet_onnx.cli.files import check_writable
 from poet_onnx.cli.summaries import inspection_summary
 from poet_onnx.costing.device import load_device
 from poet_onnx.errors import InputError, LimitReachedError
+from poet_onnx.files.atomic import write_text
 from poet_onnx.profiler import measure
 from poet_onnx.quantities import parse_budget
+from poet_onnx.reporting.depicting import picture_of
 from poet_onnx.reporting.inspection import inspect as inspect_model
+from poet_onnx.reporting.recording import Recording
+from poet_onnx.reporting.trace import trace_of
 from poet_onnx.verification import verify as verify_models
 from poet_onnx.verification import verify_gradients
 from poet_onnx.verification.process import verify_process
@@ -52,6 +57,8 @@ def verify(
     steps: int,
     dims: dict[str, int],
     page_dir: Path | None,
+    trace_out: Path | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Run ORIGINAL and REWRITTEN and compare them, or train REWRITTEN in a process, or check ORIGINAL's gradients."""
@@ -73,11 +80,24 @@ def verify(
             )
         _show(run, findings.process_run_lines(run), as_json)
         context.exit(0 if run.passed else 1)
-    with terminal.ProgressLine(f"running both models for {feeds} steps"):
-        report = verify_models(
-            original, rewritten, feeds=feeds, threads=threads, optimized=optimized, page_dir=page_dir
-        )
-    _show(report, findings.verification_parts(report), as_json)
+    if trace_out is not None:
+        check_writable({"--trace-out": trace_out}, inputs={"ORIGINAL": original, "REWRITTEN": rewritten}, force=force)
+    with TemporaryDirectory(prefix="poet-onnx-") as folder:
+        profile_out = None if trace_out is None else Path(folder, "profile.json")
+        with terminal.ProgressLine(f"running both models for {feeds} steps"):
+            report = verify_models(
+                original,
+                rewritten,
+                feeds=feeds,
+                threads=threads,
+                optimized=optimized,
+                page_dir=page_dir,
+                profile_out=profile_out,
+            )
+        _show(report, findings.verification_parts(report), as_json)
+        if trace_out is not None and profile_out is not None and report.passed:
+            trace = trace_of(picture_of(rewritten), Recording.read(profile_out))
+            write_text(trace_out, trace, replace=force)
     context.exit(0 if report.passed else 1)
 
 
@@ -116,7 +136,7 @@ def _show(found: BaseModel, parts: Iterable[terminal.Shown], as_json: bool) -> N
 
 def _check_usage(context: click.Context, in_process: bool) -> None:
     """Refuse options of one check with the other."""
-    names = ("feeds", "optimized") if in_process else ("ram_budget", "steps")
+    names = ("feeds", "optimized", "trace_out", "force") if in_process else ("ram_budget", "steps")
     which = "does not go with" if in_process else "needs"
     _refuse(context, names, f"{which} --process")
     _refuse(context, ("dims", "directions"), "needs --gradients")
@@ -126,7 +146,7 @@ def _check_gradient_usage(context: click.Context, rewritten: Path | None) -> Non
     """Refuse what has no meaning for gradients."""
     if rewritten is not None:
         raise click.UsageError(f"--gradients checks one training graph: leave {rewritten} out.", context)
-    names = ("feeds", "optimized", "in_process", "ram_budget", "steps", "page_dir")
+    names = ("feeds", "optimized", "in_process", "ram_budget", "steps", "page_dir", "trace_out", "force")
     _refuse(context, names, "does not go with --gradients")
 
 

@@ -13,6 +13,7 @@ from poet_onnx.reporting.depicting import picture_of
 from poet_onnx.reporting.drawing import drawing_of
 from poet_onnx.reporting.measured import Measured
 from poet_onnx.reporting.page import page_of
+from poet_onnx.reporting.recording import Recording
 from poet_onnx.reporting.trace import trace_of
 
 _FORMS = {".html": page_of, ".htm": page_of, ".svg": drawing_of}
@@ -25,6 +26,7 @@ def report(
     verified: Path | None,
     compared: Path | None,
     trace_out: Path | None,
+    profiled: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -32,16 +34,19 @@ def report(
     context = click.get_current_context()
     if output is not None and output.suffix.lower() not in _FORMS:
         raise click.UsageError(f"--output {output} must end in .html for the page or in .svg for a drawing.", context)
+    if profiled is not None and trace_out is None:
+        raise click.UsageError("--profiled needs --trace-out.", context)
     outputs = {option: path for option, path in (("--output", output), ("--trace-out", trace_out)) if path is not None}
-    given = {"MODEL": model, "--verified": verified, "--compared": compared}
+    given = {"MODEL": model, "--verified": verified, "--compared": compared, "--profiled": profiled}
     check_writable(outputs, inputs={name: path for name, path in given.items() if path is not None}, force=force)
     measured = None if verified is None else Measured.read(verified)
+    recording = None if profiled is None else Recording.read(profiled)
     picture = picture_of(model, measured=measured, compared=compared)
     with Written() as written:
         if output is not None:
             write_text(output, _FORMS[output.suffix.lower()](picture), replace=force, written=written)
         if trace_out is not None:
-            write_text(trace_out, trace_of(picture), replace=force, written=written)
+            write_text(trace_out, trace_of(picture, recording), replace=force, written=written)
     if as_json:
         terminal.show_json(picture.model_dump_json())
         return

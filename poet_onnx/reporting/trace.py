@@ -1,6 +1,7 @@
 """The plan of a step in Chrome's trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-Format: "Trace Event Format", Google. Times are microseconds. Lanes are threads of one process; bytes are a counter.
+Format: "Trace Event Format", Google. Times are microseconds. Lanes are threads of one process; bytes are a counter. A
+measured step is another process beside the plan.
 """
 
 from __future__ import annotations
@@ -13,32 +14,44 @@ from typing import Any
 from poet_onnx.plan import Action
 from poet_onnx.reporting.layers import ACTIONS, Layer
 from poet_onnx.reporting.picture import StepPicture
+from poet_onnx.reporting.recording import Recording
 
+_PLAN, _RUN = 1, 2
 _COMPUTE, _STORAGE = 1, 2
+_PAGES = ("PageOut", "PageIn")
+"""How operators begin that move values to storage and back."""
 _MICRO = 1e6
 _MOVES = {Action.PAGE_OUT_START: "page out", Action.PAGE_IN_START: "page in", Action.COMPUTE: "store of"}
 
 
-def trace_of(picture: StepPicture) -> str:
-    """Return the rewritten step as JSON: what computing thread and storage do, and the bytes that it holds."""
+def trace_of(picture: StepPicture, recording: Recording | None = None) -> str:
+    """Return the rewritten step as JSON: what computing thread and storage do, and the bytes that it holds.
+
+    Args:
+        picture: of the step.
+        recording: the same step, measured; None without one.
+    """
     layer = picture.layers[-1]
     lanes = [*_one_by_one(_computing(picture, layer)), *_one_by_one(_moving(picture, layer))]
-    events = [*_names(picture), *lanes, *_memory(layer)]
-    events.sort(key=lambda event: event.get("ts", 0.0))  # stable: names come first
+    events = [*_names(_PLAN, f"plan of a training step of {picture.model}"), *lanes, *_memory(layer)]
     about = {"model": picture.model, "device": picture.device, "origin": "plan"}
+    if recording is not None:
+        events += [*_names(_RUN, f"measured step of {picture.model}"), *_recorded(picture, recording)]
+        about["origin"] = "plan and measured step"
+    events.sort(key=lambda event: event.get("ts", 0.0))  # stable: names come first
     return (
         json.dumps({"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}, separators=(",", ":")) + "\n"
     )
 
 
-def _names(picture: StepPicture) -> Iterator[dict[str, Any]]:
-    yield _name("process_name", 0, f"training step of {picture.model}")
-    yield _name("thread_name", _COMPUTE, "compute")
-    yield _name("thread_name", _STORAGE, "storage")
+def _names(process: int, name: str) -> Iterator[dict[str, Any]]:
+    yield _name("process_name", process, 0, name)
+    yield _name("thread_name", process, _COMPUTE, "compute")
+    yield _name("thread_name", process, _STORAGE, "storage" if process == _PLAN else "waiting for storage")
 
 
-def _name(what: str, lane: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": 1, "tid": lane, "args": {"name": name}}
+def _name(what: str, process: int, lane: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": lane, "args": {"name": name}}
 
 
 def _span(name: str, category: str, lane: int, times: tuple[float, float], args: dict[str, Any]) -> dict[str, Any]:
@@ -47,12 +60,29 @@ def _span(name: str, category: str, lane: int, times: tuple[float, float], args:
         "name": name,
         "cat": category,
         "ph": "X",
-        "pid": 1,
+        "pid": _PLAN,
         "tid": lane,
         "ts": _micro(start),
         "dur": round(max(0.0, _micro(end) - _micro(start)), 3),
         "args": args,
     }
+
+
+def _recorded(picture: StepPicture, recording: Recording) -> list[dict[str, Any]]:
+    """Return the nodes of a measured step; those that move bytes to or from storage have a lane of their own."""
+    nodes = picture.nodes
+    places = {name: place for place, name in enumerate(nodes.names)}
+    lanes: dict[int, list[dict[str, Any]]] = {_COMPUTE: [], _STORAGE: []}
+    for ran in recording.nodes:
+        own, _, copy = ran.name.partition("/recompute_")
+        place = places.get(own)
+        moves = place is not None and nodes.read_bytes[place] + nodes.written_bytes[place] > 0
+        lane = _STORAGE if moves or ran.operator.startswith(_PAGES) else _COMPUTE
+        phase = "transfer" if place is None else nodes.phases[place].value
+        times = (ran.start_seconds, ran.start_seconds + ran.seconds)
+        category = "recompute" if copy else phase
+        lanes[lane].append(_span(ran.operator, category, lane, times, {"node": ran.name}) | {"pid": _RUN})
+    return [span for spans in lanes.values() for span in _one_by_one(spans)]
 
 
 def _micro(seconds: float) -> float:
@@ -96,6 +126,6 @@ def _moving(picture: StepPicture, layer: Layer) -> Iterator[dict[str, Any]]:
 def _memory(layer: Layer) -> Iterator[dict[str, Any]]:
     for start, size_bytes in zip(layer.steps.starts, layer.steps.live_bytes, strict=True):
         args = {"bytes": size_bytes}
-        yield {"name": "transient bytes", "ph": "C", "pid": 1, "tid": 0, "ts": _micro(start), "args": args}
+        yield {"name": "transient bytes", "ph": "C", "pid": _PLAN, "tid": 0, "ts": _micro(start), "args": args}
     args = {"bytes": 0}
-    yield {"name": "transient bytes", "ph": "C", "pid": 1, "tid": 0, "ts": _micro(layer.seconds), "args": args}
+    yield {"name": "transient bytes", "ph": "C", "pid": _PLAN, "tid": 0, "ts": _micro(layer.seconds), "args": args}

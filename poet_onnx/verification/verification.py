@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,9 @@ PEAK_TOLERANCE_BYTES = 64
 
 SHOWN_DIFFERENCES = 10
 
+_RECORDED_STEPS = 3
+"""The first ones warm the session up."""
+
 Array = npt.NDArray[np.generic]
 
 
@@ -51,6 +55,7 @@ def verify(
     budget_bytes: int | None = None,
     optimized: bool = False,
     seed: int = 0,
+    profile_out: Path | None = None,
 ) -> VerificationReport:
     """Run both models on the same random feeds and check that the rewritten one keeps every promise.
 
@@ -70,6 +75,8 @@ def verify(
         optimized: also run both under all of the runtime's optimizations, in its own order; that is none for a model
             with an optimizer in its step, whose parameters are read before they are updated by the file's order alone.
         seed: of the random feeds.
+        profile_out: where ONNX Runtime's profile of some steps of the rewritten model goes, if nothing is wrong; the
+            last one is warm. None to make none.
 
     Raises:
         InputError: if the models cannot be verified: not rewritten by poet-onnx, or not from this original.
@@ -98,6 +105,8 @@ def verify(
         if optimized:
             optimized_run, lost = _check_optimized(subject)
             problems += lost
+        if profile_out is not None and not problems:
+            _record(subject, profile_out)
     except CheckFailedError as error:
         problems.append(str(error))
     runtime = installed_runtime()
@@ -236,6 +245,16 @@ def _check_order(subject: Subject) -> tuple[int, list[str]]:
     if len(executed) != len(expected):
         return len(executed), [f"{len(executed)} nodes ran, but the file has {len(expected)}."]
     return len(executed), []
+
+
+def _record(subject: Subject, profile_out: Path) -> None:
+    """Write ONNX Runtime's profile of some steps of the rewritten model."""
+    with _profiled_session(subject, subject.conditions) as session:
+        for step in range(_RECORDED_STEPS):
+            binding = session.prepare(feeds_of(subject, step))
+            session.run(binding)
+            session.read(binding)
+        session.save_profile(profile_out)
 
 
 def _check_optimized(subject: Subject) -> tuple[OptimizedRun, list[str]]:
