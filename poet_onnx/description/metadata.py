@@ -209,11 +209,6 @@ class Description:
     constants: Mapping[str, Constant] = field(default_factory=dict)
 
     @property
-    def stored_gradients(self) -> Mapping[str, str]:
-        """Return what gradients are called that are collected in the store, by parameter."""
-        return {name: buffer for name, buffer in self.buffers.items() if name in self.stored}
-
-    @property
     def has_store(self) -> bool:
         """Whether tensors live in a store."""
         return bool(self.stored or self.constants)
