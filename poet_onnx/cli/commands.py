@@ -225,6 +225,13 @@ def compare(**given: Any) -> None:
     metavar="FILE.csv",
     help="What `poet-onnx compare` wrote for this training graph and device: its plans are shown, too.",
 )
+@click.option(
+    "--curve",
+    type=options.FILE,
+    metavar="FILE.json",
+    help="What `poet-onnx inspect --curve --json` printed of this training graph and device: a slider over its "
+    "budgets.",
+)
 @options.trace_option
 @click.option(
     "--profiled",

@@ -25,6 +25,7 @@ def report(
     output: Path | None,
     verified: Path | None,
     compared: Path | None,
+    curve: Path | None,
     trace_out: Path | None,
     profiled: Path | None,
     force: bool,
@@ -37,11 +38,11 @@ def report(
     if profiled is not None and trace_out is None:
         raise click.UsageError("--profiled needs --trace-out.", context)
     outputs = {option: path for option, path in (("--output", output), ("--trace-out", trace_out)) if path is not None}
-    given = {"MODEL": model, "--verified": verified, "--compared": compared, "--profiled": profiled}
+    given = {"MODEL": model, "--verified": verified, "--compared": compared, "--curve": curve, "--profiled": profiled}
     check_writable(outputs, inputs={name: path for name, path in given.items() if path is not None}, force=force)
     measured = None if verified is None else Measured.read(verified)
     recording = None if profiled is None else Recording.read(profiled)
-    picture = picture_of(model, measured=measured, compared=compared)
+    picture = picture_of(model, measured=measured, compared=compared, curve=curve)
     with Written() as written:
         if output is not None:
             write_text(output, _FORMS[output.suffix.lower()](picture), replace=force, written=written)

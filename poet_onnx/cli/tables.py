@@ -16,7 +16,7 @@ from poet_onnx.reporting.figures import bytes_text, duration_text, percent_text,
 if TYPE_CHECKING:
     from poet_onnx.costing.device import DeviceProfile
     from poet_onnx.plan import PlanClass
-    from poet_onnx.reporting.curve import CurvePoint
+    from poet_onnx.reporting.curve_point import CurvePoint
     from poet_onnx.reporting.inspection import Inspection
     from poet_onnx.reporting.report import Figures, ProcessPart, Report, Wear
 

@@ -21,7 +21,7 @@ from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.plan import Action
 from poet_onnx.plan.limits import UNLIMITED
-from poet_onnx.record import Record
+from poet_onnx.reporting.curve_point import CurvePoint
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.evaluation import EvaluationStep
@@ -33,26 +33,6 @@ from poet_onnx.scheduling import SimulatedPlan
 
 _PARTS = 2
 """Points between all in the store and all in RAM."""
-
-
-class CurvePoint(Record):
-    """What a step takes with a RAM budget; `rewrite` finds a plan that takes no more, within its gap.
-
-    Attributes:
-        process_bytes: the budget.
-        stored_tensors: how many live in the store.
-        energy_joules, seconds: of a step, predicted.
-        read_bytes, written_bytes: from and to the store and the page file in a step, with the commit behind it.
-        gap: share of the energy that another plan can save at most, with the same tensors in the store.
-    """
-
-    process_bytes: int
-    stored_tensors: int
-    energy_joules: float
-    seconds: float
-    read_bytes: int
-    written_bytes: int
-    gap: float
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph import Node, Role, TrainingGraph
 from poet_onnx.plan import Action, Step
 from poet_onnx.reporting import words
+from poet_onnx.reporting.curve_point import read_curve
 from poet_onnx.reporting.frontier import read_frontier
 from poet_onnx.reporting.layers import FATES, MEANS, Layer, Places, layer
 from poet_onnx.reporting.measured import Measured
@@ -42,6 +43,7 @@ def picture_of(
     name: str | None = None,
     measured: Measured | None = None,
     compared: str | os.PathLike[str] | None = None,
+    curve: str | os.PathLike[str] | None = None,
 ) -> StepPicture:
     """Return the picture of a rewritten model, from the model alone.
 
@@ -50,6 +52,7 @@ def picture_of(
         name: of the model; default that of its file.
         measured: what was measured of it.
         compared: a compare.csv of the model that was rewritten.
+        curve: what `inspect --curve --json` printed of that model.
 
     Raises:
         InputError: if the model was not rewritten, or by another version, or does not do what its plan says; or if the
@@ -112,6 +115,7 @@ def picture_of(
         ordered=Before.of(step.ordered),
         proof=proof,
         proof_words=tuple(words.proof(certificate)),
+        curve=() if curve is None else read_curve(curve, plan.device, step.original.transient_peak_bytes),
         frontier=() if compared is None else read_frontier(compared, plan.device, step.original.transient_peak_bytes),
         fates=tuple((fate.value, MEANS[fate]) for fate in FATES),
         nodes=_nodes(step),

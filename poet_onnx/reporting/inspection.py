@@ -16,7 +16,8 @@ from poet_onnx.options import taking
 from poet_onnx.plan import PlanClass
 from poet_onnx.plan.limits import UNLIMITED
 from poet_onnx.record import Record
-from poet_onnx.reporting.curve import Curve, CurvePoint
+from poet_onnx.reporting.curve import Curve
+from poet_onnx.reporting.curve_point import CurvePoint
 from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget

@@ -9,13 +9,14 @@ from pathlib import Path
 from string import Template
 
 from poet_onnx.choices import NO_OPTIMIZER
+from poet_onnx.reporting.budgets import budgets_section
 from poet_onnx.reporting.figures import bytes_text, percent_text, scaled_text
 from poet_onnx.reporting.frontier import frontier_section
 from poet_onnx.reporting.picture import Part, StepPicture
 
 _FILES = Path(__file__).with_name("page")
 _MICRO = re.compile(r"(?<=[0-9] )u(?=[Js]\b)")
-_SCRIPTS = ("figures.js", "curves.js", "map.js", "lanes.js", "table.js", "main.js")
+_SCRIPTS = ("figures.js", "curves.js", "map.js", "lanes.js", "table.js", "budgets.js", "main.js")
 
 
 def page_of(picture: StepPicture) -> str:
@@ -39,6 +40,7 @@ def page_of(picture: StepPicture) -> str:
         energy=_parts(picture.energy, "J", picture.energy_joules),
         process=_process(picture),
         residents=_parts(picture.residents, "B", picture.resident_bytes),
+        budgets=budgets_section(picture.curve, picture.process_peak_bytes),
         frontier=frontier_section(picture.frontier, picture.activation_budget_bytes),
         proof="\n".join(f"<p>{_text(each)}</p>" for each in picture.proof_words),
         store=_store(picture),

@@ -9,6 +9,7 @@ import pydantic
 from poet_onnx.graph import Phase
 from poet_onnx.plan import PlanClass, Prediction
 from poet_onnx.record import Record
+from poet_onnx.reporting.curve_point import CurvePoint
 from poet_onnx.reporting.frontier import FrontierPoint
 from poet_onnx.reporting.layers import Layer
 from poet_onnx.reporting.measured import Measured
@@ -110,6 +111,7 @@ class StepPicture(Record):
         process_peak_bytes, resident_bytes, transient_peak_bytes, step_peak_bytes, energy_joules, seconds,
             compute_seconds, stall_seconds, page_out_bytes, page_in_bytes, recomputed_nodes: predicted.
         nodes_in_file: of the rewritten graph.
+        curve: what a step takes at other RAM budgets, smallest first, where an inspection with a curve is at hand.
         frontier: plans for other budgets and by other methods, where a comparison is at hand.
         store_read_bytes, store_written_bytes: a step moves from and to the store, with the commit behind it; 0 without.
         time_measured, energy_measured: whether the nodes' figures come from a measurement.
@@ -163,6 +165,7 @@ class StepPicture(Record):
     proof_words: tuple[str, ...]
     fates: tuple[tuple[str, str], ...]
     frontier: tuple[FrontierPoint, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
     nodes: Nodes
     tensors: Tensors
     layers: tuple[Layer, ...]

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import Cli
+from cli_runs import Cli, assert_one_sentence
 from stored_nets import write_net
 
 import poet_onnx
 from poet_onnx.errors import InputError
+from poet_onnx.reporting.figures import bytes_text, scaled_text
 from poet_onnx.reporting.inspection import inspect
 
 STEP: dict[str, Any] = {"device": "tx2", "target": "stock", "loss": "cross-entropy"}
@@ -47,6 +48,36 @@ def test_the_command_prints_the_curve(cli: Cli, tmp_path: Path) -> None:
     assert "tensors in a store" in printed.out
     curve = json.loads(cli(*command, "--json").out)["curve"]
     assert f"{curve[0]['process_bytes']:,} B" in printed.out
+
+
+def test_a_page_has_the_curve_as_a_slider_and_a_table(cli: Cli, tmp_path: Path) -> None:
+    net, curve, page = write_net("text", tmp_path / "text.onnx"), tmp_path / "curve.json", tmp_path / "plan.html"
+    step = ("--device", "tx2", "--target", "stock", "--loss", "cross-entropy")
+    curve.write_text(cli("inspect", net, *step, "--curve", "--json").out)
+    assert cli("rewrite", net, *step, "--store", "always").code == 0
+    report = ("report", tmp_path / "text.poet.onnx", "--curve")
+    done = cli(*report, curve, "-o", page, "--json")
+    assert done.code == 0, done
+    points = json.loads(curve.read_text())["curve"]
+    assert json.loads(done.out)["curve"] == points
+    text, takes = page.read_text(), json.loads(done.out)["process_peak_bytes"]
+    here = max(place for place, point in enumerate(points) if point["process_bytes"] <= takes)
+    assert f'id="what-if" min="0" max="{len(points) - 1}" step="1" value="{here}"' in text
+    rows = text[text.index('<table id="what-if-table">') :].partition("</table>")[0].split("<tr")[2:]
+    assert len(rows) == len(points)
+    for row, point in zip(rows, points, strict=True):
+        assert f">{bytes_text(point['process_bytes'])}</th>" in row
+        assert f">{scaled_text(point['energy_joules'], 'J')}</td>" in row
+
+    found = json.loads(curve.read_text())
+    for wrong, words in (
+        (found | {"device": "a72"}, "no curve for tx2"),
+        (found | {"curve": []}, "no curve for tx2"),
+        (found | {"curve": [points[0] | {"gap": 2}]}, "is not what `poet-onnx inspect --curve --json` prints"),
+        ([], "is not what `poet-onnx inspect --curve --json` prints"),
+    ):
+        (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+        assert_one_sentence(cli(*report, tmp_path / "wrong.json"), 2, words)
 
 
 @pytest.mark.parametrize("options", [{"optimizer": "none"}, {"target": "training"}])

@@ -3,7 +3,9 @@
 function drawCurves() {
   const { context, width, height } = prepared(byId("curves"));
   const left = 78, right = width - 10, bottom = height - 24;
-  const top = Math.max(...LAYERS.map((each) => each.transient_peak_bytes), PICTURE.activation_budget_bytes || 0) * 1.08;
+  const most = Math.max(...LAYERS.map((each) => each.transient_peak_bytes)), budget = PICTURE.activation_budget_bytes;
+  const isNear = budget !== null && budget < 3 * most;  // a line far above would press the curves flat
+  const top = Math.max(most, isNear ? budget : 0) * 1.08;
   const seconds = Math.max(...LAYERS.map((each) => each.seconds));
   const y = (bytes) => bottom - (bytes / (top || 1)) * (bottom - 8);
   const x = (time) => left + (time / (seconds || 1)) * (right - left);
@@ -29,8 +31,8 @@ function drawCurves() {
   for (let time = 0; time <= seconds; time += step) {
     label(context, scaledText(time, "s"), x(time), bottom + 13, time ? "center" : "left", color("soft"));
   }
-  if (PICTURE.activation_budget_bytes !== null) {
-    levelLine(context, "budget", PICTURE.activation_budget_bytes, left, right, y, color("budget"));
+  if (isNear) {
+    levelLine(context, "budget", budget, left, right, y, color("budget"));
   }
   legend("curves-legend", LAYERS.map((each) => [
     `${each.name}: at most ${bytesText(each.transient_peak_bytes)}`, inkOf(each), each.means]));

@@ -88,6 +88,7 @@ function listenToControls() {
 makeChoices();
 listenToMap();
 listenToControls();
+listenToBudgets();
 drawCurves();
 drawLanes();
 showLayer(view.layer);

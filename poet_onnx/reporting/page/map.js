@@ -64,24 +64,23 @@ function drawMap() {
 function drawSteps(context, scale, width, height) {
   const { layer, left, right, bottom, x } = scale, whole = lastX(layer);
   const from = view.start * whole, to = view.end * whole, step = niceStep(to - from, Math.max(2, width / 120), false);
+  const peak = x(xOf(layer, layer.peak_step) + (view.byTime ? 0 : 0.5)), isShown = peak >= left && peak <= right;
+  const text = `peak ${bytesText(layer.transient_peak_bytes)}`, wide = context.measureText(text).width / 2;
+  const at = Math.min(Math.max(peak, left + wide), right - wide);
   for (let value = Math.ceil(from / step) * step; value <= to; value += step) {
     const text = view.byTime ? scaledText(value, "s") : String(Math.round(value));
-    if (x(value) < right - 12) label(context, text, x(value), bottom + 14, x(value) < left + 14 ? "left" : "center", color("soft"));
+    const room = context.measureText(text).width + wide + 10;
+    if (isShown && Math.abs(x(value) - at) < room) continue;
+    if (x(value) < right - 12) label(context, text, x(value), bottom + 16, x(value) < left + 14 ? "left" : "center", color("soft"));
   }
-  const peak = x(xOf(layer, layer.peak_step) + (view.byTime ? 0 : 0.5));
-  if (peak >= left && peak <= right) {
-    context.fillStyle = color("ink");
-    context.beginPath();
-    context.moveTo(peak, bottom);
-    context.lineTo(peak - 5, bottom + 8);
-    context.lineTo(peak + 5, bottom + 8);
-    context.fill();
-    const text = `peak ${bytesText(layer.transient_peak_bytes)}`, wide = context.measureText(text).width / 2;
-    const at = Math.min(Math.max(peak, left + wide), right - wide);
-    context.fillStyle = color("card");
-    context.fillRect(at - wide - 4, bottom + 8, 2 * wide + 8, 16);
-    label(context, text, at, bottom + 16, "center", color("ink"));
-  }
+  if (!isShown) return;
+  context.fillStyle = color("ink");
+  context.beginPath();
+  context.moveTo(peak, bottom);
+  context.lineTo(peak - 5, bottom + 8);
+  context.lineTo(peak + 5, bottom + 8);
+  context.fill();
+  label(context, text, at, bottom + 16, "center", color("ink"));
 }
 
 function blockAt(x, y) {
