@@ -96,7 +96,10 @@ def filling_of(batch: Mapping[str, Array], wanted: Sequence[Wanted], ranges: Ran
         return None
     filling = Filling(count, size, ranges)
     if all(ignored_label(ranges, name) is None for name in ranges):
-        raise InputError(f"{filling}, for its loss ignores no label: {REMEDY}, or make it with ignore_index=-100.")
+        raise InputError(
+            f"{filling}, for its loss ignores no label: {REMEDY}, make cross entropy with ignore_index=-100, or let "
+            "the model compute a loss with a weight for each sample (loss='output:NAME')."
+        )
     return filling
 
 

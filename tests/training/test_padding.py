@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from training_batches import digest
 
@@ -100,7 +100,7 @@ class Centred(nn.Module):
             {"ignore_index": None},
             "takes 4. .* its loss ignores no label: .*drop_last=True",
         ),
-        (nn.Identity(), {"loss": "mse", "ignore_index": None}, "has 3 samples, .* ignores no label: .*drop_last=True"),
+        (nn.Identity(), {"loss": "mse", "ignore_index": None}, "has 3 samples, .* weight for each sample"),
     ],
     ids=["norm", "mean", "cross-entropy", "mse"],
 )
@@ -130,3 +130,35 @@ def test_without_an_evaluation_graph_it_cannot_be_tried(tmp_path: Path, data: Te
         session.step(*data[:3])
     with pytest.raises(InputError, match=r"'input' has shape \[3, 3, 8, 8\], but must have \[4, 3, 8, 8\]"):
         session.step(data[:3][0], data[:4][1])
+
+
+class Weighed(nn.Module):
+    """A network with a loss in which each sample has its weight."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor, target: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        """Return the loss and the scores."""
+        scores = self.module(x)
+        each = nn.functional.mse_loss(scores, target, reduction="none").mean(1)
+        return {"loss": (each * weight).sum() / weight.sum(), "scores": scores}
+
+
+def test_samples_of_weight_0_fill_up_a_batch_of_another_loss(tmp_path: Path) -> None:
+    module = net()
+    batch = {"x": torch.randn(SIZE, 3, 8, 8), "target": torch.randn(SIZE, 5), "weight": torch.ones(SIZE)}
+    options: dict[str, Any] = {"device": "a72", "optimizer": "momentum", "gap": 0.9, "check": False}
+    made = poet_onnx.torch.export(Weighed(module), batch, tmp_path / "net.onnx", loss="output:loss", **options)
+    session = session_of(made)
+    assert [each.name for each in session.data_inputs] == ["x", "target", "weight"]
+    optimizer = torch.optim.SGD(module.parameters(), RATE, momentum=0.9)
+    loss = nn.functional.mse_loss(module(batch["x"][:3]), batch["target"][:3])
+    loss.backward()
+    optimizer.step()
+    batch["weight"][3] = 0.0
+    assert session.step(batch) == pytest.approx(loss.item(), rel=1e-6)
+    for name, parameter in module.named_parameters():
+        found = torch.from_numpy(session.parameters[f"module.{name}"])
+        torch.testing.assert_close(found, parameter.detach(), rtol=1e-5, atol=1e-7)
