@@ -46,7 +46,7 @@ def rewrite_summary(result: RewriteResult, report: Report, measured: Measured | 
     is_ram = report.budget_kind == "ram"
     asked = words.Asked(report.process_peak_bytes, report.budget_bytes, is_ram)
     yield words.room(asked, result.rewritten, measured)
-    yield words.price(result.rewritten, result.original)
+    yield words.price(result.rewritten, result.original, stored=report.store is not None)
     yield ""
     versions = (("as it was given", report.original), ("in a better order", report.ordered), ("rewritten", report))
     yield Bars(

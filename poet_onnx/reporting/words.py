@@ -61,7 +61,7 @@ def verdict(
     """
     prediction, (original, ordered) = plan.prediction, before
     yield room(asked, prediction, measured)
-    yield price(prediction, original)
+    yield price(prediction, original, stored=bool(plan.stored))
     if original.transient_peak_bytes > prediction.transient_peak_bytes:
         yield (
             f"As it was given, the step would hold {bytes_text(original.transient_peak_bytes)} at its peak besides "
@@ -89,7 +89,7 @@ def room(asked: Asked, prediction: Prediction, measured: Measured | None) -> str
     return f"It fits. {takes}; the budget is {bytes_text(budget)}, which leaves {bytes_text(left)} ({share})."
 
 
-def price(prediction: Prediction, original: Prediction) -> str:
+def price(prediction: Prediction, original: Prediction, *, stored: bool) -> str:
     """Say what the plan costs above the step as it was given."""
     more = prediction.energy_joules - original.energy_joules
     energy, time = scaled_text(prediction.energy_joules, "J"), scaled_text(prediction.seconds, "s")
@@ -99,7 +99,8 @@ def price(prediction: Prediction, original: Prediction) -> str:
         price = ""
         if more > LEAST_SHARE * original.energy_joules:
             price = f", {_share(more, original.energy_joules)} more energy than as it was given"
-        return f"Each node runs once, and nothing is moved to make room: a step takes {energy} and {time}{price}."
+        moves = "parameters pass through RAM from their store" if stored else "nothing is moved to make room"
+        return f"Each node runs once, and {moves}: a step takes {energy} and {time}{price}."
     means = []
     if prediction.recomputed_nodes:
         nodes = prediction.recomputed_nodes
