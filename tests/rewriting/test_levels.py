@@ -22,7 +22,7 @@ def planned(net: Path, **options: Any) -> RewriteResult:
     return poet_onnx.rewrite(net, **settings, **options)
 
 
-CURVES = [("text", (0.0, 0.4, 0.8)), ("decoder", (0.0, 0.6))]
+CURVES = [("text", (0.0, 0.4, 0.8)), ("decoder", (0.0, 0.75))]
 
 
 @pytest.mark.parametrize(("kind", "parts"), sampled(CURVES, CURVES[0]))
@@ -64,7 +64,7 @@ def test_a_part_in_ram_that_does_not_fit_is_given_up_at_once(tmp_path: Path) -> 
 def test_a_part_in_ram_gives_the_bits_of_all_in_ram(tmp_path: Path) -> None:
     net = write_net("decoder", tmp_path / "decoder.onnx")
     resident, whole = planned(net, store="never"), planned(net, store="always")
-    budget_bytes = (resident.process.peak_bytes + whole.process.peak_bytes) // 2
+    budget_bytes = (3 * resident.process.peak_bytes + whole.process.peak_bytes) // 4
     mixed = planned(net, ram_budget=budget_bytes)
     assert 0 < len(mixed.plan.stored) < len(whole.plan.stored)
     again = planned(net, plan=mixed.plan, ram_budget=budget_bytes)
