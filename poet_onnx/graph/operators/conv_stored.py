@@ -9,17 +9,16 @@ from poet_onnx.graph.operators.fitting import expect, expect_count, said
 from poet_onnx.graph.operators.linear import (
     PANELS,
     compared_rows,
+    gradient_specs,
     matrix_of,
     most_rows,
     piece_rows,
-    read_and_updated,
     read_once,
     sizes,
 )
 from poet_onnx.graph.operators.rules import FLOAT
 from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
-from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, Work, WorkRule
-from poet_onnx.graph.operators.stored import KINDS
+from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, Work
 from poet_onnx.graph.operators.updates import flag
 
 BACKWARD = "ConvStoredBackward"
@@ -108,20 +107,20 @@ def _windows(call: Call) -> int:
 
 def _multiplied(call: Call) -> Work:
     filters, depth, _ = sizes(call)
-    columns_bytes = 2 * _ELEMENT_BYTES * depth * _windows(call)
-    moved = call.read_bytes + call.written_bytes + columns_bytes + _ELEMENT_BYTES * filters * depth
+    moved = call.read_bytes + call.written_bytes + _columns_bytes(call) + _ELEMENT_BYTES * filters * depth
     return Work(2 * filters * depth * _windows(call), 0, moved)
 
 
-def _work_of_gradients(flops: int, tensors: int) -> WorkRule:
-    def rule(call: Call) -> Work:
-        product = _multiplied(call)
-        filters, depth, _ = sizes(call)
-        columns_bytes = 2 * _ELEMENT_BYTES * depth * _windows(call)
-        moved = product.moved_bytes + columns_bytes + _ELEMENT_BYTES * filters * depth * (1 + 2 * tensors)
-        return Work(2 * product.matmul_flops, flops * filters * depth, moved)
+def _multiplied_for_both(call: Call) -> Work:
+    """Return a product's work with the columns of images and those of their gradient."""
+    product = _multiplied(call)
+    return Work(product.matmul_flops, 0, product.moved_bytes + _columns_bytes(call))
 
-    return rule
+
+def _columns_bytes(call: Call) -> int:
+    """Return what writing and reading the columns of all images moves."""
+    _, depth, _ = sizes(call)
+    return 2 * _ELEMENT_BYTES * depth * _windows(call)
 
 
 SPECS = [
@@ -139,25 +138,14 @@ SPECS = [
             (*PANELS, *_WINDOWS, Attribute("biased", "INT", "Whether there is a bias.")),
         ),
     ),
-    *(
-        OpSpec(
-            f"{BACKWARD}{name}",
-            POET_DOMAIN,
-            writes=(3,),
-            always_writes=True,
-            shape=_gradients,
-            check=_gradients_fit,
-            work=_work_of_gradients(flops, tensors),
-            storage=read_and_updated(tensors),
-            workspace=room_for_gradients,
-            schema=Schema(
-                f"{BACKWARD}{name}(dY, x, rates, handle, after...) -> dX, updated: the gradients of ConvStored, of "
-                f"which that of the filters is used up as by UpdateStored{name}.",
-                (("dX", "tensor(float)"), ("updated", "tensor(bool)")),
-                (*PANELS, *_WINDOWS),
-            ),
-        )
-        for name, flops, tensors in KINDS
+    *gradient_specs(
+        BACKWARD,
+        "filters",
+        shape=_gradients,
+        check=_gradients_fit,
+        product=_multiplied_for_both,
+        workspace=room_for_gradients,
+        attributes=(*PANELS, *_WINDOWS),
     ),
     OpSpec(
         "CompareConvolution",

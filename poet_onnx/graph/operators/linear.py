@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, expect_count
 from poet_onnx.graph.operators.rules import FLOAT
-from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
+from poet_onnx.graph.operators.shape_context import Rule, RuleError, ShapeContext, TensorType
 from poet_onnx.graph.operators.spec import (
     Attribute,
     Call,
+    Check,
     OpSpec,
     Schema,
     StorageRule,
     StorageWork,
     Work,
     WorkRule,
+    WorkspaceRule,
     elements,
 )
 from poet_onnx.graph.operators.stored import KINDS, PAGE_BYTES
@@ -152,7 +154,7 @@ def read_once(call: Call) -> StorageWork:
     return StorageWork(_ELEMENT_BYTES * rows * columns, 0, panel_count(rows, call.integer("panel_rows", 1)))
 
 
-def read_and_updated(tensors: int) -> StorageRule:
+def _read_and_updated(tensors: int) -> StorageRule:
     """Return a rule: the matrix is read once, what is kept for it, too, and all is written.
 
     Pages that two panels share are moved for both of them.
@@ -173,14 +175,56 @@ def _multiplied(call: Call) -> Work:
     return Work(2 * rows * columns * samples, 0, call.read_bytes + call.written_bytes + _ELEMENT_BYTES * rows * columns)
 
 
-def _work_of_gradients(flops: int, tensors: int) -> WorkRule:
+def _work_of_gradients(product: WorkRule, flops: int, tensors: int) -> WorkRule:
     def rule(call: Call) -> Work:
-        product = _multiplied(call)
+        once = product(call)
         rows, columns, _ = sizes(call)
-        moved = product.moved_bytes + _ELEMENT_BYTES * rows * columns * (1 + 2 * tensors)
-        return Work(2 * product.matmul_flops, flops * rows * columns, moved)
+        moved = once.moved_bytes + _ELEMENT_BYTES * rows * columns * (1 + 2 * tensors)
+        return Work(2 * once.matmul_flops, flops * rows * columns, moved)
 
     return rule
+
+
+def gradient_specs(
+    backward: str,
+    parameter: str,
+    *,
+    shape: Rule,
+    check: Check,
+    product: WorkRule,
+    workspace: WorkspaceRule,
+    attributes: Sequence[Attribute],
+) -> Iterator[OpSpec]:
+    """Yield operators that make both gradients of a layer and update its parameter in the store, for each optimizer.
+
+    Args:
+        backward: what their names begin with: that of the operator with these gradients, and "Backward".
+        parameter: what its parameter is called.
+        shape: what the operators make.
+        check: that their inputs fit.
+        product: work of one of the two products, without what is written to the store.
+        workspace: of the operators.
+        attributes: of the operators.
+    """
+    forward = backward.removesuffix("Backward")
+    for name, flops, tensors in KINDS:
+        yield OpSpec(
+            f"{backward}{name}",
+            POET_DOMAIN,
+            writes=(3,),
+            always_writes=True,
+            shape=shape,
+            check=check,
+            work=_work_of_gradients(product, flops, tensors),
+            storage=_read_and_updated(tensors),
+            workspace=workspace,
+            schema=Schema(
+                f"{backward}{name}(dY, x, rates, handle, after...) -> dX, updated: the gradients of {forward}, "
+                f"of which that of the {parameter} is used up as by UpdateStored{name}.",
+                (("dX", "tensor(float)"), ("updated", "tensor(bool)")),
+                tuple(attributes),
+            ),
+        )
 
 
 SPECS = [
@@ -198,25 +242,14 @@ SPECS = [
             (*PANELS, _TRANSPOSED, Attribute("biased", "INT", "Whether there is a bias.")),
         ),
     ),
-    *(
-        OpSpec(
-            f"{BACKWARD}{name}",
-            POET_DOMAIN,
-            writes=(3,),
-            always_writes=True,
-            shape=_gradients,
-            check=_gradients_fit,
-            work=_work_of_gradients(flops, tensors),
-            storage=read_and_updated(tensors),
-            workspace=_room_for_gradient,
-            schema=Schema(
-                f"{BACKWARD}{name}(dY, x, rates, handle, after...) -> dX, updated: the gradients of "
-                f"LinearStored, of which that of the matrix is used up as by UpdateStored{name}.",
-                (("dX", "tensor(float)"), ("updated", "tensor(bool)")),
-                (*PANELS, _TRANSPOSED),
-            ),
-        )
-        for name, flops, tensors in KINDS
+    *gradient_specs(
+        BACKWARD,
+        "matrix",
+        shape=_gradients,
+        check=_gradients_fit,
+        product=_multiplied,
+        workspace=_room_for_gradient,
+        attributes=(*PANELS, _TRANSPOSED),
     ),
     OpSpec(
         "ComparePanels",
@@ -230,7 +263,7 @@ SPECS = [
                 Attribute("product", "INT", "With the transposed matrix, with the matrix, or its gradient."),
                 Attribute("samples", "INTS", "Shape of the samples."),
                 Attribute("whole", "INT", "Operator of the whole product: Gemm, MatMul or FusedMatMul."),
-                Attribute("copied", "INT", "Whether the whole matrix lies transposed."),
+                Attribute("transposed", "INT", "Whether the whole matrix lies transposed."),
                 Attribute("biased", "INT", "Whether a bias is added."),
             ),
         ),
