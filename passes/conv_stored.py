@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.conv_stored import BACKWARD, PANEL_FILTERS
 from poet_onnx.graph.operators.linear import most_rows, piece_rows
 from poet_onnx.passes.panel_comparison import CONVOLUTION, FILTERS, IMAGE, ConvComparison, Windows
-from poet_onnx.passes.views import VIEWS, only_maker, replace_node, seen, sizes_of
+from poet_onnx.passes.panel_layers import is_product, loads_of, product_behind, remove_unread, takes_transposed
+from poet_onnx.passes.views import VIEWS, replace_node, seen, sizes_of
 
 _TIMES = (1, 2)
 """As many filters as a panel usually has: several threads share a product, of which each then has enough."""
@@ -69,12 +69,12 @@ class ConvLayer:
     @classmethod
     def of(cls, graph: ir.Graph, handle: ir.Value) -> ConvLayer | None:
         """Return the convolutions with the filters of a handle; None where there are none that could work on panels."""
-        loads = [node for node, _ in handle.uses() if node.op_type == "LoadStored" and node.domain == POET_DOMAIN]
+        loads = loads_of(handle)
         convolutions: list[ir.Node] = []
         others: list[ir.Node] = []
         for load in loads:
             value = load.outputs[0]
-            if len(load.inputs) > 1 or _is_transposed(load) or len(sizes_of(value)) != 4 or value.is_graph_output():
+            if len(load.inputs) > 1 or takes_transposed(load) or len(sizes_of(value)) != 4 or value.is_graph_output():
                 return None
             for node, index in value.uses():
                 (convolutions if index == _FILTERS and _slides(node, "Conv") else others).append(node)
@@ -115,7 +115,7 @@ class ConvLayer:
         made_of = [value for value in found.gradient[0].inputs if value is not None]
         unread = [*reversed((*found.gradient, found.update)), *reversed(found.loaded)]
         graph.remove(unread, safe=True)
-        _remove_unread(graph, made_of)
+        remove_unread(graph, made_of, (*VIEWS, "Transpose", "Conv"))
 
     def _comparison(self, node: ir.Node, panel: int) -> ConvComparison:
         image, windows, biases = node.inputs[0], _windows(node), node.inputs[2:3]
@@ -152,8 +152,8 @@ class ConvLayer:
         if x is None or not update.op_type.startswith("UpdateStored") or len(update.inputs) > 3:
             return None
         spread = _spread(convolution, other)
-        gradient = _between(update.inputs[0])
-        if spread is None or not gradient or bool(update.attributes.get_int("offset", 0)) or _is_transposed(update):
+        gradient = product_behind(update.inputs[0], ("Identity", "Reshape"), transposes=(0, 1))
+        if spread is None or not gradient or bool(update.attributes.get_int("offset", 0)) or takes_transposed(update):
             return None
         node, d_y, made, loaded = spread
         rows, columns = gradient[0].inputs[:2]
@@ -162,10 +162,6 @@ class ConvLayer:
         if not _is_turned(rows, d_y, sizes_of(d_y)) or not _are_columns(columns, x, convolution):
             return None
         return _Backward(node, d_y, made, bool(loaded), loaded, gradient, update)
-
-
-def _is_transposed(node: ir.Node) -> bool:
-    return bool(node.attributes.get_int("transposed", 0))
 
 
 def _slides(node: ir.Node, operator: str) -> bool:
@@ -202,7 +198,7 @@ def _spread(convolution: ir.Node, node: ir.Node) -> tuple[ir.Node, ir.Value, ir.
     pads = convolution.attributes.get_ints("pads", (0, 0, 0, 0))
     is_point = windows.kernel == windows.strides == (1, 1) and not any(pads)
     product = _only_reader(node.outputs[0])
-    if not is_point or node.op_type != "Reshape" or product is None or not _is_product(product, transposes=(1, 0)):
+    if not is_point or node.op_type != "Reshape" or product is None or not is_product(product, transposes=(1, 0)):
         return None
     view, d_y = _only_reader(product.outputs[0]), product.inputs[1]
     if product.inputs[0] is not node.outputs[0] or view is None or view.op_type != "Reshape" or d_y is None:
@@ -222,25 +218,6 @@ def _viewed(value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
         value = maker.inputs[0]
         maker = value.producer()
     return value
-
-
-def _between(gradient: ir.Value | None) -> tuple[ir.Node, ...]:
-    """Return the nodes from the product that is a gradient to what reads it alone; none where there is no such."""
-    between: list[ir.Node] = []
-    maker = only_maker(gradient)
-    while maker is not None and maker.op_type in ("Identity", "Reshape") and maker.domain in ONNX_DOMAINS:
-        between.insert(0, maker)
-        maker = only_maker(maker.inputs[0])
-    if maker is None or not _is_product(maker, transposes=(0, 1)):
-        return ()
-    return (maker, *between)
-
-
-def _is_product(node: ir.Node, transposes: tuple[int, int]) -> bool:
-    """Return whether a node multiplies matrices, of which these are transposed, and adds nothing."""
-    is_plain = len(node.inputs) == 2 and node.attributes.get_float("alpha", 1.0) == 1.0
-    found = tuple(node.attributes.get_int(name, 0) for name in ("transA", "transB"))
-    return node.op_type == "Gemm" and node.domain in ONNX_DOMAINS and is_plain and found == transposes
 
 
 def _is_turned(value: ir.Value, images: ir.Value, shape: tuple[int, ...]) -> bool:
@@ -287,19 +264,3 @@ def _are_columns(value: ir.Value, images: ir.Value, convolution: ir.Node) -> boo
 def _only_reader(value: ir.Value) -> ir.Node | None:
     uses = list(value.uses())
     return uses[0][0] if len(uses) == 1 and not value.is_graph_output() else None
-
-
-def _remove_unread(graph: ir.Graph, values: list[ir.Value]) -> None:
-    """Remove the nodes that made values for a product that is not there any more, and what they alone read."""
-    while values:
-        value = values.pop()
-        maker = value.producer()
-        if (
-            maker is None
-            or value.uses()
-            or value.is_graph_output()
-            or maker.op_type not in (*VIEWS, "Transpose", "Conv")
-        ):
-            continue
-        values += [read for read in maker.inputs if read is not None]
-        graph.remove(maker, safe=True)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.operators.linear import BACKWARD, panel_rows
 from poet_onnx.passes.panel_comparison import ACROSS, ALONG, GRADIENT, OPERATORS, Comparison
-from poet_onnx.passes.views import VIEWS, only_maker, replace_node, seen, sizes_of
+from poet_onnx.passes.panel_layers import loads_of, product_behind, remove_unread, takes_transposed
+from poet_onnx.passes.views import VIEWS, replace_node, seen, sizes_of
 
 _TIMES = (1, 2, 4)
 """As many rows as a panel usually has: several threads share a product, of which each then has enough."""
@@ -74,7 +74,7 @@ class _Backward:
     def comparison(self, matrix: tuple[int, int], panel: int) -> Comparison:
         """Return the comparison of panels of the matrix's gradient with the whole one."""
         samples = math.prod(sizes_of(self.forward.operand)[:-1])
-        is_transposed = _is_transposed(self.update)
+        is_transposed = takes_transposed(self.update)
         return Comparison(GRADIENT, (samples,), matrix, panel, "Gemm", is_transposed, is_biased=False)
 
 
@@ -87,19 +87,19 @@ class LinearLayer:
         self._loads = loads
         self._products = products
         rows, columns = sizes_of(loads[0].outputs[0])
-        self._matrix = (columns, rows) if _is_transposed(loads[0]) else (rows, columns)
+        self._matrix = (columns, rows) if takes_transposed(loads[0]) else (rows, columns)
         self._backward = self._found_backward()
 
     @classmethod
     def of(cls, graph: ir.Graph, handle: ir.Value) -> LinearLayer | None:
         """Return the products with the matrix of a handle; None where others read it, too (L1)."""
-        loads = [node for node, _ in handle.uses() if node.op_type == "LoadStored" and node.domain == POET_DOMAIN]
+        loads = loads_of(handle)
         products = []
         for load in loads:
             value = load.outputs[0]
             if len(load.inputs) > 1 or len(sizes_of(value)) != 2 or value.is_graph_output():
                 return None
-            products += [_product(*use, is_transposed=_is_transposed(load)) for use in value.uses()]
+            products += [_product(*use, is_transposed=takes_transposed(load)) for use in value.uses()]
         known = tuple(each for each in products if each is not None)
         return cls(graph, handle, loads, known) if known and len(known) == len(products) else None
 
@@ -138,11 +138,9 @@ class LinearLayer:
         inputs = [d_y, found.forward.operand, rates, self._handle]
         outputs = [found.product.node.outputs[0], found.update.outputs[0]]
         replace_node(found.product.node, operator, inputs, [*attributes, transposed], outputs)
-        read = [value.producer() for value in found.gradient.inputs if value is not None]
+        made_of = [value for value in found.gradient.inputs if value is not None]
         self._graph.remove([found.update, *reversed(found.between), found.gradient], safe=True)
-        for view in {node for node in read if node is not None and node.op_type in VIEWS}:
-            if not view.outputs[0].uses() and not view.outputs[0].is_graph_output():
-                self._graph.remove(view, safe=True)
+        remove_unread(self._graph, made_of, VIEWS)
 
     def _found_backward(self) -> _Backward | None:
         """Return what L2 asks for, if it is there."""
@@ -154,16 +152,13 @@ class LinearLayer:
         forward, product = sorted(self._products, key=lambda each: position[each.node])
         if not update.op_type.startswith("UpdateStored") or len(update.inputs) > 3 or product.bias is not None:
             return None
-        between: list[ir.Node] = []
-        maker = only_maker(update.inputs[0])
-        while maker is not None and maker.op_type == "Identity":
-            between.insert(0, maker)
-            maker = only_maker(maker.inputs[0])
-        if maker is None or not _is_gradient(maker):
+        gradient = product_behind(update.inputs[0], ("Identity",), transposes=(1, 0))
+        if not gradient:
             return None
+        maker, *between = gradient
         found = _Backward(forward, product, maker, tuple(between), update)
         ways = {each.way: each.operand for each in (forward, product)}
-        rows, columns = maker.inputs[1::-1] if _is_transposed(update) else maker.inputs[:2]
+        rows, columns = maker.inputs[1::-1] if takes_transposed(update) else maker.inputs[:2]
         if len(ways) != 2 or not _is_view_of(rows, ways[ALONG]) or not _is_view_of(columns, ways[ACROSS]):
             return None
         return found
@@ -187,18 +182,6 @@ def _product(node: ir.Node, index: int, *, is_transposed: bool) -> _Product | No
         return None
     transposes = bool(attributes.get_int("transB", 0))
     return _Product(node, operand, ACROSS if transposes != is_transposed else ALONG, is_transposed, added)
-
-
-def _is_gradient(node: ir.Node) -> bool:
-    """Return whether a node multiplies a transposed matrix by another one, and adds nothing."""
-    is_plain = len(node.inputs) == 2 and node.attributes.get_float("alpha", 1.0) == 1.0
-    transposes = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
-    return node.op_type == "Gemm" and node.domain in ONNX_DOMAINS and is_plain and transposes == [1, 0]
-
-
-def _is_transposed(node: ir.Node) -> bool:
-    """Return whether a node of the store transposes what it loads, or takes a transposed gradient."""
-    return bool(node.attributes.get_int("transposed", 0))
 
 
 def _is_view_of(matrix: ir.Value | None, operand: ir.Value) -> bool:

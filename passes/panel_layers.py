@@ -1,0 +1,57 @@
+"""What linear layers and convolutions on panels have in common: loads, and the product that is a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.passes.views import only_maker
+
+
+def loads_of(handle: ir.Value) -> list[ir.Node]:
+    """Return the nodes that load what a handle names."""
+    return [node for node, _ in handle.uses() if node.op_type == "LoadStored" and node.domain == POET_DOMAIN]
+
+
+def takes_transposed(node: ir.Node) -> bool:
+    """Return whether a node of the store transposes what it loads, or takes a transposed gradient."""
+    return bool(node.attributes.get_int("transposed", 0))
+
+
+def is_product(node: ir.Node, transposes: tuple[int, int]) -> bool:
+    """Return whether a node multiplies matrices, of which these are transposed, and adds nothing."""
+    is_plain = len(node.inputs) == 2 and node.attributes.get_float("alpha", 1.0) == 1.0
+    found = tuple(node.attributes.get_int(name, 0) for name in ("transA", "transB"))
+    return node.op_type == "Gemm" and node.domain in ONNX_DOMAINS and is_plain and found == transposes
+
+
+def product_behind(
+    value: ir.Value | None, through: Collection[str], transposes: tuple[int, int]
+) -> tuple[ir.Node, ...]:
+    """Return a product and the views of it, first to last, that end in a value; none where that is no such.
+
+    Args:
+        value: that one node alone reads.
+        through: operators of the views.
+        transposes: as for `is_product`.
+    """
+    views: list[ir.Node] = []
+    maker = only_maker(value)
+    while maker is not None and maker.op_type in through and maker.domain in ONNX_DOMAINS:
+        views.insert(0, maker)
+        maker = only_maker(maker.inputs[0])
+    return (maker, *views) if maker is not None and is_product(maker, transposes) else ()
+
+
+def remove_unread(graph: ir.Graph, values: list[ir.Value], operators: Collection[str]) -> None:
+    """Remove the nodes of these operators that made values for what is not there any more, and what they alone read."""
+    while values:
+        value = values.pop()
+        maker = value.producer()
+        if maker is None or value.uses() or value.is_graph_output() or maker.op_type not in operators:
+            continue
+        values += [read for read in maker.inputs if read is not None]
+        graph.remove(maker, safe=True)
