@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from poet_onnx.description.metadata import RECOMPUTED
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.graph import TrainingGraph
 from poet_onnx.plan import Action, Step
@@ -94,7 +95,7 @@ def versions_of(graph: TrainingGraph, steps: Sequence[Step]) -> Lives:
                 )
             node = nodes[step.subject]
             reads = {value: _read(current, value, index) for value in graph.transient_reads(node)}
-            suffix = f"/recompute_{step.copy}" if step.copy else ""
+            suffix = f"{RECOMPUTED}{step.copy}" if step.copy else ""
             for value in graph.transient_writes(node):
                 last_read = len(steps) if value in kept and not step.copy else index
                 writes[value] = Version(value, suffix, index, last_read)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
+from poet_onnx.description.metadata import RECOMPUTED
 from poet_onnx.plan import Action
 from poet_onnx.reporting.layers import ACTIONS, Layer
 from poet_onnx.reporting.picture import StepPicture
@@ -74,7 +75,7 @@ def _recorded(picture: StepPicture, recording: Recording) -> list[dict[str, Any]
     places = {name: place for place, name in enumerate(nodes.names)}
     lanes: dict[int, list[dict[str, Any]]] = {_COMPUTE: [], _STORAGE: []}
     for ran in recording.nodes:
-        own, _, copy = ran.name.partition("/recompute_")
+        own, _, copy = ran.name.partition(RECOMPUTED)
         place = places.get(own)
         moves = place is not None and nodes.read_bytes[place] + nodes.written_bytes[place] > 0
         lane = _STORAGE if moves or ran.operator.startswith(_PAGES) else _COMPUTE

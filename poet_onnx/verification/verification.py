@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from poet_onnx.addresses.marks import marks
 from poet_onnx.costing.workspace import has_workspace_rule
-from poet_onnx.description.metadata import TRAINING_KEY
+from poet_onnx.description.metadata import RECOMPUTED, TRAINING_KEY
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.arena import read_region
@@ -272,7 +272,7 @@ def _check_optimized(subject: Subject) -> tuple[OptimizedRun, list[str]]:
         optimized = session.optimized_nodes()
     unequal = [name for name in expected if name not in found or difference(name, 0, expected[name], found[name])]
     copies = [step for step in subject.plan.steps if step.action is Action.COMPUTE and step.copy]
-    names = [f"{step.subject}/recompute_{step.copy}" for step in copies]
+    names = [f"{step.subject}{RECOMPUTED}{step.copy}" for step in copies]
     missing = [name for name in names if name not in ran]
     fused = fused_copies(subject.rewritten, optimized, missing, subject.graph.tensors.keys())
     lost = tuple(name for name in missing if name not in fused)
