@@ -96,11 +96,11 @@ def price(prediction: Prediction, original: Prediction, *, stored: bool) -> str:
     longer = _share(prediction.seconds - original.seconds, original.seconds)
     moved = prediction.page_out_bytes + prediction.page_in_bytes
     if not prediction.recomputed_nodes and not moved:
-        price = ""
+        dearer = ""
         if more > LEAST_SHARE * original.energy_joules:
-            price = f", {_share(more, original.energy_joules)} more energy than as it was given"
+            dearer = f", {_share(more, original.energy_joules)} more energy than as it was given"
         moves = "parameters pass through RAM from their store" if stored else "nothing is moved to make room"
-        return f"Each node runs once, and {moves}: a step takes {energy} and {time}{price}."
+        return f"Each node runs once, and {moves}: a step takes {energy} and {time}{dearer}."
     means = []
     if prediction.recomputed_nodes:
         nodes = prediction.recomputed_nodes

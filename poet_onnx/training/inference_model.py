@@ -276,17 +276,15 @@ def _graph(forward: ForwardGraph, chosen: _Chosen, tensors: list[_Tensor], batch
     if batch is None:  # else sizes within the graph are those of one batch
         kept += [*inputs.values(), *(field for name, field in forward.types.items() if name in made)]
     pieces = [*_nodes(forward, chosen), *_joined(forward, ((field.begin, field.end) for field in kept))]
-    for name, field in inputs.items() if batch is not None else ():
-        assert batch is not None
-        pieces += message_field(INPUT, batch.typed(name, field))
+    if batch is not None:
+        for name, field in inputs.items():
+            pieces += message_field(INPUT, batch.typed(name, field))
     for name in chosen.outputs:
         value = forward.outputs.get(name) or forward.types.get(name)
         if value is None:
             said = [written(text_field(1, name))]
-        elif batch is not None:
-            said = batch.typed(name, value)
         else:
-            said = [copied(data, value.content, value.end)]
+            said = [copied(data, value.content, value.end)] if batch is None else batch.typed(name, value)
         pieces += message_field(OUTPUT, said)
     for tensor in tensors:
         pieces += _initializer(forward, tensor)
