@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         ProgressBar,
         TensorBoardLog,
     )
+    from poet_onnx.training.loader import ArrayLoader
     from poet_onnx.training.loop import Callback, Epoch, Step
     from poet_onnx.training.session import TrainingSession
     from poet_onnx.verification import GradientReport, VerificationReport, verify, verify_gradients
@@ -51,6 +52,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "AdamWOrt",
+    "ArrayLoader",
     "BestCheckpoint",
     "Callback",
     "CheckFailedError",
@@ -111,6 +113,7 @@ _HOMES = {
         "StepLR",
     ),
     "training.callbacks": ("BestCheckpoint", "Checkpoint", "CsvLog", "EarlyStopping", "ProgressBar", "TensorBoardLog"),
+    "training.loader": ("ArrayLoader",),
     "training.loop": ("Callback", "Epoch", "Step"),
     "training.session": ("TrainingSession",),
     "verification": ("GradientReport", "VerificationReport", "verify", "verify_gradients"),

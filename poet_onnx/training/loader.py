@@ -1,0 +1,109 @@
+"""Batches of arrays in memory or in a file: a loader for a board, where torch's DataLoader is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from poet_onnx.errors import InputError
+from poet_onnx.quantities import is_whole
+
+Array = npt.NDArray[Any]
+Several = Array | Sequence[Array] | Mapping[str, Array]
+"""An array with a sample in each row, several of them, or several by the names of the graph's inputs."""
+
+
+class ArrayLoader:
+    """Gives batches of arrays, for `fit` and `evaluate`, as torch's DataLoader does of a TensorDataset.
+
+    An array may be a file of numpy that was opened with `np.load(path, mmap_mode="r")`: then memory holds one batch of
+    it. As `loader`, `fit` gets a new order in each epoch if `shuffle=True`, always the same one for a seed and an
+    epoch, so that training goes on after a break with the batches that it would have had. `evaluate` reads in order.
+    """
+
+    def __init__(
+        self,
+        inputs: Several,
+        labels: Several | None = None,
+        *,
+        batch_size: int,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        """Say what is to be read.
+
+        Args:
+            inputs: arrays [samples, ...].
+            labels: the same; they may be left out where `inputs` has them by name.
+            batch_size: samples of a batch, as many as the graph was made for.
+            shuffle: whether each epoch has an order of its own.
+            seed: of these orders.
+            drop_last: whether samples are left out that do not fill a batch; otherwise they are a smaller one.
+
+        Raises:
+            InputError: if arrays differ in their number of samples, or there is no batch.
+        """
+        self._parts = [inputs] if labels is None else [inputs, labels]
+        counts = {len(array) for part in self._parts for array in _arrays(part)}
+        if len(counts) != 1:
+            raise InputError(f"The arrays have {sorted(counts)} samples: give arrays with a row for each sample.")
+        if not is_whole(batch_size) or batch_size < 1:
+            raise InputError(f"A batch cannot have {batch_size!r} samples: give a whole number of 1 or more.")
+        samples = counts.pop()
+        self._samples = samples - samples % batch_size if drop_last else samples
+        if not self._samples:
+            raise InputError(f"{samples} samples are no batch of {batch_size}: give more, or a smaller batch_size.")
+        self._size, self._seed = batch_size, seed
+        self._order: Array = np.arange(samples)
+        self._shuffle = shuffle
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return (self._samples + self._size - 1) // self._size
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches in the order of the arrays."""
+        return self._batches(self._order)
+
+    def __call__(self, epoch: int) -> _Ordered:
+        """Return the batches of an epoch, by its number from 0."""
+        if not self._shuffle:
+            return _Ordered(self, self._order)
+        return _Ordered(self, np.random.default_rng((self._seed, epoch)).permutation(self._order))
+
+    def _batches(self, order: Array) -> Iterator[Any]:
+        for begin in range(0, self._samples, self._size):
+            rows = order[begin : min(begin + self._size, self._samples)]
+            batch = [_rows(part, rows) for part in self._parts]
+            yield tuple(batch) if len(batch) > 1 else batch[0]
+
+
+class _Ordered:
+    """The batches of an epoch."""
+
+    def __init__(self, loader: ArrayLoader, order: Array) -> None:
+        self._loader, self._order = loader, order
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._loader._batches(self._order)
+
+
+def _arrays(part: Several) -> list[Array]:
+    """Return the arrays of inputs or labels."""
+    if isinstance(part, Mapping):
+        return list(part.values())
+    return [part] if isinstance(part, np.ndarray) else list(part)
+
+
+def _rows(part: Several, rows: Array) -> Any:
+    """Return some samples of inputs or labels, as `step` takes them."""
+    if isinstance(part, Mapping):
+        return {name: array[rows] for name, array in part.items()}
+    return part[rows] if isinstance(part, np.ndarray) else [array[rows] for array in part]

@@ -1,0 +1,75 @@
+"""ArrayLoader: torch's batches of the same arrays, an order for each epoch, and files that are read batch by batch."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from poet_onnx import ArrayLoader
+from poet_onnx.errors import InputError
+
+IMAGES, LABELS = np.arange(22, dtype=np.float32).reshape(11, 2), np.arange(11)
+
+
+def labels_of(batches: Any) -> list[list[int]]:
+    return [labels.tolist() for _, labels in batches]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_batches_are_torchs(drop_last: bool) -> None:
+    data = TensorDataset(torch.from_numpy(IMAGES), torch.from_numpy(LABELS))
+    expected = DataLoader(data, batch_size=4, drop_last=drop_last)
+    loader = ArrayLoader(IMAGES, LABELS, batch_size=4, drop_last=drop_last)
+    assert len(loader) == len(loader(0)) == len(expected)
+    for epoch in (loader, loader(3)):  # no order of its own
+        for (images, labels), (images_there, labels_there) in zip(epoch, expected, strict=True):
+            np.testing.assert_array_equal(images, images_there)
+            np.testing.assert_array_equal(labels, labels_there)
+
+
+def test_each_epoch_has_an_order_of_its_own_which_returns() -> None:
+    loader = ArrayLoader(IMAGES, LABELS, batch_size=4, shuffle=True, seed=5)
+    orders = [labels_of(loader(epoch)) for epoch in range(3)]
+    assert all(sorted(itertools.chain(*order)) == list(range(11)) for order in orders)
+    assert orders[0] != orders[1] != orders[2]
+    assert labels_of(ArrayLoader(IMAGES, LABELS, batch_size=4, shuffle=True, seed=5)(1)) == orders[1]
+    assert labels_of(ArrayLoader(IMAGES, LABELS, batch_size=4, shuffle=True, seed=6)(1)) != orders[1]
+    assert labels_of(loader) == labels_of(ArrayLoader(IMAGES, LABELS, batch_size=4))  # evaluation reads in order
+    images, labels = next(iter(loader(0)))
+    np.testing.assert_array_equal(images, IMAGES[labels])
+
+
+def test_inputs_may_have_names_or_be_several() -> None:
+    (named,) = ArrayLoader({"x": IMAGES, "target": LABELS}, batch_size=11)
+    assert named["x"].shape == (11, 2)
+    assert named["target"].tolist() == LABELS.tolist()
+    (several, labels), *_ = ArrayLoader([IMAGES, LABELS], LABELS, batch_size=3)
+    assert [array.shape for array in several] == [(3, 2), (3,)]
+    assert labels.tolist() == [0, 1, 2]
+
+
+def test_a_file_is_read_batch_by_batch(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", IMAGES)
+    stored = np.load(tmp_path / "images.npy", mmap_mode="r")
+    images, _ = next(iter(ArrayLoader(stored, LABELS, batch_size=4, shuffle=True)(0)))
+    assert images.shape == (4, 2)
+    assert images.base is None or not np.shares_memory(images, stored)
+
+
+@pytest.mark.parametrize(
+    ("labels", "size", "drop_last", "said"),
+    [
+        (LABELS[:5], 4, False, r"\[5, 11\] samples"),
+        (LABELS, 0, False, "0 samples"),
+        (LABELS, 12, True, "11 samples are no batch of 12"),
+    ],
+)
+def test_what_is_no_batch_is_refused(labels: np.ndarray, size: int, drop_last: bool, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ArrayLoader(IMAGES, labels, batch_size=size, drop_last=drop_last)
