@@ -20,6 +20,7 @@ from poet_onnx.gradients.module_names import leave_scope
 from poet_onnx.graph.extract import TO_FLOAT
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.torch.calls import CHILD, Call, wrap
+from poet_onnx.torch.log_sigmoid import keep_log_sigmoids
 from poet_onnx.torch.naming import rename_outputs, restore_state
 from poet_onnx.torch.stops import dynamo_table, legacy_symbol, mark_stops, marked
 from poet_onnx.torch.untouched import untouched
@@ -64,6 +65,7 @@ def trace(
         except Exception as error:  # exporters raise whatever a module's code raises
             raise _refusal(module, exporter, error) from error
     mark_stops(model)
+    keep_log_sigmoids(model)
     restore_state(model, module)
     rename_outputs(model, call.outputs)
     for node in model.graph:
