@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 from poet_onnx.errors import InputError
 from poet_onnx.runtime.code_pages import release_code_pages
+from poet_onnx.runtime.page_cache import read_again_in_small_pieces
 
 _DISTRIBUTIONS = (
     "onnxruntime-training",
@@ -108,17 +110,26 @@ def import_onnxruntime() -> Any:
         InputError: there is none that can be used, or no operator library.
     """
     runtime = installed_runtime()
+    release_code_pages()
     # Whoever makes batches imports it, at the latest between loading and the first step: it takes 9 MB, most of it code
     # of OpenSSL, which is released here.
     importlib.import_module("numpy.random")
-    release_code_pages()
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
+        read_again_in_small_pieces(_libraries())
+        release_code_pages()
         module = importlib.import_module("onnxruntime")
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         raise InputError(f"{runtime.distribution} {runtime.version} cannot be imported: {error}.") from error
     release_code_pages()
     return module
+
+
+def _libraries() -> list[Path]:
+    """Return the files of ONNX Runtime's code, without importing it."""
+    package = importlib.util.find_spec("onnxruntime")
+    folders = [] if package is None else package.submodule_search_locations or []
+    return [library for folder in folders for library in Path(folder, "capi").glob("*.so*") if library.stat().st_size]
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:
