@@ -66,3 +66,9 @@ def file_fields(location: bytes, first: int, size_bytes: int) -> bytes:
     said = (("location", location), ("offset", str(first).encode()), ("length", str(size_bytes).encode()))
     entries = (text_field(KEY, key) + text_field(VALUE, value) for key, value in said)
     return b"".join(text_field(EXTERNAL_DATA, entry) for entry in entries) + number_field(LOCATION, IN_A_FILE)
+
+
+def float_type(sizes: Sequence[int]) -> bytes:
+    """Return the field in which a value says that it is an array of floats of these sizes."""
+    shape = b"".join(text_field(1, number_field(1, size)) for size in sizes)
+    return text_field(2, text_field(1, number_field(1, 1) + text_field(2, shape)))

@@ -34,6 +34,12 @@ class FileBytes:
         self._file = HeldFile(path)
         self._size_bytes = os.fstat(self._file.descriptor).st_size
         self._start, self._window = 0, b""
+        self._added = bytearray()
+
+    def add(self, data: bytes) -> int:
+        """Let bytes stand behind those of the file, which do not get longer by that; return where they begin."""
+        self._added += data
+        return self._size_bytes + len(self._added) - len(data)
 
     def __len__(self) -> int:
         """Return the size of the file when it was opened."""
@@ -52,10 +58,11 @@ class FileBytes:
             InputError: if the file became shorter.
         """
         if isinstance(place, slice):
-            start, end, _ = place.indices(self._size_bytes)
+            start, end, _ = place.indices(self._size_bytes + len(self._added))
             return self._read(start, max(start, end))
         if not 0 <= place - self._start < len(self._window):
-            self._window = self._read(place, min(place + _WINDOW_BYTES, self._size_bytes))
+            whole = self._size_bytes if place < self._size_bytes else self._size_bytes + len(self._added)
+            self._window = self._read(place, min(place + _WINDOW_BYTES, whole))
             self._start = place
         return self._window[place - self._start]
 
@@ -65,9 +72,13 @@ class FileBytes:
         Raises:
             InputError: if the file became shorter.
         """
+        if start >= self._size_bytes:
+            return in_chunks(memoryview(self._read(start, end)))
         return self._file.chunks(start, end - start)
 
     def _read(self, start: int, end: int) -> bytes:
+        if start >= self._size_bytes:
+            return bytes(self._added[start - self._size_bytes : end - self._size_bytes])
         if self._start <= start and end <= self._start + len(self._window):
             return self._window[start - self._start : end - self._start]
         data = bytearray(end - start)

@@ -135,3 +135,14 @@ def copy_value(values: Mapping[str, Array], name: str, array: Array) -> None:
         values.read_into(name, array)
     else:
         np.copyto(array, values[name])
+
+
+def joined(first: Mapping[str, Array], second: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Return the arrays of both, read when they are asked for; those of the second where both have a name."""
+    found = {name: each for each in (first, second) for name in each}
+    return Values(
+        "the session",
+        {name: kind_of(each, name) for name, each in found.items()},
+        lambda name, array: copy_value(found[name], name, array),
+        lambda name: pieces_of(found[name], name),
+    )

@@ -106,6 +106,9 @@ class EvaluationStep:
         graph.outputs[1:] = [value for value in graph.outputs[1:] if _is_small(value)]  # OUTPUTS_KEY names them all
         lower(model, target)
         free_state(graph, [name for name in graph.initializers if name in arrays])
+        outputs = model.metadata_props.get(OUTPUTS_KEY)
+        if outputs is not None:  # sizes may have come with the lowering
+            free_batch(model, json.loads(outputs), arrays)
         if constants is not None:
             load_tensors(graph, stored, constants)
             panels = panels_on(device, threads)
@@ -113,9 +116,6 @@ class EvaluationStep:
                 panels(model)
         arrays |= set(map(handle_name, stored))
         held = tuple(value.name or "" for value in graph.inputs if value.name in arrays)
-        outputs = model.metadata_props.get(OUTPUTS_KEY)
-        if outputs is not None and constants is None:  # sizes may have come with the lowering
-            free_batch(model, json.loads(outputs), held)
         RemoveUnread()(model)
         variant = GraphVariant(None, None, model, extract(model, trains=False))
         baseline = Baseline.of(variant, device, target, threads=threads)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 
@@ -13,12 +14,13 @@ from poet_onnx.adapters.lora import Adapter, Adapters, Floats
 from poet_onnx.errors import InputError
 from poet_onnx.files.protobuf import Chunk, Piece
 from poet_onnx.files.tensor_file import flat
+from poet_onnx.files.values import kind_of, pieces_of
 from poet_onnx.training.forward_graph import ForwardGraph, Weight
 from poet_onnx.training.unplanned import Changes
 
 Array = npt.NDArray[np.generic]
 
-_BLOCK_BYTES = 2**16
+_BLOCK_BYTES, _FLOAT_BYTES = 2**16, 4
 _LEAST_ROWS = 2  # of one row BLAS makes a product of a vector, whose sums it adds up in another order
 
 
@@ -37,37 +39,63 @@ def merge_adapters(forward: ForwardGraph, adapters: Adapters, values: Mapping[st
 
 
 def _merged(forward: ForwardGraph, adapter: Adapter, scale: float, values: Mapping[str, Array]) -> Piece:
-    weight = forward.weights.get(adapter.weight)
-    if weight is None:
+    weight, name = forward.weights.get(adapter.weight), adapter.weight
+    if weight is None and name not in values:
         raise InputError(
             f"The model has no weight '{adapter.weight}', beside which an adapter was trained: give the forward "
             "model that was trained."
         )
     first, second = (np.asarray(values[name], np.float32) for name in (adapter.first, adapter.second))
     shape = adapter.merged_shape(first, second)
-    if weight.dims != shape:
+    dims = kind_of(values, name).shape if weight is None else weight.dims
+    if dims != shape:
         raise InputError(
-            f"'{adapter.weight}' has shape {list(weight.dims)} in the forward model, but its adapter is for "
+            f"'{adapter.weight}' has shape {list(dims)} in the forward model, but its adapter is for "
             f"{list(shape)}: give the forward model that was trained."
         )
     delta = partial(adapter.delta, first, second, scale)
-    return Piece(weight.size_bytes, partial(_sums, forward, weight, delta))
+    read = partial(_cut, values, name) if weight is None else partial(_parts, forward, weight)
+    return Piece(math.prod(dims) * _FLOAT_BYTES, partial(_sums, dims, read, delta))
 
 
-def _sums(forward: ForwardGraph, weight: Weight, delta: Callable[[slice], Floats]) -> Iterator[Chunk]:
-    """Yield the bytes of a weight with what an adapter adds."""
-    row_bytes = weight.size_bytes // max(1, weight.dims[0])
-    count = max(1, weight.dims[0] // max(_LEAST_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
-    bounds = [weight.dims[0] * index // count for index in range(count + 1)]
+def _sums(
+    dims: tuple[int, ...], read: Callable[[Iterable[int]], Iterator[bytes]], delta: Callable[[slice], Floats]
+) -> Iterator[Chunk]:
+    """Yield the bytes of a weight with what an adapter adds.
+
+    Args:
+        dims: sizes of the weight.
+        read: yields its bytes from each of some places to the next one.
+        delta: what is added to some rows.
+    """
+    row_bytes = math.prod(dims[1:]) * _FLOAT_BYTES
+    count = max(1, dims[0] // max(_LEAST_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
+    bounds = [dims[0] * index // count for index in range(count + 1)]
+    for (start, end), block in zip(pairwise(bounds), read(bound * row_bytes for bound in bounds), strict=True):
+        base = np.frombuffer(block, "<f4").reshape(end - start, *dims[1:])
+        yield flat(np.ascontiguousarray(base + delta(slice(start, end))))
+
+
+def _parts(forward: ForwardGraph, weight: Weight, bounds: Iterable[int]) -> Iterator[bytes]:
+    """Yield parts of a weight that is in the model."""
     for start, end in pairwise(bounds):
-        block = forward.read(weight, start * row_bytes, (end - start) * row_bytes)
+        block = forward.read(weight, start, end - start)
         if weight.kind != 1 or block is None:
             raise InputError(
                 f"'{weight.name}' cannot be merged with its adapter, as the model does not keep it as plain float32: "
                 "give merge=False, which keeps adapters as nodes."
             )
-        base = np.frombuffer(block, "<f4").reshape(end - start, *weight.dims[1:])
-        yield flat(np.ascontiguousarray(base + delta(slice(start, end))))
+        yield block
+
+
+def _cut(values: Mapping[str, Array], name: str, bounds: Iterable[int]) -> Iterator[bytes]:
+    """Yield parts of a weight that is a value, of which a piece is in memory at a time."""
+    pieces, held = pieces_of(values, name), bytearray()
+    for start, end in pairwise(bounds):
+        while len(held) < end - start:
+            held += next(pieces)
+        yield bytes(held[: end - start])
+        del held[: end - start]
 
 
 def is_in_graph(forward: ForwardGraph, adapters: Adapters) -> bool:

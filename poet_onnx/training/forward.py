@@ -15,6 +15,7 @@ from poet_onnx.files.protobuf import Bytes
 from poet_onnx.files.tensor_file import flat, parse_json
 from poet_onnx.files.values import Kind, Values
 from poet_onnx.training.forward_graph import ForwardGraph
+from poet_onnx.training.unstored import take_from_store
 
 if TYPE_CHECKING:
     from poet_onnx.training.batch import Array
@@ -41,7 +42,9 @@ def open_forward(
     data, folder = _read(given, own, outputs=outputs, cut_loss=cut_loss)
     if outputs is None and cut_loss:
         outputs = _names(metadata_of(data)[OUTPUTS_KEY])
-    return ForwardGraph(data, folder), outputs
+    forward = ForwardGraph(data, folder)
+    take_from_store(forward)
+    return forward, outputs
 
 
 def stored_constants(given: AnyModel | None) -> Values | None:

@@ -43,6 +43,7 @@ from poet_onnx.files.protobuf import (
     last_number,
     no_model,
     text,
+    text_field,
     texts,
     whole,
 )
@@ -149,6 +150,17 @@ class ForwardGraph:
         """Whether it has functions of its own."""
         return any(field.number == FUNCTION for field in self.others)
 
+    def add(self, number: int, message: bytes) -> Field:
+        """Return a field with a message that the model did not have; it is nowhere in the graph yet."""
+        field = text_field(number, message)
+        if isinstance(self.data, bytes):
+            begin = len(self.data)
+            self.data += field
+        else:
+            begin = self.data.add(field)
+        end = begin + len(field)
+        return next(fields(self.data, Field(0, MESSAGE, begin, begin, end)))
+
     def read(self, weight: Weight, start: int, size_bytes: int) -> bytes | None:
         """Return a part of an initializer's elements; None if they are not there as they are in memory."""
         if weight.file is not None:
@@ -174,6 +186,11 @@ class ForwardGraph:
                 found.append(last_number(self.data, sizes, default=-1))
         return tuple(found)
 
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape that an input or a value inside of the graph has; None if it is not known."""
+        value = self.types.get(name) or self.inputs.get(name)
+        return None if value is None else self.shape(value)
+
     def element_type(self, value: Field) -> int:
         """Return the element type of what is said of a value, as TensorProto.DataType numbers them; 0 if it is not."""
         tensor = self._within(value, (_VALUE_TYPE, _TENSOR_TYPE))
@@ -196,7 +213,7 @@ class ForwardGraph:
         named: Mapping[int, dict[str, Field]] = {INPUT: self.inputs, OUTPUT: self.outputs, VALUE_INFO: self.types}
         for field in fields(self.data, graph):
             if field.number == NODE:
-                self.nodes.append(self._node(field))
+                self.nodes.append(self.read_node(field))
             elif field.number == INITIALIZER:
                 weight = self._weight(field)
                 self.weights[weight.name] = weight
@@ -208,7 +225,8 @@ class ForwardGraph:
     def _name(self, value: Field) -> str:
         return self._once("".join(texts(self.data, value, _VALUE_NAME)[-1:]))
 
-    def _node(self, node: Field) -> Node:
+    def read_node(self, node: Field) -> Node:
+        """Return a node of a field."""
         is_copy, outputs = False, list[str]()
         for field in fields(self.data, node):
             if field.number == _NODE_OUTPUT:

@@ -193,12 +193,12 @@ def _tensors(
     for name, kind in known.items():
         if name in read:
             yield _Tensor(name, NUMBERS[kind.dtype], kind.shape, _of_value(values, name, kind), None, None)
+    for name, sums in merged.items():
+        if name in read:
+            dims = forward.weights[name].dims if name in forward.weights else kind_of(values, name).shape
+            yield _Tensor(name, NUMBERS["float32"], dims, sums, None, None)
     for name, weight in forward.weights.items():
-        if name not in read or name in known:
-            continue
-        if name in merged:
-            yield _Tensor(name, weight.kind, weight.dims, merged[name], None, None)
-        else:
+        if name in read and name not in known and name not in merged:
             elements = None if weight.elements is None else copied(forward.data, *weight.elements)
             yield _Tensor(name, weight.kind, weight.dims, elements, weight.message, weight.file)
 

@@ -95,10 +95,11 @@ class Memory:
         sizes = {name: array.nbytes for name, array in self.arrays.items()}
         return {kind: sum(sizes.get(name, 0) for name in names) for kind, names in kinds.items()}
 
-    def values(self) -> Mapping[str, Array]:
-        """Return parameters, those not trained, and running statistics."""
+    def values(self, *, constants: bool = False) -> Mapping[str, Array]:
+        """Return parameters, those not trained, and running statistics; if asked for, constants of the store, too."""
         described = self._description
-        return self._named((*described.parameters, *self.frozen, *described.state))
+        others = described.constants if constants else ()
+        return self._named((*described.parameters, *self.frozen, *described.state, *others))
 
     def _named(self, names: Iterable[str]) -> Mapping[str, Array]:
         """Return arrays by name; copies, read when they are asked for, where some of them live in a store."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +17,7 @@ from poet_onnx.adapters.reading import read_adapter
 from poet_onnx.description.metadata import Description
 from poet_onnx.errors import InputError, PoetWarning
 from poet_onnx.files.checkpoint import loading, open_checkpoint, write_checkpoint
+from poet_onnx.files.values import joined
 from poet_onnx.interrupts import held
 from poet_onnx.runtime.code_pages import other_code
 from poet_onnx.training.evaluation import Evaluation
@@ -114,8 +115,7 @@ class SessionFiles:
 
         Args:
             path: of the file.
-            model: the forward model that was trained; default the evaluation graph without its loss. It must be given
-                where parameters live in a store.
+            model: the forward model that was trained; default the evaluation graph without its loss.
             outputs: names of what is to be computed, in their order; default the model's own outputs.
             merge: let adapters become a part of the weights; otherwise they stay as nodes.
             batch: "dynamic" for a model that takes any number of samples, "fixed" for the number it is trained with;
@@ -129,16 +129,12 @@ class SessionFiles:
         from poet_onnx.training.free_batch import free_batch_of
         from poet_onnx.training.inference_model import check_outputs, write_inference_model
 
-        if model is None and self._description.has_store:
-            raise InputError(
-                "The evaluation graph reads its parameters from the store: give the forward model, model=."
-            )
         source = self._evaluation.source if model is None else model
         if source is None:
             raise InputError("There is no forward model to export: give one, or give TrainingSession its eval_model.")
         if outputs is not None:
             check_outputs(outputs)
-        values = self._memory.values()
+        values = self._memory.values(constants=model is None)
         forward, wanted = open_forward(source, values, outputs=outputs, cut_loss=model is None)
         merged = self._model.adapters if merge else None
         types = free_batch_of(forward, batch)
@@ -157,7 +153,7 @@ class SessionFiles:
             InputError: if there are none, a weight's torch module is not known, or they cannot be written.
         """
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
-        files.write(Path(path), self._memory.values(), self._evaluation.constants)
+        files.write(Path(path), self._memory.values(), self._constants)
         files.warn_of_lost(self._memory.moved())
 
     @exclusive
@@ -171,12 +167,12 @@ class SessionFiles:
         adapters, merged = self._model.adapters, dict[str, npt.NDArray[np.float32]]()
         if adapters is None:
             return merged
-        values, constants = self._memory.values(), self._evaluation.constants()
+        values, constants = self._memory.values(), self._constants()
         for adapter in adapters.each:
             if adapter.weight not in constants:
                 raise InputError(
                     f"'{adapter.weight}' has an adapter, but is not in the evaluation graph: give TrainingSession its "
-                    "eval_model, of a model without a store."
+                    "eval_model."
                 )
             first, second = (np.asarray(values[name], np.float32) for name in (adapter.first, adapter.second))
             delta = adapter.delta(first, second, adapters.scale_of(adapter), slice(None))
@@ -202,7 +198,7 @@ class SessionFiles:
         self._refuse_half_changed()
         files = AdapterFiles(self._model.adapters, self._description.parameters, inside=inside)
         arrays = self._memory.values()
-        write = read_adapter(files, path, arrays, self._evaluation.constants)
+        write = read_adapter(files, path, arrays, self._constants)
         store = self._memory.store
         if store is not None:  # of which adapters are a small part
             arrays = {name: arrays[name] for name in (*self._description.parameters, *self._description.state)}
@@ -211,6 +207,11 @@ class SessionFiles:
             if store is not None:
                 store.take(arrays)
                 store.commit(self._progress)
+
+    def _constants(self) -> Mapping[str, npt.NDArray[np.generic]]:
+        """Return tensors that are not trained, by name: of the evaluation graph, and of the store."""
+        found, store = self._evaluation.constants(), self._memory.store
+        return found if store is None else joined(found, store.constants())
 
     def _warn_of_rate(self, found: Progress, source: str | os.PathLike[str]) -> None:
         """Say so where training goes on with another learning rate than the session's."""

@@ -296,6 +296,10 @@ class SessionStore:
             lambda called: self._pieces(names[called]),
         )
 
+    def constants(self) -> Values:
+        """Return what is never written, likewise."""
+        return self.values({name: name for name in self._description.constants})
+
     def _kind(self, name: str) -> Kind:
         array = self._arrays.get(name)
         return self._tensors[name].kind if array is None else Kind(array.dtype.name, array.shape)
