@@ -38,6 +38,8 @@ def _replace(graph: ir.Graph, node: ir.Node) -> None:
         assert place is not None
         old, part = reader.outputs[0], split.outputs[place]
         part.type, part.shape = old.type, old.shape
+        if old.is_graph_output() and not part.is_graph_output():
+            part.name, old.name = old.name, f"{old.name}/taken"  # the caller knows it by this name
         old.replace_all_uses_with(part, replace_graph_outputs=True)
         graph.remove(reader, safe=True)
     graph.remove(node, safe=True)

@@ -108,7 +108,8 @@ def check_outputs(names: Sequence[str], forward: ForwardGraph | None = None) -> 
     made = set(names) if forward is None else {name for node in forward.nodes for name in node.outputs}
     for name in names:
         if name not in made:
-            raise InputError(f"No node of the model makes an output '{name}'.")
+            own = "" if forward is None else f": its own outputs are {', '.join(map(repr, forward.outputs))}"
+            raise InputError(f"No node of the model makes an output '{name}'{own}.")
     return list(names)
 
 

@@ -126,6 +126,31 @@ def test_a_module_in_eval_mode_keeps_its_statistics_and_layers_of_equal_values(e
     assert not {"Dropout"} & {node.op_type for node in made.training.graph}
 
 
+class Parted(nn.Module):
+    """Outputs that are parts of one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 6)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Return the loss and two parts."""
+        box, scores, rest = self.head(x).split([2, 3, 1], 1)
+        return {"loss": rest.square().mean() + box.square().mean(), "box": box, "scores": scores}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_outputs_that_are_parts_keep_their_names(exporter: str, tmp_path: Path) -> None:
+    x = torch.randn(4, 3)
+    made = export(Parted(), x, tmp_path, exporter, loss="output:loss", check=False)
+    session = poet_onnx.TrainingSession(made.model, made.parameters, eval_model=made.evaluation)
+    figures = session.evaluate([{"x": x}], {"parts": lambda outputs, _: outputs["box"].size + outputs["scores"].size})
+    assert figures["parts"] == 8 + 12
+    session.export_inference_model(tmp_path / "trained.onnx", outputs=["box", "scores"])
+    with pytest.raises(InputError, match=r"'boxes': its own outputs are .*'box', 'scores'"):
+        session.export_inference_model(tmp_path / "trained.onnx", outputs=["boxes"])
+
+
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_dropout_draws_anew_in_each_step(exporter: str, tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.Linear(64, 2))
