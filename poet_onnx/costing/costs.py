@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from poet_onnx.costing.device import DeviceProfile, StorageProfile
 from poet_onnx.costing.flops import count_work, storage_work
 from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement, StorageMeasurement
+from poet_onnx.costing.store_traffic import commit_work
 from poet_onnx.costing.workspace import has_workspace_rule, workspace_bytes
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Node, TrainingGraph
@@ -73,11 +74,17 @@ class Channel:
         return TransferCost(seconds, seconds * self.watts)
 
     def wait_seconds(self, work: StorageWork) -> float:
-        """Return how long a node waits that reads or writes a store."""
+        """Return how long a node waits that reads or writes a store, or a step for a commit."""
         seconds = work.transfers * self.page_in_latency_seconds
         seconds += work.read_bytes / self.page_in_bytes_per_second
         seconds += work.written_bytes / self.page_out_bytes_per_second
         return seconds
+
+    def commit(self, graph: TrainingGraph) -> TransferCost:
+        """Return what it costs to commit a store behind a step of a graph; nothing where there is none."""
+        work = commit_work(graph)
+        seconds = 0.0 if work is None else self.wait_seconds(work)
+        return TransferCost(seconds, seconds * self.watts)
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,7 @@ class CostTable:
         energy_measured: the nodes' joules come from a power meter, not from the device profile's watts.
         storage: the device profile's; None if the device has no storage.
         channel: whose transfers these are; None likewise.
+        commit: of the store behind each step, which waits for it; nothing where there is no store.
     """
 
     device: str
@@ -109,6 +117,7 @@ class CostTable:
     channel: Channel | None = None
     wake_seconds: float = 0.0
     hand_over_seconds: float = 0.0
+    commit: TransferCost = TransferCost(0.0, 0.0)
 
     def transfer_joules(self, transfer: TransferCost) -> float:
         """Return the energy of a transfer, with what the device takes meanwhile if it stops the step."""
@@ -167,6 +176,7 @@ def cost_table(
         channel,
         wake_seconds=found.wake_seconds if found is not None else 0.0,
         hand_over_seconds=found.hand_over_seconds if found is not None else 0.0,
+        commit=channel.commit(graph),
     )
 
 

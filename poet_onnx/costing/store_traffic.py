@@ -7,12 +7,16 @@ from collections import Counter
 
 from poet_onnx.costing.flops import storage_work
 from poet_onnx.graph import Role, TrainingGraph
+from poet_onnx.graph.operators import StorageWork, spec_of
 from poet_onnx.graph.operators.stored import PAGE_BYTES
 
 _ELEMENT_BYTES, _BLOCK_BYTES = 4, 4096
 _COMMIT_BYTES, _COMMIT_BYTES_PER_PAGE = 16 << 10, 16
 """Of a commit: what is said in it and the blocks that it begins and ends in; and a checksum with a place for each page
 (ops/parameters/parameter_file.cpp)."""
+
+_COMMIT_WRITES = 2
+"""Of a commit: its text with the table of pages, and its head. The disk must have the one before the other."""
 
 _COMMITTED = (Role.PARAMETER, Role.MOMENT, Role.STATISTIC)
 
@@ -31,14 +35,43 @@ def stored_bytes(graph: TrainingGraph) -> dict[str, int]:
     return {name: written[name] or size_bytes for name, size_bytes in read.items()}
 
 
-def store_written_bytes(graph: TrainingGraph) -> int:
-    """Return what a step and the commit behind it write to the store; 0 where there is none."""
+def trained_bytes(graph: TrainingGraph) -> dict[str, int]:
+    """Return how much a commit writes of what is trained, were it in RAM, by the name of its handle."""
+    found = Counter[str]()
+    for node in graph.nodes:
+        work = storage_work(graph, node)
+        if work is not None and work.written_bytes:
+            moments = node.attributes.get("moments")
+            # Where gradients are collected, they are written, too, behind the moments.
+            tensors, others = (1 + moments, 1) if isinstance(moments, int) else (1, 0)
+            for name in node.inputs:
+                if name and graph.tensors[name].role is Role.HANDLE:
+                    found[name] += work.written_bytes * tensors // (tensors + others)
+    return found
+
+
+def commit_work(graph: TrainingGraph) -> StorageWork | None:
+    """Return what the commit behind a step moves: what changes in RAM, and the table of pages.
+
+    None where there is no store, or nothing is trained.
+    """
     stored = stored_bytes(graph)
-    if not stored:
-        return 0
-    works = [work for node in graph.nodes if (work := storage_work(graph, node)) is not None]
+    specs = (spec_of(node.domain, node.op_type) for node in graph.nodes)
+    if not stored or not any(spec.update or spec.always_writes for spec in specs):
+        return None
     small = [tensor.size_bytes for tensor in graph.tensors.values() if tensor.resident and tensor.role in _COMMITTED]
     pages = len(small) + sum(-(-size_bytes // PAGE_BYTES) for size_bytes in stored.values())
-    blocks = sum(-(-size_bytes // _BLOCK_BYTES) for size_bytes in small)
-    commit_bytes = blocks * _BLOCK_BYTES + _COMMIT_BYTES + pages * _COMMIT_BYTES_PER_PAGE
-    return sum(work.written_bytes for work in works) + commit_bytes
+    written_bytes = sum(map(resident_commit_bytes, small)) + _COMMIT_BYTES + pages * _COMMIT_BYTES_PER_PAGE
+    return StorageWork(0, written_bytes, len(small) + _COMMIT_WRITES)
+
+
+def resident_commit_bytes(size_bytes: int) -> int:
+    """Return what a commit writes of a tensor of so many bytes that changes in RAM: whole blocks."""
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def store_written_bytes(graph: TrainingGraph) -> int:
+    """Return what a step and the commit behind it write to the store; 0 where there is none."""
+    commit = commit_work(graph)
+    works = [work for node in graph.nodes if (work := storage_work(graph, node)) is not None]
+    return sum(work.written_bytes for work in works) + (0 if commit is None else commit.written_bytes)

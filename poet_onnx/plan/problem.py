@@ -26,6 +26,7 @@ class ScheduleProblem:
 
     @property
     def base_joules(self) -> float:
-        """Return the energy of running every node once and nothing else."""
+        """Return the energy of running every node once, and of what the store writes behind the step."""
         nodes = (self.costs.nodes[node.name] for node in self.graph.nodes)
-        return sum(node.joules + self.costs.idle_watts * node.seconds for node in nodes)
+        computing = sum(node.joules + self.costs.idle_watts * node.seconds for node in nodes)
+        return computing + self.costs.commit.joules + self.costs.idle_watts * self.costs.commit.seconds

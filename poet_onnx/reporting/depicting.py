@@ -177,6 +177,7 @@ def _energy(step: RewrittenStep) -> Iterator[Part]:
             joules["page out"] += costs.page_out[each.subject].joules
         elif each.action is Action.PAGE_IN_START:
             joules["page in"] += costs.page_in[each.subject].joules
+    joules["store"] += costs.commit.joules
     joules["idle"] = costs.idle_watts * step.plan.prediction.seconds
     for name, means in _SPENT.items():
         if joules[name] > 0:

@@ -162,7 +162,7 @@ class StoreTraffic(Record):
         return cls(
             read_bytes=sum(work.read_bytes for work in works),
             written_bytes=written_bytes,
-            seconds=sum(costs.nodes[node.name].storage_seconds for node in runs),
+            seconds=sum(costs.nodes[node.name].storage_seconds for node in runs) + costs.commit.seconds,
             life_steps=None if endurance is None else endurance // worn_bytes,
         )
 

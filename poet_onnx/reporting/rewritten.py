@@ -13,7 +13,7 @@ import pydantic
 
 from poet_onnx.addresses import false_addresses
 from poet_onnx.addresses.region import Region
-from poet_onnx.costing.costs import Channel, CostTable, NodeCost
+from poet_onnx.costing.costs import Channel, CostTable, NodeCost, TransferCost
 from poet_onnx.costing.flops import storage_work
 from poet_onnx.errors import CheckFailedError, InputError, PoetError
 from poet_onnx.graph import TrainingGraph
@@ -164,6 +164,7 @@ def _costs(model: ir.Model, graph: TrainingGraph, device: str) -> tuple[CostTabl
             idle_watts=_figure(shared["idle_watts"]),
             energy_measured=bool(shared["energy_measured"]),
             channel=channel,
+            commit=TransferCost(0.0, 0.0) if channel is None else channel.commit(graph),
             wake_seconds=_figure(shared["wake_seconds"]),
             hand_over_seconds=_figure(shared["hand_over_seconds"]),
         )

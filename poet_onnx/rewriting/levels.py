@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from poet_onnx.costing.store_traffic import stored_bytes
+from poet_onnx.costing.store_traffic import resident_commit_bytes, stored_bytes, trained_bytes
 from poet_onnx.description.metadata import handle_name
+from poet_onnx.graph.operators import StorageWork
 from poet_onnx.rewriting.baseline import Baseline
 
 MOST_LEVELS = 8
@@ -36,7 +38,7 @@ def levels(whole: Baseline) -> list[Level]:
         return []
     sizes, costs = stored_bytes(whole.graph), whole.costs
     watts = costs.idle_watts + (0.0 if costs.storage is None else costs.storage.watts)
-    joules = dict.fromkeys(map(handle_name, names), 0.0)
+    joules = {name: -watts * seconds for name, seconds in _commit_seconds(whole, map(handle_name, names)).items()}
     for node in whole.graph.nodes:
         for name in node.inputs:
             if name in joules:
@@ -58,3 +60,10 @@ def levels(whole: Baseline) -> list[Level]:
         if kept and stored:
             found[stored] = whole.problem.base_joules - sum(joules[handle_name(name)] for name in kept)
     return sorted((Level(*each) for each in found.items()), key=lambda level: level.base_joules)
+
+
+def _commit_seconds(whole: Baseline, names: Iterable[str]) -> dict[str, float]:
+    """Return how long commits write, by name of a handle, what a step updates in the store once it is in RAM."""
+    trained, channel = trained_bytes(whole.graph), whole.costs.channel
+    works = {name: StorageWork(0, resident_commit_bytes(trained.get(name, 0)), int(name in trained)) for name in names}
+    return {name: 0.0 if channel is None else channel.wait_seconds(work) for name, work in works.items()}

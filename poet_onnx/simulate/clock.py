@@ -1,6 +1,7 @@
 """The clock of a replay: seconds and joules of the steps, with transfers beside them on one channel.
 
-A node that reads a store on disk, or writes it, waits for the channel as a transfer does that the step itself makes.
+A node that reads a store on disk, or writes it, waits for the channel as a transfer does that the step itself makes. So
+does the commit of the store, with which the step ends.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def _run(problem: ScheduleProblem, steps: Sequence[Step], spans: list[Span] | No
             note(Span(index, Lane.STORAGE, channel - transfer.seconds, channel))
         else:
             clock = max(clock, finish.pop(step.subject, clock))
-    return clock, working, joules + costs.idle_watts * clock
+    clock += costs.commit.seconds  # each transfer has ended
+    return clock, working, joules + costs.commit.joules + costs.idle_watts * clock
 
 
 def _forget(_: Span) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from paged_problem import IN, OUT, compute, node, page, paged_problem, tensor
 
-from poet_onnx.costing.costs import NodeCost
+from poet_onnx.costing.costs import NodeCost, TransferCost
 from poet_onnx.errors import CheckFailedError
 from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
@@ -82,6 +82,19 @@ def test_a_node_that_reads_a_store_waits_for_transfers_and_they_for_it() -> None
     assert prediction.compute_seconds == 3.0
     first = [*compute("A", "B"), *page("a", *OUT), *page("a", *IN), *compute("C")]
     assert simulate(problem, first).seconds == 1.0 + 3.0 + 1.0 + 4.0 + 2.0 + 1.0
+
+
+def test_a_step_ends_with_the_commit_of_its_store() -> None:
+    problem = paged_problem()
+    costs = replace(problem.costs, idle_watts=2.0)
+    steps = [*compute("A"), *page("a", *OUT), *compute("B"), *page("a", *IN), *compute("C")]
+    before = simulate(replace(problem, costs=costs), steps)
+    committing = replace(problem, costs=replace(costs, commit=TransferCost(3.0, 5.0)))
+    after = simulate(committing, steps)
+    assert after.seconds == before.seconds + 3.0
+    assert after.compute_seconds == before.compute_seconds
+    assert after.energy_joules == before.energy_joules + 5.0 + 3.0 * 2.0
+    assert committing.base_joules == replace(problem, costs=costs).base_joules + 5.0 + 3.0 * 2.0
 
 
 def test_handing_a_transfer_over_and_waking_the_channel_take_time() -> None:

@@ -5,7 +5,8 @@
 
 Each model is exported with torch and rewritten with AdamW for the stock runtime, one thread: with all in RAM, for
 `--store always` and 1.02 times the least RAM budget that is found, and for `--store auto` and other budgets. Fresh
-processes then train so many steps on the same batches, with the store in the page cache. `peak_mib` is VmHWM,
+processes then train so many steps on the same batches, with the store in the page cache; times are the median of the
+steps behind the first two, which fill it. `peak_mib` is VmHWM,
 `predicted_mib` what `rewrite` says of a process that also evaluates, saves and exports. `is_equal` tells whether all
 parameters, moments and losses are those of the training in RAM, `ratio` how much processor time a step takes beside it.
 Rows of other models stay in the file. The exit code is 1 if they are not equal, or a peak is above its prediction.
