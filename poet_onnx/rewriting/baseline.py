@@ -51,7 +51,7 @@ class Baseline:
     @cached_property
     def least_peak_bytes(self) -> int:
         """Return what every plan of the variant needs at its peak: what one of its nodes does."""
-        return least_peak_bytes(self.problem, self.order)
+        return least_peak_bytes(self.problem)
 
     @property
     def graph(self) -> TrainingGraph:

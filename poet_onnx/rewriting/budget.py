@@ -122,15 +122,23 @@ class RequestedBudget:
 
     def least_variant_bytes(self, baseline: Baseline) -> int:
         """Return what every plan of a graph variant needs at least."""
-        step_bytes = baseline.least_peak_bytes + baseline.aside_bytes
-        if self.kind == "activation":
-            return step_bytes
-        return max(self.process.costs.import_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
+        return self._least_bytes(baseline, baseline.aside_bytes)
 
     def could_lower(self, baseline: Baseline, known_bytes: float) -> bool:
         """Return whether a plan of a graph variant may need so much less than a known budget as is looked for."""
         share = PRECISION if self.kind == "activation" else 0.0
-        return self.least_variant_bytes(baseline) * (1 + share) < known_bytes
+        at_most_bytes = known_bytes / (1 + share)
+        # What is set aside is known with an order of the nodes alone, and most variants need no order to be left out.
+        return (
+            self._least_bytes(baseline, aside_bytes=0) < at_most_bytes
+            and self.least_variant_bytes(baseline) < at_most_bytes
+        )
+
+    def _least_bytes(self, baseline: Baseline, aside_bytes: int) -> int:
+        step_bytes = baseline.least_peak_bytes + aside_bytes
+        if self.kind == "activation":
+            return step_bytes
+        return max(self.process.costs.import_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
 
     def terms(self, baseline: Baseline, works_bytes: int | None, *, split: bool) -> Terms:
         """Return the words in which a refusal speaks of it.

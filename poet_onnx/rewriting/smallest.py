@@ -95,8 +95,8 @@ def thriftiest(
     begin = time.monotonic()
     for candidate in candidates:
         below_bytes = math.inf if best is None else best.budget_bytes
-        least_bytes = budget.least_variant_bytes(candidate.baseline)
         if budget.could_lower(candidate.baseline, below_bytes):
+            least_bytes = budget.least_variant_bytes(candidate.baseline)
             if progress is not None:
                 progress(Progress.looking("looking for the smallest budget that works", time.monotonic() - begin))
             found = thriftiest_of(candidate, candidate.smallest(in_ram=True), budget, below_bytes)

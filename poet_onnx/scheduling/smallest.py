@@ -24,7 +24,7 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.attempt import paged_start
 from poet_onnx.scheduling.choices import solver_class
 from poet_onnx.scheduling.incumbent import Incumbent
-from poet_onnx.scheduling.liveness import Instance, Liveness, Profile, build_instance
+from poet_onnx.scheduling.liveness import Instance, Liveness, Profile, build_instance, file_order
 from poet_onnx.scheduling.model import Formulation, formulate
 from poet_onnx.scheduling.order import memory_aware_order
 from poet_onnx.scheduling.order_search import OrderSearch
@@ -139,9 +139,9 @@ def smallest_budget(
     return SmallestBudget(smallest, others, bound, floor[1], worst, needed)
 
 
-def least_peak_bytes(problem: ScheduleProblem, order: Sequence[str]) -> int:
+def least_peak_bytes(problem: ScheduleProblem) -> int:
     """Return what every plan of a problem needs at its peak: what one of its nodes does, in any order."""
-    return build_instance(problem, order).largest_node_bytes
+    return build_instance(problem, file_order(problem.graph)).largest_node_bytes
 
 
 _Floor = tuple[int, PlanClass]

@@ -51,7 +51,7 @@ def test_sweeps_go_down_with_few_restores(seed: int, paging: bool) -> None:
     problem = large(seed, paging=paging)
     order = memory_aware_order(problem)
     profile = Liveness(problem).in_order(order)
-    low_bytes, peak_bytes = smallest.least_peak_bytes(problem, order), profile.peak_bytes
+    low_bytes, peak_bytes = smallest.least_peak_bytes(problem), profile.peak_bytes
     least = simulate(problem, lowest(profile, low_bytes))
     assert low_bytes <= least.transient_peak_bytes <= peak_bytes
     budgets = [int(low_bytes + share * (peak_bytes - low_bytes)) for share in (0.9, 0.6, 0.3)]
@@ -74,5 +74,5 @@ def test_the_search_ends_where_budgets_are_a_byte_apart() -> None:
         problem = ScheduleProblem(*random_dag(seed, 4 + seed % 8))
         order = memory_aware_order(problem)
         profile = Liveness(problem).in_order(order)
-        low_bytes = smallest.least_peak_bytes(problem, order)
+        low_bytes = smallest.least_peak_bytes(problem)
         assert low_bytes <= simulate(problem, lowest(profile, low_bytes)).transient_peak_bytes
