@@ -155,7 +155,12 @@ def panels_on(device: DeviceProfile, threads: int) -> UseStoredPanels | None:
 
     There, nobody knows whether panels keep the bits: ONNX Runtime adds up in other ways on other processors.
     """
-    return UseStoredPanels(partial(_keeps_bits, threads=threads)) if device.name == HOST else None
+    return panels_here(threads) if device.name == HOST else None
+
+
+def panels_here(threads: int) -> UseStoredPanels:
+    """Return the pass with which layers work on panels of what is stored, where these keep the bits on this machine."""
+    return UseStoredPanels(partial(_keeps_bits, threads=threads))
 
 
 @cache

@@ -41,6 +41,17 @@ def as_commits(value: object) -> int:
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
+def kept_for(parameter: str, description: Description) -> dict[str, Stored]:
+    """Return what a store has for a parameter, in the order in which nodes of the graph look for it.
+
+    Moments stand behind the parameter, and then its gradient, where that is collected.
+    """
+    stored = Stored(Kind("float32", description.stored[parameter]), changes=True)
+    slots = [slot_name(parameter, slot) for slot in description.updates.settings.slots]
+    collected = [description.buffers[parameter]] if parameter in description.buffers else []
+    return dict.fromkeys((parameter, *slots, *collected), stored)
+
+
 class SessionStore:
     """The store of a session: parameters and moments that only it has, and copies of what is in RAM besides.
 
@@ -77,14 +88,11 @@ class SessionStore:
         self._tensors: dict[str, Stored] = {}
         self._resident: dict[str, Array] = {}
         for name in description.parameters:
-            shape = description.stored.get(name)
+            if name in description.stored:
+                self._tensors |= kept_for(name, description)
+                continue
             for each in (name, *(slot_name(name, slot) for slot in optimizer.slots)):
-                if shape is None:
-                    self._keep(each, trained=True)
-                else:  # moments stand behind their parameter, where nodes of the graph look for them
-                    self._tensors[each] = Stored(Kind("float32", shape), changes=True)
-            if shape is not None and name in description.buffers:  # and then its gradient
-                self._tensors[description.buffers[name]] = Stored(Kind("float32", shape), changes=True)
+                self._keep(each, trained=True)
         if description.updates.accumulation_steps > 1:
             for name, buffer in description.buffers.items():
                 if name not in description.stored:

@@ -22,6 +22,7 @@ from poet_onnx.files.external_data import embed
 from poet_onnx.runtime import session_options
 from poet_onnx.runtime.installed import runtime_errors
 from poet_onnx.verification.optimized import OptimizedNode
+from poet_onnx.verification.stored import StoredTensors
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
@@ -52,7 +53,15 @@ _Session = TypeVar("_Session", bound="Session")
 class Session:
     """A model in ONNX Runtime whose state is fed and read from outside."""
 
-    def __init__(self, model: ir.Model, role: str, state: Iterable[str], conditions: Conditions) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        role: str,
+        state: Iterable[str],
+        conditions: Conditions,
+        *,
+        stored: StoredTensors | None = None,
+    ) -> None:
         """Load a model.
 
         Args:
@@ -60,13 +69,16 @@ class Session:
             role: what to call the model in errors.
             state: names of inputs and initializers that the model updates in place; such initializers become inputs.
             conditions: how to run it.
+            stored: what of the state is in a store, which is closed with the session.
 
         Raises:
             CheckFailedError: if ONNX Runtime refuses the model.
         """
         self._runtime: Any = importlib.import_module("onnxruntime")
         self._role = role
-        self._state = tuple(state)
+        self._stored = stored
+        self._all_state = frozenset(state)
+        self._state = tuple(name for name in state if stored is None or name not in stored)
         with contextlib.ExitStack() as resources:
             self._load(model, self._options(conditions, resources))
             self._resources = resources.pop_all()
@@ -90,14 +102,21 @@ class Session:
         self._session = None
         self._held, self._bound, self._weights = {}, {}, []
         self._resources.close()
+        if self._stored is not None:
+            self._stored.close()
 
     def start(self, state: Mapping[str, Array]) -> None:
         """Set what the model updates in place."""
         self._held = {name: self._value(state[name]) for name in self._state}
+        if self._stored is not None:
+            self._stored.take(state)
 
     def prepare(self, feeds: Mapping[str, Array]) -> Any:
         """Bind the inputs of a step, so that running it allocates nothing but what the step needs."""
         binding = self._session.io_binding()
+        if self._stored is not None:
+            self._stored.take({name: array for name, array in feeds.items() if name not in self._all_state})
+            feeds = {**feeds, **self._stored.handles}
         names = [wanted.name for wanted in self._session.get_inputs()]
         self._bound = {name: self._held.get(name) or self._value(feeds[name]) for name in names}
         for name, value in self._bound.items():
@@ -118,7 +137,12 @@ class Session:
         """Return outputs and updated buffers after a step, and let go of the outputs."""
         arrays = dict(zip(self.outputs, (value.numpy() for value in binding.get_outputs()), strict=True))
         binding.clear_binding_outputs()
-        return arrays | {name: np.array(value.numpy()) for name, value in self._held.items()}
+        arrays |= {name: np.array(value.numpy()) for name, value in self._held.items()}
+        return arrays if self._stored is None else arrays | self._stored.arrays(self._all_state)
+
+    def change(self, arrays: Mapping[str, Array]) -> None:
+        """Let what the model updates go on from other contents, by name."""
+        self._held |= {name: self._value(arrays[name]) for name in self._state if name in arrays}
 
     def executed_nodes(self) -> tuple[tuple[str, str], ...]:
         """End profiling and return name and operator of the nodes that ran since the session was made, in order."""

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import TRAINING_KEY, Description
+from poet_onnx.description.metadata import PANELS_KEY, TRAINING_KEY, Description
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.extract import check_training, extract
 from poet_onnx.passes.batch_norm_modes import settle_alike
-from poet_onnx.passes.lowering import prepare
+from poet_onnx.passes.lowering import normalize_for, prepare
 from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.metadata import PLAN_KEY, read_settings
 from poet_onnx.passes.normalize import FixDims, InlineFunctions, Normalization, PinSeeds
 from poet_onnx.passes.split import SplitWeightGradients
+from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.plan import Plan, serialization
+from poet_onnx.plan.serialization import PlanFile
 from poet_onnx.rewriting.optimizer_choice import in_words
+from poet_onnx.rewriting.variants import panels_here, variant_of
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.verification.sessions import Conditions
+from poet_onnx.verification.stored import LateUpdates, as_constants, constants_in
 
 Array = npt.NDArray[np.generic]
 
@@ -35,6 +40,10 @@ class Subject:
     """What is verified: both models, the graph and the plan.
 
     Attributes:
+        graph: that was planned.
+        resident: the same with all in RAM, whose inputs both models have.
+        constants: that the rewritten model reads from a store, by name.
+        late: parameters that the original updates after its step, and the rewritten model in a store.
         expected: what the original says of its training, with the same optimizer in its step.
         problems: what the rewritten file says otherwise of it.
     """
@@ -42,7 +51,10 @@ class Subject:
     original: ir.Model
     rewritten: ir.Model
     graph: TrainingGraph
+    resident: TrainingGraph
     plan: Plan
+    constants: Mapping[str, Array]
+    late: LateUpdates
     state: tuple[str, ...]
     seeds_pinned: bool
     conditions: Conditions
@@ -79,13 +91,12 @@ def make_subject(
     settle_alike(original, rewritten)
     settings = read_settings(rewritten)
     described = Description.of_metadata(rewritten.metadata_props)
-    if described is not None and described.has_store:
-        raise InputError(
-            "The second model keeps its parameters in a store, with which bits are not compared: verify what --store"
-            " never makes of the original; verify --process measures this one."
-        )
     normalized = original.clone()
     file = serialization.parse(text)
+    planned, constants = None, dict[str, Array]()
+    if described is not None and described.has_store:
+        constants = constants_in(original, described)
+        planned = _with_store(original, rewritten, file, described, constants)
     prepare(target=settings.target, dims=settings.dims or None, expansions=file.expansions)(normalized)
     if settings.target == "training":
         fix = [FixDims(settings.dims)] if settings.dims else []
@@ -98,12 +109,19 @@ def make_subject(
     if described is not None:
         for model, counts_runs in ((normalized, True), (original, False)):  # the original draws as the runtime does
             Normalization(WriteUpdates(described.updates, kept=described.buffers, counts_runs=counts_runs))(model)
-    graph, expected = extract(normalized), Description.of_metadata(normalized.metadata_props)
-    state = dict.fromkeys(name for node in graph.nodes for name in node.updates)
+    resident = extract(normalized)
+    planned = normalized if planned is None else planned
+    graph = resident if planned is normalized else extract(planned)
+    expected, whole = (Description.of_metadata(model.metadata_props) for model in (planned, normalized))
+    late = LateUpdates.of(whole, expected)
+    state = dict.fromkeys((*(name for node in resident.nodes for name in node.updates), *late.state))
     return Subject(
         original=original,
         rewritten=rewritten,
         graph=graph,
+        resident=resident,
+        constants=constants,
+        late=late,
         plan=serialization.from_json(text, graph),
         state=tuple(state),
         seeds_pinned=seeds_pinned,
@@ -112,6 +130,25 @@ def make_subject(
         expected=expected,
         problems=_false_descriptions(described, expected, file.optimizer),
     )
+
+
+def _with_store(
+    original: ir.Model, rewritten: ir.Model, file: PlanFile, described: Description, constants: Mapping[str, Array]
+) -> ir.Model:
+    """Return the original as it was planned, with what lives in a store there.
+
+    Raises:
+        InputError: if that cannot be.
+    """
+    settings = read_settings(rewritten)
+    if settings.target != "stock":
+        raise InputError("The second model has a store, and is not for the stock runtime: rewrite the original again.")
+    model = original.clone()
+    normalize_for(settings.target, settings.dims or None)(model)
+    choice = StoreChoice(as_constants(constants), frozenset((*described.stored, *described.constants)))
+    panels = panels_here(settings.threads) if PANELS_KEY in rewritten.metadata_props else None
+    options = (file.part_bytes, file.expansions, file.stored)
+    return variant_of(model, settings.target, options, described.updates, choice, panels=panels).model
 
 
 def _false_descriptions(said: Description | None, expected: Description | None, planned: str) -> tuple[str, ...]:
@@ -128,7 +165,8 @@ def _false_descriptions(said: Description | None, expected: Description | None, 
 def initial_state(subject: Subject) -> dict[str, Array]:
     """Return contents for what the model updates: the initializers' own, random for inputs."""
     initializers = subject.original.graph.initializers
-    feeds = random_feeds(subject.graph, subject.seed)
+    feeds = random_feeds(subject.resident, subject.seed)
+    feeds |= {name: np.abs(feeds[name]) for name in subject.late.state if name not in subject.late.buffers}
     state = {}
     for name in subject.state:
         tensor = initializers[name].const_value if name in initializers else None
@@ -143,12 +181,15 @@ def _statistics(subject: Subject) -> dict[str, Array]:
 
 
 def feeds_of(subject: Subject, step: int) -> dict[str, Array]:
-    """Return random inputs of a step; accumulators add to what is there in even steps and start anew in odd ones."""
-    feeds = random_feeds(subject.graph, subject.seed + step) | _statistics(subject)
+    """Return random inputs of a step; accumulators add to what is there in even steps and start anew in odd ones.
+
+    Where a store updates with a gradient within the step, it always starts anew.
+    """
+    feeds = random_feeds(subject.resident, subject.seed + step) | _statistics(subject)
     for name, array in feeds.items():
-        role = subject.graph.tensors[name].role
+        role = subject.resident.tensors[name].role
         if role is Role.FLAG:
-            array[...] = step % 2 == 1
+            array[...] = step % 2 == 1 or bool(subject.late.buffers)
         elif role is Role.RUNS:
             array[...] = step
     return feeds

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from poet_onnx.addresses.marks import marks
 from poet_onnx.costing.workspace import has_workspace_rule
-from poet_onnx.description.metadata import RECOMPUTED, TRAINING_KEY
+from poet_onnx.description.metadata import RATES, RECOMPUTED, TRAINING_KEY, Description
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.arena import read_region
@@ -29,6 +29,7 @@ from poet_onnx.verification.compare import difference
 from poet_onnx.verification.optimized import fused_copies
 from poet_onnx.verification.report import Difference, OptimizedRun, VerificationReport
 from poet_onnx.verification.sessions import Conditions, ProfiledSession, Session
+from poet_onnx.verification.stored import StoredTensors
 from poet_onnx.verification.subject import Subject, feeds_of, initial_state, make_subject
 
 PEAK_TOLERANCE = 0.002
@@ -59,10 +60,11 @@ def verify(
 ) -> VerificationReport:
     """Run both models on the same random feeds and check that the rewritten one keeps every promise.
 
-    Compared bit for bit: every output and every buffer that is updated in place, over consecutive training steps that
-    start from the same random contents. Checked besides: the file carries out the plan in it, its metadata say what
-    the plan says and the plan what its steps make, ONNX Runtime executes exactly the file's order, the allocator's
-    transient peak is the predicted one and within the budget. Energy, time and what is proven of them are not measured.
+    Compared bit for bit: every output, every buffer that is updated in place and every tensor of a store, over
+    consecutive training steps that start from the same random contents. Checked besides: the file carries out the plan
+    in it, its metadata say what the plan says and the plan what its steps make, ONNX Runtime executes exactly the
+    file's order, the allocator's transient peak is the predicted one and within the budget. Energy, time and what is
+    proven of them are not measured.
 
     Args:
         original: the model before the rewrite.
@@ -176,6 +178,9 @@ def _run_both(subject: Subject, feeds: int) -> _Runs:
                 session.run(binding)
                 peaks.append(counter.transient_peak_bytes)
                 results.append(session.read(binding))
+            if subject.late.buffers:
+                subject.late.make(results[0], inputs[RATES])
+                original.change(results[0])
             if step:
                 original_bytes, measured_bytes = (
                     max(found.original_bytes, peaks[0]),
@@ -190,13 +195,23 @@ def _run_both(subject: Subject, feeds: int) -> _Runs:
 
 
 def _session(subject: Subject, model: ir.Model, role: str, conditions: Conditions) -> Session:
-    session = Session(model, role, subject.state, conditions)
+    stored = _stored(subject, conditions) if model is subject.rewritten else None
+    session = Session(model, role, subject.state, conditions, stored=stored)
     session.start(initial_state(subject))
     return session
 
 
+def _stored(subject: Subject, conditions: Conditions) -> StoredTensors | None:
+    """Return a store of what the rewritten model has there; None if it has none."""
+    described = Description.of_metadata(subject.rewritten.metadata_props)
+    if described is None or not described.has_store:
+        return None
+    return StoredTensors(described, subject.constants, conditions.page_dir)
+
+
 def _profiled_session(subject: Subject, conditions: Conditions) -> ProfiledSession:
-    session = ProfiledSession(subject.rewritten, "rewritten", subject.state, conditions)
+    stored = _stored(subject, conditions)
+    session = ProfiledSession(subject.rewritten, "rewritten", subject.state, conditions, stored=stored)
     session.start(initial_state(subject))
     return session
 
