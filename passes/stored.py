@@ -29,7 +29,6 @@ from onnx_ir.passes import InPlacePass, PassResult
 from poet_onnx.description.metadata import (
     POET_DOMAIN,
     POET_VERSION,
-    RATES,
     TRAINING_KEY,
     Description,
     Updates,
@@ -86,7 +85,11 @@ class StreamParameters(InPlacePass):
         for name in description.parameters:
             buffer = inputs.get(description.buffers.get(name, ""))
             tensor = _Tensor(graph, inputs[name])
-            if self._choice.takes(name) and tensor.may_be_stored and tensor.update(updates, buffer):
+            if (
+                self._choice.takes(name)
+                and tensor.may_be_stored
+                and tensor.update(updates, buffer, description.rates_of(name))
+            ):
                 tensor.load()
                 _drop(graph, [inputs[name], *(inputs[slot_name(name, slot)] for slot in slots)])
                 if buffer is not None:
@@ -160,23 +163,24 @@ class _Tensor:
         is_large = math.prod(_sizes(value)) * ir.DataType.FLOAT.itemsize >= LEAST_BYTES
         return is_large and all(node.graph is self._graph for node, _ in value.uses())
 
-    def update(self, how: Updates, buffer: ir.Value | None) -> bool:
+    def update(self, how: Updates, buffer: ir.Value | None, rates: str) -> bool:
         """Let its updates happen in the store, or its gradient be collected there; nothing changes where they cannot.
 
         Args:
             how: it is updated.
             buffer: where its gradient is collected; None if it is used within the step.
+            rates: name of the input with the numbers of its updates.
         """
         if not how.within_step:
             return buffer is not None and self._collect(how, buffer)
         operator, slots = how.settings.operator, len(how.settings.slots)
         stored = operator.replace("Update", "UpdateStored")
         if buffer is not None:
-            return self._update_rows(stored.replace("Stored", "RowsStored"), buffer)
+            return self._update_rows(stored.replace("Stored", "RowsStored"), buffer, rates)
         updates = [node for node, index in self.value.uses() if node.op_type == operator and index == _PARAMETER]
         for node in updates:
-            gradient, rates, _, *others = node.inputs
-            self._replace_whole(node, stored, gradient, [rates, self._handle, *others[slots:]], [])
+            gradient, numbers, _, *others = node.inputs
+            self._replace_whole(node, stored, gradient, [numbers, self._handle, *others[slots:]], [])
         return bool(updates)
 
     def _collect(self, how: Updates, buffer: ir.Value) -> bool:
@@ -218,9 +222,9 @@ class _Tensor:
         self._replace(old, operator, [transpose.inputs[0], *inputs], [offset, _TRANSPOSED, *attributes])
         self._graph.remove(transpose, safe=True)
 
-    def _update_rows(self, operator: str, buffer: ir.Value) -> bool:
+    def _update_rows(self, operator: str, buffer: ir.Value, name: str) -> bool:
         nodes = [node for node, _ in buffer.uses()]
-        rates = next((value for value in self._graph.inputs if value.name == RATES), None)
+        rates = next((value for value in self._graph.inputs if value.name == name), None)
         if len(nodes) != 1 or nodes[0].op_type != "AccumulateRows" or rates is None:
             return False
         position = {node: index for index, node in enumerate(self._graph)}

@@ -10,7 +10,6 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from poet_onnx.description.metadata import (
     POET_DOMAIN,
-    RATES,
     RECOMPUTED,
     RUNS,
     Description,
@@ -123,6 +122,6 @@ def _described(described: Description) -> Iterator[tuple[str, Role]]:
         yield name, Role.STATISTIC
     for name in described.buffers.values():
         yield name, Role.GRADIENT_BUFFER
-    yield RATES, Role.RATES
+    yield from ((name, Role.RATES) for name in described.rates)
     yield RUNS, Role.RUNS
     yield described.flag, Role.FLAG

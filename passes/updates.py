@@ -14,7 +14,8 @@ Rules:
     U4. What the graph updates in place, and is an initializer, becomes an input: so its memory is the session's.
     U5. An update's arithmetic is elementwise: its bits depend neither on U1 to U3 nor on parts.
     U6. What an optimizer keeps for a parameter is an input, in a graph to be planned also where no node of the step
-        reads it: it lives through the step. So are the numbers that change from step to step.
+        reads it: it lives through the step. So are the numbers that change from step to step, of each group of
+        parameters by themselves.
     U7. A dropout draws from the number of runs, an input, what ONNX Runtime's own would draw in that run.
 """
 
@@ -25,14 +26,15 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
+from poet_onnx.description.groups import members
 from poet_onnx.description.metadata import (
     POET_DOMAIN,
     POET_VERSION,
-    RATES,
     TRAINING_KEY,
     Description,
     State,
     Updates,
+    rates_name,
     slot_name,
 )
 from poet_onnx.errors import InputError
@@ -78,8 +80,9 @@ class WriteUpdates(InPlacePass):
         say_roles(graph)
         inputs = {value.name or "": value for value in graph.inputs}
         check_trainable(inputs[name] for name in roles.parameters)
+        groups = members(self._updates.groups, {name: _dimensions(inputs[name]) for name in roles.parameters})
         chosen = self._chosen(graph, roles, inputs) if self._updates.within_step else {}
-        self._write(graph, chosen, roles, inputs)
+        self._write(graph, chosen, roles, inputs, groups)
         deferred = [name for name in roles.parameters if name not in chosen]
         if self._planned and self._updates.accumulation_steps == 1:
             _write_gradients(graph, roles, deferred, inputs)
@@ -98,6 +101,7 @@ class WriteUpdates(InPlacePass):
             loss=roles.loss,
             seeds=seeds(model),
             unresumable=unresumable(model),
+            groups=groups,
         )
         model.metadata_props[TRAINING_KEY] = description.to_json()
         return PassResult(model, modified=True)
@@ -125,29 +129,35 @@ class WriteUpdates(InPlacePass):
         chosen: Mapping[str, tuple[list[ir.Node], ir.Node | None]],
         roles: Roles,
         inputs: Mapping[str, ir.Value],
+        groups: Mapping[str, int],
     ) -> None:
         """Put updates in the place of accumulators, or behind the last reader (U1, U2, U6)."""
         optimizer = self._updates.settings
         position = {node: index for index, node in enumerate(graph)}
         size = optimizer.rates(1, 0.0, 1.0).size
-        rates = ir.Value(name=RATES, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([size]))
-        say_role(rates, Role.RATES)
+        names = map(rates_name, range(1 + len(self._updates.groups)))
+        rates = [ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([size])) for name in names]
+        for each in rates:
+            say_role(each, Role.RATES)
         if chosen or not self._planned:
-            graph.inputs.append(rates)
+            graph.inputs.extend(rates)
             graph.opset_imports[POET_DOMAIN] = POET_VERSION
         for parameter in roles.parameters:
             if self._planned and parameter not in chosen:
                 continue
             weight = inputs[parameter]
-            names = [slot_name(parameter, slot) for slot in optimizer.slots]
-            slots = [ir.Value(name=name, type=weight.type, shape=weight.shape) for name in names]
+            slots = [
+                ir.Value(name=slot_name(parameter, slot), type=weight.type, shape=weight.shape)
+                for slot in optimizer.slots
+            ]
             for moment in slots:
                 say_role(moment, Role.MOMENT, parameter)
             graph.inputs.extend(slots)
             nodes, place = chosen.get(parameter, ((), None))
             for node in nodes:
                 behind = place if place is not None and position[node] < position[place] else None
-                operands = [node.inputs[1], rates, weight, *slots, *node.inputs[3:]]
+                own = rates[groups.get(parameter, 0)]
+                operands = [node.inputs[1], own, weight, *slots, *node.inputs[3:]]
                 new = _replace(graph, node, optimizer.operator, operands, behind)
                 place = new if behind is not None else place  # the next part waits for this one
                 position[new] = position[node if behind is None else behind]
@@ -205,6 +215,12 @@ def _write_gradients(graph: ir.Graph, roles: Roles, parameters: Iterable[str], i
         graph.remove(nodes[0], safe=True)
         graph.inputs.remove(buffer)
         gradient.type, gradient.shape, gradient.name = buffer.type, buffer.shape, buffer.name
+
+
+def _dimensions(parameter: ir.Value) -> int:
+    if parameter.shape is None:
+        raise InputError(f"Parameter '{parameter.name}' has no shape in the model.")
+    return len(parameter.shape)
 
 
 def _drop_unused(graph: ir.Graph, names: Container[str]) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from poet_onnx import torch as torch
     from poet_onnx.adapters.lora import Lora
     from poet_onnx.comparison.compare import Comparison, compare
+    from poet_onnx.description.groups import ParameterGroup
     from poet_onnx.description.optimizers import SGD, Adam, AdamW, AdamWOrt
     from poet_onnx.description.schedules import (
         CosineAnnealingLR,
@@ -70,6 +71,7 @@ __all__ = [
     "LinearLR",
     "Lora",
     "MultiStepLR",
+    "ParameterGroup",
     "Plan",
     "PoetError",
     "PoetWarning",
@@ -103,6 +105,7 @@ _HOMES = {
     "rewriting.rewrite": ("RewriteResult", "pipeline", "rewrite"),
     "runtime": ("count_allocations", "session_options", "training_module"),
     "adapters.lora": ("Lora",),
+    "description.groups": ("ParameterGroup",),
     "description.optimizers": ("SGD", "Adam", "AdamW", "AdamWOrt"),
     "description.schedules": (
         "CosineAnnealingLR",

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
+from poet_onnx.description.groups import ParameterGroup, as_groups, from_values
 from poet_onnx.description.optimizers import KINDS, Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.quantities import is_whole
@@ -59,7 +60,7 @@ METADATA = "__metadata__"
 """What safetensors files call what they hold besides tensors."""
 
 RATES = f"{OWN_PREFIX}rates"
-"""Input of every update: the numbers that an optimizer's `rates` returns."""
+"""Input of every update of no group of parameters: the numbers that an optimizer's `rates` returns."""
 
 RUNS = f"{OWN_PREFIX}runs"
 """Input of what draws random numbers: how often the graph has run before."""
@@ -76,6 +77,11 @@ _TYPES = ("float16", "float32", "float64", "int32", "int64", "bool")
 def slot_name(parameter: str, slot: str) -> str:
     """Return the name of what an optimizer keeps for a parameter."""
     return f"{OWN_PREFIX}{slot}/{parameter}"
+
+
+def rates_name(group: int) -> str:
+    """Return the name of the input that the updates of a group of parameters read; that of no group for 0."""
+    return f"{RATES}/{group}" if group else RATES
 
 
 def handle_name(tensor: str) -> str:
@@ -102,6 +108,7 @@ class Updates:
         optimizer: its kind, one of `KINDS`.
         accumulation_steps: batches whose gradients are averaged for one update.
         clip_norm: whether the norm of all gradients together is bounded.
+        groups: of parameters with numbers of their own; a session may give other numbers.
 
     Raises:
         InputError: if there is no such optimizer, or no such number of batches.
@@ -110,6 +117,7 @@ class Updates:
     optimizer: str
     accumulation_steps: int = 1
     clip_norm: bool = False
+    groups: tuple[ParameterGroup, ...] = ()
 
     def __post_init__(self) -> None:
         if self.optimizer not in KINDS:
@@ -120,6 +128,7 @@ class Updates:
                 f"clip_norm of a step is {self.clip_norm!r}, but must be True or False: the bound is the session's own."
             )
         object.__setattr__(self, "clip_norm", bool(self.clip_norm))
+        object.__setattr__(self, "groups", as_groups(self.groups))
 
     @property
     def within_step(self) -> bool:
@@ -134,7 +143,9 @@ class Updates:
     def __str__(self) -> str:
         """Return it in words."""
         batches = f", {self.accumulation_steps} batches an update" if self.accumulation_steps > 1 else ""
-        return f"{self.optimizer}{batches}{', clipped' if self.clip_norm else ''}"
+        number = len(self.groups)
+        groups = f", {number} group{'s' if number > 1 else ''} of parameters" if number else ""
+        return f"{self.optimizer}{batches}{', clipped' if self.clip_norm else ''}{groups}"
 
 
 @dataclass(frozen=True)
@@ -194,6 +205,7 @@ class Description:
         unresumable: operators that draw numbers which do not follow from it, and so cannot be resumed.
         stored: shapes of the parameters that live in a store, of which the graph has handles alone, by name.
         constants: what lives in the store besides and is never written, by name.
+        groups: number of each parameter's group, from 1 on; those of no group are left out.
     """
 
     updates: Updates
@@ -207,6 +219,16 @@ class Description:
     unresumable: tuple[str, ...]
     stored: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     constants: Mapping[str, Constant] = field(default_factory=dict)
+    groups: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rates(self) -> tuple[str, ...]:
+        """Names of the inputs that updates read: of no group first, then of each group."""
+        return tuple(map(rates_name, range(1 + len(self.updates.groups))))
+
+    def rates_of(self, parameter: str) -> str:
+        """Return the name of the input that the updates of a parameter read."""
+        return rates_name(self.groups.get(parameter, 0))
 
     @property
     def has_store(self) -> bool:
@@ -246,11 +268,15 @@ class Description:
         Raises:
             InputError: if the text describes nothing, or comes from another version.
         """
-        values = _read_format(text, TRAINING_KEY)
+        values = {"groups": {}} | _read_format(text, TRAINING_KEY)  # files from before there were groups have none
         if set(values) != {"format", *(each.name for each in fields(cls))}:
             raise _damaged("lacks parts, or has too many")
+        updates = _updates(values["updates"])
+        groups = {name: _whole(each) for name, each in _mapping(values["groups"]).items()}
+        if not set(groups.values()) <= set(range(1, 1 + len(updates.groups))):
+            raise _damaged("has a group of parameters that it does not describe")
         return cls(
-            updates=_updates(values["updates"]),
+            updates=updates,
             parameters=_names(values["parameters"]),
             buffers=_texts(values["buffers"]),
             data=_names(values["data"]),
@@ -261,6 +287,7 @@ class Description:
             unresumable=_names(values["unresumable"]),
             stored={name: _sizes(each) for name, each in _mapping(values["stored"]).items()},
             constants={name: _constant(name, each) for name, each in _mapping(values["constants"]).items()},
+            groups=groups,
         )
 
 
@@ -309,10 +336,14 @@ def _damaged(why: str, key: str = TRAINING_KEY) -> InputError:
 
 
 def _updates(values: object) -> Updates:
-    known = _mapping(values)
+    known = {"groups": [], **_mapping(values)}
     if set(known) != {field.name for field in fields(Updates)} or type(known["clip_norm"]) is not bool:
         raise _damaged("names no optimizer")
-    return Updates(_text(known["optimizer"]), _whole(known["accumulation_steps"]), known["clip_norm"])
+    try:
+        groups = from_values(known["groups"])
+    except InputError as error:
+        raise _damaged("names no groups of parameters") from error
+    return Updates(_text(known["optimizer"]), _whole(known["accumulation_steps"]), known["clip_norm"], groups)
 
 
 def _state(name: str, values: object) -> State:

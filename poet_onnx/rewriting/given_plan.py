@@ -42,7 +42,7 @@ def variant_options(given: Plan | str, device: str, target: str, optimizer: str)
         said = plan.optimizer[:_SHOWN_LETTERS]
         raise InputError(
             f"The plan was made for optimizer {said!r}, not for {optimizer!r}: give the --optimizer, "
-            "--accumulation-steps and --clip-norm that it was made with, or plan again."
+            "--accumulation-steps, --clip-norm and --group that it was made with, or plan again."
         )
     return plan.part_bytes, plan.expansions, plan.stored
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from poet_onnx.choices import NO_OPTIMIZER
+from poet_onnx.description.groups import as_groups
 from poet_onnx.description.metadata import Updates
 from poet_onnx.description.optimizers import KINDS
 from poet_onnx.errors import InputError
@@ -39,14 +40,15 @@ class OptimizerChoice:
             InputError: if they contradict each other.
         """
         kind = options.optimizer or _DEFAULTS[options.target]
-        asks_more = options.accumulation_steps != 1 or options.clip_norm
+        asks_more = options.accumulation_steps != 1 or options.clip_norm or options.groups
         if kind == NO_OPTIMIZER and asks_more:
             raise InputError(
-                "Without an optimizer nothing is accumulated over batches or clipped in the plan: give an optimizer "
-                f"too, one of {', '.join(KINDS)}."
+                "Without an optimizer the plan accumulates no batches, clips nothing and has no groups: give an "
+                f"optimizer too, one of {', '.join(KINDS)}."
             )
-        updates = None if kind == NO_OPTIMIZER else Updates(kind, options.accumulation_steps, options.clip_norm)
-        return cls(updates, options.optimizer is None and not asks_more)
+        groups = as_groups(options.groups)
+        made = Updates(kind, options.accumulation_steps, options.clip_norm, groups) if kind != NO_OPTIMIZER else None
+        return cls(made, options.optimizer is None and not asks_more)
 
     def for_model(self, model: ir.Model, warn: Callable[[str], None] = lambda _: None) -> Updates | None:
         """Return what is done with a normalized model's gradients.

@@ -16,6 +16,7 @@ from poet_onnx.quantities import MOST_THREADS
 if TYPE_CHECKING:
     from poet_onnx.costing.device import DeviceProfile
     from poet_onnx.costing.measured import MeasuredCosts
+    from poet_onnx.description.groups import ParameterGroup
     from poet_onnx.plan import Plan
     from poet_onnx.scheduling import Progress
 
@@ -42,6 +43,8 @@ DEVICE = says("What to plan for: a name that `poet-onnx devices` lists, or a TOM
 class StepOptions(ForwardOptions):
     """What makes a training step of a model."""
 
+    HOMES: ClassVar[Mapping[str, str]] = {**ForwardOptions.HOMES, "ParameterGroup": "poet_onnx.description.groups"}
+
     loss: str | None = option(
         None, f"Says that the model is a forward model, and what is minimized: {LOSSES}", metavar="KIND[:OUTPUT]"
     )
@@ -64,6 +67,13 @@ class StepOptions(ForwardOptions):
         below=2**31,
     )
     clip_norm: bool = option(False, "Keeps all gradients, so that the session can bound their norm.")
+    groups: Sequence[ParameterGroup | str] = option(
+        (),
+        "Parameters with a weight decay or a learning rate of their own ([groups](python.md#groups-of-parameters)): "
+        "patterns of names, or `vectors` for all biases and norms, then `weight_decay=X` or `lr_scale=X`.",
+        flag="--group",
+        metavar="vectors,weight_decay=0",
+    )
 
     def __post_init__(self) -> None:
         """Check every option.

@@ -94,8 +94,14 @@ class Trained:
         self.optimizer = _settings(kind if updates is None else updates.optimizer, *scales)
         self._batches_an_update = 1 if updates is None else updates.accumulation_steps
         self._runs = 0
+        equal = () if updates is None else (replace(each, weight_decay=None, lr_scale=1.0) for each in updates.groups)
         self._session = TrainingSession(
-            model, parameters, optimizer=self.optimizer, keep_gradients=described is None, page_dir=page_dir
+            model,
+            parameters,
+            optimizer=self.optimizer,
+            groups=tuple(equal),
+            keep_gradients=described is None,
+            page_dir=page_dir,
         )
         self.adapters = adapters or Adapters.of_metadata(metadata)
         self.names = tuple(self._session.trained)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from poet_onnx.description.metadata import RATES, RUNS, Description, handle_name, slot_name
+from poet_onnx.description.groups import ParameterGroup, settings_by_group
+from poet_onnx.description.metadata import RUNS, Description, handle_name, slot_name
 from poet_onnx.description.optimizers import Optimizer
 from poet_onnx.errors import InputError
 from poet_onnx.files.values import copy_value
@@ -26,6 +27,7 @@ class Memory:
         self,
         description: Description,
         optimizer: Optimizer,
+        groups: Sequence[ParameterGroup],
         values: Mapping[str, Array],
         inputs: Iterable[Wanted],
     ) -> None:
@@ -36,6 +38,7 @@ class Memory:
         Args:
             description: of the training graph.
             optimizer: what is kept for each parameter.
+            groups: of parameters with numbers of their own, as many as the description has.
             values: of parameters, and of running statistics where they are not to be the model's.
             inputs: what the training graph takes.
 
@@ -70,12 +73,13 @@ class Memory:
                 self.arrays[slot_name(name, slot)] = aligned(shape, np.float32)
             if name in description.buffers:
                 self.arrays[description.buffers[name]] = aligned(shape, np.float32)
-        self.rates = aligned((optimizer.rates(1, 0.0, 1.0).size,), np.float32)
+        self._settings = settings_by_group(optimizer, groups)
+        size = optimizer.rates(1, 0.0, 1.0).size
+        self.arrays |= {name: aligned((size,), np.float32) for name in description.rates}
         self.fresh = aligned((1,), np.bool_)
         """Whether gradient buffers start anew."""
         self.runs = aligned((1,), np.int64)
         """How often the graph has run."""
-        self.arrays[RATES] = self.rates
         if description.seeds:
             self.arrays[RUNS] = self.runs
         if description.flag:
@@ -89,11 +93,20 @@ class Memory:
             "gradients": tuple(described.buffers.values()),
             "moments": [slot for name in described.parameters for slot in self._slots(name)],
             "statistics": tuple(described.state),
-            "rates": (RATES, *([described.flag] if described.flag else []), *([RUNS] if described.seeds else [])),
+            "rates": (
+                *described.rates,
+                *([described.flag] if described.flag else []),
+                *([RUNS] if described.seeds else []),
+            ),
         }
         kinds["parameters"] = (*kinds["parameters"], *map(handle_name, (*described.stored, *described.constants)))
         sizes = {name: array.nbytes for name, array in self.arrays.items()}
         return {kind: sum(sizes.get(name, 0) for name in names) for kind, names in kinds.items()}
+
+    def set_rates(self, step: int, learning_rate: float, scale: float) -> None:
+        """Set the numbers of the next updates, as an optimizer's `rates` has them; each group has its own."""
+        for name, (optimizer, factor) in zip(self._description.rates, self._settings, strict=True):
+            self.arrays[name][...] = optimizer.rates(step, learning_rate * factor, scale)
 
     def values(self, *, constants: bool = False) -> Mapping[str, Array]:
         """Return parameters, those not trained, and running statistics; if asked for, constants of the store, too."""
@@ -138,11 +151,12 @@ class Memory:
     def update(self) -> None:
         """Update the parameters whose gradients are kept."""
         for name, buffer in self._description.buffers.items():
+            rates = self.arrays[self._description.rates_of(name)]
             if name in self.arrays or self.store is None:
                 slots = [self.arrays[slot] for slot in self._slots(name)]
-                kernels.update(self._optimizer.operator, self.arrays[buffer], self.rates, self.arrays[name], slots)
+                kernels.update(self._optimizer.operator, self.arrays[buffer], rates, self.arrays[name], slots)
             else:
-                self.store.update(name, buffer, self.rates)
+                self.store.update(name, buffer, rates)
 
     def _slots(self, parameter: str) -> list[str]:
         return [slot_name(parameter, slot) for slot in self._optimizer.slots]

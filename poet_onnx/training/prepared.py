@@ -11,6 +11,7 @@ import numpy as np
 
 from poet_onnx.adapters.lora import Adapters
 from poet_onnx.choices import AUTO
+from poet_onnx.description.groups import ParameterGroup
 from poet_onnx.description.metadata import PANELS_KEY, Description, Updates, as_batches
 from poet_onnx.description.optimizers import AdamWOrt, Optimizer
 from poet_onnx.errors import InputError
@@ -33,6 +34,7 @@ class Wishes:
         clip_norm: whether gradients are clipped.
         keep_gradients: whether all gradients are to be seen.
         frozen_batch_norm: as for `rewrite`.
+        groups: of parameters; None for those of the model.
     """
 
     optimizer: Optimizer | None
@@ -40,6 +42,7 @@ class Wishes:
     clip_norm: bool
     keep_gradients: bool
     frozen_batch_norm: str
+    groups: tuple[ParameterGroup, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.accumulation_steps is not None:
@@ -51,7 +54,7 @@ class Wishes:
     def updates(self) -> Updates:
         """What is done with the gradients of a graph that was not rewritten for an optimizer."""
         steps = 1 if self.accumulation_steps is None else self.accumulation_steps
-        return Updates((self.optimizer or AdamWOrt()).kind, steps, self.clip_norm)
+        return Updates((self.optimizer or AdamWOrt()).kind, steps, self.clip_norm, self.groups or ())
 
     def check(self, description: Description) -> None:
         """Check that a graph that was rewritten for an optimizer allows it.
@@ -66,6 +69,11 @@ class Wishes:
             raise InputError(
                 f"The model was rewritten for the optimizer {made_for.optimizer!r}, not for {self.optimizer}: give one "
                 f"of that kind, or rewrite the original with --optimizer {self.optimizer.kind}."
+            )
+        if self.groups is not None and _patterns(self.groups) != _patterns(made_for.groups):
+            raise InputError(
+                f"The model was rewritten for {_named(made_for.groups)}, not for {_named(self.groups)}: give these "
+                "patterns in this order, or rewrite the original with --group."
             )
         if self.accumulation_steps not in (None, made_for.accumulation_steps):
             raise InputError(
@@ -82,6 +90,14 @@ class Wishes:
                 "The model was rewritten to use gradients up within the step, so that none are there to be kept: "
                 "rewrite the original with --optimizer none, or with --clip-norm."
             )
+
+
+def _patterns(groups: tuple[ParameterGroup, ...]) -> list[object]:
+    return [each.parameters for each in groups]
+
+
+def _named(groups: tuple[ParameterGroup, ...]) -> str:
+    return " and ".join(map(str, groups)) or "no groups of parameters"
 
 
 @dataclass(frozen=True)

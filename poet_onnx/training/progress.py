@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from poet_onnx.description.groups import ParameterGroup, from_values
 from poet_onnx.description.optimizers import Optimizer, from_settings, settings
 from poet_onnx.errors import InputError
 
@@ -26,6 +27,7 @@ class Progress:
         accumulation_steps: batches whose gradients are averaged for one update.
         clip_norm: bound on the norm of all gradients together, or None.
         seeds: where random numbers start, by the node's first output.
+        groups: of parameters, with their numbers.
         updates: made so far.
         batches: whose gradients have been collected since the last update.
         runs: of the training graph so far.
@@ -37,6 +39,7 @@ class Progress:
     accumulation_steps: int
     clip_norm: float | None
     seeds: Mapping[str, int]
+    groups: tuple[ParameterGroup, ...] = ()
     updates: int = 0
     batches: int = 0
     runs: int = 0
@@ -46,8 +49,10 @@ class Progress:
     def to_values(self) -> dict[str, object]:
         """Return it as values that JSON knows."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        groups = [dataclasses.asdict(each) for each in plain.pop("groups")]
         return {
             **plain,
+            **({"groups": groups} if groups else {}),
             "format": _FORMAT,
             "optimizer": settings(self.optimizer),
             "accumulation_steps": int(self.accumulation_steps),
@@ -71,6 +76,7 @@ class Progress:
                 f"{source} is in format {_short(values.get('format'))}, but this version reads {_FORMAT}: give it to "
                 "a new TrainingSession as its parameters, to start from them with a new optimizer."
             )
+        values = {"groups": [], **values}
         unsaid = InputError(f"{source} does not say how far it is: it was not written by this version.")
         optimizer, seeds, clip_norm = (values.get(name) for name in ("optimizer", "seeds", "clip_norm"))
         counts = {name: values.get(name) for name in _COUNTS}
@@ -82,7 +88,10 @@ class Progress:
             raise unsaid
         if not (clip_norm is None or (isinstance(clip_norm, float) and 0 < clip_norm < math.inf)):
             raise unsaid
-        progress = Progress(optimizer=from_settings(optimizer), clip_norm=clip_norm, seeds=seeds, **whole)
+        groups = from_values(values["groups"])
+        progress = Progress(
+            optimizer=from_settings(optimizer), clip_norm=clip_norm, seeds=seeds, groups=groups, **whole
+        )
         in_all = progress.updates * progress.accumulation_steps + progress.batches
         if progress.batches >= progress.accumulation_steps or progress.runs != in_all:
             raise InputError(
@@ -100,6 +109,11 @@ class Progress:
         rate = self.optimizer.learning_rate
         if replace(other.optimizer, learning_rate=rate) != self.optimizer:
             raise InputError(f"{source} was made with {other.optimizer}, but this session has {self.optimizer}.")
+        if other.groups != self.groups:
+            raise InputError(
+                f"{source} was made with other groups of parameters, or with other numbers of them, than this session "
+                f"has: it had {list(other.groups) or 'none'}."
+            )
         if (other.accumulation_steps, other.clip_norm) != (self.accumulation_steps, self.clip_norm):
             raise InputError(
                 f"{source} was made with accumulation_steps={other.accumulation_steps} and "

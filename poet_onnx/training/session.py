@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.choices import AUTO
+from poet_onnx.description.groups import ParameterGroup, as_groups
 from poet_onnx.description.optimizers import Optimizer, as_norm, as_number
 from poet_onnx.errors import InputError
 from poet_onnx.runtime.arena import SharedRegion
@@ -55,6 +56,7 @@ class TrainingSession(SessionFiles, SessionLoop):
         parameters: Source,
         *,
         optimizer: Optimizer | None = None,
+        groups: Sequence[ParameterGroup | str] | None = None,
         schedule: Callable[[int], float] | None = None,
         accumulation_steps: int | None = None,
         clip_norm: float | None = None,
@@ -74,6 +76,8 @@ class TrainingSession(SessionFiles, SessionLoop):
                 file, or arrays by name. Running statistics in it replace those of the training model.
             optimizer: of the kind that the model was rewritten for; default one of that kind, and ONNX Runtime's own,
                 `AdamWOrt()`, for a model without an optimizer in its step.
+            groups: of parameters with a weight decay or a learning rate of their own, of the patterns that the model
+                was rewritten for; default those that it was rewritten for, with their numbers.
             schedule: number of updates made before -> learning rate of the next one, such as `CosineAnnealingLR`;
                 default the optimizer's own rate.
             accumulation_steps: batches whose gradients are averaged for one update; default those that the model was
@@ -103,7 +107,8 @@ class TrainingSession(SessionFiles, SessionLoop):
 
         values = read_parameters(parameters)
         self._evaluation = Evaluation(eval_model)
-        wishes = Wishes(optimizer, accumulation_steps, clip_norm is not None, keep_gradients, frozen_batch_norm)
+        own = None if groups is None else as_groups(groups)
+        wishes = Wishes(optimizer, accumulation_steps, clip_norm is not None, keep_gradients, frozen_batch_norm, own)
         self._model = open_model(training_model, wishes, self._evaluation.model)
         for panels in dict.fromkeys((self._model.panels, self._evaluation.panels)):
             check_panels(panels, threads=threads)
@@ -111,14 +116,15 @@ class TrainingSession(SessionFiles, SessionLoop):
         self._optimizer: Optimizer = optimizer or described.updates.settings
         self._rate = self._optimizer.learning_rate
         steps = described.updates.accumulation_steps
-        self._progress = Progress(self._optimizer, steps, clip_norm, described.seeds)
+        own = described.updates.groups if own is None else own
+        self._progress = Progress(self._optimizer, steps, clip_norm, described.seeds, own)
         self._constant_bytes = self._model.constant_bytes()
         model = self._model
         if isinstance(model.model, str):
             evaluated = self._evaluation.path if self._evaluation.is_planned else None
             self._options["constants"] = LargeConstants(model.model, evaluated)
         self._step = Runner(model.model, role="training model", ranges=model.ranges, **self._options)
-        self._memory = Memory(described, self._optimizer, values, self._step.inputs())
+        self._memory = Memory(described, self._optimizer, own, values, self._step.inputs())
         self._commit_every = as_commits(commit_every)
         self._begin_store(store, values)
         del values
@@ -322,7 +328,7 @@ class TrainingSession(SessionFiles, SessionLoop):
 
     def _set_rates(self, factor: float) -> None:
         scale = factor / self._progress.accumulation_steps
-        self._memory.rates[...] = self._optimizer.rates(self._progress.updates + 1, self._rate, scale)
+        self._memory.set_rates(self._progress.updates + 1, self._rate, scale)
 
     def _evaluate(self) -> Runner:
         """Return the session of the evaluation graph."""

@@ -66,30 +66,38 @@ class LateUpdates:
 
     Attributes:
         buffers: of the gradients, by parameter.
+        rates: names of the inputs with the numbers of their updates, likewise.
         optimizer: that updates them.
     """
 
     buffers: Mapping[str, str]
+    rates: Mapping[str, str]
     optimizer: Optimizer
 
     @classmethod
     def of(cls, original: Description | None, planned: Description | None) -> LateUpdates:
         """Return what a description leaves for after the step that another one does not."""
         if original is None or planned is None:
-            return cls({}, Updates("sgd").settings)
+            return cls({}, {}, Updates("sgd").settings)
         late = {name: buffer for name, buffer in original.buffers.items() if name not in planned.buffers}
-        return cls(late, original.updates.settings)
+        rates = {name: original.rates_of(name) for name in late}
+        return cls(late, rates, original.updates.settings)
 
     @property
     def state(self) -> tuple[str, ...]:
         """Names of what the updates change."""
         return tuple(each for name in self.buffers for each in (name, *self._slots(name)))
 
-    def make(self, arrays: dict[str, Array], rates: Array) -> None:
-        """Update arrays by name in place, and take the gradients out of them."""
+    def make(self, arrays: dict[str, Array], inputs: Mapping[str, Array]) -> None:
+        """Update arrays by name in place, and take the gradients out of them.
+
+        Args:
+            arrays: after a step.
+            inputs: of that step.
+        """
         for name, buffer in self.buffers.items():
             slots = [arrays[slot] for slot in self._slots(name)]
-            kernels.update(self.optimizer.operator, arrays.pop(buffer), rates, arrays[name], slots)
+            kernels.update(self.optimizer.operator, arrays.pop(buffer), inputs[self.rates[name]], arrays[name], slots)
 
     def _slots(self, parameter: str) -> list[str]:
         return [slot_name(parameter, slot) for slot in self.optimizer.slots]

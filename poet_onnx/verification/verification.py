@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from poet_onnx.addresses.marks import marks
 from poet_onnx.costing.workspace import has_workspace_rule
-from poet_onnx.description.metadata import RATES, RECOMPUTED, TRAINING_KEY, Description
+from poet_onnx.description.metadata import RECOMPUTED, TRAINING_KEY, Description
 from poet_onnx.errors import CheckFailedError, InputError
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.arena import read_region
@@ -179,7 +179,7 @@ def _run_both(subject: Subject, feeds: int) -> _Runs:
                 peaks.append(counter.transient_peak_bytes)
                 results.append(session.read(binding))
             if subject.late.buffers:
-                subject.late.make(results[0], inputs[RATES])
+                subject.late.make(results[0], inputs)
                 original.change(results[0])
             if step:
                 original_bytes, measured_bytes = (
