@@ -153,7 +153,7 @@ def test_only_the_command_line_prints() -> None:
 
 
 def test_the_top_level_is_closed() -> None:
-    allowed = {"poet_onnx", "passes", "ops", "tests", "scripts", "pyproject.toml", "CMakeLists.txt"}
+    allowed = {"poet_onnx", "passes", "ops", "tests", "scripts", "examples", "pyproject.toml", "CMakeLists.txt"}
     allowed |= {"README.md", "mkdocs.yml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs"}
     made_by_tools = {"build", "dist"}
     found = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}

@@ -13,37 +13,28 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
-from itertools import groupby
 from pathlib import Path
 
 import click
 import option_tables
 import pytest
-from fenced_blocks import DOCUMENTS, Fenced, fenced_blocks, without_blocks
+from fenced_blocks import DOCUMENTS, EXAMPLES, Fenced, fenced_blocks, without_blocks
 from folders import ROOT
-from stock_environment import stock_python
+from following import ENVIRONMENTS, follow
 
 import poet_onnx.torch
 from poet_onnx.cli import command_line
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 GUIDE = DOCS / "guide.md"
-ENVIRONMENTS = ("training", "stock")
 DATA = """import numpy as np
 
 random = np.random.default_rng(0)
 batches = [(random.standard_normal({shape}, dtype=np.float32), random.integers(0, 10, {shape}[0])) for _ in range(2)]
 """
 """Random batches in place of data, as data.py."""
-
-EACH_BLOCK = """import sys
-for place, text in zip(sys.argv[1::2], sys.argv[2::2]):
-    exec(compile(text, place, "exec"), {"__name__": "__main__"})
-"""
-"""Runs blocks of Python, each as a program of its own: it sees no name of another one."""
 
 GUIDE_SHAPE, DENSENET_SHAPE = (32, 3, 64, 64), (1, 3, 32, 32)
 
@@ -176,40 +167,11 @@ def test_the_python_page_shows_the_example_that_runs_on_the_board() -> None:
     assert own in [block.text for block in fenced_blocks(DOCS / "python.md")]
 
 
-def program_of(environment: str) -> Path:
-    """Return the Python of an environment."""
-    if environment == "training":
-        return Path(sys.executable)
-    return Path(stock_python())
-
-
-def follow(path: Path, folder: Path) -> None:
-    """Do what a reader does with the blocks of a document. Python blocks in a row share a process: it imports once."""
-    done = (block for block in fenced_blocks(path) if block.mark in ENVIRONMENTS or block.mark.endswith(".py"))
-    for (mark, language), row in groupby(done, key=lambda block: (block.mark, block.language)):
-        if mark.endswith(".py"):
-            (folder / mark).write_text(next(row).text, encoding="utf-8")
-        elif language == "sh":
-            for block in row:
-                run(mark, folder, f"line {block.line}", "bash", "-eu", "-c", block.text)
-        else:
-            blocks = [part for block in row for part in (f"line {block.line}", block.text)]
-            run(mark, folder, ", ".join(blocks[::2]), str(program_of(mark)), "-c", EACH_BLOCK, *blocks)
-
-
-def run(environment: str, folder: Path, where: str, *command: str) -> None:
-    """Run a command in an environment, which must end well."""
-    path = f"{program_of(environment).parent}{os.pathsep}{os.environ['PATH']}"
-    alone = {"PATH": path, "OPENBLAS_NUM_THREADS": "1"}  # the other core has tests of its own
-    done = subprocess.run(command, cwd=folder, env={**os.environ, **alone}, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, f"{where}: {done.stdout}{done.stderr}"
-
-
 def has_runs(path: Path) -> bool:
     return any(block.mark in ENVIRONMENTS for block in fenced_blocks(path))
 
 
-RUN = tuple(path for path in DOCUMENTS if path != GUIDE and has_runs(path))
+RUN = tuple(path for path in DOCUMENTS if path not in (GUIDE, *EXAMPLES) and has_runs(path))
 
 
 @pytest.fixture(scope="module")
