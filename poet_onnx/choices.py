@@ -15,11 +15,11 @@ METHODS = (
 ORDERS = BEST, MEMORY_AWARE, FILE = ("best", "memory-aware", "file")
 """Orders of nodes in a comparison: memory-aware or better, memory-aware for every method, or the file's."""
 
-TARGETS = ("training", "stock")
-"""Runtimes: onnxruntime-training, and the plain onnxruntime."""
-
 AUTO, ALL, NONE = "auto", "all", "none"
 """Which batch normalizations are frozen: those that the model says, all, or none."""
+
+TARGETS = (AUTO, "training", "stock")
+"""Runtimes: the one that is installed, onnxruntime-training, and the plain onnxruntime."""
 
 STORES = NEVER, _, ALWAYS = ("never", AUTO, "always")
 """Whether parameters live in a store on disk."""

@@ -49,8 +49,9 @@ class StepOptions(ForwardOptions):
         None, f"Says that the model is a forward model, and what is minimized: {LOSSES}", metavar="KIND[:OUTPUT]"
     )
     target: str = option(
-        TARGETS[0],
-        "Runtime that trains: `training` is onnxruntime-training, `stock` the onnxruntime that pip installs.",
+        AUTO,
+        "Runtime that trains: `stock` is the onnxruntime that pip installs, `training` is onnxruntime-training, and "
+        "`auto` the one of them that is installed here, `stock` where both or none are.",
         choices=TARGETS,
     )
     optimizer: str | None = option(
@@ -82,6 +83,10 @@ class StepOptions(ForwardOptions):
             InputError: if one cannot be used, or says something of a forward model where no loss is given.
         """
         super().__post_init__()
+        if self.target == AUTO:
+            from poet_onnx.runtime.installed import installed_target
+
+            object.__setattr__(self, "target", installed_target())
         shared = ("dims", "frozen_batch_norm")
         of_forward = [each for each in fields(ForwardOptions) if each.name not in shared]
         astray = [each.name for each in of_forward if getattr(self, each.name) != each.default]

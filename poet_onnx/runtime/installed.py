@@ -70,6 +70,12 @@ def installed_runtime() -> InstalledRuntime:
     return found[0]
 
 
+def installed_target() -> str:
+    """Return the target whose ONNX Runtime this environment has: "stock" if it has none, or several."""
+    known = _installed_versions().keys() & set(_DISTRIBUTIONS)
+    return "training" if known == {"onnxruntime-training"} else "stock"
+
+
 def _check_age(runtime: InstalledRuntime) -> None:
     """Check that a runtime is one that keeps to a plan, as far as its version can be read."""
     oldest = OLDEST_TRAINING if runtime.has_training else OLDEST_STOCK

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from ops_models import FLOAT, make_model, page_descriptors, paging_nodes, round_trip_model
 
 from poet_onnx.errors import InputError
+from poet_onnx.rewriting.options import InspectOptions
 from poet_onnx.runtime import (
     count_allocations,
     installed_runtime,
@@ -186,6 +187,26 @@ def test_no_or_two_runtimes_are_one_sentence(
     expected = "both installed and overwrite" if found else "No ONNX Runtime is installed: `pip install"
     with pytest.raises(InputError, match=expected):
         installed_runtime()
+
+
+@pytest.mark.parametrize(
+    ("found", "target"),
+    [
+        ((), "stock"),
+        (("onnxruntime",), "stock"),
+        (("onnxruntime-gpu",), "stock"),
+        (("onnxruntime-training",), "training"),
+        (("onnxruntime", "onnxruntime-training"), "stock"),
+    ],
+)
+def test_what_is_installed_is_what_a_graph_is_made_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: tuple[str, ...], target: str
+) -> None:
+    for name in found:
+        (tmp_path / f"{name.replace('-', '_')}-1.23.0.dist-info").mkdir()
+    monkeypatch.setattr("sys.path", [*sys.path[:1], str(tmp_path)])
+    assert InspectOptions().target == InspectOptions(target="auto").target == target
+    assert InspectOptions(target="training").target == "training"
 
 
 @pytest.mark.parametrize(
