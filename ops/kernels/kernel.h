@@ -147,6 +147,7 @@ extern const OpDefinition kBatchNormalizeGradient;
 extern const OpDefinition kCountedDropout;
 extern const OpDefinition kCrossEntropyGradient;
 extern const OpDefinition kDepthwiseWeightGradient;
+extern const OpDefinition kExponentiate;
 extern const OpDefinition kLayerNormalizeGradient;
 extern const OpDefinition kMaxPoolGradient;
 extern const OpDefinition kRectifierGradient;

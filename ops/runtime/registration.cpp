@@ -144,6 +144,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kCountedDropout,
                                            &kCrossEntropyGradient,
                                            &kDepthwiseWeightGradient,
+                                           &kExponentiate,
                                            &kLayerNormalizeGradient,
                                            &kMaxPoolGradient,
                                            &kRectifierGradient,

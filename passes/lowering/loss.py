@@ -107,10 +107,11 @@ def _cross_entropy_gradient(builder: LoweringBuilder) -> None:
         scale = builder.op("Div", scale, _divisor(builder, labels, 1))
     if labels.weights is not None:
         scale = builder.op("Mul", scale, labels.weights)
-    probabilities = builder.op("Exp", builder.input(1))
-    if builder.kernels and builder.type(1).dtype == FLOAT:  # ScatterElements takes a copy of the labels besides
+    if builder.kernels and builder.type(1).dtype == FLOAT:  # both in place; ScatterElements copies the labels besides
+        probabilities = builder.op("Exponentiate", builder.input(1), domain=POET_DOMAIN)
         d_x = builder.op("CrossEntropyGradient", probabilities, labels.classes, scale, domain=POET_DOMAIN)
     else:
+        probabilities = builder.op("Exp", builder.input(1))
         chosen = builder.op("GatherElements", probabilities, labels.places(builder), axis=1)
         less_one = builder.op("Sub", chosen, builder.number(1, 1))
         difference = builder.op("ScatterElements", probabilities, labels.places(builder), less_one, axis=1)

@@ -71,6 +71,7 @@ class Model:
             self._drop,
             self._unpool,
             self._rectify,
+            self._exponentiate,
             self._score,
         )
         for _ in range(self._random.randint(1, 5)):
@@ -226,6 +227,10 @@ class Model:
         shape = self._shape()
         inputs = [self._input(FLOAT, shape), self._input(FLOAT, shape), self._input(FLOAT, ())]
         self._add("RectifierGradient", inputs, [(FLOAT, shape)])
+
+    def _exponentiate(self) -> None:
+        shape = self._shape()
+        self._add("Exponentiate", [self._input(FLOAT, shape)], [(FLOAT, shape)])
 
     def _score(self) -> None:
         shape = self._shape(self._random.randint(2, 4))

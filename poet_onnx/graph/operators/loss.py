@@ -92,6 +92,15 @@ SPECS = [
         workspace=_transposed(1),
     ),
     OpSpec(
+        "Exponentiate",
+        POET_DOMAIN,
+        inplace=((0, 0),),
+        shape=like(0),
+        work=per_output(10),
+        workspace=nothing,
+        schema=Schema("Exponentiate(x) -> y: ONNX Runtime's Exp, in place.", (("y", "tensor(float)"),)),
+    ),
+    OpSpec(
         "CrossEntropyGradient",
         POET_DOMAIN,
         inplace=((0, 0),),

@@ -211,6 +211,27 @@ def cross_entropy_gradient(
     return np.asarray(-result if dies else result)
 
 
+@pytest.mark.parametrize("size", [0, 1, 7, 1000, 65_537])
+def test_exponentials_in_place_have_the_bits_of_others(size: int) -> None:
+    x = np.random.default_rng(0).standard_normal(size).astype(np.float32) * 20
+    ends = [onnx.helper.make_node("Abs", ["x"], ["dying"]), onnx.helper.make_node("Neg", ["y"], ["made"])]
+    results = []
+    for node in (poet_node("Exponentiate", ["dying"], ["y"]), onnx.helper.make_node("Exp", ["dying"], ["y"])):
+        model = make_model([ends[0], node, ends[1]], [("x", FLOAT, [size])], [("made", FLOAT, [size])])
+        running = onnxruntime.InferenceSession(model, session_options())
+        running.run(None, {"x": x})
+        with count_allocations() as memory:
+            results.append(running.run(None, {"x": x})[0].tobytes())
+            assert memory.allocated_bytes == (2 if node.domain else 3) * x.nbytes
+    assert results[0] == results[1]
+
+
+def test_only_floats_have_exponentials_in_place() -> None:
+    model = make_model([poet_node("Exponentiate", ["x"], ["y"])], [("x", 11, [3])], [("y", FLOAT, [3])])
+    with pytest.raises(RuntimeFailure, match="element type 11, but must be float"):
+        onnxruntime.InferenceSession(model, session_options()).run(None, {"x": np.ones(3)})
+
+
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize("shape", [(5, 7), (2, 4, 3, 13), (3, 1, 9), (1, 6)])
 def test_the_gradient_of_cross_entropy_is_probability_less_one_times_scale(

@@ -112,6 +112,7 @@ def test_the_library_has_kernels_for_these() -> None:
     assert found == accumulating | normalizing | {
         "CrossEntropyGradient",
         "DepthwiseWeightGradient",
+        "Exponentiate",
         "MaxPoolGradient",
         "RectifierGradient",
     }
