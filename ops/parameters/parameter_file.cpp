@@ -18,7 +18,7 @@ namespace poet {
 namespace {
 
 constexpr char kMagic[8] = {'P', 'O', 'E', 'T', 'S', 'T', 'O', 'R'};
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;                       // 1 had other checksums of pages
 constexpr uint64_t kCommitMagic = 0x54494d4d4f435450;  // "PTCOMMIT"
 constexpr uint64_t kMostBytes = uint64_t{1} << 56;     // of a file: sums of sizes below do not overflow
 constexpr uint64_t kMostDescribedBytes = 1 << 28;      // of the description, of a commit's text: they are read whole
@@ -179,7 +179,7 @@ void ParameterFile::read_superblock() {
   if (!S_ISREG(status.st_mode) || size < kBlockBytes) throw Error(damaged + "its file is cut off");
   read(&head, sizeof head, 0);
   if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0) throw Error(damaged + "its file does not begin as one does");
-  if (head.own != checksum_of(&head, offsetof(Superblock, own), kVersion)) throw Error(damaged + "its first block");
+  if (head.own != checksum_of(&head, offsetof(Superblock, own), head.version)) throw Error(damaged + "its first block");
   if (head.version != kVersion || head.page_bytes != kParameterPageBytes)
     throw Error("the store in " + file_.directory() + " was made by another version of poet-onnx");
   if (head.file_bytes != size)

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "faults/faults.h"
+#include "parameters/page_sum.h"
 #include "parameters/parameter_file.h"
 #include "process/error.h"
-#include "store/checksum.h"
 
 namespace poet {
 
@@ -33,14 +33,14 @@ void ParameterFile::read_page_to(uint64_t tensor, uint64_t page, unsigned char* 
   if (channel_ != nullptr) {
     order_.note(index);
     side = channel_->find(from);
-    if (side != nullptr && checksum_of(side, bytes, page) != entry.checksum) side = nullptr;  // of another time
+    if (side != nullptr && page_sum(side, bytes, page) != entry.checksum) side = nullptr;  // of another time
     if (side != nullptr) read_ahead_bytes_ += bytes;
   }
   if (side == nullptr) {
     unsigned char* const read_to = is_direct_ ? block : to;
     read(read_to, is_direct_ ? whole_blocks(bytes) : bytes, from);
     side = read_to;
-    if (checksum_of(side, bytes, page) != entry.checksum) {
+    if (page_sum(side, bytes, page) != entry.checksum) {
       if (channel_ != nullptr) require_written(channel_->failure());
       throw Error("page " + std::to_string(page) + " of tensor " + std::to_string(tensor) + " of the store in " +
                   file_.directory() + " is damaged: " + error_text(IoResult::kAltered));
@@ -88,7 +88,7 @@ void ParameterFile::write_page(uint64_t tensor, uint64_t page, unsigned char* bl
     require_written(channel_->failure());
     channel_->write(place(tensor, page, to), whole_blocks(bytes), block);
   }
-  working_[index] = {checksum_of(block, bytes, page), to};
+  working_[index] = {page_sum(block, bytes, page), to};
 }
 
 void ParameterFile::verify() {

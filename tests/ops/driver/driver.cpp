@@ -247,6 +247,7 @@ int main(int argc, char** argv) {
       {"transfers may have no end", transfers_may_have_no_end},
       {"throttled storage is as slow as asked", throttled_storage_is_as_slow_as_asked},
       {"checksums are those of the specification", checksums_are_those_of_the_specification},
+      {"sums of pages are those of the specification", sums_of_pages_are_those_of_the_specification},
       {"every call may fail", every_call_may_fail},
       {"harmless faults are completed", harmless_faults_are_completed},
       {"altered pages are noticed", altered_pages_are_noticed},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness.h"
+#include "parameters/page_sum.h"
 #include "scenarios.h"
 #include "store/checksum.h"
 
@@ -65,6 +66,24 @@ void checksums_are_those_of_the_specification() {
   };
   for (const Known& one : known)
     for (const size_t piece : {7, 32, 50, 64, 1000, 5000}) REQUIRE(sum(one.bytes, one.seed, piece) == one.sum);
+}
+
+// Likewise: xxh3_64_intdigest, and xxh64_intdigest of few bytes.
+void sums_of_pages_are_those_of_the_specification() {
+  std::vector<unsigned char> data(128 << 10);
+  for (uint32_t i = 0; i < data.size(); ++i) data[i] = static_cast<unsigned char>((i * i * 7 + i) % 251);
+  struct Known {
+    size_t bytes;
+    uint64_t seed;
+    uint64_t sum;
+  };
+  constexpr Known known[] = {
+      {240, 7, 0x48f243bfe7fb403c},       {241, 7, 0xb33329d66278e90a},
+      {1024, 0, 0x44890b7b4c489375},      {1025, 0x123456789abcdef, 0xfe0b226459cc09f2},
+      {1088, 7, 0x4019a64c14907ae5},      {5000, 0x123456789abcdef, 0x3e5d60a6e8bcc175},
+      {128 << 10, 5, 0x7617c3810f469242},
+  };
+  for (const Known& one : known) REQUIRE(page_sum(data.data(), one.bytes, one.seed) == one.sum);
 }
 
 // Every system call and every allocation of a store's life fails in turn, in every way: the result is right or an

@@ -91,7 +91,7 @@ void make_committed() {
 void train(const Opened& store) {
   store->begin_step();
   for (const auto& [first, count] : {std::pair<uint64_t, uint64_t>{0, 33000}, {33000, kElements - 33000}})
-    store->update(0, 2, first, count, [](const ParameterStore::Part& part) {
+    store->update(0, 2, first, count, nullptr, [](const ParameterStore::Part& part) {
       for (uint64_t i = 0; i < part.count; ++i) {
         part.tensors[0][i] += 1;
         part.tensors[1][i] += 2;

@@ -6,6 +6,7 @@ namespace driver {
 void named_files_are_unlinked();
 void missing_libcrypto_is_named();
 void checksums_are_those_of_the_specification();
+void sums_of_pages_are_those_of_the_specification();
 void every_call_may_fail();
 void harmless_faults_are_completed();
 void altered_pages_are_noticed();
