@@ -19,6 +19,7 @@ from poet_onnx.graph import Role
 from poet_onnx.graph.extract.artifacts import BUFFER_SUFFIX, GRADIENT_SUFFIX, RESET
 from poet_onnx.graph.extract.roles import is_said, say_role
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN
+from poet_onnx.graph.rewrites import in_torch
 from poet_onnx.graph.shapes import Inferred, infer
 from poet_onnx.graph.shapes.declared import fitting
 from poet_onnx.passes.lowering.builder import list_nodes
@@ -126,7 +127,7 @@ def _check(paths: Paths, trained: Sequence[ir.Value], loss: ir.Value) -> None:
 def _refusal(found: Mapping[str, Sequence[str]]) -> InputError:
     return InputError(
         f"The gradient of these operators is not known: {list_nodes(found)}."
-        " Freeze the parameters before them, or export the model with other operators."
+        f" Freeze the parameters before them, or export the model with other operators.{in_torch(found)}"
     )
 
 

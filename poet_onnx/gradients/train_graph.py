@@ -39,6 +39,7 @@ from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.loading import as_model
 from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.rewrites import in_torch
 from poet_onnx.graph.shapes import infer
 from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
@@ -208,7 +209,7 @@ def _check_forward(model: ir.Model) -> None:
     if found:
         raise InputError(
             f"Control flow and quantized operators cannot be differentiated: {list_nodes(found)}."
-            " Export the model with fixed shapes and unrolled loops, before it is quantized."
+            f" Export the model with fixed shapes and unrolled loops, before it is quantized.{in_torch(found)}"
         )
 
 

@@ -289,7 +289,7 @@ class Comparison:
                 self.found.problems.setdefault(
                     name,
                     f"The buffer '{name}' goes from {before:.6g} to {after:.6g} in a step of torch, and stands still in"
-                    " the training graph.",
+                    f" the training graph{_still_in_eval_mode(name)}.",
                 )
                 continue
             judgement = point.of_buffer(name, made[name])
@@ -352,6 +352,13 @@ def _is_open(every: Sequence[Judgement]) -> bool:
     """Return whether more points would tell more of a gradient."""
     verdicts = [each.verdict for each in every]
     return "wrong" in verdicts and "right" not in verdicts
+
+
+def _still_in_eval_mode(name: str) -> str:
+    """Return how to let a buffer stand still in torch, too, where that is known."""
+    if ".parametrizations." not in f".{name}":
+        return ""
+    return ": with this layer in eval mode, as spectral_norm knows it, it stands still in torch, too"
 
 
 def _scaled(array: Array, number: int) -> Array:

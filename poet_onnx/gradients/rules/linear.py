@@ -41,7 +41,8 @@ def matmul(builder: GradientBuilder) -> None:
     """Write a Gemm where both are matrices or the second one is a weight, otherwise a product of stacks of matrices."""
     a, b = builder.shape(builder.input(0)), builder.shape(builder.input(1))
     if len(a) < 2 or len(b) < 2:
-        raise NoGradientError("an operand is a vector; export it as a matrix of one row or column")
+        _with_vector(builder, a, b)
+        return
     if len(a) == 2 and len(b) == 2:
         if builder.wants(0):
             builder.send(0, builder.op("Gemm", builder.gradient(), builder.input(1), beta=0.0, transB=1))
@@ -56,6 +57,29 @@ def matmul(builder: GradientBuilder) -> None:
         builder.send(1, builder.op("Gemm", rows, columns, transA=1))
     elif builder.wants(1):
         _stacked_second(builder, a, b)
+
+
+def _with_vector(builder: GradientBuilder, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """Write products of single numbers where the result has them, and of a matrix of one row where a sum is needed."""
+    first, second, gradient = builder.input(0), builder.input(1), builder.gradient()
+    if len(b) == 1:
+        column = gradient if len(a) == 1 else builder.unsqueeze(gradient, [-1])
+        if builder.wants(0):
+            builder.send(0, builder.op("Mul", column, second))
+        if builder.wants(1) and len(a) == 1:
+            builder.send(1, builder.op("Mul", gradient, first))
+        elif builder.wants(1):
+            rows = builder.reshape(first, (-1, b[0]))
+            row = builder.reshape(gradient, (1, -1))
+            builder.send(1, builder.reshape(builder.op("Gemm", row, rows), b))
+        return
+    if builder.wants(1):
+        builder.send(1, builder.op("Mul", builder.unsqueeze(first, [-1]), builder.unsqueeze(gradient, [-2])))
+    if builder.wants(0):
+        if len(b) > 2:
+            raise NoGradientError("a vector times a stack of matrices; export the vector as a matrix of one row")
+        row = builder.reshape(gradient, (1, -1))
+        builder.send(0, builder.reshape(builder.op("Gemm", row, second, transB=1), a))
 
 
 def _stacked_first(builder: GradientBuilder, a: tuple[int, ...], b: tuple[int, ...]) -> None:

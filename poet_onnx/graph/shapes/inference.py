@@ -13,6 +13,7 @@ import onnx_ir as ir
 from poet_onnx.errors import InputError
 from poet_onnx.graph.operators import ONNX_DOMAINS, OpSpec, spec_of
 from poet_onnx.graph.operators.shape_context import LARGEST_VALUE, Array, RuleError, ShapeContext, TensorType
+from poet_onnx.graph.rewrites import in_torch
 from poet_onnx.graph.shapes.declared import (
     ODD,
     check_kind,
@@ -157,7 +158,7 @@ class _Inference:
             if kind is None:
                 raise InputError(
                     f"The size of tensor '{value.name}', made by {describe(node)}, is not known before the step runs:"
-                    " export the model with static shapes."
+                    f" export the model with static shapes.{in_torch([node.op_type])}"
                 )
             check_size(f"Tensor '{value.name}', made by {describe(node)},", kind)
             self._check_declared(value, kind, node)
