@@ -202,8 +202,9 @@ def devices(**given: Any) -> None:
 def compare(**given: Any) -> None:
     """Plan the training graph MODEL with every method, budget, deadline and device.
 
-    Writes compare.csv, compare.md and, with the extra [plots], pictures to DIR. Where a method has no plan, that is its
-    result. Every filled cell is kept in DIR/cells: after Ctrl-C the same command goes on where it was.
+    Writes compare.csv, compare.md, the page compare.html and, with the extra [plots], pictures to DIR. Where a method
+    has no plan, that is its result. Every filled cell is kept in DIR/cells: after Ctrl-C the same command goes on where
+    it was.
     """
     _do("compare", "compare", given)
 

@@ -14,6 +14,8 @@ from poet_onnx.cli.tables import plain_table
 from poet_onnx.comparison.compare import Comparison
 from poet_onnx.comparison.compare import compare as compare_methods
 from poet_onnx.comparison.running import SweepProgress
+from poet_onnx.files.atomic import write_text
+from poet_onnx.reporting.compared import compared_page
 from poet_onnx.reporting.figures import bytes_text, percent_text, scaled_text
 
 _BAR_LETTERS = 30
@@ -34,7 +36,9 @@ def compare(
             progress=lambda progress: line.say(_bar(progress)),
             **options,
         )
-    files = found.save(output, command=["poet-onnx", *sys.argv[1:]])
+    page = output / "compare.html"
+    files = [*found.save(output, command=["poet-onnx", *sys.argv[1:]]), page]
+    write_text(page, compared_page([result.row() for result in found.results]))
     if as_json:
         terminal.show_json(json.dumps([result.row() for result in found.results], indent=2))
     else:

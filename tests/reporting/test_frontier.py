@@ -7,38 +7,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from compared_cells import result
 
 from poet_onnx import InputError
-from poet_onnx.comparison.cell import Cell, CellResult, Outcome
 from poet_onnx.comparison.table import csv_text
 from poet_onnx.reporting.frontier import frontier_section, read_frontier
-
-
-def result(
-    method: str, budget_bytes: int, joules: float | None, bound: float | None = None, **cell: object
-) -> CellResult:
-    values = {
-        "model": "net",
-        "device": "a72",
-        "method": method,
-        "budget": f"{budget_bytes}",
-        "budget_bytes": budget_bytes,
-        "deadline": "none",
-        "deadline_seconds": None,
-        "order": "best",
-        "part_bytes": None,
-        "time_limit_seconds": 1.0,
-        "base_joules": 2.0,
-        "base_seconds": 1.0,
-        "original_peak_bytes": 4000,
-        "ordered_peak_bytes": 3000,
-        "fingerprint": "f",
-    }
-    found = (
-        {} if joules is None else {"energy_joules": joules, "seconds": 1.5, "transient_peak_bytes": budget_bytes - 8}
-    )
-    outcome = Outcome(status="no_plan" if joules is None else "optimal", bound_joules=bound, **found)
-    return CellResult(cell=Cell.model_validate({**values, **cell}), outcome=outcome)
 
 
 @pytest.fixture
