@@ -27,7 +27,7 @@ from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
 from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance
 from poet_onnx.scheduling.order import Dependencies, memory_aware_order
-from poet_onnx.scheduling.quick_plan import evict, quick_plan
+from poet_onnx.scheduling.quick_plan import evict_and_count, quick_plan
 from poet_onnx.scheduling.steps import SimulatedPlan
 
 MOST_WORK = 5_000_000
@@ -103,12 +103,9 @@ class OrderSearch:
 
     def _joules(self, profile: Profile) -> float:
         """Return what the quick plan of an order costs above the computations, infinite if there is none."""
-        self.work += WORK_PER_TRIAL + len(profile.order)
-        plan = evict(profile, self.limits)
-        if plan is None:
-            return math.inf
-        self.work += plan.visits
-        return plan.joules
+        plan, visits = evict_and_count(profile, self.limits)
+        self.work += WORK_PER_TRIAL + len(profile.order) + visits
+        return math.inf if plan is None else plan.joules
 
     def _descended(self, best: Candidate, most_work: int) -> Candidate:
         """Shorten intervals while that makes the quick plan cheaper."""

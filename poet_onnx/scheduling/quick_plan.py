@@ -299,7 +299,12 @@ class Eviction:
 
 
 def evict(profile: Profile, limits: Limits) -> Eviction | None:
-    """Return a quick plan that keeps to the limits but the deadline, or None if none was found.
+    """Return a quick plan that keeps to the limits but the deadline, or None if none was found."""
+    return evict_and_count(profile, limits)[0]
+
+
+def evict_and_count(profile: Profile, limits: Limits) -> tuple[Eviction | None, int]:
+    """Return the quick plan, or None, and the intervals that were looked at for it, in vain or not.
 
     Where the recomputes that were chosen hold too much in RAM they are forbidden and all starts anew; if that does not
     help, everything is paged, and what is cheaper to make again is made again then.
@@ -311,7 +316,7 @@ def evict(profile: Profile, limits: Limits) -> Eviction | None:
         plan.visits += visits
         if plan.fill():
             plan.prune()
-            return plan
+            return plan, plan.visits
         visits = plan.visits
         guilty = plan.guilty()
         if guilty <= held:
@@ -321,11 +326,11 @@ def evict(profile: Profile, limits: Limits) -> Eviction | None:
     plan.visits += visits
     reruns, plan.rerun = plan.rerun, np.full_like(plan.rerun, math.inf)
     if not plan.fill():
-        return None
+        return None, plan.visits
     plan.rerun = reruns
     plan.prune()
     plan.improve()
-    return plan
+    return plan, plan.visits
 
 
 def evict_in_segments(profile: Profile, limits: Limits) -> Eviction | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,10 +22,10 @@ from poet_onnx.plan import Action, Step
 from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.bound import least_overhead
-from poet_onnx.scheduling.liveness import Liveness, build_instance, file_order
+from poet_onnx.scheduling.liveness import Liveness, Profile, build_instance, file_order
 from poet_onnx.scheduling.order import Dependencies, memory_aware_order, peak_bound
-from poet_onnx.scheduling.order_search import order_for
-from poet_onnx.scheduling.quick_plan import evict, quick_plan
+from poet_onnx.scheduling.order_search import WORK_PER_TRIAL, OrderSearch, order_for
+from poet_onnx.scheduling.quick_plan import Eviction, evict, evict_and_count, quick_plan
 from poet_onnx.scheduling.smallest import smallest_budget
 from poet_onnx.scheduling.steps import steps_of_eviction
 from poet_onnx.simulate import simulate
@@ -276,6 +277,27 @@ def test_quick_plans_bring_back_only_what_is_read() -> None:
                 restored += 1
         assert not unread
     assert restored > 100
+
+
+def test_a_search_ends_where_no_order_has_a_quick_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at in vain counts, too: nothing else ends a search without a clock."""
+    problem, order, budget = _training(3, 30, 0.0, large=True)
+    limits, looked = Limits(budget // 4), list[int]()
+
+    def counted(profile: Profile, limits: Limits) -> tuple[Eviction | None, int]:
+        plan, visits = evict_and_count(profile, limits)
+        assert plan is None
+        looked.append(visits)
+        return plan, visits
+
+    monkeypatch.setattr("poet_onnx.scheduling.order_search.evict_and_count", counted)
+    profile = Liveness(problem).in_order(order)
+    monkeypatch.setattr("poet_onnx.scheduling.order_search.MOST_WORK", 20 * (WORK_PER_TRIAL + len(profile.order)))
+    search = OrderSearch(profile, limits, end=math.inf, seed=0)
+    search.candidates()
+    assert min(looked) > len(profile.order)
+    assert search.work == sum(looked) + len(looked) * (WORK_PER_TRIAL + len(profile.order))
+    assert len(looked) < 20
 
 
 def test_quick_plans_are_found_nearly_everywhere() -> None:
