@@ -1,7 +1,6 @@
 """On the board: learn to find and to read digits."""
 
 import numpy as np
-import onnxruntime
 
 import poet_onnx
 
@@ -15,6 +14,8 @@ session = poet_onnx.TrainingSession(
     schedule=poet_onnx.CosineAnnealingLR(5e-3, T_max=8 * len(loader)),
     eval_model="detector.eval.onnx",
 )
+
+import onnxruntime  # behind the session, which imports it with less RAM
 
 
 def corners(box):

@@ -67,6 +67,7 @@ made = poet_onnx.torch.export(
     torch.from_numpy(rows[:BATCH, :-1].astype(np.int64)),
     "decoder.onnx",
     loss="cross-entropy-last",
+    groups=["vectors,weight_decay=0"],  # biases and norms do not decay
     device="a72",
     target="stock",
     ram_budget="49MiB",

@@ -4,7 +4,6 @@ import re
 import zlib
 
 import numpy as np
-import onnxruntime
 
 import poet_onnx
 
@@ -17,6 +16,9 @@ train, test = (
 session = poet_onnx.TrainingSession(
     "topics.onnx", "topics.safetensors", optimizer=poet_onnx.AdamW(1e-2), eval_model="topics.eval.onnx"
 )
+
+import onnxruntime  # behind the session, which imports it with less RAM
+
 print(f"accuracy before: {session.evaluate(test, ['accuracy'])['accuracy']:.3f}")
 session.fit(
     train,

@@ -1,7 +1,6 @@
 """On the board: tune a wake word to its user's voice."""
 
 import numpy as np
-import onnxruntime
 
 import poet_onnx
 
@@ -10,6 +9,8 @@ loader = poet_onnx.ArrayLoader(train, batch_size=16, shuffle=True, drop_last=Tru
 session = poet_onnx.TrainingSession(
     "wake.onnx", "wake.safetensors", optimizer=poet_onnx.AdamW(3e-3), eval_model="wake.eval.onnx"
 )
+
+import onnxruntime  # behind the session, which imports it with less RAM
 
 
 def listen(when: str) -> None:
