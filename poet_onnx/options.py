@@ -35,7 +35,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Concatenate, ParamSpec, SupportsIndex, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as _hints
 
-from poet_onnx.errors import InputError
+from poet_onnx.errors import InputError, PoetError
 from poet_onnx.quantities import is_number, is_whole
 
 _Given = ParamSpec("_Given")
@@ -242,7 +242,11 @@ def taking(
         def call(subject: _Subject, /, *args: _Given.args, **given: _Given.kwargs) -> _Result:
             if args:
                 raise InputError(f"{work.__name__} takes one argument without a name: give the options by name.")
-            return work(subject, read(record, work.__name__, given))
+            try:
+                return work(subject, read(record, work.__name__, given))
+            except PoetError as error:
+                error.__suppress_context__ = True  # what was tried before is no part of the message
+                raise
 
         signature = inspect.signature(work)
         first = next(iter(signature.parameters.values())).replace(kind=inspect.Parameter.POSITIONAL_ONLY)
