@@ -107,6 +107,7 @@ class Runner:
         region: SharedRegion,
         buffers: BatchBuffers | None = None,
         constants: LargeConstants | None = None,
+        profile_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         """Load a model; `bind` comes next.
 
@@ -119,6 +120,7 @@ class Runner:
             region: of the models that run in turn.
             buffers: for batches; sessions that do not run at the same time may share them.
             constants: that are taken from arrays and not from the model's file.
+            profile_dir: folder for ONNX Runtime's own profile of all runs; None for none.
 
         Raises:
             InputError: if ONNX Runtime does not take the model, or it refers to files outside of its folder.
@@ -132,6 +134,12 @@ class Runner:
         """What the labels and indices among the inputs may be."""
         options = session_options(threads=threads, page_dir=page_dir)
         options.log_severity_level = 4
+        self._profiles = profile_dir is not None
+        if profile_dir is not None:
+            if not Path(profile_dir).is_dir():
+                raise InputError(f"The folder {os.fspath(profile_dir)} for a profile is not there: make it first.")
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(profile_dir, "profile"))
         self._errors = runtime_errors()
         if isinstance(model, str):
             check_external_data(model)
@@ -161,6 +169,17 @@ class Runner:
         """The inputs that `run` must be given."""
         self.outputs: dict[str, Array] = {}
         """Arrays that every run writes its outputs to, by name."""
+
+    def end_profiling(self) -> Path:
+        """Write what ONNX Runtime noted of all runs so far, and return the file.
+
+        Raises:
+            InputError: if it noted nothing, or was asked before.
+        """
+        if not self._profiles:
+            raise InputError(f"The {self._role} is not profiled, or not any more: make a session with profile_dir=.")
+        self._profiles = False
+        return Path(self._session.end_profiling())
 
     def inputs(self) -> Iterator[Wanted]:
         """Yield what the model takes, in its order.

@@ -67,6 +67,7 @@ class TrainingSession(SessionFiles, SessionLoop):
         frozen_batch_norm: str = AUTO,
         store: str | os.PathLike[str] | None = None,
         commit_every: int = 1,
+        profile_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         """Load everything.
 
@@ -93,6 +94,7 @@ class TrainingSession(SessionFiles, SessionLoop):
             store: directory of a model whose parameters live there. One without a store gets it, of `parameters`;
                 otherwise training goes on at the store's last commit, whatever `parameters` are.
             commit_every: updates from one commit of the store to the next; `commit` makes one at any time.
+            profile_dir: existing directory for ONNX Runtime's profile of the steps, which `end_profile` writes.
 
         Raises:
             InputError: if something cannot be used.
@@ -123,7 +125,9 @@ class TrainingSession(SessionFiles, SessionLoop):
         if isinstance(model.model, str):
             evaluated = self._evaluation.path if self._evaluation.is_planned else None
             self._options["constants"] = LargeConstants(model.model, evaluated)
-        self._step = Runner(model.model, role="training model", ranges=model.ranges, **self._options)
+        self._step = Runner(
+            model.model, role="training model", ranges=model.ranges, profile_dir=profile_dir, **self._options
+        )
         self._memory = Memory(described, self._optimizer, own, values, self._step.inputs())
         self._commit_every = as_commits(commit_every)
         self._begin_store(store, values)

@@ -25,6 +25,7 @@ from poet_onnx.training.exclusion import Turn, exclusive
 from poet_onnx.training.memory import Memory
 from poet_onnx.training.prepared import Prepared
 from poet_onnx.training.progress import Progress
+from poet_onnx.training.runner import Runner
 
 if TYPE_CHECKING:
     from poet_onnx.training.prepare import AnyModel
@@ -39,6 +40,7 @@ class SessionFiles:
     _memory: Memory
     _progress: Progress
     _schedule: Callable[[int], float] | None
+    _step: Runner
     _turn: Turn
     _failed = False
 
@@ -212,6 +214,17 @@ class SessionFiles:
         """Return tensors that are not trained, by name: of the evaluation graph, and of the store."""
         found, store = self._evaluation.constants(), self._memory.store
         return found if store is None else joined(found, store.constants())
+
+    @exclusive
+    def end_profile(self) -> Path:
+        """Write the profile of the training steps so far, and return its file; later steps are not in it.
+
+        `poet-onnx report MODEL --profiled FILE --trace-out TRACE` shows its last step beside the plan.
+
+        Raises:
+            InputError: if the session was made without `profile_dir`, or the profile was ended before.
+        """
+        return self._step.end_profiling()
 
     def _warn_of_rate(self, found: Progress, source: str | os.PathLike[str]) -> None:
         """Say so where training goes on with another learning rate than the session's."""
