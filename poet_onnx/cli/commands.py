@@ -181,6 +181,7 @@ def profile(**given: Any) -> None:
 
 @click.command(short_help="List the devices that can be planned for.")
 @click.argument("name", required=False)
+@options.options_of_record(RewriteOptions, "storage")
 @options.json_option
 def devices(**given: Any) -> None:
     """List the built-in devices, or show every number of NAME (or of a TOML file) with its source."""

@@ -200,7 +200,8 @@ def devices_table(devices: Sequence[DeviceProfile]) -> Table:
     for heading in ("name", "what it is", "RAM", "storage"):
         table.add_column(heading, overflow="fold")
     for device in devices:
-        storage = "none" if device.storage is None else "asynchronous" if device.storage.asynchronous else "synchronous"
+        how = "none" if device.storage is None else "asynchronous" if device.storage.asynchronous else "synchronous"
+        storage = ", ".join(device.storage_kinds) or how
         what = device.description + (" (planning only)" if device.planning_only else "")
         table.add_row(device.name, what, bytes_text(device.ram_bytes), storage)
     return table
@@ -216,6 +217,7 @@ def device_table(device: DeviceProfile) -> Table:
     sections = (
         ("", device),
         ("compute.", device.compute),
+        ("compute.all_cores.", device.compute.all_cores),
         ("storage.", device.storage),
         ("process.", device.process),
     )
@@ -226,6 +228,8 @@ def device_table(device: DeviceProfile) -> Table:
             table.add_row(prefix + key, f"{int(value):,}" if whole else str(value), source)
     if device.storage is None:
         table.add_row("storage", "none", "")
+    for kind, bus in device.storage_kinds.items():
+        table.add_row(f"storage_kinds.{kind}", f"{bus.value:,.0f}", bus.source)
     return table
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
 from poet_onnx.choices import AUTO, BEST, METHODS, ORDERS
 from poet_onnx.options import option, says
-from poet_onnx.rewriting.options import THREADS, InspectOptions, StepOptions
+from poet_onnx.rewriting.options import STORAGE, THREADS, InspectOptions, StepOptions
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -34,6 +34,7 @@ class CompareOptions(StepOptions):
     device: str | os.PathLike[str] | DeviceProfile | Sequence[str | os.PathLike[str] | DeviceProfile] = field(
         metadata=says("What to plan for, one or several: names, or TOML files.", metavar="D[,D...]", commas=True)
     )
+    storage: str | None = field(default=None, metadata=STORAGE)
     budgets: Sequence[SupportsIndex | str] = option(
         ("90%", "75%", "50%", "25%"),
         "Bounds on activations, gradients and workspace: bytes, or percent of what the step needs after ordering. "

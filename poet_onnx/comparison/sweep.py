@@ -58,7 +58,7 @@ class Sweep:
         ):
             if not given:
                 raise InputError(f"There is no {name} to compare: give at least one.")
-        profiles = [load_device(each) for each in devices]
+        profiles = [load_device(each, options.storage) for each in devices]
         by_name: dict[str, DeviceProfile] = {}
         for profile in profiles:
             if by_name.setdefault(profile.name, profile) != profile:

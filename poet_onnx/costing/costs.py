@@ -145,7 +145,7 @@ def cost_table(
         first_graph: the first graph variant, where `graph` is another one: what was measured covers the first
             with all nodes, others with the nodes that the first does not have. In a variant that was not measured
             these are modelled, in proportion to what the first variant took.
-        threads: threads inside an operator, of which each may need workspace.
+        threads: threads inside an operator: each may need workspace, and the profile may say how rates and power grow.
 
     Raises:
         InputError: `measured` is of another graph.
@@ -205,7 +205,7 @@ def _with_storage(
 def _modelled_cost(graph: TrainingGraph, node: Node, device: DeviceProfile, threads: int) -> NodeCost:
     if node.view:
         return NodeCost(0.0, 0.0, 0)
-    compute = device.compute
+    compute = device.compute.with_threads(threads)
     work = count_work(graph, node)
     arithmetic = work.matmul_flops / compute.matmul_flops_per_second
     arithmetic += work.elementwise_flops / compute.elementwise_flops_per_second
@@ -237,7 +237,7 @@ def _measured_cost(
     if found is None:  # a view, or a new node whose cost comes next: the others were checked
         return NodeCost(0.0, 0.0, 0, measured=True)
     seconds = found.seconds + measured.node_overhead_seconds
-    joules = seconds * (measured.active_watts or device.compute.active_watts)
+    joules = seconds * (measured.active_watts or device.compute.with_threads(measured.threads).active_watts)
     return NodeCost(
         seconds, joules, _measured_workspace_bytes(graph, node, found, measured), measured=not found.workspace_estimated
     )
@@ -267,7 +267,7 @@ def _costs_in_proportion(
         for node in first_graph.nodes
     }
     whole = sum(took.values()) / sum(modelled.values())
-    watts = measured.active_watts or device.compute.active_watts
+    watts = measured.active_watts or device.compute.with_threads(measured.threads).active_watts
     costs = {}
     for node in new:
         # What is left of a node that lost an output keeps that node's pace; parts of it are new and have none yet.

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from poet_onnx.errors import InputError
 from poet_onnx.files.regular import read_regular
+from poet_onnx.quantities import MOST_THREADS
 from poet_onnx.record import Record
 
 if sys.version_info >= (3, 11):
@@ -73,8 +74,18 @@ class _Sourced(Record, strict=True):
         return self
 
 
+class AllCores(_Sourced):
+    """What the processor does with as many threads as it has cores; rates and watts as in `ComputeProfile`."""
+
+    cores: Annotated[int, Field(ge=2, le=MOST_THREADS)]
+    matmul_flops_per_second: _FlopsPerSecond
+    elementwise_flops_per_second: _FlopsPerSecond
+    memory_bytes_per_second: _BytesPerSecond
+    active_watts: _Watts
+
+
 class ComputeProfile(_Sourced):
-    """What the processor does, with the threads that a training step uses.
+    """What the processor does with one thread, or for a profile without `all_cores` with those that a step uses.
 
     Attributes:
         matmul_flops_per_second: sustained by convolutions and matrix products, in float32.
@@ -85,6 +96,7 @@ class ComputeProfile(_Sourced):
         idle_watts: drawn for every second of the step; 0 where energy above idle is what counts.
         joules_per_flop: only where a source gives energy per flop; it then replaces active_watts x seconds.
         inconsistency: why `joules_per_flop` may contradict `active_watts`; None where the numbers agree.
+        all_cores: what it does with all cores; None where nothing is known of more than one thread.
     """
 
     matmul_flops_per_second: _FlopsPerSecond
@@ -95,6 +107,23 @@ class ComputeProfile(_Sourced):
     idle_watts: Annotated[float, Field(ge=0.0, le=1e4)]
     joules_per_flop: Annotated[float, Field(ge=1e-15, le=1.0)] | None = None
     inconsistency: str | None = None
+    all_cores: AllCores | None = None
+
+    def with_threads(self, threads: int) -> ComputeProfile:
+        """Return what it does with so many threads: rates and watts grow evenly from one core to all.
+
+        Example: 6e9 flop/s with one core and 24e9 with four are 12e9 with two threads, and 24e9 with eight.
+        """
+        if self.all_cores is None or threads == 1:
+            return self
+        share = min(1.0, (threads - 1) / (self.all_cores.cores - 1))
+        rates = self.all_cores.model_dump(exclude={"cores", "sources"})
+        grown = {
+            name: rate if one is None else one + share * (rate - one)
+            for name, rate in rates.items()
+            for one in (getattr(self, name),)
+        }
+        return self.model_copy(update=grown)
 
     @model_validator(mode="after")
     def _energy_agrees_with_power(self) -> ComputeProfile:
@@ -134,6 +163,20 @@ class StorageProfile(_Sourced):
     asynchronous: bool
     capacity_bytes: _Bytes
     endurance_bytes: Annotated[int, Field(ge=10**6, le=10**19)] | None = None
+
+
+class StorageBus(Record, strict=True):
+    """What a board's slot for storage of a kind moves at most, each way, with the source of the number."""
+
+    value: _BytesPerSecond
+    source: Annotated[Text, Field(min_length=1)]
+
+    def within(self, storage: StorageProfile) -> StorageProfile:
+        """Return a storage of the kind in that slot."""
+        names = ("page_out_bytes_per_second", "page_in_bytes_per_second")
+        slowed = [name for name in names if getattr(storage, name) > self.value]
+        sources = {**storage.sources, **dict.fromkeys(slowed, f"the board's limit: {self.source}")}
+        return storage.model_copy(update={**dict.fromkeys(slowed, self.value), "sources": sources})
 
 
 class ProcessProfile(_Sourced):
@@ -176,6 +219,7 @@ class DeviceProfile(_Sourced):
         ram_bytes: RAM that a training process may take, Python included.
         compute: the processor.
         storage: where tensors are paged to; None for a device without storage.
+        storage_kinds: kinds of storage that the board can have, the usual one first; none where `storage` is fixed.
         process: what a process takes besides the step's tensors; None where no Python runs, and nothing is counted.
     """
 
@@ -185,26 +229,48 @@ class DeviceProfile(_Sourced):
     ram_bytes: _Bytes
     compute: ComputeProfile
     storage: StorageProfile | None = None
+    storage_kinds: Mapping[str, StorageBus] = Field(default_factory=dict)
     process: ProcessProfile | None = None
+
+    def with_storage(self, kind: str) -> DeviceProfile:
+        """Return the device with storage of a kind.
+
+        Raises:
+            InputError: it cannot have that.
+        """
+        if kind not in self.storage_kinds:
+            kinds = ", ".join(self.storage_kinds)
+            can = f"its kinds are {kinds}" if kinds else "its profile fixes the storage, so leave that option out"
+            raise InputError(f"Device '{self.name}' has no choice of storage {kind!r}: {can}.")
+        known = _names("storages")
+        if kind not in known:
+            raise InputError(
+                f"Device '{self.name}' names an unknown kind of storage {kind!r}: {', '.join(known)} exist."
+            )
+        storage = StorageProfile.model_validate(_toml(_built_in("storages", kind), f"{kind}.toml"))
+        return self.model_copy(update={"storage": self.storage_kinds[kind].within(storage)})
 
 
 def device_names() -> tuple[str, ...]:
     """Return the names of the built-in device profiles, sorted."""
-    folder = resources.files("poet_onnx.costing").joinpath("devices")
-    return tuple(sorted(entry.name[: -len(".toml")] for entry in folder.iterdir() if entry.name.endswith(".toml")))
+    return _names("devices")
 
 
-def load_device(name_or_path: str | os.PathLike[str] | DeviceProfile) -> DeviceProfile:
+def load_device(name_or_path: str | os.PathLike[str] | DeviceProfile, storage: str | None = None) -> DeviceProfile:
     """Load a device profile: a built-in one by name, or any other from a TOML file.
 
     Args:
         name_or_path: a name of `device_names()`, or a path that ends in `.toml`; a profile is returned as it is.
+        storage: of its kinds of storage; None for the usual one.
 
     Raises:
-        InputError: unknown name, unreadable file, wrong TOML, or a key or number that cannot be right.
+        InputError: unknown name or storage, unreadable file, wrong TOML, or a key or number that cannot be right.
     """
-    if isinstance(name_or_path, DeviceProfile):
-        return name_or_path
+    device = name_or_path if isinstance(name_or_path, DeviceProfile) else _load(name_or_path)
+    return device if storage is None else device.with_storage(storage)
+
+
+def _load(name_or_path: str | os.PathLike[str]) -> DeviceProfile:
     if str(name_or_path).endswith(".toml"):
         path = Path(name_or_path)
         try:
@@ -218,23 +284,51 @@ def load_device(name_or_path: str | os.PathLike[str] | DeviceProfile) -> DeviceP
             f"Unknown device {name!r}: the built-in ones are {', '.join(device_names())}; "
             "another device is given as the path of its .toml file."
         )
-    source = resources.files("poet_onnx.costing").joinpath("devices", f"{name}.toml")
-    return _parse(source.read_bytes(), f"{name}.toml")
+    return _parse(_built_in("devices", name), f"{name}.toml")
+
+
+def _names(folder: str) -> tuple[str, ...]:
+    found = resources.files("poet_onnx.costing").joinpath(folder).iterdir()
+    return tuple(sorted(entry.name[: -len(".toml")] for entry in found if entry.name.endswith(".toml")))
+
+
+def _built_in(folder: str, name: str) -> bytes:
+    return resources.files("poet_onnx.costing").joinpath(folder, f"{name}.toml").read_bytes()
 
 
 def _parse(data: bytes, file: str) -> DeviceProfile:
+    document = _whole(_toml(data, file), file)
     try:
-        document = tomllib.loads(data.decode("utf-8"))
+        device = DeviceProfile.model_validate(document)
+    except ValidationError as error:
+        raise InputError(f"Device profile {file}: {describe_first_error(error)}.") from error
+    if device.storage is not None and device.storage_kinds:
+        raise InputError(f"Device profile {file}: give `storage` or `storage_kinds`, not both.")
+    return device.with_storage(next(iter(device.storage_kinds))) if device.storage_kinds else device
+
+
+def _whole(document: dict[str, Any], file: str) -> dict[str, Any]:
+    """Return a profile with what it has from others: what it does not say itself, and what a process takes there."""
+    for key, folder in (("based_on", "devices"), ("process", "processes")):
+        name = document.get(key)
+        if not isinstance(name, str):
+            continue
+        if name not in _names(folder):
+            raise InputError(f"Device profile {file}: `{key}` is {name!r}, but there are {', '.join(_names(folder))}.")
+        other = _toml(_built_in(folder, name), f"{name}.toml")
+        document = {**document, key: other} if key == "process" else {**_whole(other, file), **document}
+    return {key: value for key, value in document.items() if key != "based_on"}
+
+
+def _toml(data: bytes, file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"Device profile {file} is not UTF-8 text: byte {error.start} is wrong.") from error
     except RecursionError as error:
         raise InputError(f"Device profile {file} is not usable TOML: its values are nested too deep.") from error
     except ValueError as error:  # of a whole number with thousands of digits, too
         raise InputError(f"Device profile {file} is not valid TOML: {error}.") from error
-    try:
-        return DeviceProfile.model_validate(document)
-    except ValidationError as error:
-        raise InputError(f"Device profile {file}: {describe_first_error(error)}.") from error
 
 
 def describe_first_error(error: ValidationError) -> str:

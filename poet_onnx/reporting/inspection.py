@@ -133,7 +133,7 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
     Raises:
         InputError: if an option or the model cannot be used.
     """
-    device, target = load_device(options.device), options.target
+    device, target = load_device(options.device, options.storage), options.target
     given = Given.read(path, options)
     source = normalized(given.model, given.settle(options), forward=given.forward)
     updates = OptimizerChoice.read(options).for_model(source.model)

@@ -37,6 +37,11 @@ ONNXRUNTIME = says(
     metavar="1.N",
 )
 DEVICE = says("What to plan for: a name that `poet-onnx devices` lists, or a TOML file.", metavar="NAME|FILE.toml")
+STORAGE = says(
+    "Kind of storage of the device, such as `nvme`: `poet-onnx devices NAME` lists those that it can have. Default: "
+    "the first of them.",
+    metavar="KIND",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +109,7 @@ class InspectOptions(StepOptions):
     HOMES: ClassVar[Mapping[str, str]] = {**StepOptions.HOMES, "DeviceProfile": "poet_onnx.costing.device"}
 
     device: str | os.PathLike[str] | DeviceProfile = field(default="host", metadata=DEVICE)
+    storage: str | None = field(default=None, metadata=STORAGE)
     python: str | None = field(default=None, metadata=PYTHON)
     onnxruntime: str | None = field(default=None, metadata=ONNXRUNTIME)
     curve: bool = option(
@@ -125,6 +131,7 @@ class RewriteOptions(StepOptions):
     }
 
     device: str | os.PathLike[str] | DeviceProfile = field(metadata=DEVICE)
+    storage: str | None = field(default=None, metadata=STORAGE)
     ram_budget: SupportsIndex | str | None = option(
         None,
         "Bound on what the whole training process takes, as `top` shows it: Python, onnxruntime, parameters, what "

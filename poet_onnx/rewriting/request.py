@@ -55,7 +55,7 @@ class Request:
         elif options.activation_budget is not None:
             share_of = "the transient peak after ordering"
             budget = parse_budget(options.activation_budget, name="activation budget", share_of=share_of)
-        device, plan = load_device(options.device), options.plan
+        device, plan = load_device(options.device, options.storage), options.plan
         measured = _measured(options.costs)
         if measured is not None:
             measured.check_use(device=device.name, target=options.target, threads=options.threads)

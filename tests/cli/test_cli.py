@@ -128,6 +128,11 @@ def test_devices_lists_and_shows_sources(cli: Cli) -> None:
     assert "source" in shown.out
     assert {device["name"] for device in json.loads(cli("devices", "--json").out)} >= {"a72", "tx2", "m0", "m4", "host"}
     assert json.loads(cli("devices", "tx2", "--json").out)["name"] == "tx2"
+    drive = json.loads(cli("devices", "pi5", "--storage", "nvme", "--json").out)["storage"]
+    assert drive["page_in_bytes_per_second"] == 450e6
+    assert "storage_kinds.nvme" in cli("devices", "pi5").out
+    alone = cli("devices", "--storage", "nvme")
+    assert (alone.code, "give the device's NAME" in alone.err) == (2, True)
 
 
 def test_tables_have_no_escape_sequences_in_a_pipe(cli: Cli) -> None:

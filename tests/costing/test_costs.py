@@ -180,3 +180,13 @@ def test_measured_costs_of_another_graph_are_refused(graph: TrainingGraph) -> No
     other = dataclasses.replace(graph, fingerprint="0" * 64)
     with pytest.raises(InputError, match="another graph"):
         cost_table(other, load_device("host"), measured_costs(graph))
+
+
+def test_threads_take_less_time_where_the_profile_knows_all_cores(graph: TrainingGraph) -> None:
+    pi4, a72 = load_device("pi4"), load_device("a72")
+    seconds = [
+        sum(cost.seconds for cost in cost_table(graph, pi4, threads=threads).nodes.values()) for threads in (1, 2, 4)
+    ]
+    assert seconds[0] > seconds[1] > seconds[2] > seconds[0] / 4
+    one, four = (cost_table(graph, a72, threads=threads).nodes for threads in (1, 4))
+    assert [cost.seconds for cost in one.values()] == [cost.seconds for cost in four.values()]

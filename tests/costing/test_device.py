@@ -63,6 +63,56 @@ def test_every_built_in_number_has_a_source(name: str) -> None:
             assert len(section.sources[key]) > 10, f"{name}: {key}"
 
 
+def test_every_kind_of_storage_has_sources_and_keeps_to_the_boards_limit() -> None:
+    found = set()
+    for name in device_names():
+        board = load_device(name)
+        for kind, bus in board.storage_kinds.items():
+            storage = load_device(name, kind).storage
+            assert storage is not None
+            assert max(storage.page_in_bytes_per_second, storage.page_out_bytes_per_second) <= bus.value
+            numbers = storage.model_dump(exclude={"sources", "endurance_bytes"})
+            assert all(len(storage.sources[key]) > 10 for key in numbers)
+            found.add(kind)
+    assert found == {"sd-a1", "sd-a2", "emmc", "nvme"}
+
+
+def test_the_usual_storage_and_another_one() -> None:
+    pi5, nvme = load_device("pi5"), load_device("pi5", "nvme")
+    assert pi5 == load_device("pi5", "sd-a2") != nvme
+    assert pi5.storage is not None
+    assert nvme.storage is not None
+    assert (nvme.storage.page_in_bytes_per_second, nvme.storage.page_out_bytes_per_second) == (450e6, 450e6)
+    assert "PCIe 2.0" in nvme.storage.sources["page_in_bytes_per_second"]
+    assert load_device(nvme) == load_device(pi5, "nvme") == nvme
+    with pytest.raises(InputError, match=r"'pi5' has no choice of storage 'ufs': its kinds are sd-a2, sd-a1, nvme"):
+        load_device("pi5", "ufs")
+    with pytest.raises(InputError, match=r"'a72' has no choice of storage 'nvme': its profile fixes the storage"):
+        load_device("a72", "nvme")
+
+
+def test_a_board_that_is_another_one_with_more_ram() -> None:
+    small, large = load_device("pi4-1gb"), load_device("pi4-8gb")
+    differ = {"name", "description", "ram_bytes", "sources"}
+    assert small.model_dump(exclude=differ) == large.model_dump(exclude=differ)
+    sizes = [load_device(name).ram_bytes for name in ("pi4-1gb", "pi4-2gb", "pi4", "pi4-8gb")]
+    assert sizes == sorted(set(sizes))
+    assert all(size < gib * 2**30 for size, gib in zip(sizes, (1, 2, 4, 8), strict=True))
+
+
+def test_rates_grow_from_one_core_to_all() -> None:
+    compute = load_device("pi4").compute
+    assert compute.with_threads(1) is compute
+    assert compute.all_cores is not None
+    rates = [compute.with_threads(threads).matmul_flops_per_second for threads in range(1, 7)]
+    assert rates == sorted(rates)
+    assert rates[1] == pytest.approx(rates[0] + (rates[3] - rates[0]) / 3)
+    assert rates[3] == rates[5] == compute.all_cores.matmul_flops_per_second
+    assert compute.with_threads(4).active_watts == 3.7
+    a72 = load_device("a72").compute
+    assert a72.with_threads(4) is a72
+
+
 @pytest.mark.parametrize("name", [name for name in device_names() if not name.endswith("-paper")])
 def test_our_profiles_let_power_say_the_energy(name: str) -> None:
     device = load_device(name)
@@ -98,6 +148,25 @@ def test_a_profile_of_ones_own(tmp_path: Path) -> None:
     assert with_storage.storage is not None
     assert with_storage.storage.asynchronous is True
     assert DeviceProfile.model_validate_json(with_storage.model_dump_json()) == with_storage
+
+
+def test_a_profile_based_on_a_built_in_one(tmp_path: Path) -> None:
+    own = GOOD.partition("[compute]")[0]
+    ufs = '[storage_kinds]\nufs = { value = 5.0e8, source = "data sheet" }\n'
+    device = load_text(tmp_path, f'based_on = "pi4"\n{own}{ufs}')
+    assert (device.name, device.ram_bytes, device.compute) == ("board", 1_048_576, load_device("pi4").compute)
+    assert device.process == load_device("a72").process
+    assert device.storage is not None
+    assert device.storage.page_in_bytes_per_second == 5.0e8
+    assert load_text(tmp_path, f'process = "aarch64"\n{GOOD}').process == device.process
+    for text, message in (
+        (f'based_on = "pi9"\n{GOOD}', "`based_on` is 'pi9', but there are a72, "),
+        (f'process = "x"\n{GOOD}', "`process` is 'x', but there are aarch64"),
+        (GOOD + STORAGE + ufs, "give `storage` or `storage_kinds`, not both"),
+        (GOOD + ufs.replace("ufs", "tape"), "unknown kind of storage 'tape': emmc, nvme, sd-a1, sd-a2, ufs exist"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_text(tmp_path, text)
 
 
 def test_profiles_are_frozen() -> None:
