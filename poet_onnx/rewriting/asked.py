@@ -41,6 +41,7 @@ class Asked:
         budget: that was asked for.
         deadline_seconds: bound on the predicted step time; None for none.
         evaluation: what the process runs besides, planned for the budget if it fits; None for none.
+        measured_graph: what costs were measured of, if that is not the first variant.
     """
 
     request: Request
@@ -50,17 +51,24 @@ class Asked:
     budget: RequestedBudget
     deadline_seconds: float | None
     evaluation: EvaluationStep | None
+    measured_graph: TrainingGraph | None
 
     @classmethod
     def of(
-        cls, request: Request, first: GraphVariant, evaluation: EvaluationStep | None, *, gives_way: bool = False
+        cls,
+        request: Request,
+        first: GraphVariant,
+        evaluation: EvaluationStep | None,
+        *,
+        measured_graph: TrainingGraph | None = None,
+        gives_way: bool = False,
     ) -> Asked:
         """Simulate the first variant in the file's order and in a better one, and plan the evaluation.
 
         Raises:
             NoRoomError: if that is asked for by `gives_way`.
         """
-        baseline = _baseline(first, request, None)
+        baseline = _baseline(first, request, measured_graph)
         original = simulate(baseline.problem, ordered_steps(file_order(baseline.graph)))
         ordered = baseline.ordered.prediction
         deadline = None if request.deadline is None else request.deadline.in_seconds(ordered.seconds)
@@ -78,7 +86,7 @@ class Asked:
         step_bytes = budget.step_bytes(baseline.graph)
         if gives_way and step_bytes is not None and step_bytes <= 0:
             raise NoRoomError(f"The budget is {-step_bytes:,} bytes less than what is in RAM besides the step.")
-        asked = cls(request, baseline, original, ordered, budget, deadline, evaluation)
+        asked = cls(request, baseline, original, ordered, budget, deadline, evaluation, measured_graph)
         if evaluation is None:
             return asked
         return asked.evaluating(evaluation.within(step_bytes, recompute=request.recompute))
@@ -103,7 +111,9 @@ class Asked:
 
     def baseline(self, variant: GraphVariant) -> Baseline:
         """Return the baseline of any of the model's variants."""
-        return self.first if variant is self.first.variant else _baseline(variant, self.request, self.first.graph)
+        if variant is self.first.variant:
+            return self.first
+        return _baseline(variant, self.request, self.measured_graph or self.first.graph)
 
     def problem(self, baseline: Baseline) -> ScheduleProblem:
         """Return what the scheduler is asked for a variant."""

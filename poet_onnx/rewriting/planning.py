@@ -15,6 +15,7 @@ from poet_onnx.choices import OURS
 from poet_onnx.costing.process import ProcessMemory
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError
+from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.plan import Plan, Step
 from poet_onnx.rewriting.asked import Asked
@@ -113,6 +114,20 @@ def answer_of(
     return _best_answer(model, request, updates, evaluation, stored, gives_way=gives_way)
 
 
+def measured_graph_of(model: ir.Model, request: Request, updates: Updates | None) -> TrainingGraph | None:
+    """Return the graph that costs were measured of: the first variant with all in RAM; None without such costs.
+
+    Args:
+        model: as for `answer_of`; so are the others.
+        request: likewise.
+        updates: likewise.
+    """
+    if request.measured is None:
+        return None
+    options = request.options
+    return next(variants(model, request.device, options.target, updates=updates, threads=options.threads)).graph
+
+
 def _given_answer(
     model: ir.Model,
     request: Request,
@@ -126,7 +141,8 @@ def _given_answer(
     options = variant_options(given, request.device.name, request.options.target, in_words(updates))
     target, threads = request.options.target, request.options.threads
     first = next(variants(model, request.device, target, updates=updates, stored=stored, threads=threads))
-    asked = Asked.of(request, first, evaluation(first))
+    measured_graph = measured_graph_of(model, request, updates) if stored is not None else None
+    asked = Asked.of(request, first, evaluation(first), measured_graph=measured_graph)
     variant = first
     if options != first.options:
         panels = panels_on(request.device, threads)
@@ -178,7 +194,8 @@ def _best_answer(
         ):
             if asked is None:
                 own = evaluation(variant)
-                asked = Asked.of(request, variant, own, gives_way=gives_way)
+                measured_graph = measured_graph_of(model, request, updates) if stored is not None else None
+                asked = Asked.of(request, variant, own, measured_graph=measured_graph, gives_way=gives_way)
                 if gives_way and stored is not None:
                     asked.check_room()
             elif variant.stored != asked.first.variant.stored:

@@ -22,7 +22,7 @@ from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
 from poet_onnx.rewriting.levels import levels
 from poet_onnx.rewriting.optimizer_choice import in_words
-from poet_onnx.rewriting.planning import Answer, answer_of, could_save
+from poet_onnx.rewriting.planning import Answer, answer_of, could_save, measured_graph_of
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.variants import GraphVariant, variants
 
@@ -90,7 +90,14 @@ class _Ways:
         choice, target = StoreChoice(self.constants()), request.options.target
         threads = request.options.threads
         all_stored = variants(self.model, request.device, target, updates=self.updates, stored=choice, threads=threads)
-        whole = Baseline.of(next(all_stored), request.device, target, threads=threads)
+        whole = Baseline.of(
+            next(all_stored),
+            request.device,
+            target,
+            measured=request.measured,
+            first_graph=measured_graph_of(self.model, request, self.updates),
+            threads=threads,
+        )
         found: Answer | None = None
         for level in levels(whole):
             left = end - time.monotonic()
@@ -155,6 +162,4 @@ def _obstacle(request: Request, updates: Updates | None) -> str:
         return "of a step without an optimizer for the stock runtime: use --target stock, and an --optimizer"
     if request.device.storage is None:
         return f"on device '{request.device.name}', which has no storage: use --store never"
-    if request.measured is not None:
-        return "with measured costs, which know nothing of it: leave --costs out"
     return ""

@@ -6,7 +6,7 @@ from poet_onnx.costing.measured import MeasuredCosts, NodeMeasurement
 from poet_onnx.rewriting.rewrite import RewriteResult
 
 
-def costs_in_proportion(result: RewriteResult, device: str, times: float) -> MeasuredCosts:
+def costs_in_proportion(result: RewriteResult, device: str, times: float, *, target: str = "training") -> MeasuredCosts:
     """Return measured costs of a rewrite's graph on a device: the modelled ones, so many times as slow."""
     tensors = result.graph.tensors
     nodes = {
@@ -20,7 +20,7 @@ def costs_in_proportion(result: RewriteResult, device: str, times: float) -> Mea
     return MeasuredCosts(
         fingerprint=result.graph.fingerprint,
         device=device,
-        target="training",
+        target=target,
         machine="another pace than the model's",
         runtime="onnxruntime-training 1.19.2",
         threads=1,

@@ -1,0 +1,49 @@
+"""Costs that were measured with all in RAM serve plans with parameters in a store, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slow_costs import costs_in_proportion
+from stored_nets import write_net
+
+import poet_onnx
+
+TIMES = 3
+SETTINGS: dict[str, Any] = {
+    "device": "a72",
+    "target": "stock",
+    "loss": "cross-entropy",
+    "optimizer": "adamw",
+    "gap": 0.5,
+}
+
+
+@pytest.mark.parametrize("kind", ["text", "image"])
+def test_what_was_measured_in_ram_counts_with_a_store(tmp_path: Path, kind: str) -> None:
+    net = write_net(kind, tmp_path / "net.onnx")
+    resident = poet_onnx.rewrite(net, store="never", **SETTINGS)
+    measured = costs_in_proportion(resident, "a72", TIMES, target="stock")
+    modelled = poet_onnx.rewrite(net, store="always", **SETTINGS)
+    scaled = poet_onnx.rewrite(net, store="always", costs=measured, **SETTINGS)
+    assert scaled.plan.stored == modelled.plan.stored
+    assert scaled.graph.fingerprint == modelled.graph.fingerprint
+    for name, cost in modelled.costs.nodes.items():
+        found = scaled.costs.nodes[name]
+        assert found.storage_seconds == cost.storage_seconds
+        computed = found.seconds - found.storage_seconds
+        assert computed == pytest.approx(TIMES * (cost.seconds - cost.storage_seconds), rel=1e-6, abs=1e-12)
+    again = poet_onnx.rewrite(net, costs=measured, plan=scaled.plan, **SETTINGS)
+    assert again.rewritten == scaled.rewritten
+
+
+def test_measured_costs_decide_what_is_stored(tmp_path: Path) -> None:
+    net = write_net("text", tmp_path / "net.onnx")
+    resident = poet_onnx.rewrite(net, store="never", **SETTINGS)
+    measured = costs_in_proportion(resident, "a72", TIMES, target="stock")
+    least = poet_onnx.rewrite(net, store="always", costs=measured, **SETTINGS).process.peak_bytes
+    found = poet_onnx.rewrite(net, costs=measured, ram_budget=least, **SETTINGS)
+    assert found.plan.stored
+    assert found.process.peak_bytes <= least
