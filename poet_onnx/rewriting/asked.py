@@ -82,7 +82,7 @@ class Asked:
         process = TrainingProcess(costs.comparing(baseline.graph), request.options.target)
         if evaluation is not None:
             process = evaluation.process_of(process, baseline.graph)
-        budget = RequestedBudget.of(request, baseline, ordered, process)
+        budget = RequestedBudget.of(request, baseline, ordered, process, evaluation)
         step_bytes = budget.step_bytes(baseline.graph)
         if gives_way and step_bytes is not None and step_bytes <= 0:
             raise NoRoomError(f"The budget is {-step_bytes:,} bytes less than what is in RAM besides the step.")

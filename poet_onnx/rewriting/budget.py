@@ -42,21 +42,32 @@ class RequestedBudget:
     evaluation_bytes: int = 0
 
     @classmethod
-    def of(cls, request: Request, first: Baseline, ordered: Prediction, process: TrainingProcess) -> RequestedBudget:
+    def of(
+        cls,
+        request: Request,
+        first: Baseline,
+        ordered: Prediction,
+        process: TrainingProcess,
+        evaluation: EvaluationStep | None = None,
+    ) -> RequestedBudget:
         """Return the budget of a request; without one that of the device, but a plan that was given has its own.
 
-        A share is one of all that the ordered step needs, so that it keeps to 100 %: also of what is set aside.
+        A share is one of all that the ordered step needs, so that it keeps to 100 %: also of what is set aside, and of
+        what evaluating needs where that is more.
 
         Args:
             request: that was made.
             first: the model's first variant.
             ordered: prediction for its baseline order.
             process: that trains.
+            evaluation: what it runs besides; None for nothing.
         """
         if request.budget is not None:
             if request.budget_kind == "ram":
                 _warn_of_tensors_alone(request, first.graph, process)
-            bound: int | None = request.budget.in_bytes(ordered.transient_peak_bytes + first.aside_bytes)
+            whole_bytes = ordered.transient_peak_bytes + first.aside_bytes
+            evaluating_bytes = 0 if evaluation is None else evaluation.transient_peak_bytes
+            bound: int | None = request.budget.in_bytes(max(whole_bytes, evaluating_bytes))
         else:
             bound = None if request.plan is not None else request.device.ram_bytes
         return cls(request.budget_kind, bound, process)

@@ -10,10 +10,13 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
 from cli_runs import Cli, assert_one_sentence
+from export_models import export_forward, quiet
 from folders import SUPPORT
 from gradient_models import export
 from stock_environment import NEEDS_STOCK, STOCK_PYTHON
+from torch import nn
 from training_batches import batch
 
 import poet_onnx
@@ -211,3 +214,16 @@ def test_no_budget_leaves_nothing(cli: Cli, perceptron: Path) -> None:
 def test_a_pass_refuses_a_loss() -> None:
     with pytest.raises(InputError, match="A pass returns no values of parameters"):
         poet_onnx.pipeline(device="a72", loss="mse")
+
+
+def test_a_share_is_one_of_what_evaluating_needs_where_that_is_more() -> None:
+    """A frozen layer is transposed when it is evaluated, beside which adapters train: the step has it as it is."""
+    body = nn.Sequential(nn.Linear(40, 64), nn.Tanh(), nn.Linear(64, 3000, bias=False), nn.Flatten(0, 1))
+    with quiet():
+        net = export_forward(body, {"x": torch.zeros(2, 3, 40)})
+    options = {"device": "a72", "target": "stock", "loss": "cross-entropy", "lora": "targets=0.weight,rank=4"}
+    result = poet_onnx.rewrite(net, activation_budget="100%", **options)
+    transposed_bytes = 4 * 64 * 3000
+    assert result.ordered.transient_peak_bytes < transposed_bytes < (result.budget_bytes or 0)
+    again = poet_onnx.rewrite(net, activation_budget=result.budget_bytes, **options)
+    assert again.rewritten == result.rewritten
