@@ -9,7 +9,9 @@ processes then train so many steps on the same batches, with the store in the pa
 steps behind the first two, which fill it. `peak_mib` is VmHWM,
 `predicted_mib` what `rewrite` says of a process that also evaluates, saves and exports. `is_equal` tells whether all
 parameters, moments and losses are those of the training in RAM, `ratio` how much processor time a step takes beside it.
-Rows of other models stay in the file. The exit code is 1 if they are not equal, or a peak is above its prediction.
+Beside them torch trains the same module eagerly, and onnxruntime-training its own artifacts of it; adapters beside
+frozen weights are PEFT's there, and onnxruntime-training has none. Rows of other models and trainers stay in the file.
+The exit code is 1 if tensors are not equal, or a peak is above its prediction.
 """
 
 from __future__ import annotations
@@ -22,25 +24,41 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 BUDGETS = {
     "bert-base": ("128MiB", "512MiB"),
-    "vit-tiny": (),
-    "resnet18": ("100MiB",),
-    "decoder-lora": ("256MiB",),
+    "vit-tiny": ("80MiB", "120MiB"),
+    "resnet18": ("70MiB", "100MiB"),
+    "decoder-lora": ("128MiB",),
 }
 """RAM budgets by model, besides the least."""
 
 WORKER = Path(__file__).with_name("store_memory_worker.py")
+OTHERS = Path(__file__).with_name("store_memory_others.py")
+
+OURS = "poet-onnx"
+TRAINERS = (OURS, "torch", "onnxruntime-training")
 
 LARGER = 1.02
 """A plan for exactly the least budget may not be found again within the time."""
 
 LORA = "rank=8,alpha=16,targets=*query.weight,*value.weight"
-FIELDS = ("model", "steps", "store", "budget_mib", "nodes", "predicted_mib", "peak_mib", "step_seconds", "ratio")
+FIELDS = (
+    "model",
+    "parameters",
+    "trainer",
+    "steps",
+    "store",
+    "budget_mib",
+    "nodes",
+    "predicted_mib",
+    "peak_mib",
+    "step_seconds",
+    "ratio",
+)
 FIELDS += ("read_mib", "written_mib", "tensors", "is_equal")
 Row = dict[str, Any]
 
@@ -49,6 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all models and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default all: {', '.join(BUDGETS)}")
+    parser.add_argument(
+        "--budgets", nargs="+", metavar="BYTES", help="with all that can be in a store (default: as above)"
+    )
+    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS), help="default all")
     parser.add_argument("--stock-python", default=os.environ.get("POET_STOCK_PYTHON"), metavar="PYTHON")
     parser.add_argument("--steps", type=int, default=20, help="that each process trains (default 20)")
     parser.add_argument("-o", "--output", type=Path, help="CSV file (default: only print)")
@@ -56,18 +78,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     for name in options.models or BUDGETS:
         with tempfile.TemporaryDirectory() as folder:
-            for row in measured(name, Path(folder), options):
-                rows.append(row)
-                print(*(f"{field}={value}" for field, value in row.items()), flush=True)
+            made = measured(name, Path(folder), options) if OURS in options.trainers else []
+            count = sum(each.numel() for each in recipe(name).build().parameters())
+            for row in [*made, *others(name, Path(folder), options)]:
+                rows.append({field: ({"parameters": count} | row).get(field, "") for field in FIELDS})
+                print(*(f"{field}={value}" for field, value in rows[-1].items()), flush=True)
     if options.output is not None:
-        measured_now = {row["model"] for row in rows}
-        kept = [row for row in known_rows(options.output) if row["model"] not in measured_now]
+        now = {(row["model"], row["trainer"]) for row in rows}
+        kept = [row for row in known_rows(options.output) if (row["model"], row["trainer"]) not in now]
         with options.output.open("w", newline="", encoding="utf-8") as file:
             file.write("# PYTHONPATH=scripts python scripts/benchmarks/memory/store_memory.py MODEL --steps STEPS\n")
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
-            writer.writerows([*kept, *rows])
-    return 0 if all(row["is_equal"] and row["peak_mib"] <= row["predicted_mib"] for row in rows) else 1
+            writer.writerows(sorted([*kept, *rows], key=lambda row: (row["model"], TRAINERS.index(row["trainer"]))))
+    ours = [row for row in rows if row["trainer"] == OURS]
+    return 0 if all(row["is_equal"] and row["peak_mib"] <= row["predicted_mib"] for row in ours) else 1
 
 
 def known_rows(path: Path) -> list[Row]:
@@ -89,13 +114,15 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> list[Row]:
     settings |= {"python": "3.11", "gap": 0.05, "time_limit_seconds": 60}
     settings |= {"lora": LORA} if name == "decoder-lora" else {}
     settings |= {"train": parameters(name)} if name == "vit-tiny" else {}
-    try:
-        rewrite(forward, store="always", ram_budget="20MiB", **settings)
-        raise AssertionError("a process of 20 MiB")
-    except InfeasibleError as error:
-        least = round(LARGER * (error.smallest_budget_bytes or 0))
-    asked = [{"store": "never", "activation_budget": "100%"}, {"store": "always", "ram_budget": least}]
-    asked += [{"store": "auto", "ram_budget": budget} for budget in BUDGETS[name]]
+    asked = [{"store": "never", "activation_budget": "100%"}]
+    asked += [{"store": "always", "ram_budget": budget} for budget in options.budgets or ()]
+    if not options.budgets:
+        try:
+            rewrite(forward, store="always", ram_budget="20MiB", **settings)
+            raise AssertionError("a process of 20 MiB")
+        except InfeasibleError as error:
+            asked += [{"store": "always", "ram_budget": round(LARGER * (error.smallest_budget_bytes or 0))}]
+        asked += [{"store": "auto", "ram_budget": budget} for budget in BUDGETS[name]]
     rows: list[Row] = []
     for number, each in enumerate(asked):
         result = rewrite(forward, **settings, **each)
@@ -108,6 +135,7 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> list[Row]:
         rows.append(
             {
                 "model": name,
+                "trainer": OURS,
                 "steps": options.steps,
                 "store": each["store"],
                 "budget_mib": "" if number == 0 else round(result.budget_bytes / 2**20, 1),
@@ -118,7 +146,26 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> list[Row]:
                 "is_equal": found["digest"] == first["digest"],
             }
         )
-    return [{field: row[field] for field in FIELDS} for row in rows]
+    return rows
+
+
+def others(name: str, folder: Path, options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the rows of those that have all in RAM."""
+    import numpy as np
+    from export_models import export, quiet
+
+    for trainer in [each for each in TRAINERS[1:] if each in options.trainers]:
+        if trainer != "torch":
+            if name.endswith("-lora"):
+                continue
+            made = recipe(name)
+            with quiet():
+                export(made, folder)
+            batch = [tensor.numpy() for tensor in made.inputs(1).values()]
+            np.savez(folder / "batch.npz", *batch, np.zeros(1, np.int64))
+        command = [sys.executable, str(OTHERS), trainer, name, str(options.steps), str(folder)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        yield {"model": name, "trainer": trainer, "steps": options.steps} | json.loads(done.stdout)
 
 
 def recipe(name: str) -> Any:
