@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from poet_onnx.gradients.train_graph import TrainGraph, train_graph
     from poet_onnx.ops import library_path
     from poet_onnx.plan import Plan
+    from poet_onnx.reporting.fit import BoardFit, Fit, fit
     from poet_onnx.rewriting.rewrite import RewriteResult, pipeline, rewrite
     from poet_onnx.runtime import count_allocations, session_options, training_module
     from poet_onnx.training.callbacks import (
@@ -55,6 +56,7 @@ __all__ = [
     "AdamWOrt",
     "ArrayLoader",
     "BestCheckpoint",
+    "BoardFit",
     "Callback",
     "CheckFailedError",
     "Checkpoint",
@@ -64,6 +66,7 @@ __all__ = [
     "EarlyStopping",
     "Epoch",
     "ExponentialLR",
+    "Fit",
     "GradientReport",
     "InfeasibleError",
     "InputError",
@@ -86,6 +89,7 @@ __all__ = [
     "VerificationReport",
     "compare",
     "count_allocations",
+    "fit",
     "library_path",
     "pipeline",
     "rewrite",
@@ -102,6 +106,7 @@ _HOMES = {
     "gradients.train_graph": ("TrainGraph", "train_graph"),
     "ops": ("library_path",),
     "plan": ("Plan",),
+    "reporting.fit": ("BoardFit", "Fit", "fit"),
     "rewriting.rewrite": ("RewriteResult", "pipeline", "rewrite"),
     "runtime": ("count_allocations", "session_options", "training_module"),
     "adapters.lora": ("Lora",),

@@ -18,14 +18,14 @@ from poet_onnx.cli import command_line
 from poet_onnx.comparison.options import CompareOptions
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.options import options_of
-from poet_onnx.rewriting.options import RewriteOptions
+from poet_onnx.rewriting.options import FitOptions, RewriteOptions
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "command-line.md"
 MAIN = "rewrite"
 
 _MARKDOWN = {
     option.says.words: option.says.markdown.replace("command-line.md#", "#")
-    for record in (TrainGraphOptions, RewriteOptions, CompareOptions)
+    for record in (TrainGraphOptions, RewriteOptions, CompareOptions, FitOptions)
     for option in options_of(record)
 }
 _SECTION = re.compile(r"^## `poet-onnx ([\w-]+)`\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)

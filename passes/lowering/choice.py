@@ -29,6 +29,11 @@ def choose_expansions(model: ir.Model, device: DeviceProfile) -> tuple[str, str]
         model: normalized, not lowered yet.
         device: what the nodes' times are modelled on.
     """
+    return expansions_on(model, [device])[0]
+
+
+def expansions_on(model: ir.Model, devices: Sequence[DeviceProfile]) -> list[tuple[str, str]]:
+    """Return what `choose_expansions` does for each of some devices."""
     inferred = infer(model)
     alike: dict[object, tuple[ir.Node, list[str]]] = {}
     kinds = []
@@ -42,11 +47,19 @@ def choose_expansions(model: ir.Model, device: DeviceProfile) -> tuple[str, str]
             alike.setdefault(kind, (node, letters))
             kinds.append(kind)
     if not alike:
-        return "", ""
+        return [("", "")] * len(devices)
     candidates = [(kind, node, letter) for kind, (node, letters) in alike.items() for letter in letters]
     together = _side_by_side(model, inferred, [node for _, node, _ in candidates])
-    costs = _costs(together, [letter for *_, letter in candidates], device)
-    found: dict[object, dict[str, tuple[float, int]]] = {kind: {} for kind in alike}
+    LowerTraining(expansions="".join(letter for *_, letter in candidates))(together)
+    graph = extract(together)
+    return [_chosen(kinds, candidates, _costs(graph, len(candidates), device)) for device in devices]
+
+
+def _chosen(
+    kinds: Sequence[object], candidates: Sequence[tuple[object, ir.Node, str]], costs: Iterator[tuple[float, int]]
+) -> tuple[str, str]:
+    """Return the quickest and the thriftiest letter of each kind of node."""
+    found: dict[object, dict[str, tuple[float, int]]] = {kind: {} for kind in kinds}
     for (own, _, letter), cost in zip(candidates, costs, strict=True):
         found[own][letter] = cost
     quick = "".join(min(found[kind], key=lambda letter: found[kind][letter]) for kind in kinds)
@@ -79,15 +92,13 @@ def _side_by_side(model: ir.Model, inferred: Inferred, nodes: Sequence[ir.Node])
     return ir.Model(graph, ir_version=model.ir_version)
 
 
-def _costs(model: ir.Model, letters: Sequence[str], device: DeviceProfile) -> Iterator[tuple[float, int]]:
+def _costs(graph: TrainingGraph, count: int, device: DeviceProfile) -> Iterator[tuple[float, int]]:
     """Yield the seconds and the transient peak of each node's expansion, as if it ran alone."""
-    LowerTraining(expansions="".join(letters))(model)
-    graph = extract(model)
     costs = cost_table(graph, device)
     parts: dict[str, list[Node]] = {}
     for node in graph.nodes:
         parts.setdefault(node.name.partition("/")[0], []).append(node)
-    for number in range(len(letters)):
+    for number in range(count):
         nodes = parts[str(number)]
         yield sum(costs.nodes[node.name].seconds for node in nodes), _peak_bytes(graph, nodes, costs)
 

@@ -14,7 +14,7 @@ from poet_onnx.comparison.options import CompareOptions
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.interrupts import leaving_at_once
 from poet_onnx.quantities import MOST_THREADS
-from poet_onnx.rewriting.options import InspectOptions, RewriteOptions, StepOptions
+from poet_onnx.rewriting.options import FitOptions, InspectOptions, RewriteOptions, StepOptions
 
 
 def _do(module: str, command: str, given: dict[str, Any]) -> None:
@@ -77,6 +77,15 @@ def train_graph(**given: Any) -> None:
 def inspect(**given: Any) -> None:
     """Show what fills the memory of MODEL's training step, and the smallest budget that can work on a device."""
     _do("examining", "inspect", given)
+
+
+@click.command(short_help="Tell which boards can train a model.")
+@click.argument("model", type=options.FILE)
+@options.options_of_record(FitOptions)
+@options.json_option
+def fit(**given: Any) -> None:
+    """Tell on which boards MODEL can be trained, and at about what price; with --loss MODEL is a forward model."""
+    _do("examining", "fit", given)
 
 
 @click.command(short_help="Run original and rewrite, and compare; or check gradients.")
@@ -251,4 +260,4 @@ def report(**given: Any) -> None:
     _do("reporting", "report", given)
 
 
-COMMANDS = (train_graph, rewrite, report, inspect, verify, profile, compare, devices)
+COMMANDS = (train_graph, rewrite, report, fit, inspect, verify, profile, compare, devices)

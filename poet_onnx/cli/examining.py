@@ -19,6 +19,7 @@ from poet_onnx.files.atomic import write_text
 from poet_onnx.profiler import measure
 from poet_onnx.quantities import parse_budget
 from poet_onnx.reporting.depicting import picture_of
+from poet_onnx.reporting.fit import fit as fit_model
 from poet_onnx.reporting.inspection import inspect as inspect_model
 from poet_onnx.reporting.recording import Recording
 from poet_onnx.reporting.trace import trace_of
@@ -41,6 +42,13 @@ def inspect(model: Path, *, as_json: bool, verbose: bool, **asked: Any) -> None:
         inspection = inspect_model(model, **asked)
     details = tables.inspection_parts(inspection) if verbose else ()
     _show(inspection, chain(inspection_summary(inspection), details), as_json)
+
+
+def fit(model: Path, *, as_json: bool, **asked: Any) -> None:
+    """Tell on which boards MODEL can be trained, and at about what price."""
+    with terminal.ProgressLine(f"looking for boards that can train {model}"):
+        found = fit_model(model, **asked)
+    _show(found, [tables.fit_table(found)], as_json)
 
 
 def verify(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from poet_onnx.costing.device import DeviceProfile
     from poet_onnx.plan import PlanClass
     from poet_onnx.reporting.curve_point import CurvePoint
+    from poet_onnx.reporting.fit import Fit
     from poet_onnx.reporting.inspection import Inspection
     from poet_onnx.reporting.report import Figures, ProcessPart, Report, Wear
 
@@ -230,6 +231,29 @@ def device_table(device: DeviceProfile) -> Table:
         table.add_row("storage", "none", "")
     for kind, bus in device.storage_kinds.items():
         table.add_row(f"storage_kinds.{kind}", f"{bus.value:,.0f}", bus.source)
+    return table
+
+
+def fit_table(fit: Fit) -> Table:
+    """Return a line for each board: whether a model can be trained there, and at about what price."""
+    means = {"ordered": "fits", "restored": "fits with recompute or paging", "store": "fits from a store on disk"}
+    rows = []
+    for board in fit.boards:
+        if board.seconds is not None and board.times is not None:
+            verdict = means[board.verdict]
+            verdict += (
+                "" if board.verdict == "ordered" else f", in at most about {board.times:.3g} times the step's time"
+            )
+            time = scaled_text(board.seconds, "s")
+        else:
+            verdict = (
+                f"does not fit: {bytes_text(board.excess_bytes)} too much; "
+                f"{board.largest_part}: {bytes_text(board.largest_part_bytes)}"
+            )
+            time = "none"
+        rows.append([board.device, bytes_text(board.ram_bytes), bytes_text(board.process_bytes), time, verdict])
+    table = plain_table(["board", "RAM for training", "process", "a step", "verdict"], rows)
+    table.columns[-1].justify = "left"
     return table
 
 

@@ -120,6 +120,23 @@ class InspectOptions(StepOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FitOptions(StepOptions):
+    """What `fit` takes."""
+
+    HOMES: ClassVar[Mapping[str, str]] = InspectOptions.HOMES
+
+    device: str | os.PathLike[str] | DeviceProfile | Sequence[str | os.PathLike[str] | DeviceProfile] | None = option(
+        None,
+        "Boards to look at: names that `poet-onnx devices` lists, or TOML files. Default: all of them that run it.",
+        metavar="D[,D...]",
+        commas=True,
+    )
+    threads: int = field(default=1, metadata=THREADS)
+    python: str | None = field(default=None, metadata=PYTHON)
+    onnxruntime: str | None = field(default=None, metadata=ONNXRUNTIME)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewriteOptions(StepOptions):
     """What `rewrite` takes."""
 

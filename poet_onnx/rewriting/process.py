@@ -22,12 +22,12 @@ from poet_onnx.graph import Node, TrainingGraph
 from poet_onnx.passes.layout import LayoutNode, nodes_of_plan
 from poet_onnx.plan import Action, Prediction, Step
 from poet_onnx.plan.problem import ScheduleProblem
-from poet_onnx.rewriting.options import InspectOptions, RewriteOptions
+from poet_onnx.rewriting.options import FitOptions, InspectOptions, RewriteOptions
 from poet_onnx.runtime import installed_runtime
 from poet_onnx.scheduling import SimulatedPlan, ordered_steps
 
 
-def versions_of(device: DeviceProfile, options: InspectOptions | RewriteOptions) -> Versions:
+def versions_of(device: DeviceProfile, options: FitOptions | InspectOptions | RewriteOptions) -> Versions:
     """Return which Python and onnxruntime train on a device: those that are said, and on this machine those here.
 
     Raises:

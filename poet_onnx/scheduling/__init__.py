@@ -8,7 +8,7 @@ from poet_onnx.scheduling.bound import least_overhead_in_order
 from poet_onnx.scheduling.incumbent import Progress, overhead_gap_of
 from poet_onnx.scheduling.liveness import file_order, most_values_alive
 from poet_onnx.scheduling.order import memory_aware_order
-from poet_onnx.scheduling.planner import known_plan, schedule
+from poet_onnx.scheduling.planner import known_plan, plan_quickly, schedule
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
 from poet_onnx.scheduling.smallest import PRECISION, SmallestBudget, least_peak_bytes, smallest_budget
 from poet_onnx.scheduling.steps import SimulatedPlan, ordered_steps
@@ -33,6 +33,7 @@ __all__ = [
     "ordered_steps",
     "overhead_gap_of",
     "plan_by",
+    "plan_quickly",
     "plan_with",
     "schedule",
     "smallest_budget",

@@ -11,7 +11,9 @@ from poet_onnx.plan import Plan, Step
 from poet_onnx.plan.limits import UNLIMITED, Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.scheduling.incumbent import Bound, Effort, Progress, overhead_gap_of
+from poet_onnx.scheduling.liveness import Liveness
 from poet_onnx.scheduling.order import memory_aware_order
+from poet_onnx.scheduling.quick_plan import quick_plan
 from poet_onnx.scheduling.refusals import NoneExistsError, NothingFoundError, Terms
 from poet_onnx.scheduling.search import Search
 from poet_onnx.scheduling.smallest import smallest_budget
@@ -88,3 +90,14 @@ def known_plan(problem: ScheduleProblem, limits: Limits, known: SimulatedPlan, *
     """Return the plan of steps that keep limits; its bound is the energy of computing once."""
     search = Search.beginning(problem, limits, Effort(gap, overhead_gap_of(gap), 0.0, seed))
     return search.plan(known, Bound.base(problem.base_joules))
+
+
+def plan_quickly(problem: ScheduleProblem, order: Sequence[str], limits: Limits) -> SimulatedPlan | None:
+    """Return the best plan of an order of the nodes that was found quickly, which nothing is proven of; None for none.
+
+    Args:
+        problem: to plan.
+        order: of its nodes.
+        limits: that the plan keeps.
+    """
+    return quick_plan(Liveness(problem).in_order(order), limits)

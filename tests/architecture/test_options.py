@@ -26,10 +26,10 @@ from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.options import OptionRecord, option, options_of, part, says, taking
 from poet_onnx.profiler import measure
 from poet_onnx.reporting.inspection import inspect as inspect_model
-from poet_onnx.rewriting.options import InspectOptions, RewriteOptions, StepOptions
+from poet_onnx.rewriting.options import FitOptions, InspectOptions, RewriteOptions, StepOptions
 from poet_onnx.rewriting.request import Request
 
-RECORDS = (TrainGraphOptions, StepOptions, InspectOptions, RewriteOptions, CompareOptions)
+RECORDS = (TrainGraphOptions, StepOptions, InspectOptions, FitOptions, RewriteOptions, CompareOptions)
 HUGE = 10**5000  # too long for Python to write
 ODD = (5, 1.5, True, None, [], {}, (), b"x", object(), math.nan, math.inf, -1, HUGE, np.ones(2), np.array(1), len)
 ODD_TEXTS = ("", " ", "\x00", "é\n", "-1", "99999999999999999999", "*", ",", "/", "=", "nan")
