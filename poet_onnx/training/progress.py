@@ -88,7 +88,10 @@ class Progress:
             raise unsaid
         if not (clip_norm is None or (isinstance(clip_norm, float) and 0 < clip_norm < math.inf)):
             raise unsaid
-        groups = from_values(values["groups"])
+        try:
+            groups = from_values(values["groups"])
+        except InputError as error:
+            raise unsaid from error
         progress = Progress(
             optimizer=from_settings(optimizer), clip_norm=clip_norm, seeds=seeds, groups=groups, **whole
         )

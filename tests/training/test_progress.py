@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poet_onnx import SGD, AdamW, AdamWOrt
+from poet_onnx import SGD, AdamW, AdamWOrt, ParameterGroup
 from poet_onnx.errors import InputError
 from poet_onnx.training.progress import Progress
 
 PROGRESS = Progress(AdamW(1e-4, weight_decay=0.1), 4, 1.5, {"a": 7, "b": 2**40}, updates=3, batches=2, runs=14)
+GROUPED = dataclasses.replace(
+    PROGRESS, groups=(ParameterGroup("vectors", weight_decay=0.0), ParameterGroup("a", None, 2))
+)
 
 
-@pytest.mark.parametrize("progress", [PROGRESS, Progress(SGD(), 1, None, {})], ids=["full", "empty"])
+@pytest.mark.parametrize(
+    "progress", [PROGRESS, GROUPED, Progress(SGD(), 1, None, {})], ids=["full", "grouped", "empty"]
+)
 def test_progress_survives_a_file(progress: Progress) -> None:
     assert Progress.from_values(json.loads(json.dumps(progress.to_values())), "file") == progress
 
@@ -28,7 +33,7 @@ def test_damaged_progress_is_refused(name: str, value: object) -> None:
     values = {**PROGRESS.to_values(), name: value}
     with pytest.raises(InputError, match=r"in format|does not say how far|no such optimizer|no settings"):
         Progress.from_values(values, "file")
-    if name != "clip_norm":  # None is a value of it
+    if name not in ("clip_norm", "groups"):  # None is a value of it; what names no groups has none
         values.pop(name)
         with pytest.raises(InputError, match=r"in format None|does not say how far"):
             Progress.from_values(values, "file")
