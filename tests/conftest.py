@@ -93,9 +93,10 @@ def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit_info:
             main([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        assert isinstance(exit_info.value.code, int)
-        return Result(exit_info.value.code, captured.out, captured.err)
+        captured, code = capfd.readouterr(), exit_info.value.code
+        del exit_info  # its traceback has this frame, which has it: the test's sessions would outlive the test
+        assert isinstance(code, int)
+        return Result(code, captured.out, captured.err)
 
     return run
 

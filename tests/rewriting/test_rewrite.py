@@ -271,7 +271,7 @@ def test_external_weights_stay_external(path: Path, tmp_path: Path) -> None:
     [
         ({"ram_budget": 1, "activation_budget": 1}, "not both"),
         ({"method": "magic"}, "method cannot be 'magic': give one of 'poet'"),
-        ({"target": "cloud"}, "target cannot be 'cloud': give one of 'training', 'stock'"),
+        ({"target": "cloud"}, "target cannot be 'cloud': give one of 'auto', 'training', 'stock'"),
         ({"gap": -0.1}, "gap cannot be -0.1: give a number, at least 0 and below 1"),
         ({"gap": float("nan")}, "gap cannot be nan"),
         ({"time_limit_seconds": float("inf")}, "time_limit_seconds cannot be inf: give a number, above 0"),
