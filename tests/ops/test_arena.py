@@ -30,6 +30,8 @@ from poet_onnx.runtime import (
 )
 from poet_onnx.runtime.arena import SharedRegion
 
+pytestmark = pytest.mark.usefixtures("_no_session_is_open")
+
 RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import textwrap
@@ -27,6 +26,8 @@ from poet_onnx.errors import InfeasibleError, InputError
 from poet_onnx.reporting.inspection import inspect
 from poet_onnx.runtime import arena_statistics, count_arena, open_arenas
 from poet_onnx.training.large_constants import LargeConstants
+
+pytestmark = pytest.mark.usefixtures("_no_session_is_open")
 
 FLOAT, SIDE, CHANNELS, CLASSES = TensorProto.FLOAT, 16, 8, 2
 WIDE, MIB = 1024, 2**20
@@ -87,12 +88,6 @@ class Files:
     def session(self, evaluation: Path | None = None) -> TrainingSession:
         """Return one with an evaluation graph."""
         return TrainingSession(self.training, self.values, eval_model=evaluation or self.evaluation)
-
-
-@pytest.fixture(autouse=True)
-def _no_session_is_open() -> None:
-    """Let sessions go that an earlier test's exception still holds by its traceback: arenas are counted here."""
-    gc.collect()
 
 
 @pytest.fixture(scope="module")
