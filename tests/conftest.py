@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -81,12 +80,6 @@ def model_path() -> Callable[..., Path]:
         return target / "training_model.onnx"
 
     return path
-
-
-@pytest.fixture
-def _no_session_is_open() -> None:
-    """Let sessions go that an earlier test's exception still holds by its traceback: where arenas are counted."""
-    gc.collect()
 
 
 @pytest.fixture
