@@ -116,7 +116,7 @@ def import_onnxruntime() -> Any:
         InputError: there is none that can be used, or no operator library.
     """
     runtime = installed_runtime()
-    release_code_pages()
+    release_code_pages()  # of numpy, before numpy.random is loaded on top of it
     # Whoever makes batches imports it, at the latest between loading and the first step: it takes 9 MB, most of it code
     # of OpenSSL, which is released here.
     importlib.import_module("numpy.random")
@@ -132,10 +132,14 @@ def import_onnxruntime() -> Any:
 
 
 def _libraries() -> list[Path]:
-    """Return the files of ONNX Runtime's code, without importing it."""
+    """Return the files of ONNX Runtime's code that importing it loads, without importing it.
+
+    The libraries of providers are loaded by sessions that ask for them: the one for CUDA has 811 MB.
+    """
     package = importlib.util.find_spec("onnxruntime")
     folders = [] if package is None else package.submodule_search_locations or []
-    return [library for folder in folders for library in Path(folder, "capi").glob("*.so*") if library.stat().st_size]
+    found = [library for folder in folders for library in Path(folder, "capi").glob("*.so*")]
+    return [library for library in found if library.stat().st_size and "_providers_" not in library.name]
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:

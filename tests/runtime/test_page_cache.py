@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from stock_environment import stock_python
@@ -38,3 +39,15 @@ def test_importing_a_runtime_that_was_just_written_takes_no_more(tmp_path: Path)
         imported, peak_bytes = run(python, IMPORT, PYTHONPATH=str(tmp_path))
         assert Path(imported).is_relative_to(tmp_path)
         assert int(peak_bytes) <= IMPORT_BYTES
+
+
+def test_only_what_importing_loads_is_looked_at(tmp_path: Path) -> None:
+    """The training runtime brings 811 MB for CUDA, which would take their time and their address space."""
+    capi = tmp_path / "onnxruntime" / "capi"
+    capi.mkdir(parents=True)
+    (tmp_path / "onnxruntime" / "__init__.py").touch()
+    for name in ("libonnxruntime.so.1.31.1", "libonnxruntime_providers_cuda.so", "onnxruntime_pybind11_state.so"):
+        (capi / name).write_bytes(b"code")
+    names = "from poet_onnx.runtime import installed; print(*(file.name for file in installed._libraries()))"
+    found = run(sys.executable, names, PYTHONPATH=str(tmp_path))
+    assert sorted(found) == ["libonnxruntime.so.1.31.1", "onnxruntime_pybind11_state.so"]
