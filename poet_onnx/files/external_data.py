@@ -60,6 +60,13 @@ class FileTensor(ir.ExternalTensor):
         """Return the same tensor in another file."""
         return FileTensor(self, folder, location, offset)
 
+    def seen_as(self, dtype: ir.DataType, shape: Sequence[int], name: str) -> FileTensor:
+        """Return its bytes as elements of another type."""
+        other = ir.ExternalTensor(
+            *(self.location, self.first, self.nbytes, dtype), shape=ir.Shape(shape), name=name, base_dir=self.base_dir
+        )
+        return FileTensor(other, Path(self.base_dir), PurePosixPath(self.location), self.first)
+
     @contextmanager
     def opened(self) -> Iterator[int]:
         """Open the file for reading.

@@ -1,8 +1,8 @@
 """Which weights can have adapters: those of matrix products, convolutions and look-ups, whatever their names are.
 
 Rules:
-    T1. A weight is followed through Identity and Transpose, as exporters put them, to the nodes that read it. One
-        adapter serves them all: what is tied stays tied.
+    T1. A weight is followed through Identity and Transpose, as exporters put them, and through the DequantizeLinear of
+        one of a few bits, to the nodes that read it. One adapter serves them all: what is tied stays tied.
     T2. A weight goes by its own name, that of an Identity of it, and what its module's weight is called. Of a weight
         that an exporter computed and named itself, the module is read from the node that reads it: torch's older
         exporter names the node by it, the newer one writes it into the node's metadata.
@@ -86,6 +86,11 @@ class Weight:
     def is_tied(self) -> bool:
         """Whether it is an embedding's and a linear layer's."""
         return len({reader.kind for reader in self.readers}) > 1
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the numbers are integers, of which nodes make floats."""
+        return all(_dequantizes(node, index) for node, index in self.value.uses())
 
     @property
     def groups(self) -> int:
@@ -192,10 +197,16 @@ def _uses(value: ir.Value, aliases: list[str]) -> Iterator[tuple[ir.Node, int, b
                 if (node.outputs[0].name or "").endswith(WEIGHT):
                     aliases.append(node.outputs[0].name or "")
                 pending.append((node.outputs[0], transposed))
+            elif _dequantizes(node, index):
+                pending.append((node.outputs[0], transposed))
             elif node.domain in ONNX_DOMAINS and node.op_type == "Transpose" and _turns_a_matrix(node):
                 pending.append((node.outputs[0], not transposed))
             elif node.op_type != "Shape":
                 yield node, index, transposed
+
+
+def _dequantizes(node: ir.Node, index: int) -> bool:
+    return node.domain in ONNX_DOMAINS and node.op_type == "DequantizeLinear" and index == 0
 
 
 def _turns_a_matrix(node: ir.Node) -> bool:

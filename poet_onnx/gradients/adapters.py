@@ -83,7 +83,7 @@ def _problem(weight: Weight, lora: Lora, trained: Collection[str]) -> str:
     """Return why a weight cannot have an adapter; empty if it can."""
     smallest, rank = min(_sizes(weight)), lora.rank_of(weight.module or weight.name)
     is_convolution = len(weight.shape) > 2
-    if weight.value.dtype != ir.DataType.FLOAT:
+    if weight.value.dtype != ir.DataType.FLOAT and not weight.is_quantized:
         problem = f"numbers of type {weight.value.dtype}, where only float32 can be trained"
     elif weight.name in trained:
         problem = "trained themselves"

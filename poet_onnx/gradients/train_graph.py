@@ -46,6 +46,8 @@ from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.lowering.builder import list_nodes
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import FixDims, FoldConstants, InlineFunctions, NameNodes, Normalization, WriteShapes
+from poet_onnx.passes.quantized.unfuse import UnfuseQuantized, is_quantized
+from poet_onnx.passes.raise_opset import RaiseOpset
 
 Array = npt.NDArray[np.generic]
 
@@ -53,7 +55,7 @@ TRAINING, EVALUATION, VALUES = "training_model.onnx", "eval_model.onnx", "parame
 """Names of the files."""
 
 WITHOUT_GRADIENT = ("Quantize", "Dequantize", "DynamicQuantize", "QLinear", "ConvInteger", "MatMulInteger")
-"""How the names of operators on quantized numbers begin."""
+"""How the names of operators on quantized numbers begin; of weights that are constants these may be."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     _check_forward(forward)
     forward = converted(forward)
     Normalization(RemoveInitializersFromInputsPass(), InlineFunctions(), NameNodes())(forward)
+    _write_quantized_plainly(forward)
     split_plainly(forward)
     check_number_types(forward)
     warnings: list[str] = []
@@ -194,6 +197,13 @@ def _chosen(
     return chosen, adapters
 
 
+def _write_quantized_plainly(model: ir.Model) -> None:
+    """Write weights of a few bits in ONNX's own operators, for which the model declares an opset that has them."""
+    if is_quantized(model.graph):
+        Normalization(RaiseOpset())(model)
+    Normalization(UnfuseQuantized())(model)
+
+
 def _check_forward(model: ir.Model) -> None:
     """Check that a model is a forward graph of plain nodes, which nobody has quantized."""
     if VERSION_KEY in model.metadata_props:
@@ -204,13 +214,20 @@ def _check_forward(model: ir.Model) -> None:
     found: dict[str, list[str]] = {}
     for node in model.graph.all_nodes():
         control = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
-        if control or node.op_type.startswith(WITHOUT_GRADIENT):
+        if control or (node.op_type.startswith(WITHOUT_GRADIENT) and not _is_of_constants(node)):
             found.setdefault(node.op_type, []).append(node.name or "")
     if found:
         raise InputError(
             f"Control flow and quantized operators cannot be differentiated: {list_nodes(found)}."
             f" Export the model with fixed shapes and unrolled loops, before it is quantized.{in_torch(found)}"
         )
+
+
+def _is_of_constants(node: ir.Node) -> bool:
+    """Return whether a node makes floats of a frozen weight."""
+    given = [value for value in node.inputs if value is not None]
+    are_constant = all(value.is_initializer() or ir.convenience.get_const_tensor(value) is not None for value in given)
+    return node.op_type == "DequantizeLinear" and are_constant
 
 
 def _warn_of_bernoulli(graph: ir.Graph, warn: Callable[[str], None]) -> None:

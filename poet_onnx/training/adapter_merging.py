@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from poet_onnx.adapters.lora import Adapter, Adapters, Floats
 from poet_onnx.errors import InputError
+from poet_onnx.files.element_types import NUMBERS
 from poet_onnx.files.protobuf import Chunk, Piece
 from poet_onnx.files.tensor_file import flat
 from poet_onnx.files.values import kind_of, pieces_of
@@ -44,6 +45,11 @@ def _merged(forward: ForwardGraph, adapter: Adapter, scale: float, values: Mappi
         raise InputError(
             f"The model has no weight '{adapter.weight}', beside which an adapter was trained: give the forward "
             "model that was trained."
+        )
+    if weight is not None and weight.kind != NUMBERS["float32"]:
+        raise InputError(
+            f"The adapter of '{name}' cannot be merged into a weight of a few bits, which would lose it: give "
+            "merge=False, which keeps adapters as nodes."
         )
     first, second = (np.asarray(values[name], np.float32) for name in (adapter.first, adapter.second))
     shape = adapter.merged_shape(first, second)

@@ -1,0 +1,104 @@
+"""Matrices of integers of a few bits, with a scale for each block of a row: what they are, and how they are packed.
+
+A number is (code - zero) * scale. This is the one form that weights of a few bits have in a training graph: `codes` of
+shape [rows, columns], two to a byte where they have 4 bits, the first in the lower half; blocks run along a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from poet_onnx.files.external_data import FileTensor
+from poet_onnx.passes.node_builder import initializer
+
+Array = npt.NDArray[np.generic]
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int16]
+Floats = npt.NDArray[np.float32]
+
+BITS = {ir.DataType.UINT4: 4, ir.DataType.INT4: 4, ir.DataType.UINT8: 8, ir.DataType.INT8: 8}
+"""Types of codes, and how many bits each has."""
+
+LEAST_BLOCK = 16
+"""Codes of a block, at least: as the runtime's blocked operators take them."""
+
+_HALF = 4
+_LOW = 0x0F
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A matrix as it is quantized.
+
+    Attributes:
+        codes: [rows, columns], of one of the types in `BITS`.
+        scales: [rows, blocks of a row].
+        zeros: likewise, the code of the number 0; None where it is 0.
+        size: columns of a block; the last block of a row may have fewer.
+    """
+
+    codes: ir.TensorProtocol
+    scales: Floats
+    zeros: Integers | None
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return rows and columns."""
+        rows, columns = self.codes.shape.numpy()
+        return rows, columns
+
+    def write(self, graph: ir.Graph, name: str) -> tuple[ir.Value, ...]:
+        """Give a graph initializers of what a DequantizeLinear reads, the first under this name, which must be free."""
+        codes = ir.Value(
+            name=name, type=ir.TensorType(self.codes.dtype), shape=ir.Shape(self.shape), const_value=self.codes
+        )
+        graph.register_initializer(codes)
+        scales = initializer(graph, f"{name}/scales", self.scales)
+        if self.zeros is None:
+            return codes, scales
+        tensor = packed(self.zeros, self.codes.dtype, f"{name}/zeros")
+        zeros = ir.Value(
+            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(self.zeros.shape), const_value=tensor
+        )
+        graph.register_initializer(zeros)
+        return codes, scales, zeros
+
+
+def blocks_of_row(columns: int, size: int) -> int:
+    """Return how many blocks a row has."""
+    return -(-columns // size)
+
+
+def halves(values: Bytes) -> Bytes:
+    """Return the codes of 4 bits that bytes hold along the last axis, the lower half of each first."""
+    return np.stack([values & _LOW, values >> _HALF], axis=-1).reshape(*values.shape[:-1], -1)
+
+
+def packed(values: Array, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
+    """Return a tensor of codes, of which two are packed into a byte where they have 4 bits."""
+    if BITS[dtype] > _HALF:
+        return ir.tensor(np.ascontiguousarray(values, dtype.numpy()), name=name)
+    flat = (values.astype(np.int16) & _LOW).astype(np.uint8).ravel()
+    flat = np.append(flat, np.zeros(flat.size % 2, np.uint8))
+    return ir.PackedTensor(flat[::2] | flat[1::2] << _HALF, dtype, shape=ir.Shape(values.shape), name=name)
+
+
+def unpacked(tensor: ir.TensorProtocol) -> Integers:
+    """Return the codes of a tensor, one by one."""
+    codes: Integers = np.asarray(tensor.numpy()).astype(np.int16)
+    return codes
+
+
+def seen_as(tensor: ir.TensorProtocol, dtype: ir.DataType, shape: tuple[int, ...], name: str) -> ir.TensorProtocol:
+    """Return the bytes of a tensor as elements of another type; what is in a file stays there."""
+    if isinstance(tensor, FileTensor):
+        return tensor.seen_as(dtype, shape, name)
+    data = np.frombuffer(tensor.tobytes(), np.uint8)
+    if dtype.itemsize < 1:
+        return ir.PackedTensor(data, dtype, shape=ir.Shape(shape), name=name)
+    return ir.Tensor(data.view(dtype.numpy()).reshape(shape), dtype, name=name)
