@@ -96,10 +96,9 @@ class InvertedResidual(nn.Module):
         super().__init__()
         hidden = channels * expansion
         self.residual = stride == 1 and channels == width
+        expanded = (nn.Conv2d(channels, hidden, 1, bias=False), nn.BatchNorm2d(hidden), nn.ReLU6())
         self.layers = nn.Sequential(
-            nn.Conv2d(channels, hidden, 1, bias=False),
-            nn.BatchNorm2d(hidden),
-            nn.ReLU6(),
+            *(expanded if expansion > 1 else ()),
             nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False),
             nn.BatchNorm2d(hidden),
             nn.ReLU6(),
@@ -121,6 +120,20 @@ def mobilenet(classes: int = 10) -> nn.Module:
         layers.append(InvertedResidual(channels, width, stride, expansion=4))
         channels = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+def mobilenet_v2(classes: int = 1000) -> nn.Module:
+    """Return MobileNetV2 for 224x224 images, 3.5 million parameters."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU6()]
+    channels = 32
+    widths = ((16, 1, 1), (24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1))
+    for width, depth, stride in widths:
+        for index in range(depth):
+            expansion = 1 if width == 16 else 6
+            layers.append(InvertedResidual(channels, width, stride if index == 0 else 1, expansion))
+            channels = width
+    layers += [nn.Conv2d(channels, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.ReLU6()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, classes))
 
 
 class Upscale(nn.Module):

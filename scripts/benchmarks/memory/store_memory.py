@@ -172,12 +172,14 @@ def others(name: str, folder: Path, options: argparse.Namespace) -> Iterator[Row
 def recipe(name: str) -> Any:
     """Return how to build a model."""
     from attention_nets import Bert, Gpt, Vit
+    from convolutional_nets import mobilenet_v2
     from models import RECIPES, Recipe, images, sequences, tokens
 
     own = {
         "bert-large": Recipe(
             functools.partial(Bert, 24, 1024, 16, vocabulary=30522, dropout=0.0), functools.partial(tokens, 128, 30522)
         ),
+        "mobilenet-v2": Recipe(mobilenet_v2, functools.partial(images, 224)),
         "vit-tiny": Recipe(functools.partial(Vit, 12, 192, 3, size=224, patch=16), functools.partial(images, 224)),
         "decoder-lora": Recipe(
             functools.partial(Gpt, 12, 768, 12, vocabulary=32000, length=128), functools.partial(sequences, 128, 32000)
