@@ -217,8 +217,11 @@ class Comparison:
         if not TorchUpdates.has(trained.optimizer):
             self.found.left_out.append(f"torch has no optimizer '{kind}': its updates were not compared.")
             return None
+        compared = {name: start[name] for name in trained.names if name in start}
+        if not compared:
+            return None
         self.found.optimizer = kind
-        return TorchUpdates(trained.optimizer, {name: start[name] for name in trained.names if name in start})
+        return TorchUpdates(trained.rules, compared)
 
     def _moved(self, array: Array, name: str, number: int) -> Array:
         """Return a parameter at a point: at the first one as it is."""

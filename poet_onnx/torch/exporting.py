@@ -122,6 +122,7 @@ def export(
             example_labels=example_labels,
             target=asked.target,
             optimizer="adamw" if updates is None else updates.optimizer,
+            groups=() if updates is None else updates.groups,
             gradients={"loss": loss, **given, "lora": asked.lora, **patterns},
         )
     result = rewrite(

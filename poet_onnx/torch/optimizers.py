@@ -19,17 +19,21 @@ Array = npt.NDArray[Any]
 class TorchUpdates:
     """Updates of torch's optimizer in double precision, by gradients that it is given."""
 
-    def __init__(self, settings: Optimizer, parameters: Mapping[str, Array]) -> None:
+    def __init__(self, rules: Mapping[str, tuple[Optimizer, float]], parameters: Mapping[str, Array]) -> None:
         """Start.
 
         Args:
-            settings: of an optimizer that torch has, too: see `has`.
+            rules: by parameter, settings of an optimizer that torch has, too (see `has`), and a factor of the learning
+                rate. Parameters with equal ones are a parameter group of torch's.
             parameters: by name.
         """
         import torch
 
         self._tensors = {name: torch.from_numpy(each.astype(np.float64)) for name, each in parameters.items()}
-        self._optimizer = _optimizer(settings, list(self._tensors.values()))
+        grouped: dict[tuple[Optimizer, float], list[torch.Tensor]] = {}
+        for name, tensor in self._tensors.items():
+            grouped.setdefault(rules[name], []).append(tensor)
+        self._optimizer = _optimizer(grouped)
 
     @property
     def names(self) -> Collection[str]:
@@ -58,19 +62,18 @@ class TorchUpdates:
         return {name: tensor.numpy().copy() for name, tensor in self._tensors.items()}
 
 
-def _optimizer(settings: Optimizer, tensors: list[torch.Tensor]) -> torch.optim.Optimizer:
+def _optimizer(grouped: Mapping[tuple[Optimizer, float], list[torch.Tensor]]) -> torch.optim.Optimizer:
+    """Return torch's optimizer of parameters, by their settings, which differ in weight decay alone, and factor."""
     import torch
 
+    tensors = [
+        {"params": each, "lr": lr_scale * settings.learning_rate, "weight_decay": settings.weight_decay}
+        for (settings, lr_scale), each in grouped.items()
+    ]
+    settings = next(iter(grouped))[0]
     if isinstance(settings, SGD):
         return torch.optim.SGD(
-            tensors,
-            lr=settings.learning_rate,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            nesterov=settings.nesterov,
+            tensors, lr=settings.learning_rate, momentum=settings.momentum, nesterov=settings.nesterov
         )
     made = torch.optim.AdamW if isinstance(settings, AdamW) else torch.optim.Adam
-    betas = (settings.beta1, settings.beta2)
-    return made(
-        tensors, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, weight_decay=settings.weight_decay
-    )
+    return made(tensors, betas=(settings.beta1, settings.beta2), eps=settings.epsilon)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.adapters.lora import Adapters
+from poet_onnx.description.groups import ParameterGroup, members, settings_by_group
 from poet_onnx.description.metadata import Description, slot_name
 from poet_onnx.description.optimizers import KINDS, SGD, Adam, AdamW, AdamWOrt, Optimizer
 from poet_onnx.errors import InputError
@@ -60,6 +61,7 @@ class Trained:
 
     Attributes:
         optimizer: settings that show every part of the update; the kind is the model's.
+        rules: by parameter, these settings with the weight decay of its group, and its factor of the learning rate.
         names: of what is trained, adapters included.
         adapters: low-rank adapters that it has; None if it has none.
     """
@@ -72,6 +74,7 @@ class Trained:
         *,
         kind: str,
         scales: tuple[float, float],
+        groups: Sequence[ParameterGroup] = (),
         adapters: Adapters | None = None,
         page_dir: str | None = None,
     ) -> None:
@@ -83,6 +86,7 @@ class Trained:
             parameters: as for a session.
             kind: of the optimizer, where the model does not tell.
             scales: a usual number in a gradient, and one in a parameter.
+            groups: of parameters, where the model does not tell.
             adapters: that it has, where its metadata do not tell.
             page_dir: as for a session.
 
@@ -94,17 +98,22 @@ class Trained:
         self.optimizer = _settings(kind if updates is None else updates.optimizer, *scales)
         self._batches_an_update = 1 if updates is None else updates.accumulation_steps
         self._runs = 0
-        equal = () if updates is None else (replace(each, weight_decay=None, lr_scale=1.0) for each in updates.groups)
+        groups = tuple(groups) if updates is None else updates.groups
+        if not (described is None or self.optimizer.slots):  # what stands still would not tell its gradient
+            groups = tuple(replace(each, lr_scale=each.lr_scale or 1.0) for each in groups)
         self._session = TrainingSession(
             model,
             parameters,
             optimizer=self.optimizer,
-            groups=tuple(equal),
+            groups=groups,
             keep_gradients=described is None,
             page_dir=page_dir,
         )
         self.adapters = adapters or Adapters.of_metadata(metadata)
         self.names = tuple(self._session.trained)
+        by_group = settings_by_group(self.optimizer, groups)
+        own = members(groups, {name: self._session.parameters[name].ndim for name in self.names})
+        self.rules = {name: by_group[own.get(name, 0)] for name in self.names}
         drops = self.adapters is not None and self.adapters.lora.dropout > 0
         if drops or (described is not None and (described.seeds or described.unresumable)):
             raise InputError(
@@ -141,7 +150,7 @@ class Trained:
                 resolution[name] = 0.0
             else:
                 gradients[name] = self._told(name, before[name].astype(np.float64), moments)
-                resolution[name] = self._resolution(before[name], gradients[name])
+                resolution[name] = self._resolution(name, before[name], gradients[name])
         state = {name: each.copy() for name, each in session.parameters.items() if name not in session.trained}
         after = {name: session.parameters[name].copy() for name in self.names}
         updated = after if self._batches_an_update == 1 else None
@@ -149,11 +158,11 @@ class Trained:
 
     def _told(self, name: str, before: Array, moments: Mapping[str, Array]) -> Array:
         """Return a gradient that was used up within the step, as what the optimizer keeps tells it."""
-        settings, session = self.optimizer, self._session
+        (settings, lr_scale), session = self.rules[name], self._session
         slots = settings.slots
         if not slots:
             assert isinstance(settings, SGD)
-            moved: Array = (before - session.parameters[name]) / settings.learning_rate
+            moved: Array = (before - session.parameters[name]) / (lr_scale * settings.learning_rate)
             return moved - settings.weight_decay * before
         slot = slot_name(name, slots[0])
         new, old = session.moments[slot].astype(np.float64), moments[slot].astype(np.float64)
@@ -162,11 +171,16 @@ class Trained:
         told: Array = (new - settings.beta1 * old) / (1 - settings.beta1)
         return told if isinstance(settings, DECOUPLED) else np.asarray(told - settings.weight_decay * before)
 
-    def _resolution(self, before: Array, gradient: Array) -> float:
-        largest = float(np.abs(gradient).max(initial=0.0)) + self.optimizer.weight_decay * float(
-            np.abs(before).max(initial=0.0)
-        )
-        return 2.0**-22 * largest
+    def _resolution(self, name: str, before: Array, gradient: Array) -> float:
+        settings, lr_scale = self.rules[name]
+        largest, parameter = (float(np.abs(each).max(initial=0.0)) for each in (gradient, before))
+        told_by = settings.weight_decay if settings.slots else settings.weight_decay + _rounded_by(settings, lr_scale)
+        return 2.0**-22 * (largest + told_by * parameter)
+
+
+def _rounded_by(settings: Optimizer, lr_scale: float) -> float:
+    """Return how large a parameter's own rounding is in the gradient that its change tells."""
+    return 1.0 / (lr_scale * settings.learning_rate)
 
 
 def usual(arrays: Sequence[Array]) -> float:

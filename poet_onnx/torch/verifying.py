@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from poet_onnx.adapters.lora import ADAPTERS_KEY
 from poet_onnx.adapters.reading import as_lora
+from poet_onnx.description.groups import ParameterGroup
 from poet_onnx.errors import CheckFailedError, InputError, PoetWarning
 from poet_onnx.gradients.class_weights import ClassWeights
 from poet_onnx.gradients.losses import Loss, parse_loss
@@ -141,6 +142,7 @@ def check_export(
     example_labels: Any,
     target: str,
     optimizer: str,
+    groups: Sequence[ParameterGroup],
     gradients: dict[str, Any],
 ) -> TorchReport | None:
     """Check what is about to be rewritten; return None, with a warning, where it cannot be run here.
@@ -156,6 +158,7 @@ def check_export(
         example_labels: labels and targets of the batch; None for random ones.
         target: runtime that will run the model.
         optimizer: its kind.
+        groups: of parameters, with numbers of their own.
         gradients: the arguments of `train_graph`.
 
     Raises:
@@ -182,7 +185,9 @@ def check_export(
 
         def make(gradient_scale: float, parameter_scale: float) -> Trained:
             scales = (gradient_scale, parameter_scale)
-            return Trained(training, {}, made.values, kind=optimizer, adapters=made.adapters, scales=scales)
+            return Trained(
+                training, {}, made.values, kind=optimizer, groups=groups, adapters=made.adapters, scales=scales
+            )
 
         comparison.run(make)
     except InputError as error:
