@@ -5,15 +5,13 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
-from string import Template
 from typing import Any
 
 from poet_onnx.choices import OURS
 from poet_onnx.record import Record
 from poet_onnx.reporting.figures import bytes_text, percent_text, scaled_text
+from poet_onnx.reporting.shell import shell
 
-_FILES = Path(__file__).with_name("page")
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 420, 240, 68, 404, 12, 196
 _RADIUS, _OUR_RADIUS = 3.5, 5.0
 _HEADS = ("budget", "status", "energy", "above once", "could be saved", "time", "peak", "written", "run again")
@@ -63,12 +61,15 @@ def compared_page(rows: Sequence[Mapping[str, Any]]) -> str:
     colors = {name: f"hsl({20 + 360 * place // len(methods)} 60% 50%)" for place, name in enumerate(methods)}
     planned = sum(cell.energy_joules is not None for cell in cells)
     sections = [_section(list(group), colors) for _, group in groupby(sorted(cells, key=_case), _case)]
-    template = Template((_FILES / "compared.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=html.escape(", ".join(dict.fromkeys(cell.model for cell in cells)) or "Nothing was compared"),
-        style=(_FILES / "page.css").read_text(encoding="utf-8"),
-        words=f"{planned} of {len(cells)} cells have a plan, by {len(methods)} methods.",
-        sections="\n".join(sections),
+    models = ", ".join(dict.fromkeys(cell.model for cell in cells)) or "Nothing was compared"
+    return shell(
+        title=f"{models}: methods side by side",
+        kicker="One training step, planned by several methods",
+        heading=models,
+        about=f"{planned} of {len(cells)} cells have a plan, by {len(methods)} methods.",
+        body="\n".join(sections),
+        footer="Made by poet-onnx. Nothing is loaded from elsewhere. The simulator judged every plan; compare.csv has "
+        "every figure.",
     )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from string import Template
 
 from poet_onnx.choices import NO_OPTIMIZER
@@ -13,8 +12,8 @@ from poet_onnx.reporting.budgets import budgets_section
 from poet_onnx.reporting.figures import bytes_text, percent_text, scaled_text
 from poet_onnx.reporting.frontier import frontier_section
 from poet_onnx.reporting.picture import Part, StepPicture
+from poet_onnx.reporting.shell import PAGE_FILES, shell
 
-_FILES = Path(__file__).with_name("page")
 _MICRO = re.compile(r"(?<=[0-9] )u(?=[Js]\b)")
 _SCRIPTS = ("figures.js", "curves.js", "map.js", "lanes.js", "table.js", "budgets.js", "main.js")
 
@@ -24,12 +23,8 @@ def page_of(picture: StepPicture) -> str:
     first, *others = picture.verdict
     headline, _, rest = first.partition(". ") if first.startswith("It fits") else ("", "", first)
     peaks = ", ".join(f"{each.name} at most {bytes_text(each.transient_peak_bytes)}" for each in picture.layers)
-    template = Template((_FILES / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=_text(f"{picture.model}: one training step"),
-        style=(_FILES / "page.css").read_text(encoding="utf-8"),
-        model=_text(picture.model),
-        made_for=_text(_made_for(picture)),
+    template = Template((PAGE_FILES / "page.html").read_text(encoding="utf-8"))
+    body = template.substitute(
         verdict_class="" if picture.fits else "over",
         headline=_text(_headline(picture, headline)),
         verdict="\n".join(f"<p>{_text(each)}</p>" for each in (rest, *others)),
@@ -44,10 +39,23 @@ def page_of(picture: StepPicture) -> str:
         frontier=frontier_section(picture.frontier, picture.activation_budget_bytes),
         proof="\n".join(f"<p>{_text(each)}</p>" for each in picture.proof_words),
         store=_store(picture),
-        origins=_text(_origins(picture)),
-        picture=picture.model_dump_json().replace("<", "\\u003c"),
-        script="\n".join((_FILES / name).read_text(encoding="utf-8") for name in _SCRIPTS),
     )
+    return shell(
+        title=f"{picture.model}: one training step",
+        kicker="One training step, as it is planned",
+        heading=picture.model,
+        about=_made_for(picture),
+        body=body.rstrip("\n"),
+        footer=f"Made by poet-onnx from the model's file alone. Nothing is loaded from elsewhere. {_origins(picture)}",
+        scripts="\n".join(_scripts(picture)),
+    )
+
+
+def _scripts(picture: StepPicture) -> Iterator[str]:
+    data = picture.model_dump_json().replace("<", "\\u003c")
+    yield f'<script type="application/json" id="picture">{data}</script>'
+    code = "\n".join((PAGE_FILES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    yield f"<script>\n{code}\n</script>\n"
 
 
 def _text(text: str) -> str:
