@@ -42,7 +42,11 @@ def report(
     check_writable(outputs, inputs={name: path for name, path in given.items() if path is not None}, force=force)
     measured = None if verified is None else Measured.read(verified)
     recording = None if profiled is None else Recording.read(profiled)
-    picture = picture_of(model, measured=measured, compared=compared, curve=curve)
+    is_page = as_json or (output is not None and _FORMS[output.suffix.lower()] is page_of)
+    with terminal.ProgressLine(f"reading {model}") as progress:
+        picture = picture_of(
+            model, measured=measured, compared=compared, curve=curve, budgets=is_page, progress=progress
+        )
     with Written() as written:
         if output is not None:
             write_text(output, _FORMS[output.suffix.lower()](picture), replace=force, written=written)

@@ -136,7 +136,14 @@ def _texts(
     if "--report-out" in outputs:
         texts["--report-out"] = report.model_dump_json(indent=2) + "\n"
     if not {"--html", "--trace-out"}.isdisjoint(outputs):
-        picture = picture_of(result.model, name=outputs["OUT"].name, measured=measured)
+        with terminal.ProgressLine("drawing the page") as progress:
+            picture = picture_of(
+                result.model,
+                name=outputs["OUT"].name,
+                measured=measured,
+                budgets="--html" in outputs,
+                progress=progress,
+            )
         made = {"--html": page_of, "--trace-out": trace_of}
         texts |= {option: make(picture) for option, make in made.items() if option in outputs}
     return texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -21,8 +21,10 @@ from poet_onnx.reporting.curve_point import read_curve
 from poet_onnx.reporting.frontier import read_frontier
 from poet_onnx.reporting.layers import FATES, MEANS, Layer, Places, layer
 from poet_onnx.reporting.measured import Measured
+from poet_onnx.reporting.other_budgets import other_budgets
 from poet_onnx.reporting.picture import Before, Nodes, Part, Proof, StepPicture, Tensors
 from poet_onnx.reporting.rewritten import RewrittenStep, read_rewritten
+from poet_onnx.scheduling import Progress
 
 _SPENT = {
     "forward": "computing the loss",
@@ -44,6 +46,8 @@ def picture_of(
     measured: Measured | None = None,
     compared: str | os.PathLike[str] | None = None,
     curve: str | os.PathLike[str] | None = None,
+    budgets: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> StepPicture:
     """Return the picture of a rewritten model, from the model alone.
 
@@ -53,6 +57,8 @@ def picture_of(
         measured: what was measured of it.
         compared: a compare.csv of the model that was rewritten.
         curve: what `inspect --curve --json` printed of that model.
+        budgets: plan for other budgets, too; a curve has better ones, and stands in for them.
+        progress: told about that planning.
 
     Raises:
         InputError: if the model was not rewritten, or by another version, or does not do what its plan says; or if the
@@ -116,6 +122,7 @@ def picture_of(
         proof=proof,
         proof_words=tuple(words.proof(certificate)),
         curve=() if curve is None else read_curve(curve, plan.device, step.original.transient_peak_bytes),
+        budgets=other_budgets(step, asked.process_peak_bytes, progress) if budgets and curve is None else (),
         frontier=() if compared is None else read_frontier(compared, plan.device, step.original.transient_peak_bytes),
         fates=tuple((fate.value, MEANS[fate]) for fate in FATES),
         nodes=_nodes(step),

@@ -35,7 +35,7 @@ def page_of(picture: StepPicture) -> str:
         energy=_parts(picture.energy, "J", picture.energy_joules),
         process=_process(picture),
         residents=_parts(picture.residents, "B", picture.resident_bytes),
-        budgets=budgets_section(picture.curve, picture.process_peak_bytes),
+        budgets=budgets_section(picture),
         frontier=frontier_section(picture.frontier, picture.activation_budget_bytes),
         proof="\n".join(f"<p>{_text(each)}</p>" for each in picture.proof_words),
         store=_store(picture),

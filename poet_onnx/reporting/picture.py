@@ -9,6 +9,7 @@ import pydantic
 from poet_onnx.graph import Phase
 from poet_onnx.plan import PlanClass, Prediction
 from poet_onnx.record import Record
+from poet_onnx.reporting.budget_point import BudgetPoint
 from poet_onnx.reporting.curve_point import CurvePoint
 from poet_onnx.reporting.frontier import FrontierPoint
 from poet_onnx.reporting.layers import Layer
@@ -112,6 +113,7 @@ class StepPicture(Record):
             compute_seconds, stall_seconds, page_out_bytes, page_in_bytes, recomputed_nodes: predicted.
         nodes_in_file: of the rewritten graph.
         curve: what a step takes at other RAM budgets, smallest first, where an inspection with a curve is at hand.
+        budgets: plans of the same graph for other budgets, smallest first, where they were asked for.
         frontier: plans for other budgets and by other methods, where a comparison is at hand.
         store_read_bytes, store_written_bytes: a step moves from and to the store, with the commit behind it; 0 without.
         time_measured, energy_measured: whether the nodes' figures come from a measurement.
@@ -166,6 +168,7 @@ class StepPicture(Record):
     fates: tuple[tuple[str, str], ...]
     frontier: tuple[FrontierPoint, ...] = ()
     curve: tuple[CurvePoint, ...] = ()
+    budgets: tuple[BudgetPoint, ...] = ()
     nodes: Nodes
     tensors: Tensors
     layers: tuple[Layer, ...]
