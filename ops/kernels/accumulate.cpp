@@ -9,7 +9,6 @@
 // InPlaceAccumulatorV2 would give: an element is the old value plus the gradient's, which for AccumulateRows is summed
 // first, in the order of the indices and starting from zero, as GatherGrad does.
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -35,14 +34,16 @@ void add(T* to, const T* from, uint64_t count) {
 }
 
 template <typename T>
-void accumulate(void* buffer, const Tensor& part, uint64_t offset, bool overwrite) {
-  T* to = static_cast<T*>(buffer) + offset;
-  if (part.layout.bytes == 0) return;
-  if (overwrite) {
-    std::memcpy(to, part.data, part.layout.bytes);
-  } else {
-    add(to, static_cast<const T*>(part.data), part.layout.bytes / sizeof(T));
-  }
+void accumulate(const Workers& workers, void* buffer, const Tensor& part, uint64_t offset, bool overwrite) {
+  T* const to = static_cast<T*>(buffer) + offset;
+  const auto* from = static_cast<const T*>(part.data);
+  each_range(workers, part.elements(), 1, [=](uint64_t first, uint64_t count) {
+    if (overwrite) {
+      std::copy_n(from + first, count, to + first);
+    } else {
+      add(to + first, from + first, count);
+    }
+  });
 }
 
 class Accumulate final : public Kernel {
@@ -57,9 +58,9 @@ class Accumulate final : public Kernel {
     require_room(buffer, 0, offset_, part.elements());
     require_apart({buffer.memory(), part.memory()}, 1);
     if (buffer.layout.dtype == kFloat) {
-      accumulate<float>(buffer.data, part, offset_, overwrite);
+      accumulate<float>(context.workers(), buffer.data, part, offset_, overwrite);
     } else {
-      accumulate<double>(buffer.data, part, offset_, overwrite);
+      accumulate<double>(context.workers(), buffer.data, part, offset_, overwrite);
     }
     context.output_true();
   }
@@ -78,30 +79,60 @@ void accumulate_zero(T* buffer, uint64_t count, bool overwrite) {
   }
 }
 
+// Rows of a gradient, and the rows of a buffer that indices give them to.
 template <typename T>
-void accumulate_rows(T* buffer, int64_t row_count, uint64_t width, const std::vector<int64_t>& rows, const T* gradient,
-                     bool overwrite) {
-  std::vector<size_t> order(rows.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rows[a] < rows[b]; });
-  std::vector<T> sum(width);
-  int64_t done = 0;
-  for (size_t next = 0; next < order.size();) {
-    const int64_t row = rows[order[next]];
-    T* to = buffer + static_cast<uint64_t>(row) * width;
-    accumulate_zero(buffer + static_cast<uint64_t>(done) * width, static_cast<uint64_t>(row - done) * width, overwrite);
-    std::fill(sum.begin(), sum.end(), T{0});
-    for (; next < order.size() && rows[order[next]] == row; ++next)
-      add(sum.data(), gradient + order[next] * width, width);
-    if (overwrite) {
-      std::copy(sum.begin(), sum.end(), to);
-    } else {
-      add(to, sum.data(), width);
-    }
-    done = row + 1;
+class GivenRows {
+ public:
+  GivenRows(const Tensor& gradient, uint64_t width, const std::vector<int64_t>& rows)
+      : data_(static_cast<const T*>(gradient.data)), width_(width), rows_(rows), order_(rows.size()) {
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return rows[a] < rows[b]; });
   }
-  accumulate_zero(buffer + static_cast<uint64_t>(done) * width, static_cast<uint64_t>(row_count - done) * width,
-                  overwrite);
+
+  // Accumulates into the buffer's rows from `row` to `end`.
+  void accumulate(T* buffer, int64_t row, int64_t end, bool overwrite) const {
+    auto next = std::lower_bound(order_.begin(), order_.end(), row, [&](size_t i, int64_t r) { return rows_[i] < r; });
+    for (; row < end; ++row) {
+      const auto begin = next;
+      while (next != order_.end() && rows_[*next] == row) ++next;
+      T* const to = buffer + static_cast<uint64_t>(row) * width_;
+      if (begin == next) {
+        accumulate_zero(to, width_, overwrite);
+      } else {
+        accumulate_sum(to, &*begin, static_cast<size_t>(next - begin), overwrite);
+      }
+    }
+  }
+
+ private:
+  // Some columns at a time, whose sum is on the stack.
+  void accumulate_sum(T* to, const size_t* places, size_t count, bool overwrite) const {
+    constexpr uint64_t kColumns = 256;
+    for (uint64_t first = 0; first < width_; first += kColumns) {
+      const uint64_t some = std::min(kColumns, width_ - first);
+      T sum[kColumns] = {};
+      for (size_t i = 0; i < count; ++i) add(sum, data_ + places[i] * width_ + first, some);
+      if (overwrite) {
+        std::copy_n(sum, some, to + first);
+      } else {
+        add(to + first, sum, some);
+      }
+    }
+  }
+
+  const T* data_;
+  const uint64_t width_;
+  const std::vector<int64_t>& rows_;
+  std::vector<size_t> order_;
+};
+
+template <typename T>
+void accumulate_rows(const Workers& workers, const Tensor& buffer, int64_t row_count, const GivenRows<T>& given,
+                     uint64_t width, bool overwrite) {
+  each_range(workers, static_cast<uint64_t>(row_count), width, [&](uint64_t first, uint64_t count) {
+    given.accumulate(static_cast<T*>(buffer.data), static_cast<int64_t>(first), static_cast<int64_t>(first + count),
+                     overwrite);
+  });
 }
 
 class AccumulateRows final : public Kernel {
@@ -122,11 +153,9 @@ class AccumulateRows final : public Kernel {
                   " indices of rows of " + std::to_string(width) + " name " + std::to_string(rows.size() * width));
     require_apart({buffer.memory(), gradient.memory()}, 1);
     if (buffer.layout.dtype == kFloat) {
-      accumulate_rows(static_cast<float*>(buffer.data), row_count, width, rows,
-                      static_cast<const float*>(gradient.data), overwrite);
+      accumulate_rows<float>(context.workers(), buffer, row_count, {gradient, width, rows}, width, overwrite);
     } else {
-      accumulate_rows(static_cast<double*>(buffer.data), row_count, width, rows,
-                      static_cast<const double*>(gradient.data), overwrite);
+      accumulate_rows<double>(context.workers(), buffer, row_count, {gradient, width, rows}, width, overwrite);
     }
     context.output_true();
   }

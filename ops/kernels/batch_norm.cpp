@@ -162,6 +162,13 @@ Shape per_channel(const Sizes& sizes) {
   return shape;
 }
 
+template <class Body>
+void each_channel(const Context& context, const Sizes& sizes, const Body& body) {
+  each_range(context.workers(), sizes.channels, sizes.batch * sizes.pixels, [&](uint64_t channel, uint64_t some) {
+    for (const uint64_t end = channel + some; channel < end; ++channel) body(channel);
+  });
+}
+
 constexpr uint64_t kRates = 3;
 
 class BatchNormalize final : public Kernel {
@@ -187,7 +194,7 @@ class BatchNormalize final : public Kernel {
     const uint64_t image = sizes.channels * sizes.pixels;
     const auto count = static_cast<float>(sizes.batch * sizes.pixels);
     const uint64_t in_packets = sizes.channels / kPacket * kPacket;
-    for (uint64_t channel = 0; channel < sizes.channels; ++channel) {
+    each_channel(context, sizes, [&](uint64_t channel) {
       const uint64_t first = channel * sizes.pixels;
       float total = 0, squares = 0;
       for (uint64_t n = 0; n < sizes.batch; ++n) total += sum_aligned(x, n * image + first, sizes.pixels);
@@ -204,7 +211,7 @@ class BatchNormalize final : public Kernel {
       inverses[channel] = inverse;
       running_mean[channel] = momentum * running_mean[channel] + rest * mean;
       running_variance[channel] = momentum * running_variance[channel] + rest * (variance * correction);
-    }
+    });
   }
 };
 
@@ -227,7 +234,7 @@ class BatchNormalizeGradient final : public Kernel {
     auto* d_scale = static_cast<float*>(context.output(1, per_channel(sizes)));
     auto* d_bias = static_cast<float*>(context.output(2, per_channel(sizes)));
     const uint64_t image = sizes.channels * sizes.pixels;
-    for (uint64_t channel = 0; channel < sizes.channels; ++channel) {
+    each_channel(context, sizes, [&](uint64_t channel) {
       const Channel all{channel * sizes.pixels, image, sizes.batch, sizes.pixels};
       const GradientSums sums = sum_gradients(d_y, x, all, mean[channel]);
       const double each = static_cast<double>(inverse[channel]);
@@ -239,7 +246,7 @@ class BatchNormalizeGradient final : public Kernel {
       d_scale[channel] = static_cast<float>(each * sums.products);
       d_bias[channel] = static_cast<float>(sums.d_y);
       combine(d_x, d_y, x, all, {middle, static_cast<float>(factor), mean[channel], slope, offset});
-    }
+    });
   }
 };
 

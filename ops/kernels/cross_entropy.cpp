@@ -56,7 +56,11 @@ class CrossEntropyGradient final : public Kernel {
     const float* factors = read_floats(context, 2, scales);
     const auto* from = static_cast<const float*>(probabilities.data);
     auto* d_x = static_cast<float*>(context.output(0, shape));
-    if (d_x != from) std::copy_n(from, probabilities.elements(), d_x);
+    const Workers workers = context.workers();
+    const uint64_t count = probabilities.elements();
+    if (d_x != from)
+      each_range(workers, count, 1,
+                 [=](uint64_t first, uint64_t some) { std::copy_n(from + first, some, d_x + first); });
     if (labels.elements() == 0) return;
     const auto samples = static_cast<uint64_t>(shape.data()[0]);
     const Sample sample{static_cast<uint64_t>(shape.data()[1]), labels.elements() / samples};
@@ -67,13 +71,15 @@ class CrossEntropyGradient final : public Kernel {
       } else {
         subtract_ones(scores, static_cast<const int64_t*>(labels.data) + n * sample.places, sample);
       }
-      if (scales == 1) {
-        scale_all(scores, sample.classes * sample.places, *factors);
-        continue;
-      }
-      for (uint64_t row = 0; row < sample.classes; ++row)
-        scale_each(scores + row * sample.places, factors + n * sample.places, sample.places);
     }
+    if (scales == 1) {
+      each_range(workers, count, 1, [=](uint64_t first, uint64_t some) { scale_all(d_x + first, some, *factors); });
+      return;
+    }
+    each_range(workers, samples * sample.classes, sample.places, [=](uint64_t row, uint64_t some) {
+      for (const uint64_t end = row + some; row < end; ++row)
+        scale_each(d_x + row * sample.places, factors + row / sample.classes * sample.places, sample.places);
+    });
   }
 };
 

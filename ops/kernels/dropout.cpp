@@ -19,6 +19,12 @@ class Generator {
  public:
   explicit Generator(uint64_t seed) : state_(seed % kModulus == 0 ? 1 : seed % kModulus) {}
 
+  // Leaves out the next `count` numbers.
+  void skip(uint64_t count) {
+    for (uint64_t factor = kMultiplier; count != 0; count /= 2, factor = factor * factor % kModulus)
+      if (count % 2 != 0) state_ = state_ * factor % kModulus;
+  }
+
   // A number of at least 0 and below 1, as libstdc++'s generate_canonical<float, 24> makes it.
   float next() {
     state_ = state_ * kMultiplier % kModulus;
@@ -34,12 +40,16 @@ class Generator {
 };
 
 template <typename T>
-void drop(T* y, bool* mask, const T* x, uint64_t count, float ratio, Generator generator) {
+void drop(const Workers& workers, T* y, bool* mask, const T* x, uint64_t count, float ratio, const Generator& all) {
   const auto kept = static_cast<T>(1.0F - ratio);
-  for (uint64_t i = 0; i < count; ++i) {
-    mask[i] = generator.next() >= ratio;
-    y[i] = static_cast<T>(mask[i]) * x[i] / kept;
-  }
+  each_range(workers, count, 1, [=](uint64_t i, uint64_t some) {
+    Generator generator = all;
+    generator.skip(i);
+    for (const uint64_t end = i + some; i < end; ++i) {
+      mask[i] = generator.next() >= ratio;
+      y[i] = static_cast<T>(mask[i]) * x[i] / kept;
+    }
+  });
 }
 
 class CountedDropout final : public Kernel {
@@ -58,9 +68,11 @@ class CountedDropout final : public Kernel {
     auto* const mask = static_cast<bool*>(context.output(1, x.layout.shape));
     const Generator generator(seed_ + runs);
     if (x.layout.dtype == kFloat) {
-      drop(static_cast<float*>(y), mask, static_cast<const float*>(x.data), x.elements(), ratio, generator);
+      drop(context.workers(), static_cast<float*>(y), mask, static_cast<const float*>(x.data), x.elements(), ratio,
+           generator);
     } else {
-      drop(static_cast<double*>(y), mask, static_cast<const double*>(x.data), x.elements(), ratio, generator);
+      drop(context.workers(), static_cast<double*>(y), mask, static_cast<const double*>(x.data), x.elements(), ratio,
+           generator);
     }
   }
 

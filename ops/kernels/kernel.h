@@ -8,8 +8,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/parallel.h"
 #include "runtime/ort_api.h"
-#include "store/store_options.h"
+#include "runtime/session_config.h"
 #include "store/tensor_layout.h"
 
 namespace poet {
@@ -29,12 +30,13 @@ class Kernel {
 // The node a kernel is made for.
 class NodeInfo {
  public:
-  NodeInfo(const Api& api, const OrtKernelInfo* raw, const StoreOptions& store_options)
-      : api_(api), raw_(raw), store_options_(store_options) {}
+  NodeInfo(const Api& api, const OrtKernelInfo* raw, const SessionConfig& config)
+      : api_(api), raw_(raw), config_(config) {}
 
   const Api& api() const { return api_; }
   const OrtKernelInfo* raw() const { return raw_; }
-  const StoreOptions& store_options() const { return store_options_; }
+  const StoreOptions& store_options() const { return config_.store_options; }
+  uint64_t threads() const { return config_.threads; }  // of the session, inside an operator
   // An address that is the same for all nodes of a session, and in no other living session; nullptr where unknown.
   const void* session() const;
   std::string name() const;
@@ -49,7 +51,7 @@ class NodeInfo {
  private:
   const Api& api_;
   const OrtKernelInfo* raw_;
-  const StoreOptions& store_options_;
+  const SessionConfig& config_;
 };
 
 struct Memory {
@@ -79,6 +81,7 @@ class Context {
 
   const Api& api() const { return api_; }
   const OrtKernelContext* raw() const { return raw_; }
+  Workers workers() const { return {api_, raw_}; }
   Tensor input(size_t index) const;
   int64_t input_token(size_t index) const;  // the single int64 of a token or ticket
   void* output(size_t index, const Shape& shape);

@@ -31,7 +31,7 @@ struct Matrix {
 };
 
 // Sums `width` columns, at most kLanes, from `first` on.
-inline void sum_columns(float* d_scale, float* d_bias, const Matrix& by, uint64_t first, uint64_t width) {
+POET_WIDE void sum_columns(float* d_scale, float* d_bias, const Matrix& by, uint64_t first, uint64_t width) {
   double scales[kLanes] = {}, biases[kLanes] = {};
   for (uint64_t row = 0; row < by.rows;) {
     float products[kLanes] = {}, lanes[kLanes] = {};
@@ -53,12 +53,6 @@ inline void sum_columns(float* d_scale, float* d_bias, const Matrix& by, uint64_
     d_scale[first + lane] = static_cast<float>(scales[lane]);
     d_bias[first + lane] = static_cast<float>(biases[lane]);
   }
-}
-
-POET_WIDE void sum_all_columns(float* d_scale, float* d_bias, const Matrix& by) {
-  uint64_t first = 0;
-  for (; first + kLanes <= by.columns; first += kLanes) sum_columns(d_scale, d_bias, by, first, kLanes);
-  if (first < by.columns) sum_columns(d_scale, d_bias, by, first, by.columns - first);
 }
 
 POET_WIDE void write_row(float* d_x, const Matrix& by, uint64_t row) {
@@ -108,8 +102,15 @@ class LayerNormalizeGradient final : public Kernel {
     auto* d_x = static_cast<float*>(context.output(0, gradient.layout.shape));
     auto* d_scale = static_cast<float*>(context.output(1, scale.layout.shape));
     auto* d_bias = static_cast<float*>(context.output(2, scale.layout.shape));
-    sum_all_columns(d_scale, d_bias, by);  // before dX takes dY's place
-    for (uint64_t row = 0; row < rows; ++row) write_row(d_x, by, row);
+    const uint64_t groups = columns / kLanes + (columns % kLanes != 0);
+    each_range(context.workers(), groups, rows * kLanes, [&](uint64_t group, uint64_t some) {
+      for (const uint64_t end = group + some; group < end; ++group)
+        sum_columns(d_scale, d_bias, by, group * kLanes, std::min(kLanes, columns - group * kLanes));
+    });
+    // Only now, for dX may take dY's place.
+    each_range(context.workers(), rows, columns, [&](uint64_t row, uint64_t some) {
+      for (const uint64_t end = row + some; row < end; ++row) write_row(d_x, by, row);
+    });
   }
 };
 

@@ -121,8 +121,11 @@ class Update final : public Kernel {
     const uint64_t count = gradient.elements(), bytes = gradient.layout.bytes;
     const std::array<float*, sizeof...(kChanged)> parts{part(context, kChanged, count)...};
     require_apart({Memory{parts[kChanged - kParameter], bytes}..., gradient.memory(), rates.memory()}, parts.size());
-    kLoop(parts[kChanged - kParameter]..., static_cast<const float*>(gradient.data), count,
-          static_cast<const float*>(rates.data));
+    const auto* g = static_cast<const float*>(gradient.data);
+    const auto* numbers = static_cast<const float*>(rates.data);
+    each_range(context.workers(), count, 1, [&](uint64_t first, uint64_t some) {
+      kLoop((parts[kChanged - kParameter] + first)..., g + first, some, numbers);
+    });
     context.output_true();
   }
 

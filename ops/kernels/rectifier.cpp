@@ -35,11 +35,13 @@ class RectifierGradient final : public Kernel {
     const float leaking = *static_cast<const float*>(slope.data);
     const uint64_t count = gradient.layout.bytes / sizeof(float);
     auto* d_x = static_cast<float*>(context.output(0, gradient.layout.shape));
-    if (leaking == 0) {
-      close(d_x, d_y, y, count);
-    } else {
-      leak(d_x, d_y, y, count, leaking);
-    }
+    each_range(context.workers(), count, 1, [=](uint64_t first, uint64_t some) {
+      if (leaking == 0) {
+        close(d_x + first, d_y + first, y + first, some);
+      } else {
+        leak(d_x + first, d_y + first, y + first, some, leaking);
+      }
+    });
   }
 };
 

@@ -60,6 +60,7 @@ Api::Api(const OrtApi* table) {
   take(infer_set_output, table, 270);
   take(set_symbolic_dimensions, table, 271);
   take(read_op_attribute, table, 272);
+  take(kernel_context_parallel_for, table, 274);
 }
 
 decltype(Api::create_status) Api::create_status_of(const OrtApi* table) {

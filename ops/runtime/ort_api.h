@@ -50,6 +50,10 @@ struct Api {
   OrtStatus* (*kernel_context_get_input)(const OrtKernelContext*, size_t index, const OrtValue**);
   OrtStatus* (*kernel_context_get_output)(OrtKernelContext*, size_t index, const int64_t*, size_t, OrtValue**);
 
+  // Calls function(data, index) for every index below `total` on the session's threads.
+  OrtStatus* (*kernel_context_parallel_for)(const OrtKernelContext*, void (*function)(void* data, size_t index),
+                                            size_t total, size_t batches, void* data);
+
   OrtStatus* (*infer_get_input)(const OrtShapeInferContext*, size_t index, OrtTensorTypeAndShapeInfo**);
   OrtStatus* (*infer_get_attribute)(const OrtShapeInferContext*, const char* name, const OrtOpAttr**);
   OrtStatus* (*infer_set_output)(const OrtShapeInferContext*, size_t index, const OrtTensorTypeAndShapeInfo*);

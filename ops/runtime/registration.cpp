@@ -24,7 +24,7 @@ struct Op : OrtCustomOp {
 struct OpSet {
   explicit OpSet(const OrtApi* table) : api(table) {}
   Api api;
-  StoreOptions store_options;
+  SessionConfig config;
   std::vector<Op> ops;
   OrtCustomOpDomain* domain = nullptr;
 };
@@ -40,7 +40,7 @@ OrtStatus* create_kernel(const OrtCustomOp* raw, const OrtApi*, const OrtKernelI
   const Op& op = self(raw);
   const Api& api = op.set->api;
   return guarded(api, [&] {
-    const NodeInfo node(api, info, op.set->store_options);
+    const NodeInfo node(api, info, op.set->config);
     try {
       *kernel = new KernelHandle{&api, op.definition->create(node)};
     } catch (const Error& error) {
@@ -124,7 +124,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
   std::unique_ptr<OpSet>& set = (*sets)[{table, config.text}];
   if (set == nullptr) {
     auto made = std::make_unique<OpSet>(table);
-    made->store_options = config.store_options;
+    made->config = config;
     for (const OpDefinition* definition : {&kArena,
                                            &kMark,
                                            &kGate,

@@ -1,5 +1,6 @@
 #include "runtime/session_config.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "store/page_directory.h"
@@ -18,6 +19,8 @@ std::string entry_of(const Api& api, const OrtSessionOptions* options, const cha
   value.resize(value.find('\0') == std::string::npos ? value.size() : value.find('\0'));
   return value;
 }
+
+constexpr uint64_t kMostThreads = 1024;
 
 uint64_t number_of(const Api& api, const OrtSessionOptions* options, const char* key) {
   const std::string value = entry_of(api, options, key);
@@ -64,6 +67,7 @@ SessionConfig read_session_config(const Api& api, const OrtSessionOptions* optio
   if (store.directory.empty()) store.directory = default_page_directory(store.allows_ram);
   Throttle& throttle = store.throttle;
   const std::pair<const char*, uint64_t*> numbers[] = {
+      {"poet.threads", &config.threads},
       {"poet.page_out_bytes_per_second", &throttle.page_out_bytes_per_second},
       {"poet.page_in_bytes_per_second", &throttle.page_in_bytes_per_second},
       {"poet.page_out_latency_nanoseconds", &throttle.page_out_latency_nanoseconds},
@@ -74,6 +78,7 @@ SessionConfig read_session_config(const Api& api, const OrtSessionOptions* optio
     *number = number_of(api, options, key);
     config.text += std::to_string(*number) + " ";
   }
+  config.threads = std::clamp<uint64_t>(config.threads, 1, kMostThreads);
   store.backend = choice_of(api, options, "poet.page_backend", kBackends);
   store.has_checksum = choice_of(api, options, "poet.page_checksum", kSwitch);
   store.cipher = choice_of(api, options, "poet.page_cipher", kCiphers);

@@ -10,7 +10,8 @@ namespace poet {
 
 struct SessionConfig {
   StoreOptions store_options;
-  std::string text;  // all of it: sessions of the same text have the same options
+  uint64_t threads = 1;  // inside an operator: a kernel may have memory for each
+  std::string text;      // all of it: sessions of the same text have the same options
 };
 
 // Throws Error where an entry is not what it must be.

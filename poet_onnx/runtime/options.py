@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Session configuration entries that the operator library reads when it is registered.
 _PAGE_DIR_ENTRY = "poet.page_dir"
+_THREADS_ENTRY = "poet.threads"
 _PAGE_DIR_VARIABLE = "POET_PAGE_DIR"
 
 Backend = Literal["auto", "cached", "uncached", "direct"]
@@ -134,6 +135,7 @@ def session_options(
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads
+    options.add_session_config_entry(_THREADS_ENTRY, str(threads))
     # An arena keeps what was freed and rounds up: the plan's peak would not be the allocator's.
     options.enable_cpu_mem_arena = False
     # A memory pattern allocates one block for the whole step.

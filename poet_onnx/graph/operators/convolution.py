@@ -30,6 +30,8 @@ _SGEMM_FLOPS_PER_THREAD = 64 * 1024  # MLAS_SGEMM_THREAD_COMPLEXITY: multiply-ad
 _SGEMM_MOST_THREADS = 16  # MLAS_MAXIMUM_THREAD_COUNT
 _SGEMM_COLUMN_ALIGNMENT = 16  # MLAS_SGEMM_STRIDEN_THREAD_ALIGN
 _CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
+_GROUP = 8  # kGroup in ops/kernels/vector_loops.h: floats that are summed apart
+_CACHE_LINE = 16  # floats
 
 
 def _conv_grad_shape(context: ShapeContext) -> list[TensorType]:
@@ -59,6 +61,10 @@ def _conv_grad_fits(context: ShapeContext) -> None:
         raise RuleError(f"its kernel_shape is not that of {said(context, 2)}".rstrip(","))
     expect(context, 0, (image.shape[0], weight.shape[0], *window_pixels(context, image.shape[2:], kernel)))
     expect_one_dtype(context, 0, 1, 2)
+
+
+_GROUP = 8  # kGroup floats in ops/kernels/vector_loops.h, which a sum has as lanes
+_CACHE_LINE = 16  # floats
 
 
 def _conv_flops(call: Call) -> int:
@@ -164,16 +170,22 @@ def _byte_columns(call: Call) -> int:
     return math.prod(call.input(1).shape[1:]) * math.prod(call.output(0).shape[2:])
 
 
-def _padded_plane(call: Call) -> int:
-    """Return the bytes of one channel of one image with its padding: see ops/kernels/depthwise.cpp."""
+def _depthwise_rooms(call: Call) -> int:
+    """Return the bytes of a padded channel and of sums, for each thread: see ops/kernels/depthwise.cpp."""
+    gradient, image = call.input(0).shape, call.input(1).shape
+    if not math.prod(gradient[2:]):
+        return 0
     sides = []
     for axis in (0, 1):
         taps, stride, dilation, begin = (
             call.integers(name)[axis] for name in ("kernel", "strides", "dilations", "begins")
         )
-        reach = (call.input(0).shape[2 + axis] - 1) * stride + (taps - 1) * dilation + 1
-        sides.append(max(begin + call.input(1).shape[2 + axis], reach) + (stride if axis else 0))
-    return 4 * sides[0] * sides[1]
+        reach = (gradient[2 + axis] - 1) * stride + (taps - 1) * dilation + 1
+        side = max(begin + image[2 + axis], reach)
+        sides.append(math.ceil(side / stride) * stride if axis else side)
+    sums = math.prod(call.integers("kernel")) * gradient[1] // image[1]
+    floats = (2 + _GROUP) * sums + math.prod(sides) + _GROUP
+    return min(call.threads, image[1]) * 4 * _CACHE_LINE * math.ceil(floats / _CACHE_LINE)
 
 
 SPECS = [
@@ -202,8 +214,7 @@ SPECS = [
         POET_DOMAIN,
         shape=_depthwise_shape,
         work=product(_depthwise_flops),
-        workspace=nothing,
-        heap=_padded_plane,
+        workspace=_depthwise_rooms,
         schema=Schema(
             "DepthwiseWeightGradient(dY, X) -> dW: the weight's gradient of a convolution with filters for every "
             "channel.",

@@ -1,7 +1,10 @@
-// Scenarios of integrity.cpp, trust.cpp, arena.cpp, packing.cpp and parameters.cpp, which driver.cpp runs.
+// Scenarios of blocks.cpp, integrity.cpp, trust.cpp, arena.cpp, packing.cpp and parameters.cpp, which driver.cpp runs.
 #pragma once
 
 namespace driver {
+
+void blocks_of_a_kernel_share_threads();
+void errors_of_blocks_do_not_depend_on_threads();
 
 void named_files_are_unlinked();
 void missing_libcrypto_is_named();

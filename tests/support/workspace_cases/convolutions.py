@@ -67,4 +67,26 @@ def conv_cases() -> list[Case]:
     return cases
 
 
-CASES = conv_cases()
+def depthwise_cases() -> list[Case]:
+    """Return gradients of filters, whose kernel takes a padded image and sums for each thread."""
+    sweep = [
+        ((2, 6, 9, 8), (2, 6, 9, 8), {"kernel": [3, 3], "strides": [1, 1], "begins": [1, 1]}),
+        ((2, 6, 9, 8), (2, 12, 5, 8), {"kernel": [3, 5], "strides": [2, 1], "begins": [1, 2]}),
+        ((1, 3, 20, 17), (1, 3, 8, 5), {"kernel": [4, 5], "strides": [2, 3], "begins": [0, 0]}),
+        ((1, 2, 7, 7), (1, 2, 7, 7), {"kernel": [3, 3], "strides": [1, 1], "begins": [2, 2], "dilations": [2, 2]}),
+    ]
+    return [
+        Case(
+            "DepthwiseWeightGradient",
+            (y, x),
+            ((y[1], 1, *attributes["kernel"]),),
+            {"dilations": [1, 1], **attributes},
+            "poet",
+            threads=threads,
+        )
+        for x, y, attributes in sweep
+        for threads in (1, 2, 5)
+    ]
+
+
+CASES = [*conv_cases(), *depthwise_cases()]

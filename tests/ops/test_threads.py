@@ -1,0 +1,179 @@
+"""Kernels on the threads of their session: the bits are those of one thread, whatever the number, and errors come back.
+
+test_ops.py runs it in the stock runtime, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from ops_models import make_model, poet_node
+
+from poet_onnx.runtime import session_options
+
+Array = np.ndarray
+RuntimeFailure = Exception  # ONNX Runtime's exceptions have no common base but this one
+RNG = np.random.default_rng(11)
+BOOL = np.array([False])
+TURNS = 3
+"""Runs of each session: threads come in another order each time."""
+
+
+def floats(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def places(most: int, *shape: int) -> Array:
+    return RNG.integers(0, most, shape)
+
+
+def pooled(images: int, channels: int, size: int) -> Array:
+    """Return places of maxima of 2 by 2 windows, each in its own window."""
+    rows, columns = np.meshgrid(np.arange(0, size, 2), np.arange(0, size, 2), indexing="ij")
+    planes = np.arange(images * channels).reshape(images, channels, 1, 1) * size * size
+    inside = RNG.integers(0, 2, (2, images, channels, size // 2, size // 2))
+    found: Array = planes + (rows + inside[0]) * size + columns + inside[1]
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node, with what it reads and the element types of what it makes; it changes some of its inputs in place."""
+
+    op_type: str
+    inputs: tuple[Array, ...]
+    outputs: tuple[int, ...]
+    attributes: dict[str, Any]
+
+
+FLOAT, FLAG = TensorProto.FLOAT, TensorProto.BOOL
+IMAGES = (3, 37, 21, 23)
+WINDOW = {"kernel": [3, 5], "strides": [2, 1], "dilations": [1, 1], "begins": [1, 2]}
+CHANNELS = IMAGES[1]
+COUNT = 50_001
+
+CASES = {
+    "Accumulate": Case("Accumulate", (floats(COUNT + 7), floats(COUNT), BOOL), (FLAG,), {"offset": 7}),
+    "AccumulateRows": Case(
+        "AccumulateRows", (floats(700, 300), places(700, 1500), floats(1500, 300), BOOL), (FLAG,), {}
+    ),
+    "AccumulateRows anew": Case(
+        "AccumulateRows", (floats(700, 300), places(90, 1500), floats(1500, 300), ~BOOL), (FLAG,), {}
+    ),
+    "UpdateSgd": Case("UpdateSgd", (floats(COUNT), floats(3), floats(COUNT)), (FLAG,), {"offset": 0}),
+    "UpdateMomentum": Case(
+        "UpdateMomentum", (floats(COUNT), floats(5), floats(COUNT), floats(COUNT)), (FLAG,), {"offset": 0}
+    ),
+    "UpdateAdam": Case(
+        "UpdateAdam",
+        (floats(COUNT), np.abs(floats(10)), floats(COUNT), floats(COUNT), np.abs(floats(COUNT))),
+        (FLAG,),
+        {"offset": 0},
+    ),
+    "BatchNormalize": Case(
+        "BatchNormalize",
+        (floats(*IMAGES), *(floats(CHANNELS) for _ in range(4)), np.array([1e-5, 0.9, 1], np.float32)),
+        (FLOAT,) * 3,
+        {},
+    ),
+    "BatchNormalizeGradient": Case(
+        "BatchNormalizeGradient",
+        (floats(*IMAGES), floats(*IMAGES), *(floats(CHANNELS) for _ in range(3))),
+        (FLOAT,) * 3,
+        {},
+    ),
+    "LayerNormalizeGradient": Case(
+        "LayerNormalizeGradient",
+        (floats(150, 330), floats(150, 330), floats(330), floats(150, 1), floats(150, 1)),
+        (FLOAT,) * 3,
+        {},
+    ),
+    "CountedDropout": Case(
+        "CountedDropout",
+        (floats(COUNT), np.float32(0.3).reshape(1), np.array([12345], np.int64)),
+        (FLOAT, FLAG),
+        {"seed": 4},
+    ),
+    "CrossEntropyGradient": Case(
+        "CrossEntropyGradient", (floats(60, 1000), places(1000, 60), np.array([0.25], np.float32)), (FLOAT,), {}
+    ),
+    "CrossEntropyGradient of pixels": Case(
+        "CrossEntropyGradient", (floats(2, 21, 33, 35), places(21, 2, 33, 35), floats(2, 33, 35)), (FLOAT,), {}
+    ),
+    "DepthwiseWeightGradient": Case(
+        "DepthwiseWeightGradient", (floats(3, 2 * CHANNELS, 11, 23), floats(*IMAGES)), (FLOAT,), WINDOW
+    ),
+    "MaxPoolGradient": Case(
+        "MaxPoolGradient", (floats(3, 25, 20, 20), pooled(3, 25, 40)), (FLOAT,), {"shape": [3, 25, 40, 40]}
+    ),
+    "MaxPoolGradient anywhere": Case(
+        "MaxPoolGradient", (floats(3, 25, 20, 20), places(120_000, 3, 25, 20, 20)), (FLOAT,), {"shape": [3, 25, 40, 40]}
+    ),
+    "RectifierGradient": Case(
+        "RectifierGradient", (floats(COUNT), floats(COUNT), np.zeros(1, np.float32)), (FLOAT,), {}
+    ),
+    "RectifierGradient that leaks": Case(
+        "RectifierGradient", (floats(COUNT), floats(COUNT), np.full(1, 0.1, np.float32)), (FLOAT,), {}
+    ),
+}
+
+
+def session_of(case: Case, threads: int) -> onnxruntime.InferenceSession:
+    """Return a session of the node alone."""
+    names = [f"x{index}" for index in range(len(case.inputs))]
+    inputs = [
+        (name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in zip(names, case.inputs, strict=True)
+    ]
+    outputs = [(f"y{index}", dtype, None) for index, dtype in enumerate(case.outputs)]
+    node = poet_node(case.op_type, names, [name for name, _, _ in outputs], **case.attributes)
+    return onnxruntime.InferenceSession(make_model([node], inputs, outputs), session_options(threads=threads))
+
+
+def bits(case: Case, threads: int) -> list[list[bytes]]:
+    """Return the bits of what some runs read, which they may change, and make."""
+    session, found = session_of(case, threads), []
+    for _ in range(TURNS):
+        binding = session.io_binding()
+        read = [array.copy() for array in case.inputs]
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array, "cpu") for array in read]  # borrow the memory
+        for index, value in enumerate(values):
+            binding.bind_ortvalue_input(f"x{index}", value)
+        for output in session.get_outputs():
+            binding.bind_output(output.name)
+        session.run_with_iobinding(binding)
+        found.append([array.tobytes() for array in (*read, *(made.numpy() for made in binding.get_outputs()))])
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bits_do_not_depend_on_the_number_of_threads(name: str) -> None:
+    case = CASES[name]
+    first, *others = bits(case, 1)
+    assert others == [first] * (TURNS - 1)
+    for threads in (2, 4):
+        assert bits(case, threads) == [first] * TURNS
+    is_changed = any(array.tobytes() != after for array, after in zip(case.inputs, first, strict=False))
+    assert is_changed or any(first[-1]), "the node does nothing"
+
+
+def changed(name: str, index: int, array: Array) -> Case:
+    case = CASES[name]
+    inputs = (*case.inputs[:index], array, *case.inputs[index + 1 :])
+    return Case(case.op_type, inputs, case.outputs, case.attributes)
+
+
+def test_errors_of_work_on_several_threads_are_the_kernels() -> None:
+    astray = pooled(3, 25, 40)
+    astray[1, 7, 3, 4] = 120_000
+    with pytest.raises(RuntimeFailure, match="place 120000 is outside of an output of 120000 elements"):
+        bits(changed("MaxPoolGradient", 1, astray), 4)
+    labels = places(1000, 60)
+    labels[59] = 1000
+    with pytest.raises(RuntimeFailure, match="label 1000 is none of 1000 classes"):
+        bits(changed("CrossEntropyGradient", 1, labels), 4)
