@@ -92,6 +92,7 @@ class ProcessCosts:
             each value that a node makes.
         session_bytes_per_operator: a session for each kind of operator in its graph.
         paging_bytes: a session that pages.
+        stored_session_bytes: a session at least, whose graph reads from a store on disk.
     """
 
     runtime_bytes: int = 0
@@ -101,6 +102,7 @@ class ProcessCosts:
     session_bytes_per_value: int = 0
     session_bytes_per_operator: int = 0
     paging_bytes: int = 0
+    stored_session_bytes: int = 0
 
     @classmethod
     def of(
@@ -114,6 +116,8 @@ class ProcessCosts:
     ) -> ProcessCosts:
         """Return what was measured on a machine, else what the device's profile says; nothing where neither does.
 
+        What was measured is a session with all in RAM. One that reads from a store takes no less than the profile says.
+
         Args:
             device: with the profile.
             measured: on a machine, with its Python and so many threads, if it was.
@@ -123,7 +127,8 @@ class ProcessCosts:
         """
         found = None if measured is None else measured.process
         if found is not None:
-            return cls(**found.model_dump())
+            known = cls.of(device, None, target, threads=threads, versions=versions)
+            return cls(**found.model_dump(), stored_session_bytes=known.session_bytes)
         profile = device.process
         if profile is None:
             return cls()
@@ -143,14 +148,16 @@ class ProcessCosts:
             profile.paging_bytes,
         )
 
-    def comparing(self, graph: TrainingGraph) -> ProcessCosts:
-        """Return them for a process that compares products by panels with whole ones before it trains."""
+    def of_graph(self, graph: TrainingGraph) -> ProcessCosts:
+        """Return them for a process that trains with a graph, which may have products by panels to compare before."""
+        costs = self
+        if self.stored_session_bytes > self.session_bytes and stored_bytes(graph):
+            costs = replace(costs, session_bytes=self.stored_session_bytes)
         compared_bytes = max((comparing_bytes(Call.of(graph, node)) for node in graph.nodes), default=0)
         if not compared_bytes or not self.runtime_bytes:
-            return self
-        return replace(
-            self, import_bytes=max(self.import_bytes, self.runtime_bytes + _COMPARING_BYTES + compared_bytes)
-        )
+            return costs
+        importing_bytes = self.runtime_bytes + _COMPARING_BYTES + compared_bytes
+        return replace(costs, import_bytes=max(self.import_bytes, importing_bytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from poet_onnx.plan.limits import UNLIMITED
 from poet_onnx.reporting.curve_point import CurvePoint
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
-from poet_onnx.rewriting.evaluation import EvaluationStep
+from poet_onnx.rewriting.evaluation import EvaluationStep, process_beside
 from poet_onnx.rewriting.levels import Level, levels
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.smallest import Candidate, thriftiest_of
@@ -106,9 +106,8 @@ class Curve:
         return Baseline.of(variant, self.device, self.target)
 
     def _process(self, baseline: Baseline) -> TrainingProcess:
-        process = TrainingProcess(self.costs.comparing(baseline.graph), self.target)
         evaluation = self.evaluation(stored=baseline.variant.stored, constants=self.constants)
-        return process if evaluation is None else evaluation.process_of(process, baseline.graph)
+        return process_beside(evaluation, self.costs, baseline.graph, self.target)
 
 
 def _some(found: list[Level]) -> list[Level]:

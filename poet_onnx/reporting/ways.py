@@ -26,7 +26,7 @@ from poet_onnx.plan import Prediction
 from poet_onnx.plan.limits import UNLIMITED, Limits
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
-from poet_onnx.rewriting.evaluation import EvaluationStep
+from poet_onnx.rewriting.evaluation import EvaluationStep, process_beside
 from poet_onnx.rewriting.process import TrainingProcess
 from poet_onnx.rewriting.smallest import Candidate
 from poet_onnx.rewriting.storing import constants_of
@@ -148,7 +148,6 @@ class Ways:
 
     def _process(self, baseline: Baseline) -> TrainingProcess:
         costs = ProcessCosts.of(self.device, None, self.target, threads=self.threads, versions=self.versions)
-        process = TrainingProcess(costs.comparing(baseline.graph), self.target)
         stored, made = baseline.variant.stored, self._evaluated
         evaluation = EvaluationStep.beside(
             made,
@@ -159,7 +158,7 @@ class Ways:
             stored=stored or (),
             constants=None if stored is None else constants_of(made, self.model),
         )
-        return process if evaluation is None else evaluation.process_of(process, baseline.graph)
+        return process_beside(evaluation, costs, baseline.graph, self.target)
 
 
 def _searched(
@@ -235,5 +234,4 @@ def _plans(baseline: Baseline, budget: RequestedBudget, wanted_bytes: Callable[[
 
 def _way(means: Means, baseline: Baseline, plan: SimulatedPlan, process: TrainingProcess) -> Way:
     memory = process.laid_out(baseline.problem, plan.steps).memory
-    step_bytes = plan.prediction.transient_peak_bytes + baseline.aside_bytes
-    return Way(means, baseline, plan, memory, max(memory.peak_bytes, step_bytes + process.fixed_bytes(baseline.graph)))
+    return Way(means, baseline, plan, memory, RequestedBudget("ram", None, process).ram_bytes(baseline, plan, memory))

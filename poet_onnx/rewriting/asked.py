@@ -13,8 +13,7 @@ from poet_onnx.plan.limits import Limits
 from poet_onnx.plan.problem import ScheduleProblem
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
-from poet_onnx.rewriting.evaluation import EvaluationStep
-from poet_onnx.rewriting.process import TrainingProcess
+from poet_onnx.rewriting.evaluation import EvaluationStep, process_beside
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.smallest import Candidate
 from poet_onnx.rewriting.variants import GraphVariant
@@ -79,9 +78,7 @@ class Asked:
             threads=request.options.threads,
             versions=request.versions,
         )
-        process = TrainingProcess(costs.comparing(baseline.graph), request.options.target)
-        if evaluation is not None:
-            process = evaluation.process_of(process, baseline.graph)
+        process = process_beside(evaluation, costs, baseline.graph, request.options.target)
         budget = RequestedBudget.of(request, baseline, ordered, process, evaluation)
         step_bytes = budget.step_bytes(baseline.graph)
         if gives_way and step_bytes is not None and step_bytes <= 0:

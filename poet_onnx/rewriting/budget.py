@@ -119,11 +119,14 @@ class RequestedBudget:
             problem: of the variant, that the plan is for.
             plan: that needs it.
         """
-        step_bytes = plan.prediction.transient_peak_bytes + baseline.aside_bytes
         if self.kind == "activation":
-            return max(step_bytes, self.evaluation_bytes)
-        peak_bytes = self.process.laid_out(problem, plan.steps).memory.peak_bytes
-        return max(peak_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
+            return max(plan.prediction.transient_peak_bytes + baseline.aside_bytes, self.evaluation_bytes)
+        return self.ram_bytes(baseline, plan, self.process.laid_out(problem, plan.steps).memory)
+
+    def ram_bytes(self, baseline: Baseline, plan: SimulatedPlan, memory: ProcessMemory) -> int:
+        """Return the smallest RAM budget that a plan keeps whose process is known: what is set aside counts."""
+        step_bytes = plan.prediction.transient_peak_bytes + baseline.aside_bytes
+        return max(memory.peak_bytes, step_bytes + self.process.fixed_bytes(baseline.graph))
 
     def least_bytes(self, baseline: Baseline) -> Callable[[SimulatedPlan], int]:
         """Return what tells how much a plan of a graph variant needs at least, and nearly, before it is laid out."""

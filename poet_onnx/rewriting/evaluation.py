@@ -20,6 +20,7 @@ from poet_onnx.addresses import plan_region
 from poet_onnx.addresses.marks import marks
 from poet_onnx.addresses.region import Region
 from poet_onnx.costing.device import DeviceProfile
+from poet_onnx.costing.process import ProcessCosts
 from poet_onnx.description.metadata import EVALUATION_KEY, OUTPUTS_KEY, EvaluationDescription, handle_name
 from poet_onnx.errors import InfeasibleError, LimitReachedError
 from poet_onnx.gradients.batch_axis import free_batch
@@ -184,6 +185,14 @@ class EvaluationStep:
         model.metadata_props[EVALUATION_KEY] = self.description.to_json()
         forget_roles(model.graph)
         return model
+
+
+def process_beside(
+    evaluation: EvaluationStep | None, costs: ProcessCosts, graph: TrainingGraph, target: str
+) -> TrainingProcess:
+    """Return the process that trains with a graph, and evaluates where there is something to evaluate with."""
+    process = TrainingProcess(costs.of_graph(graph), target)
+    return process if evaluation is None else evaluation.process_of(process, graph)
 
 
 def _is_small(value: ir.Value) -> bool:

@@ -88,6 +88,7 @@ def answer_of(
     evaluation: Beside = lambda _: None,
     *,
     stored: StoreChoice | None = None,
+    measured_graph: TrainingGraph | None = None,
     gives_way: bool = False,
 ) -> Answer:
     """Plan a normalized model's step as requested, or check the plan that came with the request.
@@ -98,6 +99,7 @@ def answer_of(
         updates: what the optimizer in the step does; None for none.
         evaluation: of the first variant.
         stored: what lives in a store; None without one.
+        measured_graph: what costs were measured of, if that is not the first variant.
         gives_way: do not look for the smallest budget where this one leaves the step no room, or with a store has none
             for its first variant, or no plan is found: there is another way.
 
@@ -110,22 +112,12 @@ def answer_of(
         CheckFailedError: if a plan does not hold in the simulator.
     """
     if request.plan is not None:
-        return _given_answer(model, request, request.plan, updates, evaluation, stored=stored)
-    return _best_answer(model, request, updates, evaluation, stored, gives_way=gives_way)
-
-
-def measured_graph_of(model: ir.Model, request: Request, updates: Updates | None) -> TrainingGraph | None:
-    """Return the graph that costs were measured of: the first variant with all in RAM; None without such costs.
-
-    Args:
-        model: as for `answer_of`; so are the others.
-        request: likewise.
-        updates: likewise.
-    """
-    if request.measured is None:
-        return None
-    options = request.options
-    return next(variants(model, request.device, options.target, updates=updates, threads=options.threads)).graph
+        return _given_answer(
+            model, request, request.plan, updates, evaluation, stored=stored, measured_graph=measured_graph
+        )
+    return _best_answer(
+        model, request, updates, evaluation, stored=stored, measured_graph=measured_graph, gives_way=gives_way
+    )
 
 
 def _given_answer(
@@ -136,12 +128,12 @@ def _given_answer(
     evaluation: Beside,
     *,
     stored: StoreChoice | None,
+    measured_graph: TrainingGraph | None,
 ) -> Answer:
     """Replay a plan that was made before on the graph variant that it is for."""
     options = variant_options(given, request.device.name, request.options.target, in_words(updates))
     target, threads = request.options.target, request.options.threads
     first = next(variants(model, request.device, target, updates=updates, stored=stored, threads=threads))
-    measured_graph = measured_graph_of(model, request, updates) if stored is not None else None
     asked = Asked.of(request, first, evaluation(first), measured_graph=measured_graph)
     variant = first
     if options != first.options:
@@ -167,8 +159,9 @@ def _best_answer(
     request: Request,
     updates: Updates | None,
     evaluation: Beside,
-    stored: StoreChoice | None,
     *,
+    stored: StoreChoice | None,
+    measured_graph: TrainingGraph | None,
     gives_way: bool,
 ) -> Answer:
     """Plan the first variant in which something fits, and then those that may have a plan that spends less.
@@ -194,7 +187,6 @@ def _best_answer(
         ):
             if asked is None:
                 own = evaluation(variant)
-                measured_graph = measured_graph_of(model, request, updates) if stored is not None else None
                 asked = Asked.of(request, variant, own, measured_graph=measured_graph, gives_way=gives_way)
                 if gives_way and stored is not None:
                     asked.check_room()

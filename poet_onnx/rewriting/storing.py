@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -13,6 +14,7 @@ from poet_onnx.choices import ALWAYS, NEVER
 from poet_onnx.description.metadata import Updates
 from poet_onnx.errors import InfeasibleError, InputError, LimitReachedError
 from poet_onnx.gradients.train_graph import TrainGraph
+from poet_onnx.graph import TrainingGraph
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.stored import StoreChoice
 from poet_onnx.passes.stored_constants import StoredConstants
@@ -22,7 +24,7 @@ from poet_onnx.rewriting.evaluation import EvaluationStep
 from poet_onnx.rewriting.given_plan import variant_options
 from poet_onnx.rewriting.levels import levels
 from poet_onnx.rewriting.optimizer_choice import in_words
-from poet_onnx.rewriting.planning import Answer, answer_of, could_save, measured_graph_of
+from poet_onnx.rewriting.planning import Answer, answer_of, could_save
 from poet_onnx.rewriting.request import Request
 from poet_onnx.rewriting.variants import GraphVariant, variants
 
@@ -47,6 +49,16 @@ class _Ways:
     evaluation: Callable[..., EvaluationStep | None]
     constants: Callable[[], StoredConstants]
 
+    @cached_property
+    def _measured_graph(self) -> TrainingGraph | None:
+        """Return the graph that costs were measured of: the first variant with all in RAM; None without such costs."""
+        request, threads = self.request, self.request.options.threads
+        if request.measured is None:
+            return None
+        return next(
+            variants(self.model, request.device, request.options.target, updates=self.updates, threads=threads)
+        ).graph
+
     def resident(self, *, gives_way: bool = False) -> Answer:
         return answer_of(self.model, self.request, self.updates, lambda _: self.evaluation(), gives_way=gives_way)
 
@@ -61,7 +73,15 @@ class _Ways:
                 raise _NothingToStoreError("Parameters cannot live in a store where all are small: use --store never.")
             return self.evaluation(stored=variant.stored, constants=choice.constants)
 
-        return answer_of(self.model, request or self.request, self.updates, beside, stored=choice, gives_way=gives_way)
+        return answer_of(
+            self.model,
+            request or self.request,
+            self.updates,
+            beside,
+            stored=choice,
+            measured_graph=self._measured_graph,
+            gives_way=gives_way,
+        )
 
     def best(self) -> Answer:
         """Plan all in RAM, or what does not fit in a store, or what spends much less there."""
@@ -95,7 +115,7 @@ class _Ways:
             request.device,
             target,
             measured=request.measured,
-            first_graph=measured_graph_of(self.model, request, self.updates),
+            first_graph=self._measured_graph,
             threads=threads,
         )
         found: Answer | None = None

@@ -10,6 +10,8 @@ from slow_costs import costs_in_proportion
 from stored_nets import write_net
 
 import poet_onnx
+from poet_onnx.costing.device import load_device
+from poet_onnx.costing.measured import ProcessMeasurement
 
 TIMES = 3
 SETTINGS: dict[str, Any] = {
@@ -47,3 +49,18 @@ def test_measured_costs_decide_what_is_stored(tmp_path: Path) -> None:
     found = poet_onnx.rewrite(net, costs=measured, ram_budget=least, **SETTINGS)
     assert found.plan.stored
     assert found.process.peak_bytes <= least
+
+
+def test_a_session_on_a_store_takes_no_less_than_the_profile_says(tmp_path: Path) -> None:
+    """What was measured is a session with all in RAM."""
+    net = write_net("text", tmp_path / "net.onnx")
+    resident = poet_onnx.rewrite(net, store="never", **SETTINGS)
+    profile = load_device("a72").process
+    assert profile is not None
+    known = {name: getattr(profile, name) or 0 for name in ProcessMeasurement.model_fields}
+    measured = costs_in_proportion(resident, "a72", TIMES, target="stock")
+    small = measured.model_copy(update={"process": ProcessMeasurement(**(known | {"session_bytes": 1 << 20}))})
+    for store, is_measured in (("never", True), ("always", False)):
+        modelled = poet_onnx.rewrite(net, store=store, **SETTINGS).process.peak_bytes
+        found = poet_onnx.rewrite(net, store=store, costs=small, **SETTINGS).process.peak_bytes
+        assert (found < modelled) is is_measured
