@@ -149,6 +149,7 @@ extern const OpDefinition kBatchNormalize;
 extern const OpDefinition kBatchNormalizeGradient;
 extern const OpDefinition kCountedDropout;
 extern const OpDefinition kCrossEntropyGradient;
+extern const OpDefinition kDepthwiseDataGradient;
 extern const OpDefinition kDepthwiseWeightGradient;
 extern const OpDefinition kExponentiate;
 extern const OpDefinition kLayerNormalizeGradient;

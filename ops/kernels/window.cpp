@@ -17,20 +17,15 @@ uint64_t entry(const NodeInfo& node, const char* name, size_t index, int64_t lea
   return static_cast<uint64_t>(value);
 }
 
-struct Range {
-  uint64_t first, end;
-};
-
-// The windows in which a tap sees one of so many pixels.
-Range windows_of(const Axis& axis, uint64_t tap, uint64_t size, uint64_t windows) {
-  const uint64_t offset = tap * axis.dilation;
-  const auto reaching = [&](uint64_t pixel) {  // how many windows see pixels before it
-    return pixel <= offset ? 0 : std::min(windows, (pixel - offset + axis.stride - 1) / axis.stride);
-  };
-  return {reaching(axis.begin), reaching(axis.begin + size)};
-}
-
 }  // namespace
+
+WindowRange Axis::windows_of(uint64_t tap, uint64_t size, uint64_t windows) const {
+  const uint64_t offset = tap * dilation;
+  const auto reaching = [&](uint64_t pixel) {  // how many windows see pixels before it
+    return pixel <= offset ? 0 : std::min(windows, (pixel - offset + stride - 1) / stride);
+  };
+  return {reaching(begin), reaching(begin + size)};
+}
 
 Axis read_axis(const NodeInfo& node, size_t index) {
   return {entry(node, "kernel", index, 1), entry(node, "strides", index, 1), entry(node, "dilations", index, 1),
@@ -50,8 +45,8 @@ void Windows::each_run(const Image& image, uint64_t pitch, Use&& use) const {
   for (uint64_t channel = 0; channel < image.channels; ++channel)
     for (uint64_t i = 0; i < rows_.kernel; ++i)
       for (uint64_t j = 0; j < columns_.kernel; ++j, row += pitch) {
-        const Range down = windows_of(rows_, i, image.height, height_);
-        const Range across = windows_of(columns_, j, image.width, width_);
+        const WindowRange down = rows_.windows_of(i, image.height, height_);
+        const WindowRange across = columns_.windows_of(j, image.width, width_);
         if (across.first >= across.end) continue;
         const uint64_t left = across.first * columns_.stride + j * columns_.dilation - columns_.begin;
         for (uint64_t y = down.first; y < down.end; ++y) {

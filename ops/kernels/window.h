@@ -6,6 +6,10 @@
 
 namespace poet {
 
+struct WindowRange {
+  uint64_t first, end;
+};
+
 struct Axis {
   uint64_t kernel;
   uint64_t stride;
@@ -13,6 +17,8 @@ struct Axis {
   uint64_t begin;
 
   uint64_t reach(uint64_t windows) const { return (windows - 1) * stride + (kernel - 1) * dilation + 1; }
+  // The windows, of so many, in which a tap sees one of `size` pixels.
+  WindowRange windows_of(uint64_t tap, uint64_t size, uint64_t windows) const;
 };
 
 Axis read_axis(const NodeInfo& node, size_t index);  // throws Error

@@ -143,6 +143,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kBatchNormalizeGradient,
                                            &kCountedDropout,
                                            &kCrossEntropyGradient,
+                                           &kDepthwiseDataGradient,
                                            &kDepthwiseWeightGradient,
                                            &kExponentiate,
                                            &kLayerNormalizeGradient,

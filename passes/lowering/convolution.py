@@ -8,8 +8,8 @@ transposed. Three expansions make it; which is the quickest, and which needs the
     columns  all columns at once, made by a convolution whose filters each pick one tap, and one product
     kernel   the convolution of X with dY as its kernel; for few input channels under a large kernel
 
-A depthwise convolution's weight gradient has an operator of its own: the columns of one channel fit into a cache, those
-of all channels, which plain nodes need, do not.
+A depthwise convolution's gradients have operators of their own. Of the weight: the columns of one channel fit into a
+cache, those of all channels, which plain nodes need, do not. Of the data: the runtime's kernel runs on one thread.
 """
 
 from __future__ import annotations
@@ -124,6 +124,15 @@ def _data_gradient(builder: LoweringBuilder, sizes: _Shapes) -> ir.Value:
         weight = builder.reshape(builder.input(2), sizes.filters, sizes.channels)
         d_y = builder.reshape(builder.input(0), sizes.filters, sizes.samples)
         return builder.reshape(builder.op("Gemm", weight, d_y, transA=1), 1, sizes.channels, *sizes.image)
+    if _is_depthwise(builder, sizes) and sizes.filters == sizes.channels:
+        return builder.op(
+            "DepthwiseDataGradient",
+            builder.input(0),
+            builder.input(2),
+            domain=POET_DOMAIN,
+            image=sizes.image,
+            **_window_attributes(window),
+        )
     begins, ends, extra = window.transposed(sizes.image, sizes.pixels)
     return builder.op(
         "ConvTranspose",
@@ -146,17 +155,23 @@ def _weight_gradient(builder: LoweringBuilder, x: ir.Value, d_y: ir.Value, sizes
             d_y,
             x,
             domain=POET_DOMAIN,
-            kernel=window.kernel,
-            strides=window.strides,
-            dilations=window.dilations,
-            begins=window.begins,
+            **_window_attributes(window),
         )
     write = {"taps": _by_taps, "columns": _by_columns, "kernel": _by_kernel}
     return write[builder.expansion or sizes.usual_expansion](builder, x, d_y, sizes)
 
 
+def _window_attributes(window: Window) -> dict[str, tuple[int, ...]]:
+    return {
+        "kernel": window.kernel,
+        "strides": window.strides,
+        "dilations": window.dilations,
+        "begins": window.begins,
+    }
+
+
 def _is_depthwise(builder: LoweringBuilder, sizes: _Shapes) -> bool:
-    """Return whether the operator library has a kernel for the weight's gradient."""
+    """Return whether the operator library has a kernel for a half of the gradient."""
     planes = sizes.group == sizes.channels > 1 and len(sizes.window.kernel) == 2
     return builder.kernels and planes and builder.type(0).dtype == FLOAT
 

@@ -105,6 +105,12 @@ CASES = {
     "CrossEntropyGradient of pixels": Case(
         "CrossEntropyGradient", (floats(2, 21, 33, 35), places(21, 2, 33, 35), floats(2, 33, 35)), (FLOAT,), {}
     ),
+    "DepthwiseDataGradient": Case(
+        "DepthwiseDataGradient",
+        (floats(3, CHANNELS, 11, 23), floats(CHANNELS, 1, 3, 5)),
+        (FLOAT,),
+        {"image": [21, 23], **WINDOW},
+    ),
     "DepthwiseWeightGradient": Case(
         "DepthwiseWeightGradient", (floats(3, 2 * CHANNELS, 11, 23), floats(*IMAGES)), (FLOAT,), WINDOW
     ),

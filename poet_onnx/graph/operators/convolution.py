@@ -32,6 +32,12 @@ _SGEMM_COLUMN_ALIGNMENT = 16  # MLAS_SGEMM_STRIDEN_THREAD_ALIGN
 _CONV_BUFFER_BYTES = 128 * 128 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
 _GROUP = 8  # kGroup in ops/kernels/vector_loops.h: floats that are summed apart
 _CACHE_LINE = 16  # floats
+_WINDOW = (
+    Attribute("kernel", "INTS", "Taps, rows first."),
+    Attribute("strides", "INTS", "From one window to the next."),
+    Attribute("dilations", "INTS", "From one tap to the next."),
+    Attribute("begins", "INTS", "Padding before the image."),
+)
 
 
 def _conv_grad_shape(context: ShapeContext) -> list[TensorType]:
@@ -49,6 +55,11 @@ def _depthwise_shape(context: ShapeContext) -> list[TensorType]:
     return [TensorType(d_y.dtype, (d_y.shape[1], 1, *(int(size) for size in context.attributes["kernel"])))]
 
 
+def _depthwise_data_shape(context: ShapeContext) -> list[TensorType]:
+    d_y = context.type(0)
+    return [TensorType(d_y.dtype, (*d_y.shape[:2], *(int(size) for size in context.attributes["image"])))]
+
+
 def _conv_grad_fits(context: ShapeContext) -> None:
     image, weight = context.type(1), context.type(2)
     groups = context.integer("group", 1)
@@ -61,10 +72,6 @@ def _conv_grad_fits(context: ShapeContext) -> None:
         raise RuleError(f"its kernel_shape is not that of {said(context, 2)}".rstrip(","))
     expect(context, 0, (image.shape[0], weight.shape[0], *window_pixels(context, image.shape[2:], kernel)))
     expect_one_dtype(context, 0, 1, 2)
-
-
-_GROUP = 8  # kGroup floats in ops/kernels/vector_loops.h, which a sum has as lanes
-_CACHE_LINE = 16  # floats
 
 
 def _conv_flops(call: Call) -> int:
@@ -80,6 +87,10 @@ def _conv_transpose_flops(call: Call) -> int:
 def _depthwise_flops(call: Call) -> int:
     # Every element of dY meets one pixel under each tap of its filter.
     return 2 * elements(call.input(0)) * math.prod(call.output(0).shape[1:])
+
+
+def _depthwise_data_flops(call: Call) -> int:
+    return 2 * elements(call.input(0)) * math.prod(call.input(1).shape[1:])
 
 
 def _conv_grad_work(call: Call) -> Work:
@@ -219,12 +230,20 @@ SPECS = [
             "DepthwiseWeightGradient(dY, X) -> dW: the weight's gradient of a convolution with filters for every "
             "channel.",
             (("dW", "tensor(float)"),),
-            (
-                Attribute("kernel", "INTS", "Taps, rows first."),
-                Attribute("strides", "INTS", "From one window to the next."),
-                Attribute("dilations", "INTS", "From one tap to the next."),
-                Attribute("begins", "INTS", "Padding before the image."),
-            ),
+            _WINDOW,
+        ),
+    ),
+    OpSpec(
+        "DepthwiseDataGradient",
+        POET_DOMAIN,
+        shape=_depthwise_data_shape,
+        work=product(_depthwise_data_flops),
+        workspace=nothing,
+        schema=Schema(
+            "DepthwiseDataGradient(dY, W) -> dX: the input's gradient of a convolution with one filter for every "
+            "channel.",
+            (("dX", "tensor(float)"),),
+            (Attribute("image", "INTS", "Rows and columns of dX."), *_WINDOW),
         ),
     ),
     OpSpec("ConvInteger", workspace=_byte_columns),

@@ -18,9 +18,11 @@ DOUBLE = 11
 X, C = (2, 6, 5, 4), (6,)
 ROWS, COLUMNS, PER_ROW = (2, 3, 40), (40,), (2, 3, 1)
 WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "begins": [1, 1]}
+ATTRIBUTES = {"DepthwiseDataGradient": {"image": [5, 4], **WINDOW}, "DepthwiseWeightGradient": WINDOW}
 OUTPUTS = {
     "BatchNormalize": [("y", FLOAT, X), ("mean", FLOAT, C), ("inverse", FLOAT, C)],
     "BatchNormalizeGradient": [("dx", FLOAT, X), ("ds", FLOAT, C), ("db", FLOAT, C)],
+    "DepthwiseDataGradient": [("dx", FLOAT, X)],
     "DepthwiseWeightGradient": [("dw", FLOAT, (6, 1, 3, 3))],
     "LayerNormalizeGradient": [("dx", FLOAT, ROWS), ("ds", FLOAT, COLUMNS), ("db", FLOAT, COLUMNS)],
     "RectifierGradient": [("dx", FLOAT, X)],
@@ -28,6 +30,7 @@ OUTPUTS = {
 INPUTS: dict[str, list[tuple[int, ...]]] = {
     "BatchNormalize": [X, C, C, C, C, (3,)],
     "BatchNormalizeGradient": [X, X, C, C, C],
+    "DepthwiseDataGradient": [X, (6, 1, 3, 3)],
     "DepthwiseWeightGradient": [X, X],
     "LayerNormalizeGradient": [ROWS, ROWS, COLUMNS, PER_ROW, PER_ROW],
     "RectifierGradient": [X, X, ()],
@@ -71,6 +74,11 @@ def changed(op_type: str, index: int, dtype: int, shape: tuple[int, ...]) -> lis
         ("BatchNormalize", 5, FLOAT, (2,), "input 5 .* must be 3 floats"),
         ("BatchNormalizeGradient", 1, FLOAT, (2, 6, 4, 5), "must be as input 0"),
         ("BatchNormalizeGradient", 3, FLOAT, (7,), "input 3 .* must be 6 floats"),
+        ("DepthwiseDataGradient", 0, FLOAT, (2, 5, 5, 4), "no depthwise convolution"),
+        ("DepthwiseDataGradient", 0, DOUBLE, X, "no depthwise convolution"),
+        ("DepthwiseDataGradient", 1, FLOAT, (6, 1, 3, 2), "no depthwise convolution"),
+        ("DepthwiseDataGradient", 1, FLOAT, (6, 2, 3, 3), "no depthwise convolution"),
+        ("DepthwiseDataGradient", 1, FLOAT, (6, 1, 9), "no depthwise convolution"),
         ("DepthwiseWeightGradient", 1, FLOAT, (2, 4, 5, 4), "no depthwise convolution"),
         ("DepthwiseWeightGradient", 1, FLOAT, (3, 6, 5, 4), "no depthwise convolution"),
         ("DepthwiseWeightGradient", 0, FLOAT, (2, 6, 5), "no depthwise convolution"),
@@ -86,9 +94,8 @@ def changed(op_type: str, index: int, dtype: int, shape: tuple[int, ...]) -> lis
     ],
 )
 def test_unfit_inputs_are_refused(op_type: str, index: int, dtype: int, shape: tuple[int, ...], message: str) -> None:
-    attributes = WINDOW if op_type == "DepthwiseWeightGradient" else {}
     with pytest.raises(RuntimeFailure, match=message):
-        run(op_type, changed(op_type, index, dtype, shape), **attributes)
+        run(op_type, changed(op_type, index, dtype, shape), **ATTRIBUTES.get(op_type, {}))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +118,7 @@ def test_unfit_windows_are_refused_when_the_session_is_made(name: str, value: An
 @pytest.mark.parametrize("op_type", sorted(set(OUTPUTS) - {"DepthwiseWeightGradient"}))  # has a workspace
 def test_kernels_allocate_their_outputs_alone(op_type: str) -> None:
     inputs: list[tuple[int, Any]] = [(FLOAT, shape) for shape in INPUTS[op_type]]
-    running = session(op_type, inputs)
+    running = session(op_type, inputs, **ATTRIBUTES.get(op_type, {}))
     feeds = {f"x{index}": np.ones(shape, np.float32) for index, (_, shape) in enumerate(inputs)}
     running.run(None, feeds)
     with count_allocations() as memory:
@@ -143,11 +150,48 @@ def test_a_gradient_takes_the_buffer_of_one_that_nobody_reads_again(op_type: str
     assert allocated_bytes("dying") == allocated_bytes("x1") + feeds["x0"].nbytes
 
 
+@pytest.mark.parametrize("image", [[0, 4], [5], [-5, -4]])
+def test_an_image_without_pixels_is_refused(image: list[int]) -> None:
+    inputs: list[tuple[int, Any]] = [(FLOAT, shape) for shape in INPUTS["DepthwiseDataGradient"]]
+    with pytest.raises(RuntimeFailure, match="'image' is .*, but must be two sizes"):
+        session("DepthwiseDataGradient", inputs, image=image, **WINDOW)
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (5, 2), (1, 4)])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("begin", "dilation"), [(0, 1), (2, 1), (1, 2)])
+def test_an_inputs_gradient_has_the_bits_of_the_runtimes(
+    kernel: tuple[int, int], stride: int, begin: int, dilation: int
+) -> None:
+    batch, channels, pixels = 2, 5, (7, 11)
+    image = [(p - 1) * stride + (k - 1) * dilation + 1 - begin for p, k in zip(pixels, kernel, strict=True)]
+    window = {"strides": [stride] * 2, "dilations": [dilation] * 2}
+    nodes = [
+        onnx.helper.make_node(
+            "ConvTranspose", ["dy", "w"], ["runtime"], pads=[begin, begin, 0, 0], group=channels, **window
+        ),
+        poet_node(
+            "DepthwiseDataGradient", ["dy", "w"], ["dx"], image=image, kernel=kernel, begins=[begin] * 2, **window
+        ),
+    ]
+    shapes = {"dy": (batch, channels, *pixels), "w": (channels, 1, *kernel)}
+    named = [(name, FLOAT, shape) for name, shape in shapes.items()]
+    made = [(name, FLOAT, (batch, channels, *image)) for name in ("runtime", "dx")]
+    running = onnxruntime.InferenceSession(make_model(nodes, named, made), session_options())
+    random = np.random.default_rng(5)
+    feeds = {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    expected, found = running.run(None, feeds)
+    assert found.tobytes() == expected.tobytes()
+
+
 def test_an_empty_batch_has_no_gradient() -> None:
     inputs: list[tuple[int, Any]] = [(FLOAT, (0, 6, 5, 4)), (FLOAT, (0, 6, 5, 4))]
     (d_w,) = run("DepthwiseWeightGradient", inputs, **WINDOW)
     assert d_w.shape == (6, 1, 3, 3)
     assert not d_w.any()
+    inputs[1] = (FLOAT, (6, 1, 3, 3))
+    (d_x,) = run("DepthwiseDataGradient", inputs, **ATTRIBUTES["DepthwiseDataGradient"])
+    assert d_x.shape == (0, 6, 5, 4)
 
 
 def pooling_gradient(d_y: np.ndarray, places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

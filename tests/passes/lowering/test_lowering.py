@@ -111,6 +111,7 @@ def test_the_library_has_kernels_for_these() -> None:
     normalizing = {"BatchNormalize", "BatchNormalizeGradient", "LayerNormalizeGradient"}
     assert found == accumulating | normalizing | {
         "CrossEntropyGradient",
+        "DepthwiseDataGradient",
         "DepthwiseWeightGradient",
         "Exponentiate",
         "MaxPoolGradient",
