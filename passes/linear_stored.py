@@ -16,41 +16,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.operators.linear import BACKWARD, panel_rows
-from poet_onnx.passes.panel_comparison import ACROSS, ALONG, GRADIENT, OPERATORS, Comparison
+from poet_onnx.passes.matrix_products import TIMES, Product, product_of
+from poet_onnx.passes.panel_comparison import ACROSS, ALONG, GRADIENT, Comparison
 from poet_onnx.passes.panel_layers import loads_of, product_behind, remove_unread, takes_transposed
 from poet_onnx.passes.views import VIEWS, replace_node, seen, sizes_of
-
-_TIMES = (1, 2, 4)
-"""As many rows as a panel usually has: several threads share a product, of which each then has enough."""
-
-_MATRIX = 1
-"""Input of a product."""
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A product with a matrix, as it is or transposed.
-
-    Attributes:
-        node: that computes it.
-        operand: what is multiplied, a row for each sample.
-        way: ACROSS with the transposed matrix, ALONG with the matrix.
-        is_transposed: the node reads the matrix transposed already.
-        bias: that is added; None for none.
-    """
-
-    node: ir.Node
-    operand: ir.Value
-    way: int
-    is_transposed: bool
-    bias: ir.Value | None
-
-    def comparison(self, matrix: tuple[int, int], panel: int) -> Comparison:
-        """Return the comparison of panels with it."""
-        samples, is_biased = sizes_of(self.operand)[:-1], self.bias is not None
-        return Comparison(self.way, samples, matrix, panel, self.node.op_type, self.is_transposed, is_biased)
 
 
 @dataclass(frozen=True)
@@ -65,8 +35,8 @@ class _Backward:
         update: in the store.
     """
 
-    forward: _Product
-    product: _Product
+    forward: Product
+    product: Product
     gradient: ir.Node
     between: tuple[ir.Node, ...]
     update: ir.Node
@@ -81,7 +51,7 @@ class _Backward:
 class LinearLayer:
     """All products with a matrix, which nodes load."""
 
-    def __init__(self, graph: ir.Graph, handle: ir.Value, loads: list[ir.Node], products: tuple[_Product, ...]) -> None:
+    def __init__(self, graph: ir.Graph, handle: ir.Value, loads: list[ir.Node], products: tuple[Product, ...]) -> None:
         self._graph = graph
         self._handle = handle
         self._loads = loads
@@ -99,7 +69,7 @@ class LinearLayer:
             value = load.outputs[0]
             if len(load.inputs) > 1 or len(sizes_of(value)) != 2 or value.is_graph_output():
                 return None
-            products += [_product(*use, is_transposed=takes_transposed(load)) for use in value.uses()]
+            products += [product_of(*use, is_transposed=takes_transposed(load)) for use in value.uses()]
         known = tuple(each for each in products if each is not None)
         return cls(graph, handle, loads, known) if known and len(known) == len(products) else None
 
@@ -108,7 +78,7 @@ class LinearLayer:
         if backward and self._backward is None:
             return
         usual = panel_rows(self._matrix[1])
-        for panel in (times * usual for times in _TIMES):
+        for panel in (times * usual for times in TIMES):
             made = [product.comparison(self._matrix, panel) for product in self._products]
             if backward and self._backward is not None:
                 made.append(self._backward.comparison(self._matrix, panel))
@@ -124,7 +94,7 @@ class LinearLayer:
                 self._write_product(product, attributes)
         self._graph.remove(self._loads, safe=True)
 
-    def _write_product(self, product: _Product, attributes: list[ir.Attr]) -> None:
+    def _write_product(self, product: Product, attributes: list[ir.Attr]) -> None:
         biases = [] if product.bias is None else [product.bias]
         own = [ir.AttrInt64("transposed", int(product.way == ACROSS)), ir.AttrInt64("biased", len(biases))]
         inputs = [product.operand, self._handle, *biases]
@@ -162,26 +132,6 @@ class LinearLayer:
         if len(ways) != 2 or not _is_view_of(rows, ways[ALONG]) or not _is_view_of(columns, ways[ACROSS]):
             return None
         return found
-
-
-def _product(node: ir.Node, index: int, *, is_transposed: bool) -> _Product | None:
-    """Return what a node that reads a matrix computes, if that is a product."""
-    home = (MICROSOFT_DOMAIN,) if node.op_type == "FusedMatMul" else ONNX_DOMAINS
-    if node.op_type not in OPERATORS or node.domain not in home or index != _MATRIX:
-        return None
-    attributes = node.attributes
-    others = (attributes.get_int(name, 0) for name in ("transA", "transBatchA", "transBatchB"))
-    added = node.inputs[2] if len(node.inputs) > 2 else None
-    operand, made = node.inputs[0], node.outputs[0]
-    if any(others) or attributes.get_float("alpha", 1.0) != 1.0 or operand is None or made.shape is None:
-        return None
-    sizes = sizes_of(operand)
-    if len(sizes) < 2 or min(sizes) < 1 or operand.producer() is node:
-        return None
-    if added is not None and (attributes.get_float("beta", 1.0) != 1.0 or sizes_of(added) != sizes_of(made)[-1:]):
-        return None
-    transposes = bool(attributes.get_int("transB", 0))
-    return _Product(node, operand, ACROSS if transposes != is_transposed else ALONG, is_transposed, added)
 
 
 def _is_view_of(matrix: ir.Value | None, operand: ir.Value) -> bool:

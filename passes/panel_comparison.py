@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
+import onnx
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
+from poet_onnx.description.metadata import PANELS_KEY, POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators.conv_stored import compared_filters
 from poet_onnx.graph.operators.linear import compared_rows
 
@@ -154,18 +156,34 @@ class ConvComparison:
 AnyComparison: TypeAlias = Comparison | ConvComparison
 
 
-def comparing_model(comparisons: Iterable[AnyComparison]) -> bytes:
-    """Return a model of which each output says whether a comparison holds; its name says which."""
+def comparing_model(comparisons: Iterable[AnyComparison], more: bytes = b"") -> bytes:
+    """Return a model of which each output says whether a comparison holds; its name says which.
+
+    Args:
+        comparisons: that it makes.
+        more: a model of others that it makes, too; empty for none.
+    """
     given = ir.Value(name="any", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
+    made = {str(each): (each.compares, each.attributes) for each in comparisons}
+    for node in ir.from_proto(onnx.ModelProto.FromString(more)).graph if more else ():
+        made[node.name or ""] = node.op_type, list(node.attributes.values())
     nodes = []
-    for each in comparisons:
-        same = ir.Value(name=str(each), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
-        nodes.append(ir.Node(POET_DOMAIN, each.compares, [given], each.attributes, outputs=[same], name=str(each)))
+    for name, (operator, attributes) in made.items():
+        same = ir.Value(name=name, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
+        nodes.append(ir.Node(POET_DOMAIN, operator, [given], attributes, outputs=[same], name=name))
     outputs = [node.outputs[0] for node in nodes]
     opsets = {"": _OPSET, POET_DOMAIN: POET_VERSION}
     graph = ir.Graph([given], outputs, nodes=nodes, opset_imports=opsets, name="panels")
-    made: bytes = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION)).SerializeToString()
-    return made
+    model: bytes = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION)).SerializeToString()
+    return model
+
+
+def note_comparisons(model: ir.Model, comparisons: Collection[AnyComparison]) -> None:
+    """Let a model have, besides what it has, what repeats comparisons where it trains; changes its metadata."""
+    if comparisons:
+        model.graph.opset_imports[POET_DOMAIN] = POET_VERSION
+        known = base64.b64decode(model.metadata_props.get(PANELS_KEY, ""))
+        model.metadata_props[PANELS_KEY] = base64.b64encode(comparing_model(comparisons, known)).decode()
 
 
 def _attributes(numbers: Mapping[str, int], lists: Mapping[str, Sequence[int]]) -> list[ir.Attr]:

@@ -10,23 +10,27 @@ Rules:
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import PANELS_KEY, POET_DOMAIN, POET_VERSION
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.panels import BACKWARD
 from poet_onnx.passes.conv_stored import ConvLayer
 from poet_onnx.passes.linear_stored import LinearLayer
-from poet_onnx.passes.panel_comparison import AnyComparison, comparing_model
+from poet_onnx.passes.panel_comparison import AnyComparison, note_comparisons
 
 
 def writes_panels(node: ir.Node) -> bool:
     """Return whether a node uses a gradient up that is never whole."""
     return node.domain == POET_DOMAIN and node.op_type.startswith(BACKWARD)
+
+
+def has_panels(node: ir.Node) -> bool:
+    """Return whether a node reads or writes panels of what is in a store."""
+    return writes_panels(node) or (node.domain == POET_DOMAIN and node.op_type in ("LinearStored", "ConvStored"))
 
 
 class _Layer(Protocol):
@@ -60,9 +64,7 @@ class UseStoredPanels(InPlacePass):
             layer: _Layer | None = LinearLayer.of(graph, handle) or ConvLayer.of(graph, handle)
             if layer is not None:
                 done |= dict.fromkeys(self._written(layer))
-        if done:
-            graph.opset_imports[POET_DOMAIN] = POET_VERSION
-            model.metadata_props[PANELS_KEY] = base64.b64encode(comparing_model(done)).decode()
+        note_comparisons(model, done)
         return PassResult(model, modified=bool(done))
 
     def _written(self, layer: _Layer) -> tuple[AnyComparison, ...]:

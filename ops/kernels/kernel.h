@@ -169,6 +169,8 @@ extern const OpDefinition kLinearStored;
 extern const OpDefinition kLinearStoredBackwardSgd;
 extern const OpDefinition kLinearStoredBackwardMomentum;
 extern const OpDefinition kLinearStoredBackwardAdam;
+extern const OpDefinition kLinearQuantized;
+extern const OpDefinition kGatherQuantized;
 extern const OpDefinition kComparePanels;
 extern const OpDefinition kConvStored;
 extern const OpDefinition kConvStoredBackwardSgd;

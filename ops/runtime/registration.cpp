@@ -163,6 +163,8 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kLinearStoredBackwardSgd,
                                            &kLinearStoredBackwardMomentum,
                                            &kLinearStoredBackwardAdam,
+                                           &kLinearQuantized,
+                                           &kGatherQuantized,
                                            &kComparePanels,
                                            &kConvStored,
                                            &kConvStoredBackwardSgd,

@@ -65,6 +65,9 @@ RATES = f"{OWN_PREFIX}rates"
 RUNS = f"{OWN_PREFIX}runs"
 """Input of what draws random numbers: how often the graph has run before."""
 
+CODES_SUFFIX = "/bytes"
+"""What the names of codes of few bits end in, where nodes read them panel by panel."""
+
 SHARED_BYTES = 64 << 10
 """Constants that are so large are there once, where training and evaluation both have them."""
 

@@ -68,7 +68,7 @@ def file_fields(location: bytes, first: int, size_bytes: int) -> bytes:
     return b"".join(text_field(EXTERNAL_DATA, entry) for entry in entries) + number_field(LOCATION, IN_A_FILE)
 
 
-def float_type(sizes: Sequence[int]) -> bytes:
-    """Return the field in which a value says that it is an array of floats of these sizes."""
+def tensor_type(kind: int, sizes: Sequence[int]) -> bytes:
+    """Return the field in which a value says that it is an array of elements of a type, and of these sizes."""
     shape = b"".join(text_field(1, number_field(1, size)) for size in sizes)
-    return text_field(2, text_field(1, number_field(1, 1) + text_field(2, shape)))
+    return text_field(2, text_field(1, number_field(1, kind) + text_field(2, shape)))

@@ -42,7 +42,7 @@ from poet_onnx.plan import Plan
 from poet_onnx.plan.limits import Limits
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.process import TrainingProcess
-from poet_onnx.rewriting.variants import GraphVariant, panels_on
+from poet_onnx.rewriting.variants import GraphVariant, panels_on, quantized_panels
 from poet_onnx.scheduling import SimulatedPlan, schedule
 
 _MOST_OUTPUT_BYTES = 2**17
@@ -106,6 +106,7 @@ class EvaluationStep:
         WriteInputRanges()(model)
         graph.outputs[1:] = [value for value in graph.outputs[1:] if _is_small(value)]  # OUTPUTS_KEY names them all
         lower(model, target)
+        quantized_panels(threads)(model)
         free_state(graph, [name for name in graph.initializers if name in arrays])
         outputs = model.metadata_props.get(OUTPUTS_KEY)
         if outputs is not None:  # sizes may have come with the lowering

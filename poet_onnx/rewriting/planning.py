@@ -138,7 +138,7 @@ def _given_answer(
     variant = first
     if options != first.options:
         panels = panels_on(request.device, threads)
-        variant = variant_of(model, target, options, updates, stored, panels=panels)
+        variant = variant_of(model, target, options, updates, stored, panels=panels, threads=threads)
     plan = read_plan(given, variant.graph)
     baseline = asked.baseline(variant)
     problem, limits = asked.problem(baseline), asked.limits(baseline, asked.budget.step_bytes(variant.graph))

@@ -17,6 +17,7 @@ from poet_onnx.graph.extract import extract
 from poet_onnx.passes.lowering import choose_expansions, lower
 from poet_onnx.passes.normalize import Normalization
 from poet_onnx.passes.panel_comparison import AnyComparison, comparing_model
+from poet_onnx.passes.quantized.panels import UseQuantizedPanels, has_blocks
 from poet_onnx.passes.roles import find_roles
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.stored import StoreChoice, StreamParameters
@@ -86,7 +87,7 @@ def variants(
     """
     whole = []
     panels = panels_on(device, threads)
-    for expansions, lowered in _lowered(model, device, target):
+    for expansions, lowered in _lowered(model, device, target, threads):
         own = lowered if updates is None else lowered.clone()
         variant = _variant(None, expansions, own, updates, stored, panels=panels)
         whole.append((expansions, lowered, _in_panels(variant, lowered)))
@@ -110,6 +111,7 @@ def variant_of(
     stored: StoreChoice | None = None,
     *,
     panels: UseStoredPanels | None = None,
+    threads: int = 1,
 ) -> GraphVariant:
     """Return the variant of a normalized model that a plan was made for; the model is not changed.
 
@@ -120,6 +122,7 @@ def variant_of(
         updates: likewise.
         stored: likewise, of a variant that has a store.
         panels: what `panels_on` returns for the device; None where nothing is stored.
+        threads: as for `variants`.
 
     Raises:
         InputError: if the model has no such variant.
@@ -131,6 +134,7 @@ def variant_of(
         )
     model = model.clone()
     lower(model, target, expansions)
+    Normalization(quantized_panels(threads))(model)
     in_panels = frozenset[str]()
     if part_bytes is not None and stored is not None:
         in_panels = _in_panels(_variant(None, expansions, model.clone(), updates, stored, panels=panels), model)
@@ -163,6 +167,15 @@ def panels_here(threads: int) -> UseStoredPanels:
     return UseStoredPanels(partial(_keeps_bits, threads=threads))
 
 
+def quantized_panels(threads: int) -> UseQuantizedPanels:
+    """Return the pass with which products work on panels of weights of few bits.
+
+    It is for machines of any kind: floats of whole weights would not fit where weights of few bits are for. The machine
+    that trains repeats the comparisons.
+    """
+    return UseQuantizedPanels(partial(_keeps_bits, threads=threads))
+
+
 @cache
 def _keeps_bits(comparison: AnyComparison, *, threads: int) -> bool:
     """Return whether products by panels have the bits of whole ones on this machine."""
@@ -191,12 +204,17 @@ def _variant(
     return GraphVariant(part_bytes, expansions, model, extract(model), names)
 
 
-def _lowered(model: ir.Model, device: DeviceProfile, target: str) -> Iterator[tuple[str | None, ir.Model]]:
+def _lowered(
+    model: ir.Model, device: DeviceProfile, target: str, threads: int
+) -> Iterator[tuple[str | None, ir.Model]]:
     """Yield the expansions that a model may be lowered with, and the lowered model."""
     if target == "training":
-        yield None, model
+        own = model.clone() if has_blocks(model.graph) else model
+        Normalization(quantized_panels(threads))(own)
+        yield None, own
         return
     for expansions in dict.fromkeys(choose_expansions(model, device)):
         lowered = model.clone()
         lower(lowered, target, expansions)
+        Normalization(quantized_panels(threads))(lowered)
         yield expansions, lowered

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet_onnx.adapters.lora import Adapter, Adapters, Floats
+from poet_onnx.description.metadata import CODES_SUFFIX
 from poet_onnx.errors import InputError
 from poet_onnx.files.element_types import NUMBERS
 from poet_onnx.files.protobuf import Chunk, Piece
@@ -41,15 +42,17 @@ def merge_adapters(forward: ForwardGraph, adapters: Adapters, values: Mapping[st
 
 def _merged(forward: ForwardGraph, adapter: Adapter, scale: float, values: Mapping[str, Array]) -> Piece:
     weight, name = forward.weights.get(adapter.weight), adapter.weight
+    codes = f"{name}{CODES_SUFFIX}"
+    is_quantized = codes in forward.weights or codes in forward.inputs
+    if is_quantized or (weight is not None and weight.kind != NUMBERS["float32"]):
+        raise InputError(
+            f"The adapter of '{name}' cannot be merged into a weight of a few bits, which would lose it: give "
+            "merge=False, which keeps adapters as nodes."
+        )
     if weight is None and name not in values:
         raise InputError(
             f"The model has no weight '{adapter.weight}', beside which an adapter was trained: give the forward "
             "model that was trained."
-        )
-    if weight is not None and weight.kind != NUMBERS["float32"]:
-        raise InputError(
-            f"The adapter of '{name}' cannot be merged into a weight of a few bits, which would lose it: give "
-            "merge=False, which keeps adapters as nodes."
         )
     first, second = (np.asarray(values[name], np.float32) for name in (adapter.first, adapter.second))
     shape = adapter.merged_shape(first, second)

@@ -15,6 +15,7 @@ from poet_onnx.files.protobuf import Bytes
 from poet_onnx.files.tensor_file import flat, parse_json
 from poet_onnx.files.values import Kind, Values
 from poet_onnx.training.forward_graph import ForwardGraph
+from poet_onnx.training.unquantized import read_whole
 from poet_onnx.training.unstored import take_from_store
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def open_forward(
     if outputs is None and cut_loss:
         outputs = _names(metadata_of(data)[OUTPUTS_KEY])
     forward = ForwardGraph(data, folder)
+    read_whole(forward)
     take_from_store(forward)
     return forward, outputs
 

@@ -124,6 +124,8 @@ class ForwardGraph:
         self.outputs: dict[str, Field] = {}
         self.types: dict[str, Field] = {}
         """What is said of values inside of the graph."""
+        self.seen: dict[str, tuple[int, tuple[int, ...]]] = {}
+        """Type and sizes as which elements are read that have others where they are."""
         self.opsets: list[tuple[str, Field]] = []
         self.metadata: list[tuple[str, Field]] = []
         self.others: list[Field] = []

@@ -83,7 +83,7 @@ def write_inference_model(
     known = _known(forward, values, gone)
     if not known and not elements:
         raise InputError("The model has none of the trained parameters: give the forward model that was trained.")
-    tensors = _tensors(forward, chosen.read, values, known, elements)
+    tensors = map(partial(_as_seen, forward), _tensors(forward, chosen.read, values, known, elements))
     target = Path(path)
     try:
         with Written() as files:
@@ -202,6 +202,14 @@ def _tensors(
         if name in read and name not in known and name not in merged:
             elements = None if weight.elements is None else copied(forward.data, *weight.elements)
             yield _Tensor(name, weight.kind, weight.dims, elements, weight.message, weight.file)
+
+
+def _as_seen(forward: ForwardGraph, tensor: _Tensor) -> _Tensor:
+    """Return an initializer of the type and the sizes that its readers take it for."""
+    if tensor.name not in forward.seen:
+        return tensor
+    kind, dims = forward.seen[tensor.name]
+    return tensor._replace(kind=kind, dims=dims, message=None)
 
 
 def _of_value(values: Mapping[str, Array], name: str, kind: Kind) -> Piece:

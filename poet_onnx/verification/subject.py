@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import PANELS_KEY, TRAINING_KEY, Description
+from poet_onnx.description.metadata import TRAINING_KEY, Description
 from poet_onnx.errors import InputError
 from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.extract import check_training, extract
@@ -19,13 +19,15 @@ from poet_onnx.passes.lowering import normalize_for, prepare
 from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.metadata import PLAN_KEY, read_settings
 from poet_onnx.passes.normalize import FixDims, InlineFunctions, Normalization, PinSeeds
+from poet_onnx.passes.quantized.panels import has_blocks
 from poet_onnx.passes.split import SplitWeightGradients
 from poet_onnx.passes.stored import StoreChoice
+from poet_onnx.passes.stored_panels import has_panels
 from poet_onnx.passes.updates import WriteUpdates
 from poet_onnx.plan import Plan, serialization
 from poet_onnx.plan.serialization import PlanFile
 from poet_onnx.rewriting.optimizer_choice import in_words
-from poet_onnx.rewriting.variants import panels_here, variant_of
+from poet_onnx.rewriting.variants import panels_here, quantized_panels, variant_of
 from poet_onnx.runtime.feeds import random_feeds
 from poet_onnx.verification.sessions import Conditions
 from poet_onnx.verification.stored import LateUpdates, as_constants, constants_in
@@ -110,6 +112,9 @@ def make_subject(
         for model, counts_runs in ((normalized, True), (original, False)):  # the original draws as the runtime does
             Normalization(WriteUpdates(described.updates, kept=described.buffers, counts_runs=counts_runs))(model)
     resident = extract(normalized)
+    if planned is None and has_blocks(normalized.graph):
+        planned = normalized.clone()
+        quantized_panels(settings.threads)(planned)
     planned = normalized if planned is None else planned
     graph = resident if planned is normalized else extract(planned)
     expected, whole = (Description.of_metadata(model.metadata_props) for model in (planned, normalized))
@@ -146,9 +151,10 @@ def _with_store(
     model = original.clone()
     normalize_for(settings.target, settings.dims or None)(model)
     choice = StoreChoice(as_constants(constants), frozenset((*described.stored, *described.constants)))
-    panels = panels_here(settings.threads) if PANELS_KEY in rewritten.metadata_props else None
+    panels = panels_here(settings.threads) if any(map(has_panels, rewritten.graph)) else None
     options = (file.part_bytes, file.expansions, file.stored)
-    return variant_of(model, settings.target, options, described.updates, choice, panels=panels).model
+    threads = settings.threads
+    return variant_of(model, settings.target, options, described.updates, choice, panels=panels, threads=threads).model
 
 
 def _false_descriptions(said: Description | None, expected: Description | None, planned: str) -> tuple[str, ...]:

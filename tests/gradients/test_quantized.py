@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from adapter_models import Tensors, relative_error
@@ -14,7 +13,7 @@ from adapter_models import gradients as torch_gradients
 from adapter_models import linear as adapted_linear
 from forward_models import random, step
 from onnx import TensorProto, helper, numpy_helper
-from quantized_models import Weight, model_of, product_model
+from quantized_models import BODY, GAIN, TABLE, UP, Weight, decoder, model_of, product_model
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,9 +23,6 @@ from poet_onnx.errors import InputError
 
 ERROR = 1e-5
 """Largest relative error of a gradient in single precision."""
-
-BODY = Weight(64, 48, size=16, has_zeros=True)
-TABLE = Weight(30, 64)
 
 
 def with_numbers(made: TrainGraph) -> TrainGraph:
@@ -67,36 +63,6 @@ def test_a_product_trains_its_adapter_and_its_bias(weight: Weight) -> None:
         x=x,
         target=target,
     )
-
-
-def decoder(*, transposed: bool = False) -> onnx.ModelProto:
-    """Return an embedding, a layer with a norm before it, and the embedding once more as the head.
-
-    The layer comes as a quantizer writes it, as one operator or, transposed, as two.
-    """
-    shape = (2, 3, TABLE.rows)
-    nodes, initializers = [], []
-    body = BODY.dequantized("d", "body.weight", turned=True, signed=False) if transposed else None
-    forward = [
-        TABLE.gather("ids", "e", "embed.weight"),
-        (helper.make_node("LayerNormalization", ["e", "g"], ["n"], "norm"), [numpy_helper.from_array(GAIN, "g")]),
-        (helper.make_node("MatMul", ["n", "up"], ["p"], "up"), [numpy_helper.from_array(UP, "up")]),
-        *([body] if body is not None else []),
-        (
-            (helper.make_node("MatMul", ["p", "d"], ["h"], "body"), [])
-            if transposed
-            else BODY.matmul_nbits("p", "h", "body.weight")
-        ),
-        TABLE.matmul_nbits("h", "y", "head.weight"),
-    ]
-    for node, own in forward:
-        nodes.append(node)
-        initializers += own
-    return model_of(nodes, initializers, ("ids", TensorProto.INT64, shape[:2]), ("y", shape), 21 if transposed else 17)
-
-
-GAIN = np.linspace(0.5, 1.5, TABLE.columns, dtype=np.float32)
-UP = np.random.default_rng(5).standard_normal((TABLE.columns, BODY.columns)).astype(np.float32) / 8
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -73,6 +73,7 @@ class Model:
             self._rectify,
             self._exponentiate,
             self._score,
+            self._multiply,
         )
         for _ in range(self._random.randint(1, 5)):
             self._random.choice(makers)()
@@ -238,6 +239,27 @@ class Model:
         inputs = [self._input(FLOAT, shape), self._input(INT64, each, high=max(0, shape[1] - 1))]
         inputs.append(self._input(FLOAT, self._random.choice(((), each))))
         self._add("CrossEntropyGradient", inputs, [(FLOAT, shape)])
+
+    def _multiply(self) -> None:
+        """Multiply with a matrix of few bits, or take rows of it."""
+        bits, block = self._random.choice((4, 8)), 2 * self._random.randint(1, 4)
+        rows, columns = self._random.randint(1, 6), 2 * self._random.randint(1, 6)
+        blocks = -(-columns // min(block, columns))
+        zeroed = self._random.randint(0, 1)
+        parts = [self._input(TensorProto.UINT8, (rows, columns * bits // 8)), self._input(FLOAT, (rows, blocks))]
+        parts += [self._input(TensorProto.UINT8, (-(-rows * blocks * bits // 8),))] if zeroed else []
+        quantized = {"bits": bits, "block": block, "signed": self._random.randint(0, 1), "zeroed": zeroed}
+        samples = self._shape()
+        if self._random.random() < 0.5:
+            ids = self._input(INT64, samples, high=rows - 1)
+            made = [(FLOAT, (*samples, columns))]
+            self._add("GatherQuantized", [ids, *parts], made, matrix=(rows, columns), **quantized)
+            return
+        transposed, biased = self._random.randint(0, 1), self._random.randint(0, 1)
+        taken, width = (columns, rows) if transposed else (rows, columns)
+        inputs = [self._input(FLOAT, (*samples, taken)), *parts, *([self._input(FLOAT, (width,))] if biased else [])]
+        how = {"panel_rows": 128, "transposed": transposed, "biased": biased, **quantized}
+        self._add("LinearQuantized", inputs, [(FLOAT, (*samples, width))], matrix=(rows, columns), **how)
 
     def _drop(self) -> None:
         shape = self._shape()

@@ -169,3 +169,35 @@ def product_model(weight: Weight, *, bias: bool = False, samples: Sequence[int] 
 def bias_of(weight: Weight) -> Array:
     """Return a bias for the products with a weight."""
     return np.random.default_rng(3).standard_normal(weight.rows).astype(np.float32)
+
+
+BODY = Weight(64, 48, size=16, has_zeros=True)
+TABLE = Weight(30, 64)
+GAIN = np.linspace(0.5, 1.5, TABLE.columns, dtype=np.float32)
+UP = np.random.default_rng(5).standard_normal((TABLE.columns, BODY.columns)).astype(np.float32) / 8
+
+
+def decoder(*, transposed: bool = False) -> onnx.ModelProto:
+    """Return an embedding, a layer with a norm before it, and the embedding once more as the head.
+
+    The layer comes as a quantizer writes it, as one operator or, transposed, as two.
+    """
+    shape = (2, 3, TABLE.rows)
+    nodes, initializers = [], []
+    body = BODY.dequantized("d", "body.weight", turned=True, signed=False) if transposed else None
+    forward = [
+        TABLE.gather("ids", "e", "embed.weight"),
+        (helper.make_node("LayerNormalization", ["e", "g"], ["n"], "norm"), [numpy_helper.from_array(GAIN, "g")]),
+        (helper.make_node("MatMul", ["n", "up"], ["p"], "up"), [numpy_helper.from_array(UP, "up")]),
+        *([body] if body is not None else []),
+        (
+            (helper.make_node("MatMul", ["p", "d"], ["h"], "body"), [])
+            if transposed
+            else BODY.matmul_nbits("p", "h", "body.weight")
+        ),
+        TABLE.matmul_nbits("h", "y", "head.weight"),
+    ]
+    for node, own in forward:
+        nodes.append(node)
+        initializers += own
+    return model_of(nodes, initializers, ("ids", TensorProto.INT64, shape[:2]), ("y", shape), 21 if transposed else 17)

@@ -1,45 +1,81 @@
-"""Training beside weights of a few bits: what moves, what is written of it, and what cannot be."""
+"""Training beside weights of few bits: what moves, what is written of it, and what cannot be."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from forward_models import random
-from quantized_models import Weight, product_model
+import torch
+from quantized_models import BODY, GAIN, TABLE, UP, decoder
+from safetensors.numpy import load_file
+from torch.nn import functional
 
 import poet_onnx
 from poet_onnx import SGD, Lora, TrainingSession
 from poet_onnx.errors import InputError
 
-WEIGHT = Weight(24, 64, has_zeros=True)
-BATCH = {"x": random(2, 5, 64), "target": random(2, 5, 24)}
+IDS, LABELS = np.array([[1, 5, 29], [0, 7, 7]]), np.array([[5, 29, 3], [7, 7, 1]])
+BATCH = {"ids": IDS, "labels": LABELS}
+OPTIONS: dict[str, Any] = {
+    "device": "a72",
+    "loss": "cross-entropy-last",
+    "lora": Lora(("embed*", "body*"), rank=4),
+    "freeze": ["g", "up"],
+    "optimizer": "sgd",
+}
+
+
+def scores(session: TrainingSession) -> np.ndarray[Any, Any]:
+    """Return what the decoder computes with the adapters of a session, in double precision."""
+    values = {name: array.astype(np.float64) for name, array in session.parameters.items()}
+    table = TABLE.floats + 2 * values["embed.lora_embedding_A"] @ values["embed.lora_embedding_B"]
+    normed = functional.layer_norm(torch.tensor(table[IDS]), (TABLE.columns,), torch.tensor(GAIN).double()).numpy()
+    body = BODY.floats.T + 2 * values["body.lora_A"] @ values["body.lora_B"]
+    found: np.ndarray[Any, Any] = normed @ UP @ body @ table.T
+    return found
 
 
 @pytest.mark.parametrize("target", ["training", "stock"])
 def test_adapters_learn_beside_frozen_weights_and_stay_beside_them(target: str, tmp_path: Path) -> None:
-    result = poet_onnx.rewrite(
-        product_model(WEIGHT), device="a72", target=target, loss="mse", lora=Lora("w", rank=4), optimizer="sgd"
-    )
+    result = poet_onnx.rewrite(decoder(transposed=True), target=target, **OPTIONS)
     model, values, evaluation = result.save(tmp_path / "model.onnx")
+    counts = Counter(node.op_type for node in result.model.graph)
+    assert (counts["LinearQuantized"], counts["GatherQuantized"], counts["DequantizeLinear"]) == (4, 1, 0)
     assert result.train_graph is not None
     report = poet_onnx.verify(result.train_graph.training, model, feeds=1)
     assert report.passed, report.problems
-    session = TrainingSession(model, values, eval_model=evaluation, optimizer=SGD(0.1))
+    session = TrainingSession(model, values, eval_model=evaluation, optimizer=SGD(0.001))
     losses = [session.step(BATCH) for _ in range(5)]
     assert losses == sorted(losses, reverse=True)
     assert session.evaluate([BATCH])["loss"] < losses[-1]
-    with pytest.raises(InputError, match=r"adapter of 'w' cannot be merged into a weight of a few bits.*merge=False"):
+    with pytest.raises(InputError, match=r"adapter of '.*' cannot be merged into a weight of a few bits.*merge=False"):
         session.export_inference_model(tmp_path / "merged.onnx")
     assert not (tmp_path / "merged.onnx").exists()
     session.export_inference_model(tmp_path / "nodes.onnx", merge=False)
-    onnx.checker.check_model(onnx.load(tmp_path / "nodes.onnx"), full_check=True)
+    proto = onnx.load(tmp_path / "nodes.onnx")
+    onnx.checker.check_model(proto, full_check=True)
+    assert {node.domain for node in proto.graph.node} == {""}
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    (found,) = onnxruntime.InferenceSession(tmp_path / "nodes.onnx", options).run(None, {"x": BATCH["x"]})
-    first, second = (session.parameters[f"w.lora_{each}"] for each in "AB")
-    expected = BATCH["x"] @ (WEIGHT.floats.T.astype(np.float64) + 2 * first @ second)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    (found,) = onnxruntime.InferenceSession(tmp_path / "nodes.onnx", options).run(None, {"ids": IDS})
+    np.testing.assert_allclose(found, scores(session), rtol=1e-4, atol=1e-4)
+
+
+def test_training_goes_on_from_a_checkpoint_and_adapters_are_files_of_peft(tmp_path: Path) -> None:
+    files = poet_onnx.rewrite(decoder(), target="stock", **OPTIONS).save(tmp_path / "model.onnx")
+    whole, first, second = (
+        TrainingSession(files[0], files[1], eval_model=files[2], optimizer=SGD(0.001)) for _ in range(3)
+    )
+    losses = [whole.step(BATCH) for _ in range(4)]
+    assert [first.step(BATCH) for _ in range(2)] == losses[:2]
+    first.save_checkpoint(tmp_path / "saved.safetensors")
+    second.load_checkpoint(tmp_path / "saved.safetensors")
+    assert [second.step(BATCH) for _ in range(2)] == losses[2:]
+    whole.export_adapter(tmp_path / "adapter")
+    kept = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    np.testing.assert_array_equal(kept["base_model.model.body.lora_A.weight"], whole.parameters["body.lora_A"].T)

@@ -1,8 +1,8 @@
-"""Operators that have panels of what is stored in memory: linear layers and convolutions."""
+"""Operators that have panels of a matrix in memory: linear layers and convolutions."""
 
 from __future__ import annotations
 
-from poet_onnx.graph.operators import conv_stored, linear
+from poet_onnx.graph.operators import conv_stored, linear, quantized
 from poet_onnx.graph.operators.spec import Call
 
 BACKWARD = (linear.BACKWARD, conv_stored.BACKWARD)
@@ -15,4 +15,6 @@ def comparing_bytes(call: Call) -> int:
         return linear.comparing_bytes(call)
     if call.op_type == "ConvStored" or call.op_type.startswith(conv_stored.BACKWARD):
         return conv_stored.comparing_bytes(call)
+    if call.op_type == quantized.LINEAR:
+        return quantized.comparing_bytes(call)
     return 0

@@ -1,0 +1,175 @@
+"""Products with matrices of few bits, and rows of such tables (ops/kernels/quantized_rows.h)."""
+
+from __future__ import annotations
+
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.graph.operators.fitting import expect, said
+from poet_onnx.graph.operators.linear import PANELS, compared_rows, matrix_of, most_rows, panel_count, piece_rows
+from poet_onnx.graph.operators.rules import FLOAT
+from poet_onnx.graph.operators.shape_context import RuleError, ShapeContext, TensorType
+from poet_onnx.graph.operators.spec import Attribute, Call, OpSpec, Schema, StorageWork, Work, elements
+from poet_onnx.graph.operators.stored import PAGE_BYTES
+
+LINEAR, GATHER = "LinearQuantized", "GatherQuantized"
+"""A product, and rows of a table."""
+
+CODES = 1
+"""Input that codes are; scales and zeros are behind it."""
+
+_FLOAT_BYTES, _BYTE = 4, 8
+_FLOPS_OF_A_NUMBER = 2
+_WIDTHS = (4, 8)
+_HANDLE = "INT64"
+_QUANTIZATION = (
+    Attribute("bits", "INT", "Of a code: 4 or 8."),
+    Attribute("block", "INT", "Codes of a row with one scale."),
+    Attribute("signed", "INT", "Whether codes and zeros are signed."),
+    Attribute("zeroed", "INT", "Whether there are zeros."),
+)
+
+
+def _shape_of(context: ShapeContext) -> tuple[int, int]:
+    return matrix_of(context.attributes["matrix"])
+
+
+def _product(context: ShapeContext) -> list[TensorType]:
+    rows, columns = _shape_of(context)
+    width = rows if context.integer("transposed", 0) else columns
+    return [TensorType(FLOAT, (*context.type(0).shape[:-1], width))]
+
+
+def _rows(context: ShapeContext) -> list[TensorType]:
+    return [TensorType(FLOAT, (*context.type(0).shape, _shape_of(context)[1]))]
+
+
+def _parts(rows: int, columns: int, bits: int, block: int, *, zeroed: bool) -> tuple[int, ...]:
+    """Return the bytes of codes, scales and zeros."""
+    blocks = -(-columns // max(1, block))
+    zeros = (-(-rows * blocks * bits // _BYTE),) if zeroed else ()
+    return rows * columns * bits // _BYTE, _FLOAT_BYTES * rows * blocks, *zeros
+
+
+def _matrix_fits(context: ShapeContext) -> None:
+    """Check that codes, scales and zeros are those of the matrix, or handles."""
+    bits = context.integer("bits", 0)
+    if bits not in _WIDTHS:
+        raise RuleError(f"its codes have {bits} bits and must have 4 or 8")
+    is_zeroed = bool(context.integer("zeroed", 0))
+    sizes = _parts(*_shape_of(context), bits, context.integer("block", 0), zeroed=is_zeroed)
+    for index, size_bytes in enumerate(sizes, CODES):
+        found = context.type(index)
+        if found.dtype.name != _HANDLE and found.size_bytes != size_bytes:
+            raise RuleError(f"{said(context, index)} has {found.size_bytes} bytes and must have {size_bytes}")
+
+
+def _product_fits(context: ShapeContext) -> None:
+    rows, columns = _shape_of(context)
+    taken, made = (columns, rows) if context.integer("transposed", 0) else (rows, columns)
+    expect(context, 0, (*context.type(0).shape[:-1], taken))
+    _matrix_fits(context)
+    if context.integer("biased", 0):
+        expect(context, CODES + 2 + bool(context.integer("zeroed", 0)), (made,))
+
+
+def _sizes(call: Call) -> tuple[int, int, int]:
+    """Return rows and columns of the matrix, and how many samples there are."""
+    rows, columns = call.integers("matrix")
+    width = columns if call.integer("transposed", 0) else rows
+    return rows, columns, elements(call.input(0)) // width
+
+
+def _spare(call: Call, rows: int) -> int:
+    """Return the bytes of a panel's codes, scales and zeros, as far as these are in a store."""
+    zeroed = bool(call.integer("zeroed", 0))
+    sizes = _parts(rows, call.integers("matrix")[1], call.integer("bits", 4), call.integer("block", 1), zeroed=zeroed)
+    ends = (0, 0, 1)  # zeros begin within a byte
+    stored = (index for index in range(len(sizes)) if call.input(CODES + index).dtype == _HANDLE)
+    return sum(sizes[index] + ends[index] for index in stored)
+
+
+def _room(call: Call) -> int:
+    """Return the bytes of a panel of the matrix, and of its samples."""
+    rows, columns, samples = _sizes(call)
+    most = most_rows(rows, call.integer("panel_rows", 1))
+    return _FLOAT_BYTES * most * (columns + samples) + _spare(call, most)
+
+
+def _row(call: Call) -> int:
+    return _spare(call, 1)
+
+
+def _multiplied(call: Call) -> Work:
+    """Return a product's work, and what making floats takes, which are written and read once."""
+    rows, columns, samples = _sizes(call)
+    moved = call.read_bytes + call.written_bytes + 2 * _FLOAT_BYTES * rows * columns
+    return Work(2 * rows * columns * samples, _FLOPS_OF_A_NUMBER * rows * columns, moved)
+
+
+def _looked_up(call: Call) -> Work:
+    made = elements(call.output(0))
+    return Work(0, _FLOPS_OF_A_NUMBER * made, 2 * call.written_bytes)
+
+
+def _stored_bytes(call: Call) -> int:
+    return _spare(call, call.integers("matrix")[0])
+
+
+def _panels_read(call: Call) -> StorageWork:
+    rows = call.integers("matrix")[0]
+    panels = panel_count(rows, call.integer("panel_rows", 1))
+    stored = sum(each is not None and each.dtype == _HANDLE for each in call.inputs[CODES:])
+    return StorageWork(_stored_bytes(call), 0, panels * stored)
+
+
+def _rows_read(call: Call) -> StorageWork:
+    rows = elements(call.input(0))
+    stored = sum(each is not None and each.dtype == _HANDLE for each in call.inputs[CODES:])
+    return StorageWork(min(rows * stored * PAGE_BYTES, _stored_bytes(call)), 0, rows * stored)
+
+
+def comparing_bytes(call: Call) -> int:
+    """Return about what comparing a product by panels with a whole one takes."""
+    rows, columns, samples = _sizes(call)
+    panel = call.integer("panel_rows", 1)
+    compared = compared_rows(rows, columns, panel)
+    made = _FLOAT_BYTES * (compared * columns + 2 * samples * (compared + columns))
+    return made + _room(call) + _FLOAT_BYTES * columns * piece_rows(rows, columns, panel)
+
+
+SPECS = [
+    OpSpec(
+        LINEAR,
+        POET_DOMAIN,
+        shape=_product,
+        check=_product_fits,
+        work=_multiplied,
+        storage=_panels_read,
+        workspace=_room,
+        schema=Schema(
+            "LinearQuantized(x, codes, scales, zeros?, bias?, after...) -> y: a product with a matrix of few bits, and "
+            "the bias.",
+            (("y", "tensor(float)"),),
+            (
+                *PANELS,
+                Attribute("transposed", "INT", "Whether the product is one with the transposed matrix."),
+                Attribute("biased", "INT", "Whether there is a bias."),
+                *_QUANTIZATION,
+            ),
+        ),
+    ),
+    OpSpec(
+        GATHER,
+        POET_DOMAIN,
+        shape=_rows,
+        check=_matrix_fits,
+        work=_looked_up,
+        storage=_rows_read,
+        workspace=_row,
+        schema=Schema(
+            "GatherQuantized(indices, codes, scales, zeros?, after...) -> rows: rows of a table of few bits.",
+            (("rows", "tensor(float)"),),
+            (PANELS[0], *_QUANTIZATION),
+        ),
+    ),
+]
+"""What reads matrices of few bits without making them whole."""
