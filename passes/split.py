@@ -11,7 +11,8 @@ Rules:
         node makes (dX, and dB, however large) stays with the node, which only loses the output.
     S3. Gemm (no C), MatMul and FusedMatMul of matrices: the rows of the plain or transposed product are split: they are
         rows or columns of one operand, and parts get slices of that.
-    S4. GatherGrad along axis 0 is not split but replaced: AccumulateRows adds the rows that the batch used.
+    S4. GatherGrad or GatherGradient along axis 0 is not split but replaced: AccumulateRows adds the rows that the batch
+        used.
     S5. Parts are of equal size but for one row, and never of a single row: ONNX Runtime multiplies a vector by other
         kernels than a matrix, which round differently.
     S6. Accumulate nodes of one buffer form a chain; the last one takes over the accumulator's output.
@@ -105,7 +106,7 @@ class SplitWeightGradients(InPlacePass):
         rows = shape[0]
         gradient = _Gradient(maker, between, accumulator, rows, math.prod(shape[1:]))
         plain = not between and value.shape == buffer.shape
-        if maker.op_type == "GatherGrad" and maker.domain == MICROSOFT_DOMAIN:
+        if _rows_of_gather(maker):
             return gradient if plain and maker.attributes.get_int("axis", 0) == 0 else None
         if rows < 4:
             return None
@@ -113,6 +114,13 @@ class SplitWeightGradients(InPlacePass):
             is_weight = value is maker.outputs[1]
             return gradient if plain and is_weight and maker.attributes.get_int("group", 1) == 1 else None
         return gradient if _is_matrix_product(maker, value) and _keeps_rows(gradient) else None
+
+
+def _rows_of_gather(maker: ir.Node) -> list[ir.Value | None]:
+    """Return the indices and the rows of a gather's gradient; nothing of another node."""
+    operators = {("GatherGrad", MICROSOFT_DOMAIN): slice(1, 3), ("GatherGradient", POET_DOMAIN): slice(0, 2)}
+    found = operators.get((maker.op_type, maker.domain))
+    return [] if found is None else list(maker.inputs[found])
 
 
 def _accumulates_whole(node: ir.Node) -> bool:
@@ -167,8 +175,8 @@ class _Splitter:
         """Put the new nodes behind the maker, and take the accumulator and what led to it out of the graph."""
         gradient = self.gradient
         maker = gradient.maker
-        if maker.op_type == "GatherGrad":
-            self._accumulate("AccumulateRows", [maker.inputs[1], maker.inputs[2]], [])
+        if rows := _rows_of_gather(maker):
+            self._accumulate("AccumulateRows", rows, [])
         else:
             for number, (first, count) in enumerate(self._parts()):
                 part = self._part(number, first, count)

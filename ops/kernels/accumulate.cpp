@@ -9,8 +9,6 @@
 // InPlaceAccumulatorV2 would give: an element is the old value plus the gradient's, which for AccumulateRows is summed
 // first, in the order of the indices and starting from zero, as GatherGrad does.
 #include <algorithm>
-#include <numeric>
-#include <vector>
 
 #include "kernels/kernel.h"
 #include "kernels/rows.h"
@@ -69,70 +67,13 @@ class Accumulate final : public Kernel {
   uint64_t offset_;
 };
 
-// A gradient of zero is not nothing, because -0 + 0 is +0.
 template <typename T>
-void accumulate_zero(T* buffer, uint64_t count, bool overwrite) {
-  if (overwrite) {
-    std::fill_n(buffer, count, T{0});
-  } else {
-    for (uint64_t i = 0; i < count; ++i) buffer[i] += T{0};
-  }
-}
-
-// Rows of a gradient, and the rows of a buffer that indices give them to.
-template <typename T>
-class GivenRows {
- public:
-  GivenRows(const Tensor& gradient, uint64_t width, const std::vector<int64_t>& rows)
-      : data_(static_cast<const T*>(gradient.data)), width_(width), rows_(rows), order_(rows.size()) {
-    std::iota(order_.begin(), order_.end(), size_t{0});
-    std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return rows[a] < rows[b]; });
-  }
-
-  // Accumulates into the buffer's rows from `row` to `end`.
-  void accumulate(T* buffer, int64_t row, int64_t end, bool overwrite) const {
-    auto next = std::lower_bound(order_.begin(), order_.end(), row, [&](size_t i, int64_t r) { return rows_[i] < r; });
-    for (; row < end; ++row) {
-      const auto begin = next;
-      while (next != order_.end() && rows_[*next] == row) ++next;
-      T* const to = buffer + static_cast<uint64_t>(row) * width_;
-      if (begin == next) {
-        accumulate_zero(to, width_, overwrite);
-      } else {
-        accumulate_sum(to, &*begin, static_cast<size_t>(next - begin), overwrite);
-      }
-    }
-  }
-
- private:
-  // Some columns at a time, whose sum is on the stack.
-  void accumulate_sum(T* to, const size_t* places, size_t count, bool overwrite) const {
-    constexpr uint64_t kColumns = 256;
-    for (uint64_t first = 0; first < width_; first += kColumns) {
-      const uint64_t some = std::min(kColumns, width_ - first);
-      T sum[kColumns] = {};
-      for (size_t i = 0; i < count; ++i) add(sum, data_ + places[i] * width_ + first, some);
-      if (overwrite) {
-        std::copy_n(sum, some, to + first);
-      } else {
-        add(to + first, sum, some);
-      }
-    }
-  }
-
-  const T* data_;
-  const uint64_t width_;
-  const std::vector<int64_t>& rows_;
-  std::vector<size_t> order_;
-};
-
-template <typename T>
-void accumulate_rows(const Workers& workers, const Tensor& buffer, int64_t row_count, const GivenRows<T>& given,
-                     uint64_t width, bool overwrite) {
-  each_range(workers, static_cast<uint64_t>(row_count), width, [&](uint64_t first, uint64_t count) {
-    given.accumulate(static_cast<T*>(buffer.data), static_cast<int64_t>(first), static_cast<int64_t>(first + count),
-                     overwrite);
-  });
+void accumulate_rows(const Workers& workers, const Tensor& buffer, const Tensor& gradient, const GivenRows& rows,
+                     bool overwrite) {
+  auto* const to = static_cast<T*>(buffer.data);
+  const auto* from = static_cast<const T*>(gradient.data);
+  each_range(workers, static_cast<uint64_t>(rows.row_count()), rows.width(),
+             [&](uint64_t first, uint64_t count) { rows.accumulate(to, from, first, first + count, overwrite); });
 }
 
 class AccumulateRows final : public Kernel {
@@ -145,38 +86,20 @@ class AccumulateRows final : public Kernel {
     require_same_type(buffer, gradient);
     if (buffer.layout.shape.rank() == 0) throw Error("the buffer is a scalar and has no rows");
     const int64_t row_count = buffer.layout.shape.data()[0];
-    const std::vector<int64_t> rows = read_rows(indices, row_count);
     const uint64_t width = row_count == 0 ? 0 : buffer.elements() / static_cast<uint64_t>(row_count);
-    const uint64_t given = gradient.elements();
-    if (given != rows.size() * width)
-      throw Error("the gradient has " + std::to_string(given) + " elements, but " + std::to_string(rows.size()) +
-                  " indices of rows of " + std::to_string(width) + " name " + std::to_string(rows.size() * width));
+    const GivenRows rows(read_rows(indices, row_count), row_count, width);
+    rows.require(gradient);
     require_apart({buffer.memory(), gradient.memory()}, 1);
     if (buffer.layout.dtype == kFloat) {
-      accumulate_rows<float>(context.workers(), buffer, row_count, {gradient, width, rows}, width, overwrite);
+      accumulate_rows<float>(context.workers(), buffer, gradient, rows, overwrite);
     } else {
-      accumulate_rows<double>(context.workers(), buffer, row_count, {gradient, width, rows}, width, overwrite);
+      accumulate_rows<double>(context.workers(), buffer, gradient, rows, overwrite);
     }
     context.output_true();
   }
 };
 
 }  // namespace
-
-std::vector<int64_t> read_rows(const Tensor& indices, int64_t row_count) {
-  const int32_t dtype = indices.layout.dtype;
-  if (dtype != kInt32 && dtype != kInt64)
-    throw Error("the indices are of element type " + std::to_string(dtype) + ", but must be int32 or int64");
-  std::vector<int64_t> rows(indices.elements());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    int64_t row =
-        dtype == kInt64 ? static_cast<const int64_t*>(indices.data)[i] : static_cast<const int32_t*>(indices.data)[i];
-    if (row < -row_count || row >= row_count)
-      throw Error("index " + std::to_string(row) + " is outside of a buffer of " + std::to_string(row_count) + " rows");
-    rows[i] = row < 0 ? row + row_count : row;
-  }
-  return rows;
-}
 
 const OpDefinition kAccumulate{"Accumulate", 1, {kBool}, Sharing::kNone, create<Accumulate>, infer_flag};
 const OpDefinition kAccumulateRows{"AccumulateRows", 1, {kBool}, Sharing::kNone, create<AccumulateRows>, infer_flag};

@@ -152,6 +152,7 @@ extern const OpDefinition kCrossEntropyGradient;
 extern const OpDefinition kDepthwiseDataGradient;
 extern const OpDefinition kDepthwiseWeightGradient;
 extern const OpDefinition kExponentiate;
+extern const OpDefinition kGatherGradient;
 extern const OpDefinition kLayerNormalizeGradient;
 extern const OpDefinition kMaxPoolGradient;
 extern const OpDefinition kRectifierGradient;

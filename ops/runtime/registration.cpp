@@ -146,6 +146,7 @@ const OpSet& op_set(const OrtApi* table, const Api& api, const SessionConfig& co
                                            &kDepthwiseDataGradient,
                                            &kDepthwiseWeightGradient,
                                            &kExponentiate,
+                                           &kGatherGradient,
                                            &kLayerNormalizeGradient,
                                            &kMaxPoolGradient,
                                            &kRectifierGradient,

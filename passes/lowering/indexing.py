@@ -7,7 +7,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from poet_onnx.passes.lowering.builder import LoweringBuilder, Rules
+from poet_onnx.description.metadata import POET_DOMAIN
+from poet_onnx.passes.lowering.builder import FLOAT, LoweringBuilder, Rules
 
 
 def _gather(builder: LoweringBuilder) -> None:
@@ -15,6 +16,10 @@ def _gather(builder: LoweringBuilder) -> None:
     shape = builder.output_shape()
     axis = int(builder.attributes.get("axis", 0)) % len(shape)
     indices, d_y, dtype = builder.shape(1), builder.input(2), builder.type(2).dtype
+    if builder.kernels and dtype == FLOAT:  # ScatterND loses numbers where several threads add to a place
+        ours = builder.op("GatherGradient", builder.input(1), d_y, domain=POET_DOMAIN, shape=shape, axis=axis)
+        builder.give(0, ours)
+        return
     rank = len(indices)
     places = builder.reshape(builder.input(1), math.prod(indices), 1)
     before, after = shape[:axis], shape[axis + 1 :]

@@ -13,6 +13,7 @@ from poet_onnx.graph.extract import check_structure
 from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.shapes import infer
 from poet_onnx.graph.shapes.declared import fitting
+from poet_onnx.passes.gathers import SumGathersInOrder
 from poet_onnx.passes.lowering import (
     accumulation,
     activation,
@@ -153,23 +154,29 @@ class LowerTraining(InPlacePass):
             model.opset_imports[POET_DOMAIN] = POET_VERSION
 
 
-def prepare(*, target: str, dims: Mapping[str, int] | None = None, expansions: str | None = None) -> Normalization:
+def prepare(
+    *, target: str, dims: Mapping[str, int] | None = None, expansions: str | None = None, threads: int = 1
+) -> Normalization:
     """Return the passes that make of a training graph what is planned: normalized, and lowered for its target.
 
     Args:
         target: runtime that will run the model, "training" or "stock".
         dims: sizes of named dynamic dimensions.
         expansions: as for `LowerTraining`.
+        threads: inside an operator.
     """
-    before = normalize_for(target, dims)
+    before = normalize_for(target, dims, threads=threads)
     return before if target == "training" else Normalization(before, *_lowering(expansions))
 
 
-def normalize_for(target: str, dims: Mapping[str, int] | None = None) -> Normalization:
+def normalize_for(target: str, dims: Mapping[str, int] | None = None, *, threads: int = 1) -> Normalization:
     """Return the first half of `prepare`: what comes before expansions are chosen."""
     fix = [FixDims(dims)] if dims else []
-    last = RefuseWithoutKernel(RULES) if target == "training" else ComputeHalfInFloat()
-    return Normalization(InlineFunctions(), *fix, DeclareKnownOpset(target), normalize(), last)
+    first = (InlineFunctions(), *fix, DeclareKnownOpset(target), normalize())
+    if target != "training":
+        return Normalization(*first, ComputeHalfInFloat())
+    repeatable = [SumGathersInOrder()] if threads > 1 else []
+    return Normalization(*first, RefuseWithoutKernel(RULES), *repeatable)
 
 
 def lower(model: ir.Model, target: str, expansions: str | None = None) -> None:

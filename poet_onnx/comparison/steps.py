@@ -96,7 +96,7 @@ def prepared_steps(
         InputError: if an option or the model cannot be used.
     """
     given = Given.read(model, options)
-    source = normalized(given.model, given.settle(options), forward=given.forward)
+    source = normalized(given.model, given.settle(options), forward=given.forward, threads=options.threads)
     updates = OptimizerChoice.read(options).for_model(source.model)
     name = options.name or _name_of(model, source.model)
     for device in devices:

@@ -84,7 +84,8 @@ def measure(
             options = replace(options, dims=None, frozen_batch_norm=AUTO)
         target = options.target
         report = progress or (lambda text: None)
-        model = normalized(load_model(model_path), options, forward=partial(model_beside, model_path)).model
+        forward = partial(model_beside, model_path)
+        model = normalized(load_model(model_path), options, forward=forward, threads=threads).model
         updates = OptimizerChoice.read(options).for_model(model)
         first, *others = variants(model, device, target, updates=updates)
         report(f"timing {repetitions} steps of {len(first.model.graph)} nodes")

@@ -211,7 +211,7 @@ def _rewritten(
         warn_user(sentence)
 
     options = request.options
-    source = normalized(model, options, forward=forward, warn=warn)
+    source = normalized(model, options, forward=forward, warn=warn, threads=options.threads)
     WriteInputRanges()(source.model)
     updates = request.optimizer.for_model(source.model, warn)
     evaluated = None if updates is None else made

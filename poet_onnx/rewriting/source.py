@@ -88,6 +88,7 @@ def normalized(
     *,
     forward: Callable[[], ir.Model | None],
     warn: Callable[[str], None] | None = None,
+    threads: int = 1,
 ) -> Source:
     """Normalize a training model, in place.
 
@@ -96,6 +97,7 @@ def normalized(
         options: of the step, as `Given.settle` returns them.
         forward: returns the evaluation graph of the same loss, if there is one.
         warn: called with a sentence about what cannot be told; default `warnings.warn`.
+        threads: inside an operator.
 
     Raises:
         InputError: if the model computes no gradients, or cannot be scheduled.
@@ -104,5 +106,5 @@ def normalized(
     check_number_types(model)
     node_count = len(model.graph)
     SettleBatchNorm(options.frozen_batch_norm, forward=forward, warn=warn)(model)
-    normalize_for(options.target, options.dims)(model)
+    normalize_for(options.target, options.dims, threads=threads)(model)
     return Source(model, node_count, frozen_outputs(model))

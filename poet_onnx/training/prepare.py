@@ -20,6 +20,7 @@ from poet_onnx.graph.extract.roles import forget_roles
 from poet_onnx.graph.input_ranges import RANGES_KEY, Ranges, ranges_from_json
 from poet_onnx.graph.loading import as_model
 from poet_onnx.passes.batch_norm_modes import SettleBatchNorm, model_beside
+from poet_onnx.passes.gathers import SumGathersInOrder
 from poet_onnx.passes.metadata import VERSION_KEY
 from poet_onnx.passes.normalize import Normalization, PinSeeds
 from poet_onnx.passes.roles import find_roles
@@ -54,7 +55,9 @@ def prepare(training_model: AnyModel, wishes: Wishes, forward: Callable[[], ir.M
         raise InputError("The training model is rewritten: say to `rewrite` what is frozen.")
     ranges = known_ranges(model)
     kept = find_roles(model).parameters if wishes.keep_gradients else ()
-    Normalization(PinSeeds(), WriteUpdates(wishes.updates, planned=True, kept=kept), RemoveUnread())(model)
+    repeatable = [SumGathersInOrder()] if wishes.threads > 1 else []
+    updates = WriteUpdates(wishes.updates, planned=True, kept=kept)
+    Normalization(PinSeeds(), *repeatable, updates, RemoveUnread())(model)
     forget_roles(model.graph)
     return Prepared(Description.from_json(model.metadata_props[TRAINING_KEY]), _payload(model), ranges, adapters)
 

@@ -35,6 +35,7 @@ class Wishes:
         keep_gradients: whether all gradients are to be seen.
         frozen_batch_norm: as for `rewrite`.
         groups: of parameters; None for those of the model.
+        threads: inside an operator.
     """
 
     optimizer: Optimizer | None
@@ -43,6 +44,7 @@ class Wishes:
     keep_gradients: bool
     frozen_batch_norm: str
     groups: tuple[ParameterGroup, ...] | None = None
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if self.accumulation_steps is not None:

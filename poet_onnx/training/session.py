@@ -110,7 +110,8 @@ class TrainingSession(SessionFiles, SessionLoop):
         values = read_parameters(parameters)
         self._evaluation = Evaluation(eval_model)
         own = None if groups is None else as_groups(groups)
-        wishes = Wishes(optimizer, accumulation_steps, clip_norm is not None, keep_gradients, frozen_batch_norm, own)
+        clipped = clip_norm is not None
+        wishes = Wishes(optimizer, accumulation_steps, clipped, keep_gradients, frozen_batch_norm, own, threads)
         self._model = open_model(training_model, wishes, self._evaluation.model)
         for panels in dict.fromkeys((self._model.panels, self._evaluation.panels)):
             check_panels(panels, threads=threads)

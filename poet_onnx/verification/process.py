@@ -103,7 +103,7 @@ def verify_process(
 
 def _graph_of(original: str | os.PathLike[str] | ir.Model, settings: Settings) -> TrainingGraph:
     model = as_model(original)
-    normalize_for(settings.target, settings.dims or None)(model)
+    normalize_for(settings.target, settings.dims or None, threads=settings.threads)(model)
     return extract(model)
 
 

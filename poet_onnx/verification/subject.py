@@ -15,6 +15,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.graph import Role, TrainingGraph
 from poet_onnx.graph.extract import check_training, extract
 from poet_onnx.passes.batch_norm_modes import settle_alike
+from poet_onnx.passes.gathers import SumGathersInOrder
 from poet_onnx.passes.lowering import normalize_for, prepare
 from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.metadata import PLAN_KEY, read_settings
@@ -99,10 +100,17 @@ def make_subject(
     if described is not None and described.has_store:
         constants = constants_in(original, described)
         planned = _with_store(original, rewritten, file, described, constants)
-    prepare(target=settings.target, dims=settings.dims or None, expansions=file.expansions)(normalized)
+    prepare(
+        target=settings.target,
+        dims=settings.dims or None,
+        expansions=file.expansions,
+        threads=settings.threads,
+    )(normalized)
     if settings.target == "training":
         fix = [FixDims(settings.dims)] if settings.dims else []
-        Normalization(InlineFunctions(), *fix, DeclareKnownOpset(settings.target))(original)
+        # The runtime's own sums of rows are no two times alike on several threads.
+        repeatable = [SumGathersInOrder()] if (threads or settings.threads) > 1 else []
+        Normalization(InlineFunctions(), *fix, DeclareKnownOpset(settings.target), *repeatable)(original)
     else:
         original = normalized.clone()
     if file.part_bytes is not None:
@@ -149,7 +157,7 @@ def _with_store(
     if settings.target != "stock":
         raise InputError("The second model has a store, and is not for the stock runtime: rewrite the original again.")
     model = original.clone()
-    normalize_for(settings.target, settings.dims or None)(model)
+    normalize_for(settings.target, settings.dims or None, threads=settings.threads)(model)
     choice = StoreChoice(as_constants(constants), frozenset((*described.stored, *described.constants)))
     panels = panels_here(settings.threads) if any(map(has_panels, rewritten.graph)) else None
     options = (file.part_bytes, file.expansions, file.stored)

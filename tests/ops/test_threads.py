@@ -87,6 +87,12 @@ CASES = {
         (FLOAT,) * 3,
         {},
     ),
+    "GatherGradient": Case(
+        "GatherGradient", (places(90, 1500), floats(1500, 300)), (FLOAT,), {"shape": [700, 300], "axis": 0}
+    ),
+    "GatherGradient within": Case(
+        "GatherGradient", (places(60, 5, 300), floats(4, 5, 300, 20)), (FLOAT,), {"shape": [4, 60, 20], "axis": 1}
+    ),
     "LayerNormalizeGradient": Case(
         "LayerNormalizeGradient",
         (floats(150, 330), floats(150, 330), floats(330), floats(150, 1), floats(150, 1)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from poet_onnx.description.metadata import POET_DOMAIN
 from poet_onnx.graph.operators.fitting import expect, said
 from poet_onnx.graph.operators.rules import (
     movement,
@@ -15,7 +16,7 @@ from poet_onnx.graph.operators.rules import (
     shape_from,
 )
 from poet_onnx.graph.operators.shape_context import Array, RuleError, ShapeContext, TensorType
-from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Call, OpSpec, elements, family
+from poet_onnx.graph.operators.spec import MICROSOFT_DOMAIN, Attribute, Call, OpSpec, Schema, elements, family
 
 
 def _gathered(context: ShapeContext) -> list[TensorType]:
@@ -39,6 +40,17 @@ def _gather_gradient_fits(context: ShapeContext) -> None:
     shape, indices = context.integers(0), context.type(1)
     axis = context.axis(0, len(shape))
     expect(context, 2, (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
+
+
+def _attributes_shape(context: ShapeContext) -> list[TensorType]:
+    return [TensorType(context.type(1).dtype, tuple(int(size) for size in context.attributes["shape"]))]
+
+
+def _rows_fit(context: ShapeContext) -> None:
+    (made,), axis = _attributes_shape(context), context.integer("axis", 0)
+    if not 0 <= axis < len(made.shape):
+        raise RuleError(f"its axis is {axis} and its shape {list(made.shape)}")
+    expect(context, 1, (*made.shape[:axis], *context.type(0).shape, *made.shape[axis + 1 :]))
 
 
 def _gather_elements_gradient_fits(context: ShapeContext) -> None:
@@ -97,6 +109,23 @@ SPECS = [
         check=_gather_gradient_fits,
         work=per_output(1),
         workspace=nothing,
+    ),
+    OpSpec(
+        "GatherGradient",
+        POET_DOMAIN,
+        shape=_attributes_shape,
+        check=_rows_fit,
+        work=per_output(1),
+        workspace=nothing,
+        heap=of_each(0, 20),  # as of AccumulateRows
+        schema=Schema(
+            "GatherGradient(indices, dY) -> dX: the gradient of a gather, summed in the order of the indices.",
+            (("dX", "tensor(float)"),),
+            (
+                Attribute("shape", "INTS", "Shape of dX."),
+                Attribute("axis", "INT", "Along which indices point, 0 or more."),
+            ),
+        ),
     ),
     OpSpec(
         "GatherElementsGrad",

@@ -153,7 +153,7 @@ def test_a_gradient_takes_the_buffer_of_one_that_nobody_reads_again(op_type: str
 @pytest.mark.parametrize("image", [[0, 4], [5], [-5, -4]])
 def test_an_image_without_pixels_is_refused(image: list[int]) -> None:
     inputs: list[tuple[int, Any]] = [(FLOAT, shape) for shape in INPUTS["DepthwiseDataGradient"]]
-    with pytest.raises(RuntimeFailure, match="'image' is .*, but must be two sizes"):
+    with pytest.raises(RuntimeFailure, match=r"'image' is .*, but must be two sizes"):
         session("DepthwiseDataGradient", inputs, image=image, **WINDOW)
 
 
@@ -192,6 +192,33 @@ def test_an_empty_batch_has_no_gradient() -> None:
     inputs[1] = (FLOAT, (6, 1, 3, 3))
     (d_x,) = run("DepthwiseDataGradient", inputs, **ATTRIBUTES["DepthwiseDataGradient"])
     assert d_x.shape == (0, 6, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("indices", "rows", "attributes", "message"),
+    [
+        ((0, 7), (2, 3), {"shape": [7, 3], "axis": 0}, "index 7 is outside of a buffer of 7 rows"),
+        ((0, -8), (2, 3), {"shape": [7, 3], "axis": 0}, "index -8 is outside"),
+        ((0, 1, 2), (2, 3), {"shape": [7, 3], "axis": 0}, "has 6 elements, but 3 indices of rows of 3 name 9"),
+        ((0,), (2, 3), {"shape": [2, 0], "axis": 0}, "has 6 elements, but 1 indices of rows of 0 name 0"),
+        ((0, 1), (2, 3), {"shape": [7, 3], "axis": 2}, "'axis' is 2, but the shape is"),
+        ((0, 1), (2, 3), {"shape": [7, 3], "axis": -1}, "'axis' is -1"),
+        ((0, 1), (2, 3), {"shape": [7, -3], "axis": 0}, "is negative"),
+    ],
+)
+def test_unfit_gradients_of_gathers_are_refused(
+    indices: tuple[int, ...], rows: tuple[int, ...], attributes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RuntimeFailure, match=message):
+        gather_gradient(numbers(*indices), np.ones(rows, np.float32), **attributes)
+
+
+def gather_gradient(indices: np.ndarray, d_y: np.ndarray, **attributes: Any) -> np.ndarray:
+    node = poet_node("GatherGradient", ["indices", "dy"], ["dx"], **attributes)
+    named = [("indices", onnx.TensorProto.INT64, list(indices.shape)), ("dy", FLOAT, list(d_y.shape))]
+    running = onnxruntime.InferenceSession(make_model([node], named, [("dx", FLOAT, None)]), session_options())
+    found: np.ndarray = running.run(None, {"indices": indices, "dy": d_y})[0]
+    return found
 
 
 def pooling_gradient(d_y: np.ndarray, places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -114,6 +114,7 @@ def test_the_library_has_kernels_for_these() -> None:
         "DepthwiseDataGradient",
         "DepthwiseWeightGradient",
         "Exponentiate",
+        "GatherGradient",
         "MaxPoolGradient",
         "RectifierGradient",
     }
