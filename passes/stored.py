@@ -12,7 +12,7 @@ Rules:
         updates the table within the step, where all readers stand before it.
     S6. Where updates wait for the end of the step, a gradient is collected in the store, whole or part by part, and
         has no buffer: AccumulateStored adds to the tensor behind the parameter's moments.
-    S7. A large constant becomes a handle, too. It is only read.
+    S7. A large constant becomes a handle, too. It is only read; of weights of few bits nodes read panels or rows.
 
 What stays in RAM is written to the store with each commit; so the store holds all that a checkpoint does.
 """
@@ -37,7 +37,7 @@ from poet_onnx.description.metadata import (
 )
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract.roles import say_role
-from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.operators import ONNX_DOMAINS, quantized
 from poet_onnx.passes.stored_constants import LEAST_BYTES, StoredConstants
 
 _TRANSPOSED = ir.AttrInt64("transposed", 1)
@@ -157,10 +157,10 @@ class _Tensor:
     @property
     def may_be_stored(self) -> bool:
         """Return whether nodes of the graph, and nobody else, read it, and it is large."""
-        value = self.value
-        if value.dtype != ir.DataType.FLOAT or value.shape is None or not value.uses() or value.is_graph_output():
+        value, dtype = self.value, self.value.dtype
+        if dtype is None or value.shape is None or not value.uses() or value.is_graph_output():
             return False
-        is_large = math.prod(_sizes(value)) * ir.DataType.FLOAT.itemsize >= LEAST_BYTES
+        is_large = math.prod(_sizes(value)) * dtype.itemsize >= LEAST_BYTES
         return is_large and all(node.graph is self._graph for node, _ in value.uses())
 
     def update(self, how: Updates, buffer: ir.Value | None, rates: str) -> bool:
@@ -247,7 +247,9 @@ class _Tensor:
         position = {node: index for index, node in enumerate(graph)}
         whole, transposes = [], []
         for node, index in sorted(value.uses(), key=lambda use: position[use[0]]):
-            if _takes_rows(node, index) and not self._turned:
+            if _takes_panels(node, index) and not self._turned:
+                node.replace_input_with(index, self._handle)
+            elif _takes_rows(node, index) and not self._turned:
                 table = ir.AttrInt64s("table", sizes)
                 self._replace(node, "GatherStored", [self._handle, node.inputs[1]], [dtype, table])
             elif _is_transpose(node):
@@ -306,6 +308,13 @@ def _sizes(value: ir.Value) -> tuple[int, ...]:
 def _takes_rows(node: ir.Node, index: int) -> bool:
     is_gather = node.op_type == "Gather" and node.domain in ONNX_DOMAINS
     return is_gather and index == 0 and node.attributes.get_int("axis", 0) == 0
+
+
+def _takes_panels(node: ir.Node, index: int) -> bool:
+    """Return whether a node reads codes of few bits, their scales or their zeros, or from a store what it needs."""
+    is_quantized = node.op_type in (quantized.LINEAR, quantized.GATHER) and node.domain == POET_DOMAIN
+    parts = 2 + node.attributes.get_int("zeroed", 0)
+    return is_quantized and quantized.CODES <= index < quantized.CODES + parts
 
 
 def _is_transpose(node: ir.Node) -> bool:

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from poet_onnx.description.metadata import METADATA, OWN_PREFIX, Constant
+from poet_onnx.description.metadata import CODES_SUFFIX, METADATA, OWN_PREFIX, Constant
 from poet_onnx.files.hashes import hash_of
 from poet_onnx.graph.extract import constant_array
+from poet_onnx.passes.quantized.blocks import BITS, bytes_of
 
 Array = npt.NDArray[np.generic]
 
@@ -20,9 +21,14 @@ LEAST_BYTES = 64 << 10
 """A smaller tensor stays resident: a node that loads it takes some 8 KB of a session."""
 
 
-class _Key(NamedTuple):
-    """What tells a matrix of floats from others: its sizes, and a hash of its bytes."""
+_TYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8"}
+"""Of elements that may live in a store: floats, and bytes of weights of few bits."""
 
+
+class _Key(NamedTuple):
+    """What tells a tensor from others: its element type, its sizes, and a hash of its bytes."""
+
+    dtype: str
     shape: tuple[int, ...]
     digest: str
 
@@ -49,16 +55,19 @@ class StoredConstants:
         """What each one is, by name."""
         for value in constants:
             name, tensor = value.name or "", value.const_value
+            if tensor is not None and tensor.dtype in BITS and not name.endswith(CODES_SUFFIX):
+                tensor = bytes_of(name, tensor)
+                name = tensor.name or ""
             if tensor is None or not _is_large(tensor) or name == METADATA or name.startswith(OWN_PREFIX):
                 continue
             key = self._key(name, tensor)
             if key in self._found:
                 continue
             self._tensors[name] = tensor
-            self.kinds[name] = Constant("float32", key.shape, key.digest)
+            self.kinds[name] = Constant(key.dtype, key.shape, key.digest)
             self._found[key] = name, False
             if len(key.shape) == 2:
-                turned = _Key(key.shape[::-1], _hash(constant_array(name, tensor).T))
+                turned = _Key(key.dtype, key.shape[::-1], _hash(constant_array(name, tensor).T))
                 self._found.setdefault(turned, (name, True))
 
     def find(self, value: ir.Value) -> tuple[str, bool] | None:
@@ -75,13 +84,12 @@ class StoredConstants:
     def _key(self, name: str, tensor: ir.TensorProtocol) -> _Key:
         if id(tensor) not in self._keys:
             array = constant_array(name, tensor)
-            self._keys[id(tensor)] = tensor, _Key(array.shape, _hash(array))
+            self._keys[id(tensor)] = tensor, _Key(_TYPES[tensor.dtype], array.shape, _hash(array))
         return self._keys[id(tensor)][1]
 
 
 def _is_large(tensor: ir.TensorProtocol) -> bool:
-    size_bytes = math.prod(tensor.shape.numpy()) * ir.DataType.FLOAT.itemsize
-    return tensor.dtype == ir.DataType.FLOAT and size_bytes >= LEAST_BYTES
+    return tensor.dtype in _TYPES and math.prod(tensor.shape.numpy()) * tensor.dtype.itemsize >= LEAST_BYTES
 
 
 def _hash(array: Array) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from poet_onnx.description.metadata import CODES_SUFFIX
 from poet_onnx.files.external_data import FileTensor
 from poet_onnx.passes.node_builder import initializer
 
@@ -102,3 +103,8 @@ def seen_as(tensor: ir.TensorProtocol, dtype: ir.DataType, shape: tuple[int, ...
     if dtype.itemsize < 1:
         return ir.PackedTensor(data, dtype, shape=ir.Shape(shape), name=name)
     return ir.Tensor(data.view(dtype.numpy()).reshape(shape), dtype, name=name)
+
+
+def bytes_of(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return codes of this name, or zeros, as nodes read them that take them panel by panel."""
+    return seen_as(tensor, ir.DataType.UINT8, (tensor.nbytes,), f"{name}{CODES_SUFFIX}")

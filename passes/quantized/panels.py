@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from poet_onnx.description.metadata import CODES_SUFFIX, POET_DOMAIN, POET_VERSION
+from poet_onnx.description.metadata import POET_DOMAIN, POET_VERSION
 from poet_onnx.graph.operators import ONNX_DOMAINS
 from poet_onnx.graph.operators.linear import panel_rows
 from poet_onnx.graph.operators.quantized import GATHER, LINEAR
 from poet_onnx.passes.matrix_products import TIMES, product_of
 from poet_onnx.passes.panel_comparison import ACROSS, AnyComparison, Comparison, note_comparisons
-from poet_onnx.passes.quantized.blocks import BITS, seen_as
+from poet_onnx.passes.quantized.blocks import BITS, bytes_of
 from poet_onnx.passes.views import replace_node
 
 _WHOLE_BYTES = 64 << 20
@@ -149,25 +149,19 @@ class UseQuantizedPanels(InPlacePass):
     def _inputs(graph: ir.Graph, matrix: _Matrix) -> list[ir.Value]:
         """Return codes, scales and zeros as the nodes read them."""
         codes, scales, *zeros = (value for value in matrix.node.inputs if value is not None)
-        rows, columns = matrix.shape
-        whole = _in_bytes(graph, codes, (rows, columns * BITS[matrix.dtype] // _BYTE))
-        return [whole, scales, *(_in_bytes(graph, value, (_bytes_of(value),)) for value in zeros)]
+        return [_in_bytes(graph, codes), scales, *(_in_bytes(graph, value) for value in zeros)]
 
 
-def _bytes_of(value: ir.Value) -> int:
-    assert value.const_value is not None
-    return value.const_value.nbytes
-
-
-def _in_bytes(graph: ir.Graph, value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+def _in_bytes(graph: ir.Graph, value: ir.Value) -> ir.Value:
     """Return an initializer with the bytes of another one."""
-    name = f"{value.name}{CODES_SUFFIX}"
-    known = graph.initializers.get(name)
+    assert value.const_value is not None
+    tensor = bytes_of(value.name or "", value.const_value)
+    known = graph.initializers.get(tensor.name or "")
     if known is not None:
         return known
-    assert value.const_value is not None
-    tensor = seen_as(value.const_value, ir.DataType.UINT8, shape, name)
-    made = ir.Value(name=name, type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape(shape), const_value=tensor)
+    made = ir.Value(
+        name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+    )
     graph.register_initializer(made)
     return made
 

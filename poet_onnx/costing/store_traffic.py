@@ -7,7 +7,8 @@ from collections import Counter
 
 from poet_onnx.costing.flops import storage_work
 from poet_onnx.graph import Role, TrainingGraph
-from poet_onnx.graph.operators import StorageWork, spec_of
+from poet_onnx.graph.operators import StorageWork, quantized, spec_of
+from poet_onnx.graph.operators.spec import Call
 from poet_onnx.graph.operators.stored import PAGE_BYTES
 
 _ELEMENT_BYTES, _BLOCK_BYTES = 4, 4096
@@ -26,6 +27,10 @@ def stored_bytes(graph: TrainingGraph) -> dict[str, int]:
     written, read = Counter[str](), dict[str, int]()
     for node in graph.nodes:
         work = storage_work(graph, node)
+        if node.op_type in (quantized.LINEAR, quantized.GATHER):
+            parts = quantized.stored_parts(Call.of(graph, node))
+            read |= {node.inputs[index]: size_bytes for index, size_bytes in parts.items()}
+            continue
         for name in node.inputs if work is not None else ():
             if work is not None and name and graph.tensors[name].role is Role.HANDLE:
                 written[name] += work.written_bytes

@@ -74,7 +74,7 @@ SHARED_BYTES = 64 << 10
 FORMAT = 4
 
 _MOST_BATCHES = 2**31
-_TYPES = ("float16", "float32", "float64", "int32", "int64", "bool")
+_TYPES = ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
 
 
 def slot_name(parameter: str, slot: str) -> str:

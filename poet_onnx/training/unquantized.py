@@ -14,6 +14,7 @@ from poet_onnx.files.onnx_messages import INPUT, tensor_type
 from poet_onnx.files.protobuf import text_field
 from poet_onnx.training.forward_calls import ForwardCall, new_node
 from poet_onnx.training.forward_graph import ForwardGraph, Node
+from poet_onnx.training.unstored import HANDLES
 
 _PRODUCT, _ROWS = "LinearQuantized", "GatherQuantized"
 _CODES = 1
@@ -32,7 +33,7 @@ def read_whole(forward: ForwardGraph) -> None:
         if call is not None and call.operator in (_PRODUCT, _ROWS):
             nodes += _plain(forward, call, [seen.get(name, name) for name in call.inputs])
             continue
-        if call is not None and call.inputs:  # a plan's operator returns what it reads
+        if call is not None and call.inputs and call.operator not in HANDLES:  # a plan's, which returns what it reads
             seen[call.output] = seen.get(call.inputs[0], call.inputs[0])
         nodes.append(node)
     forward.nodes[:] = nodes
@@ -45,7 +46,7 @@ def _plain(forward: ForwardGraph, call: ForwardCall, inputs: list[str]) -> Itera
     kind, blocks = _KINDS[bits, call.number("signed")], -(-columns // block)
     last = _CODES + 2 + call.number("zeroed")
     as_stored: list[tuple[int, tuple[int, ...]]] = [
-        (NUMBERS["uint8"], (rows, columns * bits // _BYTE)),
+        (NUMBERS["uint8"], (rows * columns * bits // _BYTE,)),
         (NUMBERS["float32"], (rows, blocks)),
         (NUMBERS["uint8"], (-(-rows * blocks * bits // _BYTE),)),
     ]

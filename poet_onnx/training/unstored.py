@@ -17,7 +17,7 @@ from poet_onnx.training.forward_calls import ForwardCall, new_node
 from poet_onnx.training.forward_graph import ForwardGraph, Node
 
 _FLOAT = NUMBERS["float32"]
-_HANDLE = {"LoadStored": 0, "GatherStored": 0, "LinearStored": 1, "ConvStored": 1}
+HANDLES = {"LoadStored": 0, "GatherStored": 0, "LinearStored": 1, "ConvStored": 1}
 """Operators that read a store in a graph that does not train, and which input is the handle."""
 
 
@@ -39,8 +39,8 @@ def take_from_store(forward: ForwardGraph) -> None:
             nodes.append(node)
             continue
         call = ForwardCall.of(forward, node)
-        handle = call.inputs[_HANDLE.get(call.operator, 0)] if call.inputs else ""
-        if call.operator not in _HANDLE:
+        handle = call.inputs[HANDLES.get(call.operator, 0)] if call.inputs else ""
+        if call.operator not in HANDLES:
             if handle in tensors:  # a plan's operator, which returns what it reads
                 tensors[call.output] = tensors[handle]
             nodes.append(node)

@@ -17,6 +17,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.files.hashes import hash_of
 from poet_onnx.files.values import Kind
 from poet_onnx.graph.extract import constant_array
+from poet_onnx.passes.quantized.blocks import BITS, bytes_of
 from poet_onnx.passes.stored_constants import StoredConstants
 from poet_onnx.training import kernels
 from poet_onnx.training.store_file import Stored, make_store
@@ -36,8 +37,10 @@ def constants_in(model: ir.Model, description: Description) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+        if tensor is None or tensor.dtype not in (ir.DataType.FLOAT, *BITS):
             continue
+        if tensor.dtype in BITS:  # which nodes read as bytes
+            tensor = bytes_of(value.name or "", tensor)
         array = constant_array(value.name or "", tensor)
         for each in (array, array.T) if array.ndim == 2 else (array,):
             name = wanted.get((each.shape, _hash(each))) if each.shape in shapes else None

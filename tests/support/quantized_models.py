@@ -177,25 +177,27 @@ GAIN = np.linspace(0.5, 1.5, TABLE.columns, dtype=np.float32)
 UP = np.random.default_rng(5).standard_normal((TABLE.columns, BODY.columns)).astype(np.float32) / 8
 
 
-def decoder(*, transposed: bool = False) -> onnx.ModelProto:
+def decoder(table: Weight = TABLE, body: Weight = BODY, *, transposed: bool = False) -> onnx.ModelProto:
     """Return an embedding, a layer with a norm before it, and the embedding once more as the head.
 
     The layer comes as a quantizer writes it, as one operator or, transposed, as two.
     """
-    shape = (2, 3, TABLE.rows)
+    shape = (2, 3, table.rows)
+    up = UP if body is BODY else np.resize(UP, (table.columns, body.columns))
+    gain = np.resize(GAIN, table.columns)
     nodes, initializers = [], []
-    body = BODY.dequantized("d", "body.weight", turned=True, signed=False) if transposed else None
+    plain = body.dequantized("d", "body.weight", turned=True, signed=False) if transposed else None
     forward = [
-        TABLE.gather("ids", "e", "embed.weight"),
-        (helper.make_node("LayerNormalization", ["e", "g"], ["n"], "norm"), [numpy_helper.from_array(GAIN, "g")]),
-        (helper.make_node("MatMul", ["n", "up"], ["p"], "up"), [numpy_helper.from_array(UP, "up")]),
-        *([body] if body is not None else []),
+        table.gather("ids", "e", "embed.weight"),
+        (helper.make_node("LayerNormalization", ["e", "g"], ["n"], "norm"), [numpy_helper.from_array(gain, "g")]),
+        (helper.make_node("MatMul", ["n", "up"], ["p"], "up"), [numpy_helper.from_array(up, "up")]),
+        *([plain] if plain is not None else []),
         (
             (helper.make_node("MatMul", ["p", "d"], ["h"], "body"), [])
             if transposed
-            else BODY.matmul_nbits("p", "h", "body.weight")
+            else body.matmul_nbits("p", "h", "body.weight")
         ),
-        TABLE.matmul_nbits("h", "y", "head.weight"),
+        table.matmul_nbits("h", "y", "head.weight"),
     ]
     for node, own in forward:
         nodes.append(node)

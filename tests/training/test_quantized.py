@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from quantized_models import BODY, GAIN, TABLE, UP, decoder
+from quantized_models import BODY, GAIN, TABLE, UP, Weight, decoder
 from safetensors.numpy import load_file
 from torch.nn import functional
 
@@ -28,6 +28,13 @@ OPTIONS: dict[str, Any] = {
     "freeze": ["g", "up"],
     "optimizer": "sgd",
 }
+
+
+def unoptimized() -> onnxruntime.SessionOptions:
+    """Return options without optimizations: 1.19.2 moves a Transpose through blocks, and leaves their scales."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
 
 
 def scores(session: TrainingSession) -> np.ndarray[Any, Any]:
@@ -60,9 +67,7 @@ def test_adapters_learn_beside_frozen_weights_and_stay_beside_them(target: str, 
     proto = onnx.load(tmp_path / "nodes.onnx")
     onnx.checker.check_model(proto, full_check=True)
     assert {node.domain for node in proto.graph.node} == {""}
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    (found,) = onnxruntime.InferenceSession(tmp_path / "nodes.onnx", options).run(None, {"ids": IDS})
+    (found,) = onnxruntime.InferenceSession(tmp_path / "nodes.onnx", unoptimized()).run(None, {"ids": IDS})
     np.testing.assert_allclose(found, scores(session), rtol=1e-4, atol=1e-4)
 
 
@@ -79,3 +84,30 @@ def test_training_goes_on_from_a_checkpoint_and_adapters_are_files_of_peft(tmp_p
     whole.export_adapter(tmp_path / "adapter")
     kept = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     np.testing.assert_array_equal(kept["base_model.model.body.lora_A.weight"], whole.parameters["body.lora_A"].T)
+
+
+def test_weights_in_a_store_are_read_there_with_the_same_bits(tmp_path: Path) -> None:
+    """Codes of the table and of the layer, whose scales are small and stay in RAM."""
+    forward = decoder(Weight(3000, 128), Weight(128, 1200, has_zeros=True))
+    options = OPTIONS | {"device": "host", "target": "stock"}
+    resident = poet_onnx.rewrite(forward, **options).save(tmp_path / "resident.onnx")
+    result = poet_onnx.rewrite(forward, store="always", **options)
+    files = result.save(tmp_path / "stored.onnx")
+    handles = {value.name for value in result.model.graph.inputs if "/bytes" in (value.name or "")}
+    assert len(handles) == 2
+    operators = Counter(node.op_type for node in result.model.graph)
+    assert (operators["LinearQuantized"], operators["GatherQuantized"], operators["DequantizeLinear"]) == (4, 1, 0)
+    assert result.train_graph is not None
+    report = poet_onnx.verify(result.train_graph.training, files[0], feeds=1, page_dir=tmp_path)
+    assert report.passed, report.problems
+    whole = TrainingSession(resident[0], resident[1], eval_model=resident[2], optimizer=SGD(0.001))
+    session = TrainingSession(files[0], files[1], eval_model=files[2], optimizer=SGD(0.001), store=tmp_path / "store")
+    assert [session.step(BATCH) for _ in range(3)] == [whole.step(BATCH) for _ in range(3)]
+    assert session.evaluate([BATCH]) == whole.evaluate([BATCH])
+    found = []
+    for each in (session, whole):
+        each.export_inference_model(tmp_path / "nodes.onnx", merge=False)
+        onnx.checker.check_model(onnx.load(tmp_path / "nodes.onnx"), full_check=True)
+        inference = onnxruntime.InferenceSession(tmp_path / "nodes.onnx", unoptimized())
+        found.append(np.asarray(inference.run(None, {"ids": IDS})[0]).tobytes())
+    assert found[0] == found[1]

@@ -16,6 +16,7 @@ LINEAR, GATHER = "LinearQuantized", "GatherQuantized"
 CODES = 1
 """Input that codes are; scales and zeros are behind it."""
 
+_ZEROS = CODES + 2
 _FLOAT_BYTES, _BYTE = 4, 8
 _FLOPS_OF_A_NUMBER = 2
 _WIDTHS = (4, 8)
@@ -78,13 +79,18 @@ def _sizes(call: Call) -> tuple[int, int, int]:
     return rows, columns, elements(call.input(0)) // width
 
 
+def stored_parts(call: Call, rows: int | None = None) -> dict[int, int]:
+    """Return the bytes of codes, scales and zeros that are in a store, by input: of so many rows, or of all."""
+    zeroed, (all_rows, columns) = bool(call.integer("zeroed", 0)), call.integers("matrix")
+    count = all_rows if rows is None else rows
+    sizes = _parts(count, columns, call.integer("bits", 4), call.integer("block", 1), zeroed=zeroed)
+    return {index: size for index, size in enumerate(sizes, CODES) if call.input(index).dtype == _HANDLE}
+
+
 def _spare(call: Call, rows: int) -> int:
-    """Return the bytes of a panel's codes, scales and zeros, as far as these are in a store."""
-    zeroed = bool(call.integer("zeroed", 0))
-    sizes = _parts(rows, call.integers("matrix")[1], call.integer("bits", 4), call.integer("block", 1), zeroed=zeroed)
-    ends = (0, 0, 1)  # zeros begin within a byte
-    stored = (index for index in range(len(sizes)) if call.input(CODES + index).dtype == _HANDLE)
-    return sum(sizes[index] + ends[index] for index in stored)
+    """Return the room for codes, scales and zeros of some rows, as far as these are in a store."""
+    parts = stored_parts(call, rows)
+    return sum(parts.values()) + (_ZEROS in parts)  # zeros begin within a byte
 
 
 def _room(call: Call) -> int:
@@ -110,21 +116,16 @@ def _looked_up(call: Call) -> Work:
     return Work(0, _FLOPS_OF_A_NUMBER * made, 2 * call.written_bytes)
 
 
-def _stored_bytes(call: Call) -> int:
-    return _spare(call, call.integers("matrix")[0])
-
-
 def _panels_read(call: Call) -> StorageWork:
-    rows = call.integers("matrix")[0]
-    panels = panel_count(rows, call.integer("panel_rows", 1))
-    stored = sum(each is not None and each.dtype == _HANDLE for each in call.inputs[CODES:])
-    return StorageWork(_stored_bytes(call), 0, panels * stored)
+    parts = stored_parts(call)
+    panels = panel_count(call.integers("matrix")[0], call.integer("panel_rows", 1))
+    return StorageWork(sum(parts.values()), 0, panels * len(parts))
 
 
 def _rows_read(call: Call) -> StorageWork:
-    rows = elements(call.input(0))
-    stored = sum(each is not None and each.dtype == _HANDLE for each in call.inputs[CODES:])
-    return StorageWork(min(rows * stored * PAGE_BYTES, _stored_bytes(call)), 0, rows * stored)
+    """Return what reading rows takes: a page for each, and of the table no more than it has."""
+    parts, rows = stored_parts(call), elements(call.input(0))
+    return StorageWork(sum(min(rows * PAGE_BYTES, size) for size in parts.values()), 0, rows * len(parts))
 
 
 def comparing_bytes(call: Call) -> int:
