@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,24 @@ import onnx_ir as ir
 
 from poet_onnx.errors import InputError
 from poet_onnx.gradients.class_weights import ClassWeights, read_weights
+from poet_onnx.gradients.loss_builder import LossBuilder, dims_of
 from poet_onnx.gradients.paths import REAL
-from poet_onnx.graph import Role
-from poet_onnx.graph.extract.roles import say_role
-from poet_onnx.passes.node_builder import initializer
 from poet_onnx.quantities import is_number, is_whole
 
 SECOND, LAST = "cross-entropy", "cross-entropy-last"
 """Cross-entropy of scores [N, C, ...], as ONNX and torch have it, and of [N, ..., C], as language models have them."""
 
+CAUSAL = "causal-lm"
+"""Cross-entropy of scores [N, tokens, C] with the tokens that follow: labels are the tokens themselves."""
+
+CAUSAL_IGNORED = -100
+"""The label that does not count in it, where none is given: that of torch, and of language models' prompts."""
+
+_OF_LABELS = (SECOND, LAST, CAUSAL)
+
 _TERM = re.compile(r"(?:(?P<factor>[^*+:]+)\*)?(?P<kind>[a-z0-9-]+)(?::(?P<output>.+))?")
-_BETWEEN_TERMS = re.compile(r"\+(?=(?:[^*+:]+\*)?(?:cross-entropy(?:-last)?|mse|l1|bce-logits|output)(?:[:+]|$))")
+_KINDS = "cross-entropy(?:-last)?|causal-lm|mse|l1|bce-logits|output"
+_BETWEEN_TERMS = re.compile(rf"\+(?=(?:[^*+:]+\*)?(?:{_KINDS})(?:[:+]|$))")
 """A plus sign that no name of an output has: a loss follows."""
 
 
@@ -74,7 +81,7 @@ class Loss:
         object.__setattr__(self, "label_smoothing", float(smoothing))
         object.__setattr__(self, "ignore_index", None if ignored is None else int(ignored))
         of_labels = self.ignore_index is not None or self.label_smoothing or self.class_weights is not None
-        if of_labels and all(term.kind not in (SECOND, LAST) for term in self.terms):
+        if of_labels and all(term.kind not in _OF_LABELS for term in self.terms):
             kinds = ", ".join(dict.fromkeys(term.kind for term in self.terms))
             raise InputError(
                 f"A loss '{kinds}' has no labels to ignore, to weigh or to smooth: only cross-entropy has."
@@ -124,11 +131,13 @@ def add_loss(model: ir.Model, loss: Loss, warn: Callable[[str], None] = lambda _
         cross-entropy       F.cross_entropy(y, labels, weight=class_weights, ignore_index=ignore_index,
                             label_smoothing=label_smoothing); y is [N, C, ...] and labels [N, ...]
         cross-entropy-last  the same of y.reshape(-1, C) and labels.reshape(-1); y is [N, ..., C] and labels [N, ...]
+        causal-lm           the same of y[:, :-1] and labels[:, 1:], where -100 does not count, or `ignore_index`; y is
+                            [N, tokens, C] and labels [N, tokens], the tokens themselves
         mse, l1             F.mse_loss(y, target) and F.l1_loss(y, target), the mean of all elements
         bce-logits          F.binary_cross_entropy_with_logits(y, target)
         output              y
 
-    Without `ignore_index` every label counts, also torch's default of -100.
+    Without `ignore_index` every label counts, also torch's default of -100, but in causal-lm.
 
     Args:
         model: whose shapes are known; changed in place.
@@ -153,16 +162,17 @@ def add_loss(model: ir.Model, loss: Loss, warn: Callable[[str], None] = lambda _
             raise InputError(f"The output '{name}' holds no real numbers: a loss cannot be of it.")
         if 0 in source.shape:
             raise InputError(
-                f"The output '{name}' has shape {_dims(source)}, no numbers: choose a batch and classes of at least 1."
+                f"The output '{name}' has shape {dims_of(source)}, no numbers: choose a batch and "
+                "classes of at least 1."
             )
         sources.append(source)
         if term.kind == SECOND and _classes_come_last(source):
-            shape = _dims(source)
+            shape = dims_of(source)
             warn(
                 f"Cross-entropy takes dimension 1 of '{name}' {shape} as the {shape[1]} classes, as torch does, but a "
                 f"linear layer made the last one: if that holds the {shape[-1]} classes, give the loss '{LAST}'."
             )
-    builder = _LossBuilder(graph, sources[0].dtype or ir.DataType.FLOAT, named=len(sources) > 1)
+    builder = LossBuilder(graph, sources[0].dtype or ir.DataType.FLOAT, named=len(sources) > 1)
     values = [LOSSES[term.kind](builder, source, loss) for term, source in zip(loss.terms, sources, strict=True)]
     if len(values) == 1 and loss.terms[0].factor == 1.0:
         return values[0].name or ""
@@ -173,86 +183,52 @@ def add_loss(model: ir.Model, loss: Loss, warn: Callable[[str], None] = lambda _
     return (scaled[0] if len(scaled) == 1 else builder.op("Sum", *scaled, name="total_loss")).name or ""
 
 
-class _LossBuilder:
-    """Writes nodes behind a graph, under names that are free."""
-
-    def __init__(self, graph: ir.Graph, dtype: ir.DataType, *, named: bool) -> None:
-        self.graph = graph
-        self.dtype = dtype
-        self._named = named
-        self._taken = {value.name for node in graph for value in node.outputs}
-        self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)
-
-    def free(self, name: str) -> str:
-        number, found = 1, name
-        while found in self._taken:
-            number += 1
-            found = f"{name}_{number}"
-        self._taken.add(found)
-        return found
-
-    def input(self, name: str, of: ir.Value, dtype: ir.DataType, shape: Sequence[int]) -> ir.Value:
-        """Add an input for what an output is held against."""
-        name = f"{of.name}_{name}" if self._named else name
-        value = ir.Value(name=self.free(name), type=ir.TensorType(dtype), shape=ir.Shape(shape))
-        say_role(value, Role.LABEL)
-        self.graph.inputs.append(value)
-        return value
-
-    def constant(self, name: str, array: np.ndarray[Any, np.dtype[Any]]) -> ir.Value:
-        return initializer(self.graph, self.free(f"loss/{name}"), array)
-
-    def number(self, number: float) -> ir.Value:
-        return self.constant("number", np.array(number, self.dtype.numpy()))
-
-    def op(self, op_type: str, *inputs: ir.Value, name: str = "", outputs: int = 1, **attributes: Any) -> ir.Value:
-        node = ir.Node(
-            "",
-            op_type,
-            inputs,
-            [ir.convenience.convert_attribute(key, value) for key, value in attributes.items()],
-            num_outputs=outputs,
-            name=self.free(f"loss/{op_type}"),
-        )
-        node.outputs[0].name = self.free(name or f"{node.name}_output")
-        for value, ending in zip(node.outputs[1:], ("log_prob",), strict=False):
-            value.name = self.free(ending)
-        self.graph.append(node)
-        return node.outputs[0]
-
-    def mean(self, value: ir.Value) -> ir.Value:
-        return self.op("ReduceMean", value, name="loss", keepdims=0)
-
-
-def _dims(value: ir.Value) -> list[int]:
-    return [int(size) for size in value.shape or () if isinstance(size, int)]
-
-
 def _classes_come_last(scores: ir.Value) -> bool:
     """Return whether a matrix made the last dimension of scores that have more than two, as a language model's head."""
-    if len(_dims(scores)) < 3:
+    if len(dims_of(scores)) < 3:
         return False
     node = scores.producer()
     while node is not None and node.op_type in ("Add", "Identity", "Cast", "Reshape"):
-        source = max((value for value in node.inputs if value is not None), key=lambda value: len(_dims(value)))
-        if _dims(source)[-1:] != _dims(scores)[-1:]:
+        source = max((value for value in node.inputs if value is not None), key=lambda value: len(dims_of(value)))
+        if dims_of(source)[-1:] != dims_of(scores)[-1:]:
             return False
         node = source.producer()
     if node is None or node.op_type not in ("MatMul", "Gemm"):
         return False
     matrix = node.inputs[1]
-    return matrix is not None and len(_dims(matrix)) == 2
+    return matrix is not None and len(dims_of(matrix)) == 2
 
 
-def _cross_entropy(builder: _LossBuilder, scores: ir.Value, loss: Loss) -> ir.Value:
+def _cross_entropy(builder: LossBuilder, scores: ir.Value, loss: Loss) -> ir.Value:
     dims = _score_dims(scores)
     labels = builder.input("labels", scores, ir.DataType.INT64, [dims[0], *dims[2:]])
     return _of_second(builder, scores, labels, dims, loss)
 
 
-def _cross_entropy_last(builder: _LossBuilder, scores: ir.Value, loss: Loss) -> ir.Value:
+def _cross_entropy_last(builder: LossBuilder, scores: ir.Value, loss: Loss) -> ir.Value:
     dims = _score_dims(scores)
     labels = builder.input("labels", scores, ir.DataType.INT64, dims[:-1])
+    return _of_last(builder, scores, labels, dims, loss)
+
+
+def _causal(builder: LossBuilder, scores: ir.Value, loss: Loss) -> ir.Value:
+    dims = dims_of(scores)
+    if len(dims) != 3 or dims[1] < 2:
+        raise InputError(
+            f"The scores '{scores.name}' have shape {dims}: {CAUSAL} needs some of each word at two tokens or more, "
+            "[batch, tokens, words]."
+        )
+    ignored = CAUSAL_IGNORED if loss.ignore_index is None else loss.ignore_index
+    labels = builder.input("labels", scores, ir.DataType.INT64, dims[:-1])
+    bounds = (("second", [1]), ("end", [np.iinfo(np.int64).max]), ("tokens", [1]))
+    following = builder.op("Slice", labels, *(builder.constant(name, np.array(at, np.int64)) for name, at in bounds))
+    behind = builder.constant("behind", np.array([0, 0, 0, 1], np.int64))  # nothing follows the last one
+    following = builder.op("Pad", following, behind, builder.constant("nothing", np.array(ignored, np.int64)))
+    return _of_last(builder, scores, following, dims, replace(loss, ignore_index=ignored))
+
+
+def _of_last(builder: LossBuilder, scores: ir.Value, labels: ir.Value, dims: Sequence[int], loss: Loss) -> ir.Value:
+    """Return the cross-entropy of scores whose last dimension is the class."""
     if len(dims) > 2:
         scores = builder.op("Reshape", scores, builder.constant("rows", np.array([-1, dims[-1]], np.int64)))
         labels = builder.op("Reshape", labels, builder.constant("all", np.array([-1], np.int64)))
@@ -260,13 +236,13 @@ def _cross_entropy_last(builder: _LossBuilder, scores: ir.Value, loss: Loss) -> 
 
 
 def _score_dims(scores: ir.Value) -> list[int]:
-    dims = _dims(scores)
+    dims = dims_of(scores)
     if len(dims) < 2:
         raise InputError(f"The scores '{scores.name}' have shape {dims}: cross-entropy needs a row of them a sample.")
     return dims
 
 
-def _of_second(builder: _LossBuilder, scores: ir.Value, labels: ir.Value, dims: Sequence[int], loss: Loss) -> ir.Value:
+def _of_second(builder: LossBuilder, scores: ir.Value, labels: ir.Value, dims: Sequence[int], loss: Loss) -> ir.Value:
     """Return the cross-entropy of scores whose dimension 1 is the class."""
     weights = None if loss.class_weights is None else _class_weights(builder, loss.class_weights, dims[1])
     ignored: dict[str, Any] = {} if loss.ignore_index is None else {"ignore_index": loss.ignore_index}
@@ -282,13 +258,13 @@ def _of_second(builder: _LossBuilder, scores: ir.Value, labels: ir.Value, dims: 
     return builder.op("Add", sharp, smooth, name="loss")
 
 
-def _class_weights(builder: _LossBuilder, weights: Sequence[float], classes: int) -> ir.Value:
+def _class_weights(builder: LossBuilder, weights: Sequence[float], classes: int) -> ir.Value:
     if len(weights) != classes:
         raise InputError(f"There are {len(weights)} class weights, but {classes} classes: give one for each.")
     return builder.constant("class_weights", np.array(weights, builder.dtype.numpy()))
 
 
-def _surprise(builder: _LossBuilder, scores: ir.Value, weights: ir.Value | None, dims: Sequence[int]) -> ir.Value:
+def _surprise(builder: LossBuilder, scores: ir.Value, weights: ir.Value | None, dims: Sequence[int]) -> ir.Value:
     """Return each sum of the cross-entropies with all classes, as torch weighs it."""
     surprise = builder.op("Neg", builder.op("LogSoftmax", scores, axis=1))
     if weights is not None:
@@ -298,7 +274,7 @@ def _surprise(builder: _LossBuilder, scores: ir.Value, weights: ir.Value | None,
 
 
 def _mean(
-    builder: _LossBuilder, each: ir.Value, labels: ir.Value, weights: ir.Value | None, ignore_index: int | None
+    builder: LossBuilder, each: ir.Value, labels: ir.Value, weights: ir.Value | None, ignore_index: int | None
 ) -> ir.Value:
     """Return the mean over the labels that count, each as much as its class."""
     if ignore_index is None and weights is None:
@@ -318,35 +294,36 @@ def _mean(
     return builder.op("Div", builder.op("ReduceSum", each, keepdims=0), builder.op("ReduceSum", share, keepdims=0))
 
 
-def _difference(builder: _LossBuilder, output: ir.Value) -> ir.Value:
+def _difference(builder: LossBuilder, output: ir.Value) -> ir.Value:
     return builder.op("Sub", output, _target(builder, output))
 
 
-def _target(builder: _LossBuilder, output: ir.Value) -> ir.Value:
-    return builder.input("target", output, builder.dtype, _dims(output))
+def _target(builder: LossBuilder, output: ir.Value) -> ir.Value:
+    return builder.input("target", output, builder.dtype, dims_of(output))
 
 
-def _mean_square(builder: _LossBuilder, output: ir.Value, _: Loss) -> ir.Value:
+def _mean_square(builder: LossBuilder, output: ir.Value, _: Loss) -> ir.Value:
     return builder.mean(builder.op("Pow", _difference(builder, output), builder.number(2.0)))
 
 
-def _mean_distance(builder: _LossBuilder, output: ir.Value, _: Loss) -> ir.Value:
+def _mean_distance(builder: LossBuilder, output: ir.Value, _: Loss) -> ir.Value:
     return builder.mean(builder.op("Abs", _difference(builder, output)))
 
 
-def _binary_cross_entropy(builder: _LossBuilder, scores: ir.Value, _: Loss) -> ir.Value:
+def _binary_cross_entropy(builder: LossBuilder, scores: ir.Value, _: Loss) -> ir.Value:
     """Add log(1 + exp(x)) - x t, which overflows for no score."""
     hit = builder.op("Mul", scores, _target(builder, scores))
     return builder.mean(builder.op("Sub", builder.op("Softplus", scores), hit))
 
 
-def _own(_: _LossBuilder, output: ir.Value, __: Loss) -> ir.Value:
+def _own(_: LossBuilder, output: ir.Value, __: Loss) -> ir.Value:
     return output
 
 
-LOSSES: Mapping[str, Callable[[_LossBuilder, ir.Value, Loss], ir.Value]] = {
+LOSSES: Mapping[str, Callable[[LossBuilder, ir.Value, Loss], ir.Value]] = {
     SECOND: _cross_entropy,
     LAST: _cross_entropy_last,
+    CAUSAL: _causal,
     "mse": _mean_square,
     "l1": _mean_distance,
     "bce-logits": _binary_cross_entropy,

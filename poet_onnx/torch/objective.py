@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from poet_onnx.errors import InputError
-from poet_onnx.gradients.losses import Loss
+from poet_onnx.gradients.losses import CAUSAL, CAUSAL_IGNORED, Loss
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -87,6 +88,11 @@ def _cross_entropy_last(scores: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     return _cross_entropy(scores.flatten(0, -2), labels.flatten(), loss)
 
 
+def _causal(scores: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    ignored = CAUSAL_IGNORED if loss.ignore_index is None else loss.ignore_index
+    return _cross_entropy_last(scores[:, :-1], labels[:, 1:], replace(loss, ignore_index=ignored))
+
+
 def _mean_square(output: Tensor, target: Tensor, _: Loss) -> Tensor:
     import torch
 
@@ -142,6 +148,7 @@ def _probabilities(output: Tensor, _: Loss, generator: Generator) -> Tensor:
 _VALUES: Mapping[str, Callable[[Tensor, Tensor, Loss], Tensor]] = {
     "cross-entropy": _cross_entropy,
     "cross-entropy-last": _cross_entropy_last,
+    CAUSAL: _causal,
     "mse": _mean_square,
     "l1": _mean_distance,
     "bce-logits": _binary_cross_entropy,
@@ -149,6 +156,7 @@ _VALUES: Mapping[str, Callable[[Tensor, Tensor, Loss], Tensor]] = {
 _DRAWN: Mapping[str, Callable[[Tensor, Loss, Generator], Tensor]] = {
     "cross-entropy": _labels,
     "cross-entropy-last": _labels_last,
+    CAUSAL: _labels_last,
     "mse": _target,
     "l1": _target,
     "bce-logits": _probabilities,

@@ -169,3 +169,47 @@ def test_what_was_warned_of_is_in_the_result() -> None:
     assert result.train_graph is not None
     assert result.warnings == result.train_graph.warnings
     assert "was exported for inference" in result.warnings[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"ignore_index": 3}, {"label_smoothing": 0.2, "class_weights": WEIGHTS}])
+def test_a_language_model_learns_the_tokens_that_follow(options: dict[str, Any]) -> None:
+    """Labels are the tokens themselves; a prompt's do not count, nor does what follows the last one."""
+    text = "g (float[4, 6, 3] x) => (float[4, 6, 5] y) { y = MatMul(x, w) }"
+    x, w = random(4, 6, 3), random(3, 5)
+    labels = np.random.default_rng(0).integers(0, 5, (4, 6))
+    labels[:, :2] = labels[1] = options.get("ignore_index", -100)
+    made = poet_onnx.train_graph(parse(text, {"w": w}), loss="causal-lm", **options)
+    found, gradients = step(made, x=x, labels=labels)
+    leaf = torch.tensor(w.astype(np.float64), requires_grad=True)
+    scores, following = (torch.tensor(x).double() @ leaf)[:, :-1], torch.tensor(labels[:, 1:])
+    known = {key: torch.tensor(value).double() for key, value in options.items() if key == "class_weights"}
+    others = {key: value for key, value in options.items() if key != "class_weights"}
+    expected = functional.cross_entropy(
+        scores.flatten(0, 1), following.flatten(), weight=known.get("class_weights"), **others
+    )
+    expected.backward()
+    assert found == pytest.approx(expected.item(), rel=1e-5)
+    assert leaf.grad is not None
+    np.testing.assert_allclose(gradients["w"], leaf.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_no_language_model_is_refused() -> None:
+    for shape in ([4, 5], [4, 1, 5], [4, 2, 2, 5]):
+        text = f"g (float{shape} x) => (float{shape} y) {{ y = Mul(x, w) }}"
+        with pytest.raises(InputError, match="causal-lm needs some of each word at two tokens or more"):
+            poet_onnx.train_graph(parse(text, {"w": random(*shape)}), loss="causal-lm")
+
+
+def test_labels_that_are_no_words_are_refused_and_those_of_a_prompt_are_none(tmp_path: Path) -> None:
+    text = "g (float[2, 6, 3] x) => (float[2, 6, 5] y) { y = MatMul(x, w) }"
+    files = poet_onnx.rewrite(
+        parse(text, {"w": random(3, 5)}), loss="causal-lm", device="a72", target="stock", optimizer="sgd"
+    ).save(tmp_path / "model.onnx")
+    session = poet_onnx.TrainingSession(files[0], files[1], eval_model=files[2])
+    batch = {"x": random(2, 6, 3), "labels": np.full((2, 6), 4)}
+    batch["labels"][:, :3] = -100
+    first = session.step(batch)
+    assert session.evaluate([batch])["loss"] < first
+    for wrong in (5, -1):
+        with pytest.raises(InputError, match="labels"):
+            session.step(batch | {"labels": np.full((2, 6), wrong)})

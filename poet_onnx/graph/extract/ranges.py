@@ -27,7 +27,7 @@ _MOVES = frozenset(
     word
     for line in (
         "Identity Cast Reshape Flatten Squeeze Unsqueeze Transpose Slice Split SplitTraining Expand Tile Gather",
-        "GatherElements GatherND ReverseSequence Gate",
+        "GatherElements GatherND ReverseSequence Gate Pad",
     )
     for word in line.split()
 )
