@@ -19,8 +19,7 @@ from poet_onnx.errors import InputError
 from poet_onnx.plan import Prediction
 from poet_onnx.quantities import Budget
 from poet_onnx.rewriting.baseline import Baseline
-from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
-from poet_onnx.rewriting.source import Given, normalized
+from poet_onnx.rewriting.source import Given
 from poet_onnx.rewriting.variants import GraphVariant, variant_of, variants
 from poet_onnx.scheduling import file_order, ordered_steps, smallest_budget
 from poet_onnx.simulate import simulate
@@ -96,8 +95,7 @@ def prepared_steps(
         InputError: if an option or the model cannot be used.
     """
     given = Given.read(model, options)
-    source = normalized(given.model, given.settle(options), forward=given.forward, threads=options.threads)
-    updates = OptimizerChoice.read(options).for_model(source.model)
+    source, updates = given.prepared(options, threads=options.threads)
     name = options.name or _name_of(model, source.model)
     for device in devices:
         graphs = _graphs(source.model, device, options.target, part_bytes, updates)

@@ -16,10 +16,9 @@ from poet_onnx.options import taking
 from poet_onnx.passes.lowering import expansions_on
 from poet_onnx.record import Record
 from poet_onnx.reporting.ways import Means, Way, Ways
-from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.options import FitOptions
 from poet_onnx.rewriting.process import versions_of
-from poet_onnx.rewriting.source import Given, normalized
+from poet_onnx.rewriting.source import Given
 
 SCHEMA_VERSION = 1
 
@@ -77,8 +76,7 @@ def fit(path: str | os.PathLike[str], options: FitOptions) -> Fit:
     """
     boards = _boards(options)
     given = Given.read(path, options)
-    source = normalized(given.model, given.settle(options), forward=given.forward)
-    updates = OptimizerChoice.read(options).for_model(source.model)
+    source, updates = given.prepared(options, threads=options.threads)
     chosen = expansions_on(source.model, boards) if options.target == "stock" else [("", "")] * len(boards)
     groups: dict[object, list[DeviceProfile]] = {}
     for board, expansions in zip(boards, chosen, strict=True):

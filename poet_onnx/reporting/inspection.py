@@ -22,11 +22,10 @@ from poet_onnx.reporting.report import Figures, ProcessPart, process_parts
 from poet_onnx.rewriting.baseline import Baseline
 from poet_onnx.rewriting.budget import RequestedBudget
 from poet_onnx.rewriting.evaluation import EvaluationStep
-from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.options import InspectOptions
 from poet_onnx.rewriting.process import TrainingProcess, versions_of
 from poet_onnx.rewriting.smallest import Candidate, thriftiest_of
-from poet_onnx.rewriting.source import Given, normalized
+from poet_onnx.rewriting.source import Given
 from poet_onnx.rewriting.storing import constants_of
 from poet_onnx.rewriting.variants import variants
 from poet_onnx.scheduling import SmallestBudget, file_order, ordered_steps
@@ -135,8 +134,7 @@ def inspect(path: str | os.PathLike[str], options: InspectOptions) -> Inspection
     """
     device, target = load_device(options.device, options.storage), options.target
     given = Given.read(path, options)
-    source = normalized(given.model, given.settle(options), forward=given.forward)
-    updates = OptimizerChoice.read(options).for_model(source.model)
+    source, updates = given.prepared(options)
     costs = ProcessCosts.of(device, None, target, versions=versions_of(device, options))
     process = TrainingProcess(costs, target)
     evaluated = None if updates is None else given.train_graph

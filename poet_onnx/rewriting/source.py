@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from poet_onnx.choices import AUTO
+from poet_onnx.description.metadata import Updates
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.train_graph import TrainGraph, train_graph
 from poet_onnx.graph.extract import check_number_types, check_training
@@ -22,6 +23,7 @@ from poet_onnx.passes.frozen_batch_norm import frozen_outputs
 from poet_onnx.passes.lowering import normalize_for
 from poet_onnx.passes.lowering.opset import DeclareKnownOpset
 from poet_onnx.passes.normalize import Normalization
+from poet_onnx.rewriting.optimizer_choice import OptimizerChoice
 from poet_onnx.rewriting.options import StepOptions
 
 _Step = TypeVar("_Step", bound=StepOptions)
@@ -65,6 +67,19 @@ class Given:
     def settle(self, options: _Step) -> _Step:
         """Return what options still say: a training graph that was made of a forward model has its sizes and modes."""
         return options if self.train_graph is None else replace(options, dims=None, frozen_batch_norm=AUTO)
+
+    def prepared(self, options: StepOptions, *, threads: int = 1) -> tuple[Source, Updates | None]:
+        """Return the training graph normalized for the target, and what the step does with its gradients.
+
+        Args:
+            options: of the step.
+            threads: inside an operator.
+
+        Raises:
+            InputError: if the model computes no gradients, or cannot be scheduled or trained with the optimizer.
+        """
+        source = normalized(self.model, self.settle(options), forward=self.forward, threads=threads)
+        return source, OptimizerChoice.read(options).for_model(source.model)
 
 
 @dataclass(frozen=True)
