@@ -48,7 +48,7 @@ def exported(module: nn.Module, example: Tensor = IDS, **options: Any) -> onnx.M
     file = io.BytesIO()
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(module.eval(), (example,), file, dynamo=False, opset_version=17, **options)
+        torch.onnx.export(module.eval(), (example,), file, dynamo=False, **{"opset_version": 17, **options})
     return onnx.load_from_string(file.getvalue())
 
 

@@ -1,0 +1,182 @@
+"""Decoders that ONNX Runtime's own quantizers wrote train as torch trains the numbers that they stand for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from adapter_models import exported, relative_error
+from cli_runs import Cli
+from forward_models import step
+from stock_environment import stock_python
+from torch import nn
+from torch.nn import functional
+from torch_networks.sequences import Decoder
+
+import poet_onnx
+from poet_onnx import AdamW, Lora, TrainGraph, TrainingSession
+
+VOCABULARY, WIDTH, LENGTH = 40, 64, 8
+TARGETS = "*q_proj*,*v_proj*,*down_proj*"
+LORA = Lora(tuple(TARGETS.split(",")), rank=4, alpha=8)
+TOKENS = torch.arange(2 * LENGTH).reshape(2, LENGTH) * 7 % VOCABULARY
+
+QUANTIZE = """
+import json, sys
+import onnx
+from onnxruntime.quantization import matmul_nbits_quantizer as q
+from onnxruntime.quantization.quant_utils import QuantFormat
+source, jobs = sys.argv[1], json.loads(sys.argv[2])
+for out, how in jobs.items():
+    how["quant_format"] = QuantFormat[how["quant_format"]]
+    quantizer = q.MatMulNBitsQuantizer(onnx.load(source), algo_config=q.DefaultWeightOnlyQuantConfig(**how))
+    quantizer.process()
+    quantizer.model.save_model_to_file(out, False)
+"""
+HOW: dict[str, dict[str, Any]] = {
+    "one operator": {"block_size": 32, "is_symmetric": True, "quant_format": "QOperator", "accuracy_level": 4},
+    "with zeros": {"block_size": 16, "is_symmetric": False, "quant_format": "QOperator"},
+    "of 8 bits": {"block_size": 32, "is_symmetric": False, "quant_format": "QOperator", "bits": 8},
+    "two operators": {"block_size": 16, "is_symmetric": True, "quant_format": "QDQ"},
+    "two operators, with zeros": {"block_size": 32, "is_symmetric": False, "quant_format": "QDQ"},
+    "one block a column": {"is_symmetric": True, "quant_format": "QDQ", "channel_wised_quantize": True},
+    "and the table": {
+        "block_size": 32,
+        "is_symmetric": True,
+        "quant_format": "QOperator",
+        "op_types_to_quantize": ["MatMul", "Gather"],
+    },
+}
+"""Options of the quantizer; MatMul's weights alone where no operators are named."""
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    net = Decoder(VOCABULARY, WIDTH, LENGTH, tied=True)
+    for parameter in net.parameters():
+        if parameter.ndim == 1:
+            nn.init.uniform_(parameter, 0.5, 1.5)  # the exporter would merge those that are equal
+    return net
+
+
+@pytest.fixture(scope="module")
+def forward(net: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("decoder") / "decoder.onnx"
+    onnx.save(exported(net, TOKENS, input_names=["tokens"], output_names=["scores"], opset_version=18), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(forward: Path) -> dict[str, Path]:
+    """Return the files that the stock runtime's quantizer makes."""
+    paths = {name: forward.with_name(f"{number}.onnx") for number, name in enumerate(HOW)}
+    jobs = {str(paths[name]): how for name, how in HOW.items()}
+    command = [stock_python(), "-c", QUANTIZE, str(forward), json.dumps(jobs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return paths
+
+
+def floats_of(made: TrainGraph) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the numbers of each quantized weight, by the formula of DequantizeLinear."""
+    found = {}
+    constants = {value.name: value.const_value for value in made.training.graph.initializers.values()}
+    for node in made.training.graph:
+        if node.op_type == "DequantizeLinear":
+            codes, scales, *zeros = (
+                np.asarray(tensor.numpy()) for value in node.inputs if value and (tensor := constants[value.name])
+            )
+            size = node.attributes["block_size"].as_int()
+            repeated = [np.repeat(each, size, 1)[:, : codes.shape[1]] for each in (scales, *zeros)]
+            zero = repeated[1].astype(np.float64) if zeros else 0.0
+            name = node.inputs[0] and node.inputs[0].name
+            found[name or ""] = (codes.astype(np.float64) - zero) * repeated[0].astype(np.float64)
+    return found
+
+
+def modules_of(net: nn.Module, floats: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the numbers by the name of the parameter that they were made of: exporters name transposed ones anew."""
+    own = {name: parameter.detach().double().numpy() for name, parameter in net.named_parameters()}
+    found = {}
+    for array in floats.values():
+        alike = {name: float(np.abs(own[name] - array).max()) for name in own if own[name].shape == array.shape}
+        found[min(alike, key=alike.__getitem__)] = array
+    return found
+
+
+def check_against_torch(net: nn.Module, made: TrainGraph) -> None:
+    """Compare the loss and the gradients of all adapters, in double precision, of a batch with a prompt."""
+    floats = modules_of(net, floats_of(made))
+    assert set(floats) == LINEAR | {"embed_tokens.weight"}
+    numbers = np.random.default_rng(3)
+    values = {name: 0.1 * numbers.standard_normal(array.shape, np.float32) for name, array in made.values.items()}
+    labels = TOKENS.clone()
+    labels[:, :3] = -100
+    loss, found = step(replace(made, values=values), tokens=TOKENS.numpy(), labels=labels.numpy())
+    leaves = {name: torch.tensor(array.astype(np.float64), requires_grad=True) for name, array in values.items()}
+    weights = {name: torch.tensor(array) for name, array in floats.items()}
+    for name in {each.rpartition(".lora")[0] for each in leaves}:
+        delta = 2.0 * (leaves[f"{name}.lora_A"] @ leaves[f"{name}.lora_B"]).T
+        weights[f"{name}.weight"] = weights[f"{name}.weight"] + delta
+    weights["lm_head.weight"] = weights["embed_tokens.weight"]
+    if not any(node.op_type == "Gather" and _reads_floats(node) for node in made.training.graph):
+        weights["embed_tokens.weight"] = net.get_parameter("embed_tokens.weight").detach().double()
+    scores = torch.func.functional_call(net.double(), weights, TOKENS, tie_weights=False)
+    expected = functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    expected.backward()
+    net.float()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    errors = {
+        name: relative_error(found[name], leaf.grad.numpy()) for name, leaf in leaves.items() if leaf.grad is not None
+    }
+    assert set(errors) == set(values)
+    assert max(errors.values()) < 1e-5
+
+
+def _reads_floats(node: ir.Node) -> bool:
+    maker = None if node.inputs[0] is None else node.inputs[0].producer()
+    return maker is not None and maker.op_type == "DequantizeLinear"
+
+
+LINEAR = {
+    f"layers.{layer}.{name}.weight"
+    for layer in range(2)
+    for name in (*(f"self_attn.{each}_proj" for each in "qkvo"), "gate_proj", "up_proj", "down_proj")
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_files_of_the_quantizer_train_as_torch_trains(net: nn.Module, files: dict[str, Path], how: str) -> None:
+    made = poet_onnx.train_graph(files[how], loss="causal-lm", lora=LORA)
+    assert made.adapters is not None
+    assert {f"{adapter.module}.weight" for adapter in made.adapters.each} < LINEAR
+    check_against_torch(net, made)
+
+
+def test_a_decoder_learns_from_the_command_line_on(files: dict[str, Path], cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    asked = ["--loss", "causal-lm", "--lora", f"rank=4,alpha=8,targets={TARGETS}", "--optimizer", "adamw"]
+    done = cli("rewrite", files["one operator"], out, "--device", "a72", "--target", "stock", *asked)
+    assert done.code == 0, done
+    operators = Counter(node.op_type for node in onnx.load(out).graph.node)
+    assert operators["LinearQuantized"] >= 2 * 15 - 3  # nothing asks for the gradients of what is before all adapters
+    assert operators["MatMulNBits"] == operators["DequantizeLinear"] == 0
+    evaluation, values = tmp_path / "out.eval.onnx", tmp_path / "out.safetensors"
+    session = TrainingSession(out, values, eval_model=evaluation, optimizer=AdamW(0.01))
+    batch = {"tokens": TOKENS.numpy(), "labels": TOKENS.numpy()}
+    before = session.evaluate([batch])["loss"]
+    for _ in range(60):
+        session.step(batch)
+    assert session.evaluate([batch])["loss"] < before / 4
+    session.export_adapter(tmp_path / "adapter")
+    assert (tmp_path / "adapter" / "adapter_config.json").exists()
