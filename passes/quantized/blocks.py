@@ -108,3 +108,25 @@ def seen_as(tensor: ir.TensorProtocol, dtype: ir.DataType, shape: tuple[int, ...
 def bytes_of(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """Return codes of this name, or zeros, as nodes read them that take them panel by panel."""
     return seen_as(tensor, ir.DataType.UINT8, (tensor.nbytes,), f"{name}{CODES_SUFFIX}")
+
+
+def quantized(floats: Floats, bits: int, size: int, name: str) -> Blocks:
+    """Return a matrix in blocks of signed codes: the number of a block that is farthest from 0 has the least code.
+
+    So ONNX Runtime's quantizer does it (`quant_slice_symmetric` of its matmul_nbits_quantizer.py).
+
+    Args:
+        floats: the matrix; a row has whole bytes of codes.
+        bits: of a code.
+        size: columns of a block.
+        name: of the codes.
+    """
+    rows, columns = floats.shape
+    count, middle = blocks_of_row(columns, size), 1 << (bits - 1)
+    padded = np.pad(floats, ((0, 0), (0, count * size - columns))).reshape(rows, count, size)
+    low, high = padded.min(-1), padded.max(-1)
+    scales = (np.where(np.abs(high) > np.abs(low), high, low) / np.float32(-middle)).astype(np.float32)
+    codes = np.rint(padded / np.where(scales == 0, np.float32(1), scales)[..., None]).clip(-middle, middle - 1)
+    whole = codes.reshape(rows, -1)[:, :columns].astype(np.int8)
+    dtype = ir.DataType.INT4 if bits == _HALF else ir.DataType.INT8
+    return Blocks(packed(whole, dtype, name), scales, None, size)

@@ -52,6 +52,12 @@ class ForwardOptions(OptionRecord):
         "for ones like those that PEFT saved there.",
         metavar="rank=8,alpha=16,targets=GLOB",
     )
+    quantize: str | None = option(
+        None,
+        "Frozen weights become ones of [few bits](command-line.md#weights-of-a-few-bits), 32 with one scale, which "
+        "ONNX Runtime's quantizer rounds so, too.",
+        choices=("4bit", "8bit"),
+    )
     frozen_batch_norm: str = option(
         AUTO,
         "Batch normalizations that keep to their running statistics, as torch's do in eval mode: `auto` reads it "

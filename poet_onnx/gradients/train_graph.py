@@ -31,6 +31,8 @@ from poet_onnx.gradients.older_opsets import converted
 from poet_onnx.gradients.options import TrainGraphOptions
 from poet_onnx.gradients.parameters import Parameters, as_patterns, find_parameters, fold_transposed, refuse_doubts
 from poet_onnx.gradients.paths import find_paths
+from poet_onnx.gradients.quantizing import quantize_frozen
+from poet_onnx.gradients.registry import gradient
 from poet_onnx.gradients.sequences import split_plainly
 from poet_onnx.graph import Role
 from poet_onnx.graph.extract import TO_FLOAT, check_derivative, check_number_types, is_step
@@ -38,9 +40,10 @@ from poet_onnx.graph.extract.artifacts import is_accumulator
 from poet_onnx.graph.extract.contents import constant_array
 from poet_onnx.graph.extract.roles import say_role
 from poet_onnx.graph.loading import as_model
-from poet_onnx.graph.operators import ONNX_DOMAINS
+from poet_onnx.graph.operators import MICROSOFT_DOMAIN, ONNX_DOMAINS
 from poet_onnx.graph.rewrites import in_torch
 from poet_onnx.graph.shapes import infer
+from poet_onnx.graph.shapes.inference import has_rule
 from poet_onnx.options import taking
 from poet_onnx.passes.batch_norm_modes import warn_user
 from poet_onnx.passes.lowering.builder import list_nodes
@@ -148,7 +151,8 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     _check_forward(forward)
     forward = converted(forward)
     Normalization(RemoveInitializersFromInputsPass(), InlineFunctions(), NameNodes())(forward)
-    _write_quantized_plainly(forward)
+    _write_quantized_plainly(forward, raises=options.quantize is not None)
+    _refuse_for_generation(forward.graph)
     split_plainly(forward)
     check_number_types(forward)
     warnings: list[str] = []
@@ -160,6 +164,8 @@ def train_graph(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, opti
     _warn_of_bernoulli(forward.graph, warn)
     set_modes(forward.graph, options.frozen_batch_norm, warn)
     chosen, adapters = _chosen(forward, None if train is None else as_patterns(train), freeze, options.lora, warn)
+    if options.quantize is not None:
+        quantize_frozen(forward, options.quantize, chosen.trained)
     fix = [FixDims(options.dims)] if options.dims else []
     Normalization(*fix, FoldConstants(), WriteShapes())(forward)
     name = add_loss(forward, wanted, warn)
@@ -197,11 +203,31 @@ def _chosen(
     return chosen, adapters
 
 
-def _write_quantized_plainly(model: ir.Model) -> None:
-    """Write weights of a few bits in ONNX's own operators, for which the model declares an opset that has them."""
-    if is_quantized(model.graph):
+def _write_quantized_plainly(model: ir.Model, *, raises: bool) -> None:
+    """Write weights of a few bits in ONNX's own operators, for which the model declares an opset that has them.
+
+    Args:
+        model: changed in place.
+        raises: declare the opset in any case.
+    """
+    if raises or is_quantized(model.graph):
         Normalization(RaiseOpset())(model)
     Normalization(UnfuseQuantized())(model)
+
+
+def _refuse_for_generation(graph: ir.Graph) -> None:
+    """Refuse operators of ONNX Runtime's that are neither known, nor declared to make something, such as a cache's."""
+    found: dict[str, list[str]] = {}
+    for node in graph:
+        is_known = node.domain != MICROSOFT_DOMAIN or has_rule(node) or gradient(node) is not None
+        if not is_known and any(value.name and value.shape is None for value in node.outputs):
+            found.setdefault(node.op_type, []).append(node.name or "")
+    if found:
+        raise InputError(
+            f"These operators of ONNX Runtime cannot be trained: {list_nodes(found)}. Models for generation have them: "
+            "give the model as torch exports it, without a cache of keys and values, and quantize it by "
+            "--quantize 4bit."
+        )
 
 
 def _check_forward(model: ir.Model) -> None:

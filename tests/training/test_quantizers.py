@@ -24,6 +24,7 @@ from torch_networks.sequences import Decoder
 
 import poet_onnx
 from poet_onnx import AdamW, Lora, TrainGraph, TrainingSession
+from poet_onnx.errors import InputError
 
 VOCABULARY, WIDTH, LENGTH = 40, 64, 8
 TARGETS = "*q_proj*,*v_proj*,*down_proj*"
@@ -161,6 +162,30 @@ def test_files_of_the_quantizer_train_as_torch_trains(net: nn.Module, files: dic
     assert made.adapters is not None
     assert {f"{adapter.module}.weight" for adapter in made.adapters.each} < LINEAR
     check_against_torch(net, made)
+
+
+@pytest.mark.parametrize("how", ["4bit", "8bit"])
+def test_floats_are_quantized_while_the_training_graph_is_made(net: nn.Module, forward: Path, how: str) -> None:
+    """The table is there once, for the embedding and the head."""
+    made = poet_onnx.train_graph(forward, loss="causal-lm", lora=LORA, quantize=how)
+    assert len(floats_of(made)) == len(LINEAR) + 1
+    check_against_torch(net, made)
+
+
+def test_floats_are_quantized_as_the_quantizer_does(forward: Path, files: dict[str, Path], net: nn.Module) -> None:
+    own, other = (
+        modules_of(net, floats_of(poet_onnx.train_graph(path, loss="causal-lm", lora=LORA, **how)))
+        for path, how in ((forward, {"quantize": "4bit"}), (files["one operator"], {}))
+    )
+    for name in LINEAR:
+        np.testing.assert_array_equal(own[name], other[name])
+
+
+def test_nothing_to_quantize_is_said(forward: Path) -> None:
+    with pytest.raises(InputError, match="No frozen weight is left to quantize"):
+        poet_onnx.train_graph(forward, loss="causal-lm", quantize="4bit")
+    with pytest.raises(InputError, match="one of '4bit', '8bit'"):
+        poet_onnx.train_graph(forward, loss="causal-lm", lora=LORA, quantize="3bit")
 
 
 def test_a_decoder_learns_from_the_command_line_on(files: dict[str, Path], cli: Cli, tmp_path: Path) -> None:
