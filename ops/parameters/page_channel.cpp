@@ -8,7 +8,7 @@
 
 namespace poet {
 
-PageChannel::PageChannel(uint64_t page_bytes, Read read, Write write)
+PageChannel::PageChannel(uint64_t page_bytes, Transfer read, Transfer write)
     : page_bytes_(page_bytes), read_(std::move(read)), write_(std::move(write)), buffers_(kSlots * page_bytes) {}
 
 PageChannel::~PageChannel() {
@@ -122,27 +122,63 @@ PageChannel::Failure PageChannel::failure() {
   return failure_;
 }
 
+// Whether a slot that waits is the transfer behind others, which end at an offset. A page must not be read before it is
+// written.
+bool PageChannel::continues(size_t number, const Slot& first, uint64_t end) const {
+  const Slot& slot = slots_[number];
+  if (slot.offset != end || slot.is_write != first.is_write || slot.is_unwanted) return false;
+  return slot.is_write || std::none_of(slots_.begin(), slots_.end(), [&](const Slot& other) {
+           return other.is_write && other.state != State::kFree && other.offset == slot.offset;
+         });
+}
+
+// Takes the next transfer out of the queue, with those that continue it.
+PageChannel::Run PageChannel::take() {
+  Run run;
+  run.add(queue_.front());
+  queue_.pop_front();
+  const Slot& first = slots_[run.slots[0]];
+  uint64_t end = first.offset + first.bytes;
+  while (!first.is_unwanted && run.count < run.slots.size()) {
+    const auto next =
+        std::find_if(queue_.begin(), queue_.end(), [&](size_t number) { return continues(number, first, end); });
+    if (next == queue_.end()) break;
+    end += slots_[*next].bytes;
+    run.add(*next);
+    queue_.erase(next);
+  }
+  for (size_t i = 0; i < run.count; ++i) slots_[run.slots[i]].state = State::kRunning;
+  return run;
+}
+
+void PageChannel::finish(const Run& run, const IoResult& result) {
+  const Slot& first = slots_[run.slots[0]];
+  if (first.is_write && result.error != 0 && failure_.error == 0)
+    failure_ = {result.error, first.offset + result.done_bytes};
+  for (size_t i = 0; i < run.count; ++i) {
+    Slot& slot = slots_[run.slots[i]];
+    const bool is_here = !slot.is_write && !slot.is_unwanted && result.error == 0;
+    slot.state = is_here ? State::kHere : State::kFree;
+  }
+  ended_.notify_all();
+}
+
 void PageChannel::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     work_.wait(lock, [&] { return is_stopping_ || !queue_.empty(); });
     if (is_stopping_) return;
-    const size_t number = queue_.front();
-    queue_.pop_front();
-    Slot& slot = slots_[number];
-    slot.state = State::kRunning;
+    const Run run = take();
+    const Slot first = slots_[run.slots[0]];
     IoResult result;
-    if (!slot.is_unwanted) {
+    if (!first.is_unwanted) {
+      MemoryParts parts;
+      for (size_t i = 0; i < run.count; ++i) parts.add(data(run.slots[i]), slots_[run.slots[i]].bytes);
       lock.unlock();
-      result =
-          slot.is_write ? write_(data(number), slot.bytes, slot.offset) : read_(data(number), slot.bytes, slot.offset);
+      result = first.is_write ? write_(parts, first.offset) : read_(parts, first.offset);
       lock.lock();
     }
-    if (slot.is_write && result.error != 0 && failure_.error == 0)
-      failure_ = {result.error, slot.offset + result.done_bytes};
-    const bool is_here = !slot.is_write && !slot.is_unwanted && result.error == 0;
-    slot.state = is_here ? State::kHere : State::kFree;
-    ended_.notify_all();
+    finish(run, result);
   }
 }
 

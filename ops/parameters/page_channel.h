@@ -1,5 +1,7 @@
 // Pages on their way from and to a parameter file, beside the step's own work: what the step will want is read ahead,
-// and what it changed is written behind it. One thread makes the transfers in the order in which they were asked for.
+// and what it changed is written behind it. One thread makes the transfers in the order in which they were asked for,
+// but those that lie one behind the other in the file are one transfer: storage takes a large one as quickly as a few
+// small ones.
 //
 // One thread at a time calls; ParameterStore sees to that. Bytes that were written and are still under way are found as
 // those that were read ahead are, so that nobody sees an older page.
@@ -20,9 +22,8 @@ namespace poet {
 
 class PageChannel {
  public:
-  // Makes a transfer of bytes at an offset of the file; on the channel's thread.
-  using Read = std::function<IoResult(void*, uint64_t bytes, uint64_t offset)>;
-  using Write = std::function<IoResult(const void*, uint64_t bytes, uint64_t offset)>;
+  // Makes a transfer at an offset of the file; on the channel's thread.
+  using Transfer = std::function<IoResult(const MemoryParts&, uint64_t offset)>;
 
   // A write that failed, or no error.
   struct Failure {
@@ -30,7 +31,7 @@ class PageChannel {
     uint64_t offset = 0;
   };
 
-  PageChannel(uint64_t page_bytes, Read read, Write write);
+  PageChannel(uint64_t page_bytes, Transfer read, Transfer write);
   PageChannel(const PageChannel&) = delete;
   PageChannel& operator=(const PageChannel&) = delete;
   ~PageChannel();  // what is still to be written is lost
@@ -63,17 +64,26 @@ class PageChannel {
     uint64_t offset = 0, bytes = 0, place = 0;
   };
 
+  // Slots that are one transfer.
+  struct Run {
+    std::array<size_t, MemoryParts::kMost> slots{};
+    size_t count = 0;
+    void add(size_t slot) { slots[count++] = slot; }
+  };
+
   unsigned char* data(size_t slot) const { return buffers_.data() + slot * page_bytes_; }
   size_t count_ahead() const;
   size_t free_slot() const;  // kSlots: there is none
   void drop(Slot& slot);
   void queue(size_t slot, std::unique_lock<std::mutex>& lock);
   void give_back();
+  bool continues(size_t slot, const Slot& first, uint64_t end) const;
+  Run take();
+  void finish(const Run& run, const IoResult& result);
   void work();
 
   const uint64_t page_bytes_;
-  const Read read_;
-  const Write write_;
+  const Transfer read_, write_;
   const Staging buffers_;
   std::mutex mutex_;
   std::condition_variable work_, ended_;

@@ -151,7 +151,7 @@ void ParameterFile::require_room() {
 // Uses the page cache, or goes past it where the file would fill it and the file system can.
 void ParameterFile::use(ParameterAccess access) {
   if (access == ParameterAccess::kCached) return;
-  if (access == ParameterAccess::kAuto && end_ <= available_bytes() / kCacheShare) return;
+  if (access == ParameterAccess::kAuto && end_ <= cache_room_bytes() / kCacheShare) return;
   const int error = file_.set_direct(true);
   const Staging probe(kBlockBytes);
   uint64_t large = 0;
@@ -159,9 +159,8 @@ void ParameterFile::use(ParameterAccess access) {
     if (tensors_[tensor].bytes >= kLargeBytes) large += page_count(tensor);
   if (access == ParameterAccess::kDirect || large >= kFewPages)
     channel_ = std::make_unique<PageChannel>(
-        kParameterPageBytes,
-        [this](void* data, uint64_t bytes, uint64_t offset) { return transfer_in(data, bytes, offset); },
-        [this](const void* data, uint64_t bytes, uint64_t offset) { return transfer_out(data, bytes, offset); });
+        kParameterPageBytes, [this](const MemoryParts& parts, uint64_t offset) { return transfer_in(parts, offset); },
+        [this](const MemoryParts& parts, uint64_t offset) { return transfer_out(parts, offset); });
   is_direct_ = error == 0 && file_.read(probe.data(), kBlockBytes, 0).error == 0;
   if (is_direct_) return;
   static_cast<void>(file_.set_direct(false));

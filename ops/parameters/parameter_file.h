@@ -124,8 +124,8 @@ class ParameterFile {
   void sync();
   void require_usable() const;
   void require_written(const PageChannel::Failure& failure);
-  IoResult transfer_in(void* data, uint64_t bytes, uint64_t offset);
-  IoResult transfer_out(const void* data, uint64_t bytes, uint64_t offset);
+  IoResult transfer_in(const MemoryParts& parts, uint64_t offset);
+  IoResult transfer_out(const MemoryParts& parts, uint64_t offset);
   void read_ahead();
 
   PageFile file_;

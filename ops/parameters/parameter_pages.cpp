@@ -97,30 +97,38 @@ void ParameterFile::verify() {
     for (uint64_t page = 0; page < page_count(tensor); ++page) read_page(tensor, page, block.data());
 }
 
-IoResult ParameterFile::transfer_in(void* data, uint64_t bytes, uint64_t offset) {
-  const IoResult result = file_.read(data, bytes, offset);
+IoResult ParameterFile::transfer_in(const MemoryParts& parts, uint64_t offset) {
+  const IoResult result = file_.read(parts, offset);
   read_bytes_ += result.done_bytes;
-  if (drops_cache_) file_.drop_cache(offset, bytes);
+  if (drops_cache_) file_.drop_cache(offset, parts.bytes());
   return result;
 }
 
-IoResult ParameterFile::transfer_out(const void* data, uint64_t bytes, uint64_t offset) {
-  faults::log_write(offset, data, bytes);
-  const IoResult result = file_.write(data, bytes, offset);
+IoResult ParameterFile::transfer_out(const MemoryParts& parts, uint64_t offset) {
+  uint64_t place = offset;
+  for (int i = 0; i < parts.count; ++i) {
+    faults::log_write(place, parts.parts[i].iov_base, parts.parts[i].iov_len);
+    place += parts.parts[i].iov_len;
+  }
+  const IoResult result = file_.write(parts, offset);
   written_bytes_ += result.done_bytes;
-  if (drops_cache_) file_.write_back(offset, bytes);
+  if (drops_cache_) file_.write_back(offset, parts.bytes());
   return result;
 }
 
 void ParameterFile::read(void* data, uint64_t bytes, uint64_t offset) {
-  const IoResult result = transfer_in(data, bytes, offset);
+  MemoryParts whole;
+  whole.add(data, bytes);
+  const IoResult result = transfer_in(whole, offset);
   if (result.error != 0)
     throw Error("the store in " + file_.directory() + " cannot be read: " + error_text(result.error) + " at offset " +
                 std::to_string(offset + result.done_bytes));
 }
 
 void ParameterFile::write(const void* data, uint64_t bytes, uint64_t offset) {
-  const IoResult result = transfer_out(data, bytes, offset);
+  MemoryParts whole;
+  whole.add(data, bytes);
+  const IoResult result = transfer_out(whole, offset);
   require_written({result.error, offset + result.done_bytes});
 }
 

@@ -95,13 +95,19 @@ void lower_by_resource(MemoryLeft* left, int resource, const char* key, const ch
   lower(left, less(limit.rlim_cur, value_of("/proc/self/status", key) << 10), name);
 }
 
+uint64_t system_bytes() { return value_of("/proc/meminfo", "MemAvailable:") << 10; }
+
 }  // namespace
 
-uint64_t available_bytes() { return value_of("/proc/meminfo", "MemAvailable:") << 10; }
+uint64_t cache_room_bytes() {
+  MemoryLeft left{system_bytes(), {}};
+  lower_by_groups(&left);
+  return left.bytes;
+}
 
 MemoryLeft memory_left() {
   MemoryLeft left;
-  if (const uint64_t available = available_bytes()) lower(&left, available, "MemAvailable of /proc/meminfo");
+  if (const uint64_t available = system_bytes()) lower(&left, available, "MemAvailable of /proc/meminfo");
   lower_by_groups(&left);
   lower_by_resource(&left, RLIMIT_DATA, "VmData:", "the resource limit RLIMIT_DATA");
   lower_by_resource(&left, RLIMIT_AS, "VmSize:", "the resource limit RLIMIT_AS");

@@ -6,8 +6,10 @@
 
 namespace poet {
 
-// "MemAvailable" of /proc/meminfo (proc(5)); 0 where it cannot be read.
-uint64_t available_bytes();
+// How much the page cache may hold for this process besides: the least of "MemAvailable" of /proc/meminfo
+// (proc(5)) and of what the control groups above this process leave it, whose limits count the cache; 0 where the first
+// cannot be read.
+uint64_t cache_room_bytes();
 
 struct MemoryLeft {
   uint64_t bytes = UINT64_MAX;

@@ -50,7 +50,7 @@ void PageDevice::use(BackendKind kind) {
 // Uses the back end that was asked for, or else one that keeps the page cache free of a large file.
 void PageDevice::settle_backend(uint64_t file_bytes) {
   if (options_.backend != BackendKind::kAuto) return use(options_.backend);
-  const uint64_t available = available_bytes();
+  const uint64_t available = cache_room_bytes();
   reason_ = in_mib(file_bytes) + " of pages, " + in_mib(available) + " of memory available";
   if (file_bytes <= available / kCacheShare) return use(BackendKind::kCached);
   if (!try_direct()) use(BackendKind::kUncached);

@@ -97,6 +97,24 @@ std::string error_text(int error) {
   }
 }
 
+uint64_t MemoryParts::bytes() const {
+  uint64_t sum = 0;
+  for (int i = 0; i < count; ++i) sum += parts[i].iov_len;
+  return sum;
+}
+
+MemoryParts MemoryParts::behind(uint64_t done_bytes, uint64_t most_bytes) const {
+  MemoryParts rest;
+  for (int i = 0; i < count && most_bytes != 0; ++i) {
+    const uint64_t skipped = std::min<uint64_t>(done_bytes, parts[i].iov_len);
+    const uint64_t some = std::min<uint64_t>(most_bytes, parts[i].iov_len - skipped);
+    if (some != 0) rest.add(static_cast<char*>(parts[i].iov_base) + skipped, some);
+    done_bytes -= skipped;
+    most_bytes -= some;
+  }
+  return rest;
+}
+
 PageFile::PageFile(std::string directory, bool allows_ram)
     : directory_(std::move(directory)), fork_depth_(fork_depth()) {
   do {
@@ -185,6 +203,20 @@ void PageFile::prefetch(uint64_t offset, uint64_t bytes) const noexcept {
 IoResult PageFile::read(void* data, uint64_t bytes, uint64_t offset) const noexcept {
   return transfer(bytes, offset, is_direct_ ? kBlockBytes : 1, [&](uint64_t done, size_t chunk) {
     return pread(fd_, static_cast<char*>(data) + done, chunk, static_cast<off_t>(offset + done));
+  });
+}
+
+IoResult PageFile::read(const MemoryParts& parts, uint64_t offset) const noexcept {
+  return transfer(parts.bytes(), offset, is_direct_ ? kBlockBytes : 1, [&](uint64_t done, size_t chunk) {
+    const MemoryParts rest = parts.behind(done, chunk);
+    return preadv(fd_, rest.parts, rest.count, static_cast<off_t>(offset + done));
+  });
+}
+
+IoResult PageFile::write(const MemoryParts& parts, uint64_t offset) const noexcept {
+  return transfer(parts.bytes(), offset, is_direct_ ? kBlockBytes : 1, [&](uint64_t done, size_t chunk) {
+    const MemoryParts rest = parts.behind(done, chunk);
+    return pwritev(fd_, rest.parts, rest.count, static_cast<off_t>(offset + done));
   });
 }
 

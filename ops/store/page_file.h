@@ -1,6 +1,8 @@
 // A file that pages live in: that of a session is unnamed, private to the process and gone with it.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstdint>
 #include <string>
 
@@ -18,6 +20,18 @@ struct IoResult {
   static constexpr int kCipherFailed = -3;
   int error = 0;  // 0, an errno value or one of these
   uint64_t done_bytes = 0;
+};
+
+// Memory in parts, which one transfer fills or empties one after the other.
+struct MemoryParts {
+  static constexpr int kMost = 8;
+  iovec parts[kMost] = {};
+  int count = 0;
+
+  void add(const void* data, uint64_t bytes) { parts[count++] = {const_cast<void*>(data), bytes}; }
+  uint64_t bytes() const;
+  // At most so many bytes of what lies behind the first ones.
+  MemoryParts behind(uint64_t done_bytes, uint64_t most_bytes) const;
 };
 
 std::string error_text(int error);  // "No space left on device (errno 28)"
@@ -56,6 +70,8 @@ class PageFile {
   // memory, offset and bytes are whole blocks.
   IoResult read(void* data, uint64_t bytes, uint64_t offset) const noexcept;
   IoResult write(const void* data, uint64_t bytes, uint64_t offset) const noexcept;
+  IoResult read(const MemoryParts& parts, uint64_t offset) const noexcept;
+  IoResult write(const MemoryParts& parts, uint64_t offset) const noexcept;
 
   const std::string& directory() const { return directory_; }
   int descriptor() const { return fd_; }

@@ -17,6 +17,7 @@ from stored_tensors import check_is_at, made, tensors, train
 from poet_onnx.errors import InputError
 from poet_onnx.files.values import Kind
 from poet_onnx.training.store_file import ACCESS, PAGE_BYTES, Stored, has_store, make_store, open_store
+from poet_onnx.verification.limits import can_make_cgroup, memory_cgroup
 
 FAULTS = SUPPORT / "store_faults.py"
 
@@ -252,3 +253,25 @@ def test_whatever_fails_or_is_lost_a_store_opens_at_a_commit(subsets: int) -> No
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FAULTS)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+JOINED = """
+import os, sys
+from poet_onnx.training.store_file import Kind, Stored, make_store
+with open(sys.argv[1] + "/cgroup.procs", "w") as group:
+    group.write(str(os.getpid()))
+store = make_store(sys.argv[2], {"weight": Stored(Kind("float32", (1 << 22,)), True)}, {}, {})
+print(store.statistics().is_direct)
+store.close()
+"""
+
+
+@pytest.mark.skipif(not can_make_cgroup(), reason="needs a memory cgroup")
+@pytest.mark.parametrize(("limit_bytes", "is_direct"), [(128 << 20, 1), (2 << 30, 0)])
+def test_the_page_cache_is_used_where_a_control_group_has_room_for_it(
+    tmp_path: Path, limit_bytes: int, is_direct: int
+) -> None:
+    """A file of 32 MiB, which the machine has room for."""
+    with memory_cgroup(limit_bytes) as group:
+        command = [sys.executable, "-c", JOINED, str(group), str(tmp_path / "store")]
+        assert int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) == is_direct
